@@ -1,0 +1,109 @@
+# The only commands to remember. `make help` lists them.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	&& echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc 2>/dev/null || echo 1)
+PYTEST_ARGS ?=
+# Tests that feed damaged bytes: what the checked builds are for.
+BAD_INPUT ?= -m bad_input
+
+C_SOURCES := $(wildcard csrc/*.c)
+COMPILED := $(basename $(notdir $(wildcard pyrocketstore/_*.pyx)))
+BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
+	$(wildcard pyrocketstore/*.pyx pyrocketstore/*.pxd)
+WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test pytest test-debug test-asan bench lint lint-c lint-python format \
+	actionlint dist clean
+
+help: ## this text
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+$(VENV)/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+build/release.stamp: $(VENV)/.ready $(BUILD_INPUTS)
+	@mkdir -p build
+	$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(JOBS)
+	@touch $@
+
+# Metadata and the `pyrocketstore` command; the extensions are there already.
+build/editable.stamp: pyproject.toml $(VENV)/.ready | build/release.stamp
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+build: build/release.stamp build/editable.stamp ## make .venv and compile in place
+
+demo: build ## read a broker's store, then put a million messages, kill, recover, prove
+	$(BIN)/python tools/demo.py
+
+test: lint test-checked pytest ## lint, bad input on the debug build, then all tests
+
+pytest: build ## all tests on the release build
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+build/debug.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+	ROCKETSTORE_BUILD=debug $(BIN)/python setup.py --quiet build --build-lib build/debug \
+		--build-temp build/temp-debug --parallel $(JOBS)
+	@touch $@
+
+build/asan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+	ROCKETSTORE_BUILD=asan $(BIN)/python setup.py --quiet build --build-lib build/asan \
+		--build-temp build/temp-asan --parallel $(JOBS)
+	@touch $@
+
+# PYTHONSAFEPATH keeps the release build beside the tests out of the way.
+DEBUG_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/debug
+ASAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
+
+.PHONY: test-checked
+test-checked: build/debug.stamp
+	$(DEBUG_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
+
+test-debug: build/debug.stamp ## all tests on a build with every check on
+	$(DEBUG_ENV) $(BIN)/pytest $(PYTEST_ARGS)
+
+test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
+	$(ASAN_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
+
+bench: build ## all benchmarks; BENCH_FULL=1 measures
+	$(BIN)/python bench/run.py
+
+lint: lint-python lint-c ## ruff, mypy, stubtest, C warnings as errors
+
+lint-python: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy.stubtest $(addprefix pyrocketstore.,$(COMPILED))
+
+lint-c:
+	@for source in $(C_SOURCES); do \
+		echo "$(CC) $(WARNINGS) $$source"; $(CC) $(WARNINGS) -Icsrc $$source || exit 1; done
+
+format: $(VENV)/.ready ## let ruff format everything
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+actionlint: ## lint the workflows, if actionlint is installed
+	@if command -v actionlint >/dev/null 2>&1; then actionlint; \
+	else echo "actionlint is not installed:" \
+		"go install github.com/rhysd/actionlint/cmd/actionlint@latest"; fi
+
+dist: build ## sdist and wheel in dist/
+	$(BIN)/python -m build
+
+clean: ## remove what was built, and .venv
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)
+	rm -f pyrocketstore/*.so pyrocketstore/_*.c
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

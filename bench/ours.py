@@ -1,0 +1,441 @@
+"""Our side of bench/run.py: does rounds of one kind of work when told (see README.md).
+
+    python bench/ours.py PATH what=NAME count=N [NAME=VALUE ...]
+
+`cpus=1` pins the process to one processor, for the rows that ask what a single one gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import pyrocketstore  # noqa: E402
+from pyrocketstore import MessageStoreConfig  # noqa: E402
+from pyrocketstore._index_file import IndexFile, key_hash_of  # noqa: E402
+from pyrocketstore._scan import scan_file  # noqa: E402
+from pyrocketstore.config import detect_sizes  # noqa: E402
+from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
+from pyrocketstore.env import Env  # noqa: E402
+from pyrocketstore.message_store import DefaultMessageStore  # noqa: E402
+
+TOPIC = "T"
+QUEUES = 4
+RECORD_SIZE = 1100
+TAGS_CODE = 12345
+BASE_MS = 1_700_000_000_000
+STRIDE = 7919
+LONG_MAX = (1 << 63) - 1
+POLL_S = 0.001
+MANY_COUNT = 10_000
+QUERY_MANY_COUNT = 1000
+PULL_COUNT = 32
+
+
+class Result(NamedTuple):
+    """What one unit of work did in its timed part; see Workload.Result of the Java side."""
+
+    count: int
+    size: int
+    seconds: float
+    answer: int
+
+
+class Workload:
+    """One kind of work, cut into units of equal size; only a part of each is timed."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        self.path = path
+        self.options = options
+        self.count = int(options["count"])
+        self.body = b"\xa5\x17" * (int(options.get("body", "1024")) // 2)
+
+    def unit(self) -> Result:
+        """Do one unit of work."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what the rounds shared."""
+
+
+class Put(Workload):
+    """Into a new store each time, until the last message is found by queue and by key."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, options)
+        how: dict[str, Callable[[pyrocketstore.Store, int], None]] = {
+            "put": self._put_all,
+            "put_many": self._put_many,
+            "batch": self._put_batches,
+        }
+        self._work = how[options["what"]]
+        self._base = 0
+
+    def unit(self) -> Result:
+        shutil.rmtree(self.path, ignore_errors=True)
+        settings: dict[str, Any] = {"disk_max_used_space_ratio": 95}
+        if self.options.get("sync"):
+            settings["flush_disk_type"] = pyrocketstore.FlushDiskType.SYNC_FLUSH
+        base, self._base = self._base, self._base + self.count
+        with pyrocketstore.open(self.path, **settings) as store:
+            start = time.perf_counter()
+            self._work(store, base)
+            self._await_found(store, base)
+            seconds = time.perf_counter() - start
+            total = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES))
+        shutil.rmtree(self.path)
+        return Result(self.count, self.count * len(self.body), seconds, total)
+
+    def _put_all(self, store: pyrocketstore.Store, base: int) -> None:
+        thread_count = int(self.options.get("threads", "1"))
+        if thread_count == 1:
+            self._put_range(store, base, 0, 1)
+            return
+        threads = [
+            threading.Thread(target=self._put_range, args=(store, base, i, thread_count))
+            for i in range(thread_count)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _put_range(self, store: pyrocketstore.Store, base: int, first: int, step: int) -> None:
+        put, body = store.put, self.body
+        for i in range(first, self.count, step):
+            put(TOPIC, body, queue_id=i % QUEUES, tags="TagA", keys=f"k{base + i}")
+
+    def _put_many(self, store: pyrocketstore.Store, base: int) -> None:
+        for first in range(0, self.count, MANY_COUNT):
+            count = min(MANY_COUNT, self.count - first)
+            store.put_many(
+                TOPIC,
+                [self.body] * count,
+                queue_ids=[i % QUEUES for i in range(first, first + count)],
+                tags=["TagA"] * count,
+                keys=[f"k{i}" for i in range(base + first, base + first + count)],
+            )
+
+    def _put_batches(self, store: pyrocketstore.Store, base: int) -> None:
+        size = int(self.options["batch"])
+        for first in range(0, self.count, size):
+            items = [
+                {"body": self.body, "tags": "TagA", "keys": f"k{i}"}
+                for i in range(base + first, base + min(first + size, self.count))
+            ]
+            store.put_batch(TOPIC, items, queue_id=first // size % QUEUES)
+
+    def _await_found(self, store: pyrocketstore.Store, base: int) -> None:
+        low = store.message_store
+        while low.dispatch_behind_bytes() > 0:
+            time.sleep(POLL_S)
+        last_key = f"k{base + self.count - 1}"
+        while not low.query_message(TOPIC, last_key, 1, 0, LONG_MAX).phy_offsets:
+            time.sleep(POLL_S)
+
+
+class RawSync(Workload):
+    """What the device gives: pwrite of one record and fdatasync, appending to an allocated file."""
+
+    def unit(self) -> Result:
+        self.path.mkdir(exist_ok=True)
+        record = self.body + bytes(RECORD_SIZE - 1024)
+        fd = os.open(self.path / "raw", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            os.posix_fallocate(fd, 0, self.count * len(record))
+            os.fsync(fd)
+            start = time.perf_counter()
+            for i in range(self.count):
+                os.pwrite(fd, record, i * len(record))
+                os.fdatasync(fd)
+            seconds = time.perf_counter() - start
+        finally:
+            os.close(fd)
+        return Result(self.count, self.count * len(self.body), seconds, self.count)
+
+
+class Scan(Workload):
+    """Every record of the log with its CRC, files side by side on `threads` threads."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, options)
+        self._env = Env()
+        log = path / "commitlog"
+        self._files = [(str(log / name), int(name)) for name in self._env.listdir(str(log))]
+        self._pool = ThreadPoolExecutor(int(options["threads"]))
+
+    def unit(self) -> Result:
+        start = time.perf_counter()
+        ends = list(self._pool.map(self._scan_one, self._files))
+        seconds = time.perf_counter() - start
+        count = sum(count for _, count in ends)
+        return Result(count, sum(position for position, _ in ends), seconds, count)
+
+    def _scan_one(self, file: tuple[str, int]) -> tuple[int, int]:
+        path, file_from_offset = file
+        stop = self._env.size(path)
+        _, position, count, _ = scan_file(self._env, path, file_from_offset, 0, stop, True)
+        return position, count
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+class Recover(Workload):
+    """load() after what looks like a crash; "rebuild" without queues, both without index."""
+
+    def unit(self) -> Result:
+        if self.options["what"] == "rebuild":
+            shutil.rmtree(self.path / "consumequeue", ignore_errors=True)
+        shutil.rmtree(self.path / "index", ignore_errors=True)
+        (self.path / "checkpoint").unlink(missing_ok=True)
+        (self.path / "abort").touch()
+        store = DefaultMessageStore(found_config(self.path))
+        start = time.perf_counter()
+        store.load()
+        seconds = time.perf_counter() - start
+        total = sum(store.get_max_offset_in_queue(TOPIC, queue_id) for queue_id in range(QUEUES))
+        size = store.get_max_phy_offset() - store.get_min_phy_offset()
+        store.shutdown()
+        return Result(total, size, seconds, total)
+
+
+class Queue(Workload):
+    """Units appended to a new consume queue: by single calls, or with "cq_arrays" by columns."""
+
+    def unit(self) -> Result:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+        size = MessageStoreConfig().mapped_file_size_consume_queue
+        queue = ConsumeQueue(TOPIC, 0, str(self.path), size, Env())
+        if self.options["what"] == "cq":
+            put = queue.put_message_position_info
+            start = time.perf_counter()
+            for i in range(self.count):
+                put(i * RECORD_SIZE, RECORD_SIZE, TAGS_CODE, i)
+        else:
+            offsets = numpy.arange(self.count, dtype=numpy.int64) * RECORD_SIZE
+            sizes = numpy.full(self.count, RECORD_SIZE, dtype=numpy.int32)
+            tags = numpy.full(self.count, TAGS_CODE, dtype=numpy.int64)
+            start = time.perf_counter()
+            queue.put_units(offsets, sizes, tags)
+        seconds = time.perf_counter() - start
+        units = queue.get_max_offset_in_queue()
+        queue.destroy()
+        return Result(self.count, 20 * units, seconds, units)
+
+
+class Index(Workload):
+    """Keys put into a new index file, or selected from one that holds `stored` keys."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, options)
+        self._slots = int(options.get("slots", "5000000"))
+        self._indexes = int(options.get("indexes", "20000000"))
+        self._at = 0
+        path.mkdir(parents=True, exist_ok=True)
+        if options["what"] != "index_put":
+            self._stored = int(options["stored"])
+            self._filled = self._create()
+            self._put(self._filled, [f"k{i}" for i in range(self._stored)])
+
+    def unit(self) -> Result:
+        return self._fill() if self.options["what"] == "index_put" else self._select()
+
+    def _create(self) -> IndexFile:
+        path = self.path / "20260101010101000"
+        path.unlink(missing_ok=True)
+        return IndexFile(Env(), str(path), self._slots, self._indexes, create=True)
+
+    @staticmethod
+    def _put(index: IndexFile, keys: list[str]) -> None:
+        hashes = numpy.fromiter((key_hash_of(TOPIC, k) for k in keys), numpy.int32, len(keys))
+        numbers = numpy.arange(len(keys), dtype=numpy.int64)
+        index.put_hashes(hashes, numbers * RECORD_SIZE, BASE_MS + numbers // 10)
+
+    def _fill(self) -> Result:
+        keys = [f"k{i}" for i in range(self.count)]
+        index = self._create()
+        start = time.perf_counter()
+        self._put(index, keys)
+        seconds = time.perf_counter() - start
+        last = index.end_phy_offset
+        index.destroy()
+        return Result(self.count, 20 * self.count, seconds, last)
+
+    def _select(self) -> Result:
+        keys = []
+        for _ in range(self.count):
+            self._at = (self._at + STRIDE) % self._stored
+            keys.append(f"T#k{self._at}")
+        select = self._filled.select_phy_offset
+        start = time.perf_counter()
+        hits = 0
+        for key in keys:
+            hits += len(select(key, 32, 0, LONG_MAX))
+        return Result(self.count, 0, time.perf_counter() - start, hits)
+
+
+class Reading(Workload):
+    """Works on an open store that holds `stored` messages."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, options)
+        self.stored = int(options["stored"])
+        self.at = 0
+        self.store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
+
+    def next_key(self) -> str:
+        """The keys that Java's side asks for."""
+        self.at = (self.at + STRIDE) % self.stored
+        return f"k{self.at}"
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Get(Reading):
+    """All queues as objects: body copied; tags, keys and one property read."""
+
+    def unit(self) -> Result:
+        count = size = answer = 0
+        start = time.perf_counter()
+        for queue_id in range(QUEUES):
+            for message in self.store.read(TOPIC, queue_id):
+                count += 1
+                size += len(message.body)
+                answer += len(message.tags) + len(message.keys)
+                answer += len(message.properties["TAGS"])
+        return Result(count, size, time.perf_counter() - start, answer)
+
+
+class GetColumns(Reading):
+    """All queues as columns, with "bodies" or without."""
+
+    COLUMNS = (
+        "queue_offset",
+        "phy_offset",
+        "size",
+        "tags",
+        "keys",
+        "born_timestamp",
+        "store_timestamp",
+    )
+
+    def unit(self) -> Result:
+        columns = [*self.COLUMNS, "body"] if self.options.get("bodies") else [*self.COLUMNS]
+        count = size = 0
+        start = time.perf_counter()
+        for queue_id in range(QUEUES):
+            at, end = 0, self.store.max_offset(TOPIC, queue_id)
+            while at < end:
+                batch = self.store.read_batch(TOPIC, queue_id, start=at, columns=columns)
+                count += batch.num_rows
+                if "body" in columns:
+                    size += batch.column("body").nbytes
+                at = int(batch.schema.metadata[b"next_offset"])
+        return Result(count, size, time.perf_counter() - start, count)
+
+
+class Query(Reading):
+    """Keys looked up one by one, hits decoded."""
+
+    def unit(self) -> Result:
+        hits = size = 0
+        query = self.store.query
+        start = time.perf_counter()
+        for _ in range(self.count):
+            for message in query(TOPIC, self.next_key()):
+                hits += 1
+                size += message.size
+        return Result(self.count, size, time.perf_counter() - start, hits)
+
+
+class QueryMany(Reading):
+    """Keys looked up a thousand a call, hits as columns."""
+
+    def unit(self) -> Result:
+        hits = 0
+        start = time.perf_counter()
+        for first in range(0, self.count, QUERY_MANY_COUNT):
+            count = min(QUERY_MANY_COUNT, self.count - first)
+            found = self.store.query_many(TOPIC, [self.next_key() for _ in range(count)])
+            hits += len(found.phy_offset)
+        return Result(self.count, 0, time.perf_counter() - start, hits)
+
+
+WORKLOADS: dict[str, type[Workload]] = {
+    "put": Put,
+    "put_many": Put,
+    "batch": Put,
+    "raw_sync": RawSync,
+    "scan": Scan,
+    "rebuild": Recover,
+    "recover": Recover,
+    "cq": Queue,
+    "cq_arrays": Queue,
+    "index_put": Index,
+    "index_select": Index,
+    "get": Get,
+    "get_columns": GetColumns,
+    "query": Query,
+    "query_many": QueryMany,
+}
+
+
+def found_config(path: Path) -> MessageStoreConfig:
+    """The settings under which the files at `path` were written."""
+    return detect_sizes(Env(), str(path), MessageStoreConfig().at_root(path), set())
+
+
+def round_of(workload: Workload, least_seconds: float) -> dict[str, Any]:
+    """Repeat the unit of work until its timed part took `least_seconds`."""
+    count = size = answer = units = 0
+    seconds = 0.0
+    while True:
+        result = workload.unit()
+        count += result.count
+        size += result.size
+        seconds += result.seconds
+        answer = result.answer
+        units += 1
+        if seconds >= least_seconds:
+            break
+    return {
+        "count": count,
+        "bytes": size,
+        "seconds": seconds,
+        "units": units,
+        "answer": answer,
+    }
+
+
+def main(path: str, *words: str) -> None:
+    """Answer rounds until there are no more."""
+    options = dict(word.split("=", 1) for word in words)
+    if "cpus" in options:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(options["cpus"])])
+    workload = WORKLOADS[options["what"]](Path(path), options)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        if line.strip() == "quit":
+            break
+        print(json.dumps(round_of(workload, float(line.split()[1]))), flush=True)
+    workload.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,143 @@
+/* Bytes on disk are big-endian and untrusted: loads and stores of fixed width, a cursor whose
+ * only way forward is a checked step, positions that two threads share, and Java's string hash. */
+#ifndef ROCKETSTORE_BYTES_H
+#define ROCKETSTORE_BYTES_H
+
+#include <assert.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint16_t rs_bswap16(uint16_t v) { return __builtin_bswap16(v); }
+static inline uint32_t rs_bswap32(uint32_t v) { return __builtin_bswap32(v); }
+static inline uint64_t rs_bswap64(uint64_t v) { return __builtin_bswap64(v); }
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define RS_BE16(v) (v)
+#define RS_BE32(v) (v)
+#define RS_BE64(v) (v)
+#else
+#define RS_BE16(v) rs_bswap16(v)
+#define RS_BE32(v) rs_bswap32(v)
+#define RS_BE64(v) rs_bswap64(v)
+#endif
+
+static inline int16_t rs_load_be16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return (int16_t)RS_BE16(v);
+}
+static inline int32_t rs_load_be32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return (int32_t)RS_BE32(v);
+}
+static inline int64_t rs_load_be64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return (int64_t)RS_BE64(v);
+}
+static inline void rs_store_be16(uint8_t *p, int16_t value) {
+    uint16_t v = RS_BE16((uint16_t)value);
+    memcpy(p, &v, sizeof v);
+}
+static inline void rs_store_be32(uint8_t *p, int32_t value) {
+    uint32_t v = RS_BE32((uint32_t)value);
+    memcpy(p, &v, sizeof v);
+}
+static inline void rs_store_be64(uint8_t *p, int64_t value) {
+    uint64_t v = RS_BE64((uint64_t)value);
+    memcpy(p, &v, sizeof v);
+}
+
+/* ---- bounded cursor ------------------------------------------------------------------------ */
+/* A failed step makes the cursor bad for good and gives zero or NULL; test `ok` once at the end. */
+typedef struct rs_cursor {
+    const uint8_t *start;
+    int64_t position;
+    int64_t size;
+    int32_t ok;
+} rs_cursor;
+
+static inline rs_cursor rs_cursor_over(const uint8_t *start, int64_t size) {
+    rs_cursor c = {start, 0, size < 0 ? 0 : size, size >= 0};
+    return c;
+}
+static inline const uint8_t *rs_cursor_take(rs_cursor *c, int64_t count) {
+    if (!c->ok || count < 0 || count > c->size - c->position) {
+        c->ok = 0;
+        return 0;
+    }
+    const uint8_t *p = c->start + c->position;
+    c->position += count;
+    assert(c->position <= c->size);
+    return p;
+}
+static inline int32_t rs_cursor_be32(rs_cursor *c) {
+    const uint8_t *p = rs_cursor_take(c, 4);
+    return p ? rs_load_be32(p) : 0;
+}
+static inline int64_t rs_cursor_be64(rs_cursor *c) {
+    const uint8_t *p = rs_cursor_take(c, 8);
+    return p ? rs_load_be64(p) : 0;
+}
+static inline int16_t rs_cursor_be16(rs_cursor *c) {
+    const uint8_t *p = rs_cursor_take(c, 2);
+    return p ? rs_load_be16(p) : 0;
+}
+static inline int8_t rs_cursor_i8(rs_cursor *c) {
+    const uint8_t *p = rs_cursor_take(c, 1);
+    return p ? (int8_t)*p : 0;
+}
+
+/* ---- positions shared between threads ------------------------------------------------------- */
+static inline int64_t rs_load_acquire(const int64_t *p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+static inline void rs_store_release(int64_t *p, int64_t value) {
+    __atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+static inline int64_t rs_fetch_add(int64_t *p, int64_t value) {
+    return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+}
+/* 1 when *p was `expected` and is `value` now. */
+static inline int rs_compare_and_swap(int64_t *p, int64_t expected, int64_t value) {
+    return __atomic_compare_exchange_n(p, &expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+static inline int32_t rs_load_acquire32(const int32_t *p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+static inline void rs_store_release32(int32_t *p, int32_t value) {
+    __atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+/* Big-endian words at 4-byte aligned places that one thread stores while others load. */
+static inline int32_t rs_load_be32_acquire(const uint8_t *p) {
+    return (int32_t)RS_BE32(__atomic_load_n((const uint32_t *)(const void *)p, __ATOMIC_ACQUIRE));
+}
+static inline void rs_store_be32_release(uint8_t *p, int32_t value) {
+    __atomic_store_n((uint32_t *)(void *)p, RS_BE32((uint32_t)value), __ATOMIC_RELEASE);
+}
+/* Asks for the line of `p`, which is about to be written; harmless for any address. */
+static inline void rs_prefetch(const void *p) { __builtin_prefetch(p, 1, 3); }
+
+/* ---- UTF-8 as Java's decoder reads it --------------------------------------------------------- */
+/* One code point from `p`, `size` > 0: gives the bytes it took, at least 1. Malformed bytes are
+ * U+FFFD, one for each maximal subpart; ED A0..BF with an optional continuation byte is one.
+ * Defined in hash.c. */
+int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code);
+
+/* ---- Java's String.hashCode over UTF-8 ------------------------------------------------------- */
+/* Goes on from `hash` (0 for a new string) over the UTF-16 units that Java would decode `p` to:
+ * above U+FFFF two surrogates; malformed bytes are U+FFFD, one for each maximal subpart, and
+ * ED A0..BF with an optional continuation byte is one. Defined in hash.c. */
+int32_t rs_java_hash_slow(int32_t hash, const uint8_t *p, int64_t size);
+
+static inline int32_t rs_java_hash(int32_t hash, const uint8_t *p, int64_t size) {
+    uint32_t h = (uint32_t)hash;
+    for (int64_t i = 0; i < size; i++) {
+        if (p[i] >= 0x80) return rs_java_hash_slow((int32_t)h, p + i, size - i);
+        h = h * 31u + p[i];
+    }
+    return (int32_t)h;
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* The one table through which everything that can fail, or that durability rests on, reaches the
+ * operating system. `Env` fills it; a test puts its own functions in. Every call gives a value
+ * >= 0, or a negated errno. All may be called without the GIL. */
+#ifndef ROCKETSTORE_ENV_H
+#define ROCKETSTORE_ENV_H
+
+#include <stdint.h>
+
+typedef struct rs_env {
+    int (*open)(const char *path, int flags, int mode);
+    int (*close)(int fd);
+    int (*ftruncate)(int fd, int64_t size);
+    /* Allocates [position, position + size) inside the file without changing its length or its
+     * bytes. -EOPNOTSUPP where the file system cannot. */
+    int (*fallocate)(int fd, int64_t position, int64_t size);
+    /* Makes [position, position + size) read as zeros, length unchanged. -EOPNOTSUPP likewise. */
+    int (*punch)(int fd, int64_t position, int64_t size);
+    /* fd -1: anonymous memory. */
+    int (*mmap)(int fd, int64_t size, int writable, void **base);
+    int (*munmap)(void *base, int64_t size);
+    int (*msync)(void *base, int64_t size); /* base is page aligned */
+    int (*madvise)(void *base, int64_t size, int advice);
+    int (*fdatasync)(int fd);
+    int (*fsync)(int fd);
+    int64_t (*pread)(int fd, void *buffer, int64_t size, int64_t position);
+    int64_t (*pwrite)(int fd, const void *buffer, int64_t size, int64_t position);
+    int (*rename)(const char *source, const char *target);
+    int (*unlink)(const char *path);
+    int (*mkdir)(const char *path, int mode);
+    int (*rmdir)(const char *path);
+    int (*fsync_directory)(const char *path);
+    int (*lock)(int fd); /* POSIX record lock on byte 0, exclusive, not waiting */
+    int64_t (*file_size)(int fd);
+    int64_t (*now_ms)(void);       /* wall clock */
+    int64_t (*monotonic_ns)(void);
+} rs_env;
+
+/* The functions of this operating system. */
+void rs_env_posix(rs_env *env);
+
+/* A place where threads sleep until something changes. `sequence` moves at every signal; a waiter
+ * that saw an older value does not sleep. Signalling without a waiter costs one atomic add. */
+typedef struct rs_event rs_event;
+rs_event *rs_event_new(void);
+void rs_event_free(rs_event *event);
+uint64_t rs_event_sequence(const rs_event *event);
+void rs_event_signal(rs_event *event);
+/* Sleeps until the sequence differs from `seen`, or for `timeout_ms`; 1 when it differs. */
+int rs_event_wait(rs_event *event, uint64_t seen, int64_t timeout_ms);
+
+/* The put lock: a mutex that can be tried. */
+typedef struct rs_lock rs_lock;
+rs_lock *rs_lock_new(void);
+void rs_lock_free(rs_lock *lock);
+int rs_lock_try(rs_lock *lock); /* 1 when taken */
+void rs_lock_take(rs_lock *lock);
+void rs_lock_release(rs_lock *lock);
+
+#endif

@@ -1,0 +1,295 @@
+/* rs_env for POSIX systems, and the two small synchronisation objects. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "env.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static int negated(int result) { return result < 0 ? -errno : result; }
+
+static int system_open(const char *path, int flags, int mode) {
+    int fd;
+    do {
+        fd = open(path, flags | O_CLOEXEC, (mode_t)mode);
+    } while (fd < 0 && errno == EINTR);
+    return negated(fd);
+}
+
+static int system_close(int fd) {
+    /* After EINTR the descriptor is gone on Linux: never tried again. */
+    int result = close(fd);
+    return result < 0 && errno != EINTR ? -errno : 0;
+}
+
+static int system_ftruncate(int fd, int64_t size) {
+    int result;
+    do {
+        result = ftruncate(fd, (off_t)size);
+    } while (result < 0 && errno == EINTR);
+    return negated(result);
+}
+
+static int system_fallocate_keep(int fd, int64_t position, int64_t size) {
+#if defined(__linux__)
+    int result;
+    do {
+        result = fallocate(fd, 0, (off_t)position, (off_t)size);
+    } while (result < 0 && errno == EINTR);
+    return negated(result);
+#else
+    (void)fd, (void)position, (void)size;
+    return -EOPNOTSUPP;
+#endif
+}
+
+static int system_punch(int fd, int64_t position, int64_t size) {
+#if defined(__linux__)
+    int result;
+    do {
+        result = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)position,
+                           (off_t)size);
+    } while (result < 0 && errno == EINTR);
+    return negated(result);
+#else
+    (void)fd, (void)position, (void)size;
+    return -EOPNOTSUPP;
+#endif
+}
+
+static int system_mmap(int fd, int64_t size, int writable, void **base) {
+    int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+#ifdef MAP_NORESERVE
+    if (fd < 0) flags |= MAP_NORESERVE;
+#endif
+    void *p = mmap(NULL, (size_t)size, PROT_READ | (writable ? PROT_WRITE : 0), flags, fd, 0);
+    if (p == MAP_FAILED) return -errno;
+    *base = p;
+    return 0;
+}
+
+static int system_munmap(void *base, int64_t size) { return negated(munmap(base, (size_t)size)); }
+
+static int system_msync(void *base, int64_t size) {
+    return negated(msync(base, (size_t)size, MS_SYNC));
+}
+
+static int system_madvise(void *base, int64_t size, int advice) {
+    return negated(madvise(base, (size_t)size, advice));
+}
+
+static int system_fdatasync(int fd) {
+#if defined(__APPLE__)
+    return negated(fcntl(fd, F_FULLFSYNC));
+#else
+    int result;
+    do {
+        result = fdatasync(fd);
+    } while (result < 0 && errno == EINTR);
+    return negated(result);
+#endif
+}
+
+static int system_fsync(int fd) {
+    int result;
+    do {
+        result = fsync(fd);
+    } while (result < 0 && errno == EINTR);
+    return negated(result);
+}
+
+static int64_t system_pread(int fd, void *buffer, int64_t size, int64_t position) {
+    int64_t done = 0;
+    while (done < size) {
+        ssize_t got = pread(fd, (char *)buffer + done, (size_t)(size - done),
+                            (off_t)(position + done));
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            return -errno;
+        }
+        if (got == 0) break; /* end of file: the caller sees the short count */
+        done += got;
+    }
+    return done;
+}
+
+static int64_t system_pwrite(int fd, const void *buffer, int64_t size, int64_t position) {
+    ssize_t put;
+    do {
+        put = pwrite(fd, buffer, (size_t)size, (off_t)position);
+    } while (put < 0 && errno == EINTR);
+    return put < 0 ? -errno : put;
+}
+
+static int system_rename(const char *source, const char *target) {
+    return negated(rename(source, target));
+}
+static int system_unlink(const char *path) { return negated(unlink(path)); }
+static int system_mkdir(const char *path, int mode) { return negated(mkdir(path, (mode_t)mode)); }
+static int system_rmdir(const char *path) { return negated(rmdir(path)); }
+
+static int system_fsync_directory(const char *path) {
+    int fd = system_open(path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) return fd;
+    int result = system_fsync(fd);
+    /* Some file systems have no such call for directories and order renames by themselves. */
+    if (result == -EINVAL || result == -ENOTSUP) result = 0;
+    int closed = system_close(fd);
+    return result < 0 ? result : closed;
+}
+
+static int system_lock(int fd) {
+    struct flock range;
+    memset(&range, 0, sizeof range);
+    range.l_type = F_WRLCK;
+    range.l_whence = SEEK_SET;
+    range.l_start = 0;
+    range.l_len = 1;
+    return negated(fcntl(fd, F_SETLK, &range));
+}
+
+static int64_t system_file_size(int fd) {
+    struct stat status;
+    if (fstat(fd, &status) < 0) return -errno;
+    return (int64_t)status.st_size;
+}
+
+static int64_t system_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int64_t system_monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void rs_env_posix(rs_env *env) {
+    env->open = system_open;
+    env->close = system_close;
+    env->ftruncate = system_ftruncate;
+    env->fallocate = system_fallocate_keep;
+    env->punch = system_punch;
+    env->mmap = system_mmap;
+    env->munmap = system_munmap;
+    env->msync = system_msync;
+    env->madvise = system_madvise;
+    env->fdatasync = system_fdatasync;
+    env->fsync = system_fsync;
+    env->pread = system_pread;
+    env->pwrite = system_pwrite;
+    env->rename = system_rename;
+    env->unlink = system_unlink;
+    env->mkdir = system_mkdir;
+    env->rmdir = system_rmdir;
+    env->fsync_directory = system_fsync_directory;
+    env->lock = system_lock;
+    env->file_size = system_file_size;
+    env->now_ms = system_now_ms;
+    env->monotonic_ns = system_monotonic_ns;
+}
+
+struct rs_event {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    _Atomic uint64_t sequence;
+    _Atomic int32_t waiters;
+};
+
+rs_event *rs_event_new(void) {
+    rs_event *event = calloc(1, sizeof *event);
+    if (event == NULL) return NULL;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+#if !defined(__APPLE__)
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+    if (pthread_mutex_init(&event->mutex, NULL) != 0 ||
+        pthread_cond_init(&event->changed, &attributes) != 0) {
+        free(event);
+        event = NULL;
+    }
+    pthread_condattr_destroy(&attributes);
+    return event;
+}
+
+void rs_event_free(rs_event *event) {
+    if (event == NULL) return;
+    pthread_cond_destroy(&event->changed);
+    pthread_mutex_destroy(&event->mutex);
+    free(event);
+}
+
+uint64_t rs_event_sequence(const rs_event *event) {
+    return atomic_load(&((rs_event *)(uintptr_t)event)->sequence);
+}
+
+void rs_event_signal(rs_event *event) {
+    /* Sequentially consistent on both sides: either the waiter sees the new sequence, or we see
+     * the waiter. */
+    atomic_fetch_add(&event->sequence, 1);
+    if (atomic_load(&event->waiters) > 0) {
+        pthread_mutex_lock(&event->mutex);
+        pthread_cond_broadcast(&event->changed);
+        pthread_mutex_unlock(&event->mutex);
+    }
+}
+
+int rs_event_wait(rs_event *event, uint64_t seen, int64_t timeout_ms) {
+    struct timespec until;
+#if defined(__APPLE__)
+    clock_gettime(CLOCK_REALTIME, &until);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &until);
+#endif
+    until.tv_sec += (time_t)(timeout_ms / 1000);
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec += 1;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&event->mutex);
+    atomic_fetch_add(&event->waiters, 1);
+    int result = 0;
+    while (atomic_load(&event->sequence) == seen && result == 0)
+        result = pthread_cond_timedwait(&event->changed, &event->mutex, &until);
+    atomic_fetch_sub(&event->waiters, 1);
+    int moved = atomic_load(&event->sequence) != seen;
+    pthread_mutex_unlock(&event->mutex);
+    return moved;
+}
+
+struct rs_lock {
+    pthread_mutex_t mutex;
+};
+
+rs_lock *rs_lock_new(void) {
+    rs_lock *lock = calloc(1, sizeof *lock);
+    if (lock != NULL && pthread_mutex_init(&lock->mutex, NULL) != 0) {
+        free(lock);
+        lock = NULL;
+    }
+    return lock;
+}
+
+void rs_lock_free(rs_lock *lock) {
+    if (lock == NULL) return;
+    pthread_mutex_destroy(&lock->mutex);
+    free(lock);
+}
+
+int rs_lock_try(rs_lock *lock) { return pthread_mutex_trylock(&lock->mutex) == 0; }
+void rs_lock_take(rs_lock *lock) { pthread_mutex_lock(&lock->mutex); }
+void rs_lock_release(rs_lock *lock) { pthread_mutex_unlock(&lock->mutex); }

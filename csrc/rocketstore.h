@@ -1,0 +1,222 @@
+/* The store of RocketMQ 4.9.3 in C terms: constants, verdicts, and the structs that the compiled
+ * modules share. Layouts on disk are drawn in docs/format.md. No Python.h, no malloc, no I/O. */
+#ifndef ROCKETSTORE_H
+#define ROCKETSTORE_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "env.h"
+
+/* ---- constants on disk ------------------------------------------------------------------ */
+#define RS_MESSAGE_MAGIC_CODE ((int32_t)0xDAA320A7u)    /* a message record */
+#define RS_BLANK_MAGIC_CODE ((int32_t)0xCBD43194u)      /* the filler that ends a full file */
+#define RS_MESSAGE_MAGIC_CODE_V2 ((int32_t)0xDAA320ABu) /* 5.x: recognised, never accepted */
+#define RS_END_FILE_MIN_BLANK_LENGTH 8
+#define RS_MESSAGE_POSITION_MAGIC 4
+#define RS_MESSAGE_POSITION_BODY_CRC 8
+#define RS_MESSAGE_POSITION_QUEUE_OFFSET 20
+#define RS_MESSAGE_POSITION_PHYSICAL_OFFSET 28
+#define RS_MESSAGE_POSITION_SYS_FLAG 36
+#define RS_MESSAGE_POSITION_BORN_HOST 48 /* storeTimestamp lies at 48 + size of the born host */
+#define RS_HOST_V4_SIZE 8
+#define RS_HOST_V6_SIZE 20
+#define RS_MESSAGE_FIXED_SIZE 75      /* a record without hosts, body, topic, properties */
+#define RS_MESSAGE_MIN_SIZE (RS_MESSAGE_FIXED_SIZE + 2 * RS_HOST_V4_SIZE)
+#define RS_MAX_TOPIC_SIZE 127         /* bytes of UTF-8: the length is one signed byte */
+#define RS_MAX_PROPERTIES_SIZE 32767  /* bytes of UTF-8: the length is a signed short */
+
+#define RS_COMPRESSED_FLAG 0x1
+#define RS_MULTI_TAGS_FLAG 0x2
+#define RS_TRANSACTION_NOT_TYPE 0x0
+#define RS_TRANSACTION_PREPARED_TYPE 0x4
+#define RS_TRANSACTION_COMMIT_TYPE 0x8
+#define RS_TRANSACTION_ROLLBACK_TYPE 0xC
+#define RS_TRANSACTION_MASK 0xC
+#define RS_BORNHOST_V6_FLAG 0x10
+#define RS_STOREHOSTADDRESS_V6_FLAG 0x20
+
+#define RS_CQ_STORE_UNIT_SIZE 20
+#define RS_CQ_EXT_MIN_UNIT_SIZE 20
+#define RS_CQ_EXT_END_BLANK_SIZE 4
+#define RS_CQ_EXT_MAX_ADDR (-2147483649LL) /* a tagsCode at or below it is an ext address */
+#define RS_INDEX_HEADER_SIZE 40
+#define RS_INDEX_HASH_SLOT_SIZE 4
+#define RS_INDEX_ENTRY_SIZE 20
+#define RS_CHECKPOINT_SIZE 4096
+
+/* ---- verdicts ---------------------------------------------------------------------------- */
+typedef enum rs_status {
+    RS_OK = 0,
+    /* how a scan of the commit log may end */
+    RS_BLANK = 1,          /* BLANK_MAGIC_CODE: go on in the next file */
+    RS_END = 2,            /* never written: size and magic are both zero */
+    RS_TORN = 3,           /* the record would go on past the bytes that are there */
+    RS_BAD_MAGIC = 4,
+    RS_BAD_CRC = 5,
+    RS_BAD_SIZE = 6,       /* a length field is impossible, or the lengths do not add up */
+    RS_BAD_OFFSET = 7,     /* the stored physicalOffset is not where the record lies */
+    RS_BAD_PROPERTIES = 8, /* the properties text was cut: a NUL byte where text must be */
+    /* what an append, a queue or an index may answer */
+    RS_END_OF_FILE = 20,   /* does not fit with 8 bytes to spare: roll to the next file */
+    RS_NEED_FILE = 21,     /* no file to write to: the caller in Python must give one */
+    RS_REPEAT = 22,        /* already there: nothing written */
+    RS_FULL = 23,          /* index file without a free entry */
+    RS_NEED_PYTHON = 24,   /* an uncommon case that Python decides */
+    RS_RETRY = 25,         /* the state that the caller relied on has changed: do it again */
+    RS_IO_ERROR = 26,      /* a system call failed: the errno travels beside */
+    RS_NO_MEMORY = 27,
+    RS_TOO_LARGE = 28,     /* record longer than maxMessageSize */
+    RS_CLOSED = 29
+} rs_status;
+
+/* ---- one record, parsed ------------------------------------------------------------------- */
+/* Positions count from the record's first byte; every span was checked to lie inside it. */
+typedef struct rs_record {
+    int64_t queue_offset;
+    int64_t phy_offset; /* as stored */
+    int64_t born_timestamp;
+    int64_t store_timestamp;
+    int64_t prepared_transaction_offset;
+    int32_t total_size;
+    int32_t body_crc;
+    int32_t queue_id;
+    int32_t flag;
+    int32_t sys_flag;
+    int32_t reconsume_times;
+    int32_t born_host_size; /* 8 or 20: address and i32 port; lies at 48 */
+    int32_t store_host_position;
+    int32_t store_host_size;
+    int32_t body_position;
+    int32_t body_size;
+    int32_t topic_position;
+    int32_t topic_size;
+    int32_t properties_position;
+    int32_t properties_size;
+} rs_record;
+
+/* A piece of a buffer; size -1 says that it is absent. */
+typedef struct rs_span {
+    int32_t position;
+    int32_t size;
+} rs_span;
+
+/* The values of the properties that the store itself looks at; positions count from the first
+ * byte of the properties text. */
+typedef struct rs_properties {
+    rs_span tags;
+    rs_span keys;
+    rs_span uniq_key;
+    rs_span delay;
+    rs_span multi_dispatch;
+    rs_span multi_queue_offset;
+} rs_properties;
+
+/* What is needed to encode one record; the buffers are borrowed. */
+typedef struct rs_outgoing {
+    const uint8_t *body;
+    const uint8_t *topic;
+    const uint8_t *properties;
+    int64_t body_size;
+    int64_t born_timestamp;
+    int64_t prepared_transaction_offset;
+    int32_t topic_size;
+    int32_t properties_size;
+    int32_t queue_id;
+    int32_t flag;
+    int32_t sys_flag; /* the two v6 bits are set from the host sizes */
+    int32_t reconsume_times;
+    int32_t born_host_size; /* 8 or 20 */
+    int32_t store_host_size;
+    uint8_t born_host[RS_HOST_V6_SIZE]; /* address, then port as i32, big-endian */
+    uint8_t store_host[RS_HOST_V6_SIZE];
+} rs_outgoing;
+
+/* ---- files ------------------------------------------------------------------------------- */
+/* What code without the GIL may touch of a MappedFile. `wrote`, `committed`, `flushed` and
+ * `confirmed` are read and written with the acquire/release helpers of bytes.h. */
+typedef struct rs_mapped_file {
+    uint8_t *base;    /* NULL while not mapped */
+    const char *path; /* borrowed from the owner; NULL: the file exists in memory only */
+    const rs_env *env;
+    int64_t file_from_offset;
+    int64_t file_size;
+    int64_t wrote;
+    int64_t committed;
+    int64_t flushed;
+    int64_t confirmed;    /* bytes [0, confirmed) are known to be allocated */
+    int64_t confirm_step; /* bytes that one allocation goes ahead */
+    int64_t populate;     /* of those, bytes whose pages are touched ahead */
+    int64_t store_timestamp;
+} rs_mapped_file;
+
+/* The writing end of one consume queue: one dispatch thread writes, anyone reads. */
+typedef struct rs_queue {
+    rs_mapped_file *file; /* the last file, mapped and held; NULL: ask Python */
+    int64_t max_physic_offset;
+    int64_t min_logic_offset; /* bytes */
+    int64_t unit_count;       /* logical end of the queue in units, pre-blank units included */
+    int32_t needs_python;     /* ext units: the compiled loop hands every record to Python */
+    int32_t dirty;            /* written since the last flush took notice */
+} rs_queue;
+
+/* One index file while it is open for writing or reading. */
+typedef struct rs_index_file {
+    uint8_t *base;
+    rs_mapped_file *file;
+    uint8_t *confirmed_chunks; /* one byte for each RS_INDEX_CHUNK of the file */
+    int64_t hash_slot_num;
+    int64_t index_num;
+    int64_t begin_timestamp;
+    int64_t end_timestamp;
+    int64_t begin_phy_offset;
+    int64_t end_phy_offset;
+    int32_t hash_slot_count;
+    int32_t index_count;
+} rs_index_file;
+#define RS_INDEX_CHUNK 65536
+
+/* ---- packed layouts shared with NumPy ----------------------------------------------------- */
+#pragma pack(push, 1)
+typedef struct rs_cq_unit {    /* dtype: phy_offset >i8, size >i4, tags_code >i8 */
+    uint8_t phy_offset[8];
+    uint8_t size[4];
+    uint8_t tags_code[8];
+} rs_cq_unit;
+typedef struct rs_index_entry { /* dtype: key_hash >i4, phy_offset >i8, time_diff >i4, prev >i4 */
+    uint8_t key_hash[4];
+    uint8_t phy_offset[8];
+    uint8_t time_diff[4];
+    uint8_t prev_index[4];
+} rs_index_entry;
+typedef struct rs_index_header {
+    uint8_t begin_timestamp[8];
+    uint8_t end_timestamp[8];
+    uint8_t begin_phy_offset[8];
+    uint8_t end_phy_offset[8];
+    uint8_t hash_slot_count[4];
+    uint8_t index_count[4];
+} rs_index_header;
+#pragma pack(pop)
+static_assert(sizeof(rs_cq_unit) == RS_CQ_STORE_UNIT_SIZE, "a queue unit has 20 bytes");
+static_assert(sizeof(rs_index_entry) == RS_INDEX_ENTRY_SIZE, "an index entry has 20 bytes");
+static_assert(sizeof(rs_index_header) == RS_INDEX_HEADER_SIZE, "an index header has 40 bytes");
+
+/* ---- CRC-32 (zlib's polynomial), crc32.c --------------------------------------------------- */
+typedef uint32_t (*rs_crc32_fn)(uint32_t crc, const uint8_t *p, size_t size);
+/* As zlib's crc32(crc, p, size), by the fastest kernel of this processor. */
+uint32_t rs_crc32(uint32_t crc, const uint8_t *p, size_t size);
+/* Names of the kernels that this build has, best first, NULL at the end. */
+const char *const *rs_crc32_kernels(void);
+/* The kernel of that name, or NULL when the build or the processor does not have it. */
+rs_crc32_fn rs_crc32_by_name(const char *name);
+/* The name of the kernel that rs_crc32 uses. */
+const char *rs_crc32_kernel_name(void);
+/* Makes rs_crc32 use that kernel; 0, or -1 when it cannot run here. For tests. */
+int rs_crc32_select(const char *name);
+
+/* A short English name for a verdict, for messages. */
+const char *rs_status_name(int status);
+
+#endif

@@ -1,0 +1,48 @@
+"""A message store engine, byte-compatible with the store of Apache RocketMQ 4.9.3."""
+
+from pyrocketstore._commit_log import PutMessageResult
+from pyrocketstore._message import MessageExt
+from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
+from pyrocketstore.errors import (
+    MissingExtraError,
+    OffsetOutOfRange,
+    PutError,
+    StoreCorruptionError,
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+)
+from pyrocketstore.message import Message, MessageExtBatch, MessageExtBrokerInner
+from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.results import AppendMessageStatus, GetMessageStatus, PutMessageStatus
+from pyrocketstore.store import KeyHits, Store, StoreWarning, open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AppendMessageStatus",
+    "BrokerRole",
+    "DefaultMessageStore",
+    "FlushDiskType",
+    "GetMessageStatus",
+    "KeyHits",
+    "Message",
+    "MessageExt",
+    "MessageExtBatch",
+    "MessageExtBrokerInner",
+    "MessageStoreConfig",
+    "MissingExtraError",
+    "OffsetOutOfRange",
+    "PutError",
+    "PutMessageResult",
+    "PutMessageStatus",
+    "Store",
+    "StoreCorruptionError",
+    "StoreError",
+    "StoreFormatError",
+    "StoreIOError",
+    "StoreStateError",
+    "StoreWarning",
+    "open",
+]

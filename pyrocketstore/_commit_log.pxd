@@ -1,0 +1,80 @@
+"""The append end of the commit log, for the modules that write through it."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from pyrocketstore._env cimport EnvTable
+from pyrocketstore._mapped_file cimport MappedFile
+from pyrocketstore._rocketstore cimport rs_event, rs_lock, rs_mapped_file
+
+
+cdef struct rs_append:
+    int64_t phy_offset
+    int64_t queue_offset
+    int64_t store_timestamp
+    int64_t size
+    int32_t count
+    int32_t error          # negated errno with RS_IO_ERROR
+
+
+cdef class QueueSlot:
+    """One entry of topicQueueTable: the offset that the queue's next message gets."""
+    cdef int64_t next_offset
+    cdef readonly str topic
+    cdef readonly int32_t queue_id
+
+
+cdef class TopicEntry:
+    cdef readonly str topic
+    cdef bytes utf8
+    cdef const uint8_t *data
+    cdef int32_t size
+    cdef dict slots
+
+
+cdef class PutMessageResult:
+    cdef readonly int status_code
+    cdef readonly int append_status_code
+    cdef readonly int64_t phy_offset
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t wrote_bytes
+    cdef readonly int64_t store_timestamp
+    cdef readonly int32_t message_count
+    cdef readonly object error
+    cdef object positions
+    cdef int32_t host_size
+    cdef uint8_t host[20]
+
+
+cdef class CommitLogCore:
+    cdef readonly EnvTable env
+    cdef rs_lock *lock
+    cdef rs_mapped_file *file
+    cdef readonly MappedFile mapped_file
+    cdef rs_event *appended
+    cdef rs_event *ahead
+    cdef object _ahead_owner
+    cdef int64_t ahead_size
+    cdef int64_t ahead_asked
+    cdef int64_t dispatcher_idle
+    cdef int64_t begin_time_in_lock
+    cdef int64_t end_offset
+    cdef readonly int64_t max_message_size
+    cdef dict topics
+    cdef list buffers
+    cdef readonly object on_new_queue
+
+    cpdef take(self)
+    cpdef release(self)
+    cdef TopicEntry topic_entry(self, str topic)
+    cdef QueueSlot slot_of(self, str topic, int64_t queue_id)
+    cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
+                           int64_t *next_offset, bint queued, rs_append *out) noexcept nogil
+    cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
+                    bint queued, rs_append *out)
+    cdef void signal_appended(self) noexcept nogil
+    cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil
+
+
+cdef class RecordBuffer:
+    cdef uint8_t *data
+    cdef int64_t capacity
+    cdef int ensure(self, int64_t size) except -1

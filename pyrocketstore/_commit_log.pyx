@@ -1,0 +1,517 @@
+"""Appending to the commit log: the put lock and topicQueueTable.
+
+Everything under the put lock is C on pointers and runs with or without the GIL. A thread tries the
+lock first; one that must wait lets the GIL go before it waits, so nobody ever waits for the GIL
+while it holds the lock.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from pyrocketstore._env cimport EnvTable, Event
+from pyrocketstore._mapped_file cimport MappedFile, confirm
+from pyrocketstore._record cimport patch_record
+from pyrocketstore._rocketstore cimport (
+    RS_BLANK_MAGIC_CODE,
+    RS_END_FILE_MIN_BLANK_LENGTH,
+    RS_END_OF_FILE,
+    RS_IO_ERROR,
+    RS_NEED_FILE,
+    RS_OK,
+    RS_RETRY,
+    rs_event,
+    rs_event_signal,
+    rs_load_acquire,
+    rs_load_be32,
+    rs_lock,
+    rs_lock_free,
+    rs_lock_new,
+    rs_lock_release,
+    rs_lock_take,
+    rs_lock_try,
+    rs_mapped_file,
+    rs_store_be32,
+    rs_store_release,
+)
+from pyrocketstore._text cimport fill_outgoing_host
+
+from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
+from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
+
+# Above this many bytes, encoding and copying run without the GIL: letting it go and taking it back
+# costs about as much as the CRC of 5 KiB.
+cdef int64_t NOGIL_MIN_BYTES = 8192
+
+cdef object PUT_STATUS = tuple(PutMessageStatus)
+cdef object APPEND_STATUS = tuple(AppendMessageStatus)
+
+
+cdef class QueueSlot:
+    """One entry of topicQueueTable: the offset that the queue's next message gets.
+
+    Source: RocketMQ 4.9.3 CommitLog#topicQueueTable.
+    """
+
+    @property
+    def offset(self):
+        """The next queue offset. Changed under the put lock only."""
+        return rs_load_acquire(&self.next_offset)
+
+    @offset.setter
+    def offset(self, int64_t value):
+        rs_store_release(&self.next_offset, value)
+
+
+cdef class TopicEntry:
+    """A topic that was put to: its UTF-8 bytes and its queues' slots."""
+
+    def __cinit__(self, str topic):
+        self.topic = topic
+        self.utf8 = topic.encode("utf-8")
+        self.data = <const uint8_t *>PyBytes_AS_STRING(self.utf8)
+        self.size = <int32_t>PyBytes_GET_SIZE(self.utf8)
+        self.slots = {}
+
+
+@cython.freelist(64)
+cdef class PutMessageResult:
+    """What became of a put.
+
+    `phy_offset` (bytes), `queue_offset`, `wrote_bytes`, `store_timestamp` (ms) and `message_count`
+    are those of the append; `error` is the exception behind a status that has one.
+
+    Source: RocketMQ 4.9.3 PutMessageResult, AppendMessageResult.
+    """
+
+    @property
+    def status(self):
+        """The PutMessageStatus."""
+        return PUT_STATUS[self.status_code]
+
+    @property
+    def put_message_status(self):
+        """The PutMessageStatus, under Java's name."""
+        return PUT_STATUS[self.status_code]
+
+    @property
+    def append_message_status(self):
+        """The AppendMessageStatus, or None when nothing was tried."""
+        return None if self.append_status_code < 0 else APPEND_STATUS[self.append_status_code]
+
+    def is_ok(self):
+        """True when the append was PUT_OK, whatever the flush said, as in Java."""
+        return self.append_status_code == 0
+
+    @property
+    def msg_id(self):
+        """The offset message id; of a batch, all of them joined by commas.
+
+        Source: RocketMQ 4.9.3 MessageDecoder#createMessageId.
+        """
+        cdef bytes host = (<char *>self.host)[:self.host_size]
+        offsets = [self.phy_offset] if self.positions is None else self.positions
+        return ",".join((host + int(at).to_bytes(8, "big")).hex().upper() for at in offsets)
+
+    def __repr__(self):
+        return (f"PutMessageResult(status={self.status.name}, queue_offset={self.queue_offset}, "
+                f"phy_offset={self.phy_offset})")
+
+
+def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t queue_offset=0,
+                int64_t wrote_bytes=0, int64_t store_timestamp=0, int32_t message_count=0,
+                object positions=None, object store_host=None, object error=None):
+    """A PutMessageResult for the paths that Python decides; `store_host` is "ip:port"."""
+    cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
+    result.status_code = status
+    result.append_status_code = append_status
+    result.phy_offset = phy_offset
+    result.queue_offset = queue_offset
+    result.wrote_bytes = wrote_bytes
+    result.store_timestamp = store_timestamp
+    result.message_count = message_count
+    result.positions = positions
+    result.error = error
+    if store_host is not None:
+        result.host_size = fill_outgoing_host(store_host, result.host)
+    return result
+
+
+def with_status(PutMessageResult base, int status, object error=None):
+    """A copy of `base` with another put status, after a flush or a replica has answered."""
+    cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
+    result.status_code = status
+    result.append_status_code = base.append_status_code
+    result.phy_offset = base.phy_offset
+    result.queue_offset = base.queue_offset
+    result.wrote_bytes = base.wrote_bytes
+    result.store_timestamp = base.store_timestamp
+    result.message_count = base.message_count
+    result.positions = base.positions
+    result.error = error
+    result.host_size = base.host_size
+    memcpy(result.host, base.host, sizeof(result.host))
+    return result
+
+
+cdef class RecordBuffer:
+    """A growing buffer that records are encoded into before the put lock is taken."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int ensure(self, int64_t size) except -1:
+        cdef uint8_t *grown
+        if size > self.capacity:
+            size = size + (size >> 1) + 4096
+            grown = <uint8_t *>realloc(self.data, <size_t>size)
+            if grown == NULL:
+                raise MemoryError()
+            self.data = grown
+            self.capacity = size
+        return 0
+
+
+cdef class CommitLogCore:
+    """The state that an append touches.
+
+    Parameters
+    ----------
+    env : EnvTable
+    max_message_size : int, bytes of a whole record
+    on_new_queue : callable(topic, queue_id) or None, called before the first put to a queue
+
+    Threads: any. The put lock guards the file, the slots' values and the end offset.
+    Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage, DefaultAppendMessageCallback#doAppend.
+    """
+
+    def __cinit__(self, EnvTable env, int64_t max_message_size, Event appended, on_new_queue=None):
+        self.env = env
+        self.max_message_size = max_message_size
+        self.topics = {}
+        self.buffers = []
+        self.on_new_queue = on_new_queue
+        self._ahead_owner = [appended]
+        self.appended = appended.event
+        self.lock = rs_lock_new()
+        if self.lock == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        rs_lock_free(self.lock)
+
+    # ---- topicQueueTable ---------------------------------------------------------------------
+
+    cdef TopicEntry topic_entry(self, str topic):
+        entry = self.topics.get(topic)
+        if entry is None:
+            entry = self.topics.setdefault(topic, TopicEntry(topic))
+        return <TopicEntry>entry
+
+    cdef QueueSlot slot_of(self, str topic, int64_t queue_id):
+        cdef TopicEntry entry = self.topic_entry(topic)
+        slot = entry.slots.get(queue_id)
+        if slot is None:
+            slot = self._new_slot(entry, topic, queue_id)
+        return <QueueSlot>slot
+
+    def _new_slot(self, TopicEntry entry, str topic, queue_id):
+        cdef QueueSlot slot
+        if not 0 <= queue_id <= 0x7FFFFFFF:
+            raise StoreFormatError(f"queue_id {queue_id}: must be 0 to 2147483647")
+        if self.on_new_queue is not None:
+            self.on_new_queue(topic, queue_id)
+        slot = QueueSlot.__new__(QueueSlot)
+        slot.topic = topic
+        slot.queue_id = queue_id
+        return entry.slots.setdefault(queue_id, slot)
+
+    def slot(self, str topic, int64_t queue_id):
+        """The QueueSlot of a queue, made at offset 0 when it is new."""
+        return self.slot_of(topic, queue_id)
+
+    def set_next_offset(self, str topic, int64_t queue_id, int64_t next_offset):
+        """Install what recovery found. Source: RocketMQ 4.9.3 recoverTopicQueueTable."""
+        cdef TopicEntry entry = self.topic_entry(topic)
+        cdef QueueSlot slot
+        found = entry.slots.get(queue_id)
+        if found is None:
+            slot = QueueSlot.__new__(QueueSlot)
+            slot.topic = topic
+            slot.queue_id = <int32_t>queue_id
+            found = entry.slots.setdefault(queue_id, slot)
+        slot = <QueueSlot>found
+        self.take()
+        slot.next_offset = next_offset
+        rs_lock_release(self.lock)
+
+    def table(self):
+        """topicQueueTable as {(topic, queue_id): next offset}."""
+        return {
+            (entry.topic, queue_id): (<QueueSlot>slot).offset
+            for entry in list(self.topics.values())
+            for queue_id, slot in list((<TopicEntry>entry).slots.items())
+        }
+
+    def forget(self, str topic, queue_id):
+        """Drop the counter of a destroyed queue, which then starts at 0 again."""
+        entry = self.topics.get(topic)
+        if entry is not None:
+            (<TopicEntry>entry).slots.pop(queue_id, None)
+
+    # ---- the file that is written to -----------------------------------------------------------
+
+    cpdef take(self):
+        """Take the put lock; the GIL is let go while waiting."""
+        if not rs_lock_try(self.lock):
+            with nogil:
+                rs_lock_take(self.lock)
+
+    cpdef release(self):
+        """Let the put lock go."""
+        rs_lock_release(self.lock)
+
+    def attach(self, MappedFile mapped_file):
+        """Write to this file from now on; None: to none. The old one's hold is given back."""
+        cdef MappedFile old
+        if mapped_file is not None and not mapped_file.hold():
+            raise StoreStateError(f"{mapped_file.path} is not available")
+        self.take()
+        old = self.mapped_file
+        self.mapped_file = mapped_file
+        self.file = NULL if mapped_file is None else &mapped_file.file
+        self.ahead_asked = 0
+        if mapped_file is not None:
+            rs_store_release(&self.end_offset,
+                             self.file.file_from_offset + rs_load_acquire(&self.file.wrote))
+        rs_lock_release(self.lock)
+        if old is not None:
+            old.release()
+
+    def set_end_offset(self, int64_t end_offset):
+        """Where the log ends while no file is attached."""
+        rs_store_release(&self.end_offset, end_offset)
+
+    def watch_ahead(self, Event event, int64_t size):
+        """Signal `event` whenever fewer than `size` allocated bytes lie ahead of the writer."""
+        self._ahead_owner.append(event)
+        self.ahead = event.event
+        self.ahead_size = size
+
+    @property
+    def end(self):
+        """Physical offset behind the last record. Safe from any thread."""
+        return rs_load_acquire(&self.end_offset)
+
+    def fits(self, int64_t size):
+        """True when the attached file takes a record of `size` bytes."""
+        cdef bint room
+        self.take()
+        room = (self.file != NULL and
+                size + RS_END_FILE_MIN_BLANK_LENGTH <= self.file.file_size - self.file.wrote)
+        rs_lock_release(self.lock)
+        return room
+
+    def seal(self, int64_t size):
+        """End the file with a BLANK when a record of `size` bytes does not fit.
+
+        Returns the bytes that the BLANK covers (0: the record fits or no file is attached), and
+        detaches the file. Source: RocketMQ 4.9.3 doAppend, END_OF_FILE.
+        """
+        cdef int64_t blank = 0
+        cdef int64_t position
+        cdef int error = 0
+        cdef MappedFile old = None
+        self.take()
+        if self.file != NULL:
+            position = self.file.wrote
+            blank = self.file.file_size - position
+            if size + RS_END_FILE_MIN_BLANK_LENGTH <= blank:
+                blank = 0
+            elif blank >= RS_END_FILE_MIN_BLANK_LENGTH:
+                error = confirm(self.file, position + RS_END_FILE_MIN_BLANK_LENGTH)
+                if error == 0:
+                    rs_store_be32(self.file.base + position, <int32_t>blank)
+                    rs_store_be32(self.file.base + position + 4, RS_BLANK_MAGIC_CODE)
+            if error == 0 and (blank > 0 or position == self.file.file_size):
+                self.file.store_timestamp = self.env.table.now_ms()
+                rs_store_release(&self.file.wrote, self.file.file_size)
+                rs_store_release(&self.end_offset,
+                                 self.file.file_from_offset + self.file.file_size)
+                old = self.mapped_file
+                self.mapped_file = None
+                self.file = NULL
+        rs_lock_release(self.lock)
+        if error < 0:
+            raise StoreIOError(-error, "fallocate", self.mapped_file.path, position)
+        if old is not None:
+            old.release()
+            self.signal_appended()
+        return blank
+
+    def lock_time_ms(self):
+        """How long the put lock has been held, ms; 0 when free.
+
+        Source: RocketMQ 4.9.3 CommitLog#lockTimeMills.
+        """
+        cdef int64_t begin = rs_load_acquire(&self.begin_time_in_lock)
+        if begin == 0:
+            return 0
+        return max(0, self.env.table.now_ms() - begin)
+
+    @property
+    def lock_begin_ms(self):
+        """Wall time at which the lock's holder started, 0 when free."""
+        return rs_load_acquire(&self.begin_time_in_lock)
+
+    # ---- append --------------------------------------------------------------------------------
+
+    cdef void signal_appended(self) noexcept nogil:
+        # The dispatcher polls while messages flow and sleeps on the event only when idle, so that
+        # a put does not pay for a wake-up.
+        if rs_load_acquire(&self.dispatcher_idle) != 0:
+            rs_event_signal(self.appended)
+
+    def set_dispatcher_idle(self, bint idle):
+        """Said by the dispatcher before it sleeps: appends must wake it."""
+        rs_store_release(&self.dispatcher_idle, idle)
+
+    cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
+                           int64_t *next_offset, bint queued, rs_append *out) noexcept nogil:
+        # The caller holds the put lock. `records` are `count` encoded records, back to back.
+        cdef rs_mapped_file *file = self.file
+        cdef int64_t position
+        cdef int64_t at = 0
+        cdef int32_t i
+        if file == NULL:
+            return RS_NEED_FILE
+        position = file.wrote
+        if size + RS_END_FILE_MIN_BLANK_LENGTH > file.file_size - position:
+            return RS_END_OF_FILE
+        if position + size > rs_load_acquire(&file.confirmed):
+            out.error = confirm(file, position + size)
+            if out.error < 0:
+                return RS_IO_ERROR
+        out.store_timestamp = self.env.table.now_ms()
+        rs_store_release(&self.begin_time_in_lock, out.store_timestamp)
+        out.phy_offset = file.file_from_offset + position
+        out.queue_offset = next_offset[0] if queued else 0
+        out.size = size
+        out.count = count
+        for i in range(count):
+            patch_record(records + at, out.queue_offset + i if queued else 0,
+                         out.phy_offset + at, out.store_timestamp)
+            at += rs_load_be32(records + at)
+        memcpy(file.base + position, records, <size_t>size)
+        if queued:
+            rs_store_release(next_offset, out.queue_offset + count)
+        file.store_timestamp = out.store_timestamp
+        rs_store_release(&file.wrote, position + size)
+        rs_store_release(&self.end_offset, out.phy_offset + size)
+        rs_store_release(&self.begin_time_in_lock, 0)
+        self.ask_ahead(file, position + size)
+        return RS_OK
+
+    cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil:
+        cdef int64_t confirmed
+        if self.ahead == NULL:
+            return
+        confirmed = rs_load_acquire(&file.confirmed)
+        if (confirmed - position < self.ahead_size and confirmed < file.file_size
+                and self.ahead_asked != confirmed):
+            self.ahead_asked = confirmed
+            rs_event_signal(self.ahead)
+
+    cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
+                    bint queued, rs_append *out):
+        # The GIL is held on entry and on return; it is let go to wait or to copy much.
+        cdef int status
+        out.error = 0
+        if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
+            status = self.append_locked(records, size, count, &slot.next_offset, queued, out)
+            rs_lock_release(self.lock)
+        else:
+            with nogil:
+                rs_lock_take(self.lock)
+                status = self.append_locked(records, size, count, &slot.next_offset, queued, out)
+                rs_lock_release(self.lock)
+        if status == RS_OK:
+            self.signal_appended()
+        return status
+
+    def append_encoded(self, bytes records, int32_t count, QueueSlot slot, bint queued,
+                       list expected=None):
+        """Append encoded records, which are all for one queue and go into one file.
+
+        Parameters
+        ----------
+        records : bytes, back to back, offsets and store time still zero
+        count : int, how many
+        queued : bool, False for prepared and rollback records: queue offset 0, none used up
+        expected : list of (QueueSlot, int) or None; when a slot has moved on, nothing is written
+            and RS_RETRY is given; else each becomes that value + 1 together with the append
+
+        Returns
+        -------
+        (status, phy_offset, queue_offset, store_timestamp, errno)
+        """
+        cdef int64_t size = PyBytes_GET_SIZE(records)
+        cdef RecordBuffer buffer = self.buffers.pop() if self.buffers else RecordBuffer()
+        cdef rs_append out
+        cdef int status = RS_OK
+        cdef bint moved = False
+        memset(&out, 0, sizeof(out))
+        buffer.ensure(size)
+        memcpy(buffer.data, PyBytes_AS_STRING(records), <size_t>size)
+        if expected is None:
+            status = self.append(buffer.data, size, count, slot, queued, &out)
+        else:
+            self.take()
+            for other, value in expected:
+                if (<QueueSlot>other).next_offset != value:
+                    moved = True
+            if moved:
+                status = RS_RETRY
+            else:
+                status = self.append_locked(buffer.data, size, count, &slot.next_offset, queued,
+                                            &out)
+                if status == RS_OK and queued:
+                    for other, value in expected:
+                        rs_store_release(&(<QueueSlot>other).next_offset, value + 1)
+            rs_lock_release(self.lock)
+            if status == RS_OK:
+                self.signal_appended()
+        self.buffers.append(buffer)
+        return status, out.phy_offset, out.queue_offset, out.store_timestamp, -out.error
+
+    def append_raw(self, bytes data):
+        """Append bytes as they are at the end of the attached file: replication.
+
+        Returns (status, errno). Source: RocketMQ 4.9.3 CommitLog#appendData.
+        """
+        cdef int64_t size = PyBytes_GET_SIZE(data)
+        cdef const char *source = PyBytes_AS_STRING(data)
+        cdef int status = RS_OK
+        cdef int error = 0
+        cdef int64_t position
+        with nogil:
+            rs_lock_take(self.lock)
+            if self.file == NULL:
+                status = RS_NEED_FILE
+            elif size > self.file.file_size - self.file.wrote:
+                status = RS_END_OF_FILE
+            else:
+                position = self.file.wrote
+                error = confirm(self.file, position + size)
+                if error < 0:
+                    status = RS_IO_ERROR
+                else:
+                    memcpy(self.file.base + position, source, <size_t>size)
+                    rs_store_release(&self.file.wrote, position + size)
+                    rs_store_release(&self.end_offset,
+                                     self.file.file_from_offset + position + size)
+            rs_lock_release(self.lock)
+        if status == RS_OK:
+            self.signal_appended()
+        return status, -error

@@ -1,0 +1,437 @@
+"""The dispatch loop: from a range of the log into consume queues and index, without the GIL.
+
+It comes back to Python only for what is uncommon: a queue seen for the first time, a file that is
+full, a record that feeds more than one queue, damage.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcmp
+
+from pyrocketstore._consume_queue cimport ConsumeQueueCore, put_position_info
+from pyrocketstore._env cimport EnvTable, Event
+from pyrocketstore._index_file cimport IndexFile, index_key_hash, index_key_prefix, put_hash
+from pyrocketstore._mapped_file cimport MappedFile
+from pyrocketstore._record cimport parse_java_int, parse_record, scan_properties, tags_code_of
+from pyrocketstore._rocketstore cimport (
+    RS_BAD_OFFSET,
+    RS_FULL,
+    RS_NEED_FILE,
+    RS_NEED_PYTHON,
+    RS_OK,
+    RS_TORN,
+    RS_TRANSACTION_COMMIT_TYPE,
+    RS_TRANSACTION_MASK,
+    RS_TRANSACTION_NOT_TYPE,
+    RS_TRANSACTION_ROLLBACK_TYPE,
+    rs_event_signal,
+    rs_index_file,
+    rs_load_acquire,
+    rs_load_be32,
+    rs_mapped_file,
+    rs_properties,
+    rs_record,
+    rs_store_release,
+)
+from pyrocketstore._scan cimport WINDOW_BYTES, FileWindow, TopicQueueMap, map_entry
+from pyrocketstore._text cimport java_text
+
+from pyrocketstore._text import string_to_properties
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.results import DispatchRequest
+
+# What the compiled loop wants of Python.
+cdef enum:
+    NOTHING = 0
+    NEW_QUEUE = 1       # no consume queue registered for this record
+    QUEUE_FILE = 2      # its queue has no file to write to
+    QUEUE_RECORD = 3    # ext units, a gap in the queue, multi-dispatch: Python puts this record
+    INDEX_FILE = 4      # no index file, or a full one
+    INDEX_RECORD = 5    # the record at which indexing goes on after a restart
+    QUEUE_ERROR = 6     # a system call failed for the queue
+    INDEX_ERROR = 7
+    SIGNAL_EVERY = 1024
+    MAX_DELAY_LEVELS = 64
+
+
+cdef class Dispatcher:
+    """Feeds consume queues and index from ranges of the log.
+
+    Parameters
+    ----------
+    on_new_queue : callable(topic, queue_id) -> ConsumeQueue, or None when it cannot be had
+    on_queue_record : callable(DispatchRequest, multi: bool), puts one record the slow way
+    on_index_file : callable() -> IndexFile or None (index given up)
+    on_index_record : callable(DispatchRequest), indexes one record the slow way
+    on_error : callable(kind: str, topic, queue_id, errno)
+    delay_levels : {level: ms}
+    index_enabled, multi_dispatch : bool
+    moved : Event, signalled when `position` moved
+
+    Threads: one at a time dispatches; `position` may be read from any.
+    Source: RocketMQ 4.9.3 DefaultMessageStore#ReputMessageService, CommitLogDispatcherBuild*.
+    """
+    cdef TopicQueueMap queues
+    cdef dict owners
+    cdef rs_index_file *index
+    cdef IndexFile index_owner
+    cdef bint index_enabled
+    cdef bint multi_dispatch
+    cdef int64_t delays[MAX_DELAY_LEVELS + 1]
+    cdef int32_t max_delay_level
+    cdef int64_t at
+    cdef int64_t logics
+    cdef Event moved
+    cdef object on_new_queue
+    cdef object on_queue_record
+    cdef object on_index_file
+    cdef object on_index_record
+    cdef object on_error
+    # where in one record the loop goes on after Python did its part
+    cdef bint queue_done
+    cdef bint index_begun
+    cdef int32_t keys_done
+    cdef map_entry *entry
+    cdef int64_t errno_
+    cdef rs_record record
+    cdef rs_properties properties
+
+    def __init__(self, *, on_new_queue, on_queue_record, on_index_file, on_index_record, on_error,
+                 delay_levels, bint index_enabled, bint multi_dispatch, Event moved):
+        cdef int64_t level
+        self.queues = TopicQueueMap()
+        self.owners = {}
+        self.on_new_queue = on_new_queue
+        self.on_queue_record = on_queue_record
+        self.on_index_file = on_index_file
+        self.on_index_record = on_index_record
+        self.on_error = on_error
+        self.index_enabled = index_enabled
+        self.multi_dispatch = multi_dispatch
+        self.moved = moved
+        self.logics = 0
+        for level in range(MAX_DELAY_LEVELS + 1):
+            self.delays[level] = delay_levels.get(level, 1000)
+        self.max_delay_level = min(MAX_DELAY_LEVELS, max(delay_levels, default=0))
+
+    @property
+    def position(self):
+        """Physical offset up to which records have been dispatched."""
+        return rs_load_acquire(&self.at)
+
+    @position.setter
+    def position(self, int64_t value):
+        rs_store_release(&self.at, value)
+        rs_event_signal(self.moved.event)
+
+    @property
+    def logics_timestamp(self):
+        """Store time of the last record that went into a queue, ms."""
+        return rs_load_acquire(&self.logics)
+
+    @logics_timestamp.setter
+    def logics_timestamp(self, int64_t value):
+        rs_store_release(&self.logics, value)
+
+    def set_index_file(self, IndexFile index_file):
+        """Index into this file from now on; None: ask `on_index_file`."""
+        if index_file is not None:
+            index_file.open_for_writing()
+        self.index_owner = index_file
+        self.index = NULL if index_file is None else &index_file.index
+
+    def forget(self, str topic, int32_t queue_id):
+        """Take a destroyed queue out of the table; only while nothing is dispatched."""
+        cdef bytes name = topic.encode("utf-8")
+        cdef map_entry *entry = self.queues.find(<const uint8_t *><char *>name, <int32_t>len(name),
+                                                 queue_id)
+        if entry != NULL:
+            entry.queue = NULL
+        self.owners.pop((topic, queue_id), None)
+
+    def dispatch_bytes(self, const uint8_t[::1] data not None, int64_t phy_offset):
+        """Dispatch the records in `data`, which starts at `phy_offset`.
+
+        Returns (status, consumed bytes).
+        """
+        cdef int64_t consumed = 0
+        if data.shape[0] == 0:
+            return RS_OK, 0
+        status = self.walk(&data[0], data.shape[0], phy_offset, &consumed)
+        return status, consumed
+
+    def dispatch_mapped(self, MappedFile mapped_file, int64_t position):
+        """Dispatch what a mapped file holds from `position` up to its write position.
+
+        The caller holds the file. Returns (status, position reached).
+        """
+        cdef rs_mapped_file *file = &mapped_file.file
+        cdef int64_t consumed, wrote
+        cdef int status = RS_OK
+        while True:
+            wrote = rs_load_acquire(&file.wrote)
+            if position >= wrote:
+                break
+            status = self.walk(file.base + position, wrote - position,
+                               file.file_from_offset + position, &consumed)
+            position += consumed
+            if status != RS_OK:
+                break
+        return status, position
+
+    def dispatch_file(self, EnvTable env, str path, int64_t file_from_offset, int64_t position,
+                      int64_t stop):
+        """Dispatch a range of a commit log file that is read with pread.
+
+        Returns (status, position reached): RS_OK at `stop`, RS_BLANK, or what is wrong there.
+        """
+        cdef FileWindow window = FileWindow(env, path)
+        cdef int64_t consumed = 0
+        cdef int64_t got = 0
+        cdef int64_t wanted = WINDOW_BYTES
+        cdef int status = RS_OK
+        try:
+            while position < stop:
+                if wanted > stop - position:
+                    wanted = stop - position
+                with nogil:
+                    got = window.fill(position, wanted)
+                if got < 0:
+                    raise StoreIOError(<int>-got, "pread", path, position)
+                status = self.walk(window.buffer, got, file_from_offset + position, &consumed)
+                position += consumed
+                if status == RS_TORN and (consumed or (
+                        got == wanted and wanted < stop - position)):
+                    wanted = WINDOW_BYTES
+                    if got - consumed >= 4:
+                        wanted = max(wanted, rs_load_be32(window.buffer + consumed))
+                    if not consumed and wanted <= got:
+                        break
+                    status = RS_OK
+                    continue
+                if status != RS_OK:
+                    break
+        finally:
+            window.close()
+        return status, position
+
+    cdef int walk(self, const uint8_t *p, int64_t size, int64_t phy_offset,
+                  int64_t *consumed) except? -99:
+        cdef int64_t at = 0
+        cdef int status = RS_OK
+        cdef int wish = NOTHING
+        while True:
+            with nogil:
+                status = self.run(p, size, phy_offset, &at, &wish)
+            rs_event_signal(self.moved.event)
+            if wish == NOTHING:
+                break
+            self.fulfil(wish, p + at)
+        consumed[0] = at
+        return status
+
+    cdef int run(self, const uint8_t *p, int64_t size, int64_t phy_offset, int64_t *consumed,
+                 int *wish) noexcept nogil:
+        # The loop: whole records from consumed[0] on, until Python is wanted or no record is left.
+        cdef int64_t at = consumed[0]
+        cdef int status = RS_OK
+        cdef int64_t since = 0
+        wish[0] = NOTHING
+        while at < size:
+            if not self.queue_done and not self.index_begun:
+                status = parse_record(p + at, size - at, &self.record)
+                if status == RS_OK and self.record.phy_offset != phy_offset + at:
+                    status = RS_BAD_OFFSET
+                if status != RS_OK:
+                    break
+                scan_properties(p + at + self.record.properties_position,
+                                self.record.properties_size, &self.properties)
+            wish[0] = self.into_queue(p + at)
+            if wish[0] == NOTHING and self.index_enabled:
+                wish[0] = self.into_index(p + at)
+            if wish[0] != NOTHING:
+                break
+            self.queue_done = False
+            self.index_begun = False
+            self.keys_done = 0
+            at += self.record.total_size
+            rs_store_release(&self.at, phy_offset + at)
+            since += 1
+            if since == SIGNAL_EVERY:
+                since = 0
+                rs_event_signal(self.moved.event)
+        consumed[0] = at
+        return status
+
+    cdef int into_queue(self, const uint8_t *p) noexcept nogil:
+        cdef int32_t kind = self.record.sys_flag & RS_TRANSACTION_MASK
+        cdef int result
+        if self.queue_done:
+            return NOTHING
+        if kind != RS_TRANSACTION_NOT_TYPE and kind != RS_TRANSACTION_COMMIT_TYPE:
+            self.queue_done = True
+            return NOTHING
+        self.entry = self.queues.find(p + self.record.topic_position, self.record.topic_size,
+                                      self.record.queue_id)
+        if self.entry == NULL or self.entry.queue == NULL:
+            return NEW_QUEUE
+        if self.entry.queue.needs_python or (
+                self.multi_dispatch and self.properties.multi_dispatch.size > 0
+                and self.properties.multi_queue_offset.size > 0):
+            return QUEUE_RECORD
+        result = put_position_info(self.entry.queue, self.record.phy_offset,
+                                   self.record.total_size, self.tags_code(p),
+                                   self.record.queue_offset)
+        if result == RS_NEED_FILE:
+            return QUEUE_FILE
+        if result == RS_NEED_PYTHON:
+            return QUEUE_RECORD
+        if result < 0:
+            self.errno_ = -result
+            return QUEUE_ERROR
+        rs_store_release(&self.logics, self.record.store_timestamp)
+        self.queue_done = True
+        return NOTHING
+
+    cdef int64_t tags_code(self, const uint8_t *p) noexcept nogil:
+        cdef const uint8_t *text = p + self.record.properties_position
+        cdef int32_t level
+        if (self.properties.delay.size > 0 and self.record.topic_size == 19
+                and memcmp(p + self.record.topic_position, b"SCHEDULE_TOPIC_XXXX", 19) == 0):
+            if not parse_java_int(text + self.properties.delay.position,
+                                  self.properties.delay.size, &level):
+                level = 0
+            if level > self.max_delay_level:
+                level = self.max_delay_level
+            if level > 0:
+                return self.record.store_timestamp + self.delays[level]
+        if self.properties.tags.size > 0:
+            return tags_code_of(text + self.properties.tags.position, self.properties.tags.size)
+        return 0
+
+    cdef int into_index(self, const uint8_t *p) noexcept nogil:
+        cdef const uint8_t *text = p + self.record.properties_position
+        cdef const uint8_t *key
+        cdef int32_t left, size, done
+        cdef int32_t hash_
+        cdef int result
+        if not self.index_begun:
+            if self.index == NULL or self.index.index_count >= self.index.index_num:
+                return INDEX_FILE
+            if self.record.phy_offset < self.index.end_phy_offset:
+                return NOTHING
+            if (self.record.sys_flag & RS_TRANSACTION_MASK) == RS_TRANSACTION_ROLLBACK_TYPE:
+                return NOTHING
+            if self.record.phy_offset == self.index.end_phy_offset and self.index.index_count > 1:
+                return INDEX_RECORD
+            self.index_begun = True
+        elif self.index == NULL:
+            return INDEX_FILE
+        hash_ = index_key_prefix(p + self.record.topic_position, self.record.topic_size)
+        done = 0
+        if self.properties.uniq_key.size > 0:
+            result = self.into_index_key(hash_, text + self.properties.uniq_key.position,
+                                         self.properties.uniq_key.size, done)
+            if result != NOTHING:
+                return result
+            done += 1
+        if self.properties.keys.size > 0:
+            key = text + self.properties.keys.position
+            left = self.properties.keys.size
+            while left > 0:
+                size = 0
+                while size < left and key[size] != 32:
+                    size += 1
+                if size > 0:
+                    result = self.into_index_key(hash_, key, size, done)
+                    if result != NOTHING:
+                        return result
+                    done += 1
+                key += size + 1
+                left -= size + 1
+        return NOTHING
+
+    cdef int into_index_key(self, int32_t hash_, const uint8_t *key, int32_t size,
+                            int32_t done) noexcept nogil:
+        cdef int result
+        if done < self.keys_done:
+            return NOTHING
+        result = put_hash(self.index, index_key_hash(hash_, key, size), self.record.phy_offset,
+                          self.record.store_timestamp)
+        if result == RS_FULL:
+            self.index = NULL
+            return INDEX_FILE
+        if result < 0:
+            self.errno_ = -result
+            return INDEX_ERROR
+        self.keys_done = done + 1
+        return NOTHING
+
+    # ---- the uncommon cases, with the GIL ----------------------------------------------------
+
+    cdef int fulfil(self, int wish, const uint8_t *p) except -1:
+        if wish == NEW_QUEUE:
+            self.register_queue(p)
+        elif wish == QUEUE_FILE:
+            owner = self.owners[self.topic_of(p), self.record.queue_id]
+            if not owner.provide_file(self.record.queue_offset):
+                self.on_error("queue", self.topic_of(p), self.record.queue_id, 0)
+                self.queue_done = True
+        elif wish == QUEUE_RECORD:
+            multi = (self.multi_dispatch and self.properties.multi_dispatch.size > 0
+                     and self.properties.multi_queue_offset.size > 0)
+            self.on_queue_record(self.request(p), bool(multi))
+            rs_store_release(&self.logics, self.record.store_timestamp)
+            self.queue_done = True
+        elif wish == INDEX_FILE:
+            self.set_index_file(self.on_index_file())
+            if self.index == NULL:
+                self.index_enabled = False
+        elif wish == INDEX_RECORD:
+            self.set_index_file(self.on_index_record(self.request(p)))
+            self.index_begun = True
+            self.keys_done = 0x7FFFFFFF
+        elif wish == QUEUE_ERROR:
+            self.on_error("queue", self.topic_of(p), self.record.queue_id, self.errno_)
+            self.queue_done = True
+        elif wish == INDEX_ERROR:
+            self.on_error("index", self.topic_of(p), self.record.queue_id, self.errno_)
+            self.keys_done = 0x7FFFFFFF
+        return 0
+
+    cdef str topic_of(self, const uint8_t *p):
+        return java_text(p + self.record.topic_position, self.record.topic_size)
+
+    cdef int register_queue(self, const uint8_t *p) except -1:
+        cdef map_entry *entry
+        cdef ConsumeQueueCore core
+        topic = self.topic_of(p)
+        queue = self.on_new_queue(topic, self.record.queue_id)
+        if queue is None:
+            self.queue_done = True       # a name that must not become a directory
+            return 0
+        entry = self.queues.insert(p + self.record.topic_position, self.record.topic_size,
+                                   self.record.queue_id)
+        if entry == NULL:
+            raise MemoryError()
+        core = queue.core
+        self.owners[topic, self.record.queue_id] = queue
+        entry.queue = &core.queue
+        return 0
+
+    cdef object request(self, const uint8_t *p):
+        cdef const uint8_t *text = p + self.record.properties_position
+        cdef int32_t size = self.record.properties_size
+        properties = None
+        keys = ""
+        if size > 0:
+            properties = string_to_properties(java_text(text, size))
+            keys = properties.get("KEYS")
+        return DispatchRequest(
+            topic=self.topic_of(p), queue_id=self.record.queue_id,
+            commit_log_offset=self.record.phy_offset, msg_size=self.record.total_size,
+            tags_code=self.tags_code(p), store_timestamp=self.record.store_timestamp,
+            consume_queue_offset=self.record.queue_offset, keys=keys,
+            uniq_key=None if properties is None else properties.get("UNIQ_KEY"),
+            sys_flag=self.record.sys_flag,
+            prepared_transaction_offset=self.record.prepared_transaction_offset,
+            properties_map=properties,
+        )

@@ -1,0 +1,14 @@
+"""The operating system as one table, and the event that threads sleep on."""
+from pyrocketstore._rocketstore cimport rs_env, rs_event
+
+
+cdef class EnvTable:
+    cdef rs_env table
+
+
+cdef class Event:
+    cdef rs_event *event
+
+
+# The path as the file system's bytes: owned by the caller, without NUL bytes inside.
+cdef bytes path_bytes(object path)

@@ -1,0 +1,305 @@
+"""The operating system as one table of functions, and the event that threads sleep on.
+
+Everything that can fail, or that durability rests on, goes through `EnvTable.table`, from Python
+and from code without the GIL alike; a test puts its own functions in.
+"""
+from threading import get_ident, main_thread
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EACCES, EAGAIN, EIO, errno
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from posix.stat cimport stat as stat_call, struct_stat
+
+from pyrocketstore._rocketstore cimport (
+    check_io,
+    rs_env,
+    rs_env_posix,
+    rs_event,
+    rs_event_free,
+    rs_event_new,
+    rs_event_sequence,
+    rs_event_signal,
+    rs_event_wait,
+)
+
+cdef extern from "Python.h":
+    bytes PyUnicode_EncodeFSDefault(object text)
+    object PyOS_FSPath(object path)
+
+# The fields of rs_env in their order: the table is read as an array of addresses.
+cdef tuple NAMES = (
+    "open", "close", "ftruncate", "fallocate", "punch", "mmap", "munmap", "msync", "madvise",
+    "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
+    "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns",
+)
+assert len(NAMES) * sizeof(void *) == sizeof(rs_env)
+
+# How long Ctrl-C may wait for a sleeping main thread.
+cdef int64_t SIGNAL_SLICE_MS = 50
+cdef int64_t LONG_SLICE_MS = 3600 * 1000
+
+
+cdef bytes path_bytes(object path):
+    cdef object text = PyOS_FSPath(path)
+    cdef bytes encoded = text if isinstance(text, bytes) else PyUnicode_EncodeFSDefault(text)
+    if b"\0" in encoded:
+        raise ValueError(f"a path cannot hold a NUL byte: {path!r}")
+    return encoded
+
+
+@cython.auto_pickle(False)
+cdef class EnvTable:
+    """The calls into the operating system, each replaceable.
+
+    A method gives the call's value or raises StoreIOError(errno, operation, path, position). Paths
+    are str or os.PathLike.
+
+    Threads: any; each call is made without the GIL. `replace` is for tests, before threads start.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        rs_env_posix(&self.table)
+
+    def replace(self, str name not None, address):
+        """Put the C function at `address` (an int, e.g. from ctypes) into the table.
+
+        Returns the address that was there. The caller keeps the new function alive.
+        """
+        cdef void **slots = <void **>&self.table
+        cdef Py_ssize_t index
+        if name not in NAMES:
+            raise KeyError(name)
+        if not address:
+            raise ValueError("the address of a function cannot be 0")
+        index = NAMES.index(name)
+        old = <uintptr_t>slots[index]
+        slots[index] = <void *><uintptr_t>address
+        return old
+
+    def address(self, str name not None):
+        """The address of the function that is in the table now (int)."""
+        if name not in NAMES:
+            raise KeyError(name)
+        return <uintptr_t>(<void **>&self.table)[<Py_ssize_t>NAMES.index(name)]
+
+    def reset(self):
+        """Put this operating system's own functions back."""
+        rs_env_posix(&self.table)
+
+    def open(self, path, int flags, int mode=0o644):
+        """Open a file (O_CLOEXEC is added); the descriptor."""
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef int result
+        with nogil:
+            result = self.table.open(p, flags, mode)
+        check_io(result, "open", path, -1)
+        return result
+
+    def close(self, int fd, path=""):
+        """Close a descriptor."""
+        cdef int result
+        with nogil:
+            result = self.table.close(fd)
+        check_io(result, "close", path, -1)
+
+    def ftruncate(self, int fd, int64_t size, path=""):
+        """Set the file's length to `size` bytes."""
+        cdef int result
+        with nogil:
+            result = self.table.ftruncate(fd, size)
+        check_io(result, "ftruncate", path, size)
+
+    def fallocate(self, int fd, int64_t position, int64_t size, path=""):
+        """Allocate [position, position + size) of the file; EOPNOTSUPP where it cannot be done."""
+        cdef int result
+        with nogil:
+            result = self.table.fallocate(fd, position, size)
+        check_io(result, "fallocate", path, position)
+
+    def fdatasync(self, int fd, path=""):
+        """Force the file's bytes, and its length, to the device."""
+        cdef int result
+        with nogil:
+            result = self.table.fdatasync(fd)
+        check_io(result, "fdatasync", path, -1)
+
+    def fsync(self, int fd, path=""):
+        """Force the file's bytes and all that is known about it to the device."""
+        cdef int result
+        with nogil:
+            result = self.table.fsync(fd)
+        check_io(result, "fsync", path, -1)
+
+    def pread(self, int fd, int64_t size, int64_t position, path=""):
+        """Up to `size` bytes from `position` on: fewer only where the file ends."""
+        if size < 0 or position < 0:
+            raise ValueError(f"size {size} and position {position} must not be negative")
+        cdef bytes buffer = PyBytes_FromStringAndSize(NULL, size)
+        cdef char *p = PyBytes_AS_STRING(buffer)
+        cdef int64_t got
+        with nogil:
+            got = self.table.pread(fd, p, size, position)
+        check_io(got, "pread", path, position)
+        return buffer if got == size else buffer[:got]
+
+    def pwrite_all(self, int fd, const unsigned char[::1] data not None, int64_t position,
+                   path=""):
+        """Write all of `data` at `position`, in as many calls as it takes."""
+        cdef int64_t size = data.shape[0]
+        cdef int64_t done = 0
+        cdef int64_t put = 0
+        if size == 0:
+            return
+        cdef const unsigned char *p = &data[0]
+        with nogil:
+            while done < size:
+                put = self.table.pwrite(fd, p + done, size - done, position + done)
+                if put <= 0:
+                    break
+                done += put
+        if done < size:
+            # A write of nothing without an error would repeat for ever.
+            check_io(put if put < 0 else -EIO, "pwrite", path, position + done)
+
+    def rename(self, source, target):
+        """Rename `source` to `target`, replacing it."""
+        cdef bytes encoded_source = path_bytes(source)
+        cdef bytes encoded_target = path_bytes(target)
+        cdef const char *s = PyBytes_AS_STRING(encoded_source)
+        cdef const char *t = PyBytes_AS_STRING(encoded_target)
+        cdef int result
+        with nogil:
+            result = self.table.rename(s, t)
+        check_io(result, "rename", source, -1)
+
+    def unlink(self, path):
+        """Remove the name of a file."""
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef int result
+        with nogil:
+            result = self.table.unlink(p)
+        check_io(result, "unlink", path, -1)
+
+    def mkdir(self, path, int mode=0o755):
+        """Make one directory."""
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef int result
+        with nogil:
+            result = self.table.mkdir(p, mode)
+        check_io(result, "mkdir", path, -1)
+
+    def rmdir(self, path):
+        """Remove one empty directory."""
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef int result
+        with nogil:
+            result = self.table.rmdir(p)
+        check_io(result, "rmdir", path, -1)
+
+    def fsync_directory(self, path):
+        """Make the names in a directory durable."""
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef int result
+        with nogil:
+            result = self.table.fsync_directory(p)
+        check_io(result, "fsync_directory", path, -1)
+
+    def lock(self, int fd, path=""):
+        """Take the record lock on byte 0, not waiting; False when another process has it."""
+        cdef int result
+        with nogil:
+            result = self.table.lock(fd)
+        if result == -EAGAIN or result == -EACCES:
+            return False
+        check_io(result, "lock", path, 0)
+        return True
+
+    def file_size(self, int fd, path=""):
+        """The file's length in bytes."""
+        cdef int64_t result
+        with nogil:
+            result = self.table.file_size(fd)
+        check_io(result, "fstat", path, -1)
+        return result
+
+    def mtime_ms(self, path):
+        """When the file was last modified, Unix ms."""
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef struct_stat status
+        cdef int result
+        with nogil:
+            result = stat_call(p, &status)
+        if result < 0:
+            check_io(-errno, "stat", path, -1)
+        return <int64_t>status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec // 1000000
+
+    def now_ms(self):
+        """Wall clock, Unix ms."""
+        return self.table.now_ms()
+
+    def monotonic_ns(self):
+        """A clock that only goes forward, ns."""
+        return self.table.monotonic_ns()
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Event:
+    """Where threads sleep until something changes.
+
+    Take `sequence()`, look at what you wait for, then `wait(seen)`: a signal in between is never
+    lost. Signalling costs next to nothing while nobody sleeps.
+
+    Threads: any.
+    """
+
+    def __cinit__(self):
+        self.event = rs_event_new()
+        if self.event == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        rs_event_free(self.event)
+
+    def sequence(self):
+        """How many signals there were."""
+        return rs_event_sequence(self.event)
+
+    def signal(self):
+        """Wake everyone who sleeps here."""
+        with nogil:
+            rs_event_signal(self.event)
+
+    def wait(self, uint64_t seen, timeout=None):
+        """Sleep until the sequence differs from `seen`; False after `timeout` seconds.
+
+        None waits without end. Signal handlers run meanwhile (in the main thread).
+        """
+        cdef int64_t left_ms = -1
+        cdef int64_t slice_ms
+        cdef int64_t longest_ms = LONG_SLICE_MS
+        cdef int moved = rs_event_sequence(self.event) != seen
+        if moved:
+            return True
+        if timeout is not None:
+            left_ms = max(0, min(int(timeout * 1000), 1 << 53))
+        if get_ident() == main_thread().ident:
+            longest_ms = SIGNAL_SLICE_MS
+        while left_ms != 0:
+            slice_ms = longest_ms if left_ms < 0 or left_ms > longest_ms else left_ms
+            with nogil:
+                moved = rs_event_wait(self.event, seen, slice_ms)
+            if moved:
+                return True
+            PyErr_CheckSignals()
+            if left_ms > 0:
+                left_ms -= slice_ms
+        return rs_event_sequence(self.event) != seen

@@ -1,0 +1,921 @@
+"""IndexFile: 4.9.3's hash index from "topic#key" to places in the commit log.
+
+One thread puts, any number select meanwhile: an entry is complete before its slot names it, and a
+slot names it before the count covers it. Every number read from the file is checked against what
+the file can hold before it is followed. The layout is drawn in docs/format.md.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+import numpy as np
+
+from posix.fcntl cimport O_RDONLY
+
+from pyrocketstore._env cimport EnvTable, path_bytes
+from pyrocketstore._mapped_file cimport MappedFile, confirm_range
+from pyrocketstore._rocketstore cimport (
+    RS_CLOSED,
+    RS_FULL,
+    RS_INDEX_CHUNK,
+    RS_INDEX_ENTRY_SIZE,
+    RS_INDEX_HASH_SLOT_SIZE,
+    RS_INDEX_HEADER_SIZE,
+    RS_OK,
+    check_io,
+    rs_env,
+    rs_index_file,
+    rs_load_acquire32,
+    rs_load_be32,
+    rs_load_be32_acquire,
+    rs_load_be64,
+    rs_prefetch,
+    rs_store_be32,
+    rs_store_be32_release,
+    rs_store_be64,
+    rs_store_release32,
+)
+
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError, StoreStateError
+
+#: Entry 0 is never written: it means "none".
+INVALID_INDEX = 0
+#: Bytes of the header, of a slot and of an entry.
+INDEX_HEADER_SIZE = RS_INDEX_HEADER_SIZE
+HASH_SLOT_SIZE = RS_INDEX_HASH_SLOT_SIZE
+INDEX_SIZE = RS_INDEX_ENTRY_SIZE
+
+cdef enum:
+    AHEAD = 16               # keys that a batch looks ahead
+    MAX_GROWTH = 64          # chunks: entries are allocated at most 4 MiB ahead
+    STEP = 256               # hits that one walk gathers before it asks for more room
+    PAGE_SIZE = 4096
+    READ_SHORT = 1           # instead of an errno: the file ended too early
+
+
+# ---- positions --------------------------------------------------------------------------------
+cdef inline int64_t _slot_position(const rs_index_file *x, int32_t key_hash) noexcept nogil:
+    return RS_INDEX_HEADER_SIZE + key_hash % x.hash_slot_num * RS_INDEX_HASH_SLOT_SIZE
+
+
+cdef inline int64_t _entry_position(int64_t hash_slot_num, int64_t number) noexcept nogil:
+    return (
+        RS_INDEX_HEADER_SIZE
+        + hash_slot_num * RS_INDEX_HASH_SLOT_SIZE
+        + number * RS_INDEX_ENTRY_SIZE
+    )
+
+
+# ---- putting ----------------------------------------------------------------------------------
+cdef int _confirm_chunks(
+    rs_index_file *x, int64_t position, int64_t size, int64_t ahead
+) noexcept nogil:
+    """Makes the chunks of [position, position + size) allocated, and `ahead` chunks with them."""
+    cdef int64_t chunk = position // RS_INDEX_CHUNK
+    cdef int64_t last = (position + size - 1) // RS_INDEX_CHUNK
+    cdef int64_t size_of_file = _entry_position(x.hash_slot_num, x.index_num)
+    cdef int64_t end
+    cdef int64_t stop
+    cdef int result
+    while chunk <= last:
+        if x.confirmed_chunks[chunk]:
+            chunk += 1
+            continue
+        end = (last if last >= chunk + ahead - 1 else chunk + ahead - 1) + 1
+        stop = end * RS_INDEX_CHUNK
+        if stop > size_of_file:
+            stop = size_of_file
+            end = (stop + RS_INDEX_CHUNK - 1) // RS_INDEX_CHUNK
+        result = confirm_range(x.file, chunk * RS_INDEX_CHUNK, stop - chunk * RS_INDEX_CHUNK)
+        if result < 0:
+            return result
+        memset(x.confirmed_chunks + chunk, 1, <size_t>(end - chunk))
+        chunk = end
+    return 0
+
+
+cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept nogil:
+    """Makes the header, one slot and one entry safe to store to."""
+    cdef int64_t grown
+    cdef int result
+    if not x.confirmed_chunks[0]:
+        result = _confirm_chunks(x, 0, RS_INDEX_HEADER_SIZE, 1)
+        if result < 0:
+            return result
+    if not x.confirmed_chunks[slot // RS_INDEX_CHUNK]:
+        result = _confirm_chunks(x, slot, RS_INDEX_HASH_SLOT_SIZE, 1)
+        if result < 0:
+            return result
+    if (
+        not x.confirmed_chunks[entry // RS_INDEX_CHUNK]
+        or not x.confirmed_chunks[(entry + RS_INDEX_ENTRY_SIZE - 1) // RS_INDEX_CHUNK]
+    ):
+        # As much ahead as there is already, so that a small file stays small.
+        grown = x.index_count * <int64_t>RS_INDEX_ENTRY_SIZE // RS_INDEX_CHUNK
+        grown = 1 if grown < 1 else MAX_GROWTH if grown > MAX_GROWTH else grown
+        return _confirm_chunks(x, entry, RS_INDEX_ENTRY_SIZE, grown)
+    return 0
+
+
+cdef inline int32_t _time_diff(int64_t begin_timestamp, int64_t store_timestamp) noexcept nogil:
+    """Seconds since the header's begin, clamped as Java clamps them."""
+    cdef int64_t diff
+    if begin_timestamp <= 0:
+        return 0
+    diff = <int64_t>(<uint64_t>store_timestamp - <uint64_t>begin_timestamp) // 1000
+    return 0 if diff < 0 else 2147483647 if diff > 2147483647 else <int32_t>diff
+
+
+cdef inline int _put_at(
+    rs_index_file *x, int64_t slot, int32_t key_hash, int64_t phy_offset, int64_t store_timestamp
+) noexcept nogil:
+    cdef int32_t number = x.index_count
+    cdef int64_t entry
+    cdef int32_t previous
+    cdef int result
+    cdef uint8_t *p
+    if number >= x.index_num:
+        return RS_FULL
+    entry = _entry_position(x.hash_slot_num, number)
+    result = _confirm_put(x, slot, entry)
+    if result < 0:
+        return result
+    previous = rs_load_be32(x.base + slot)
+    if previous <= 0 or previous > number:
+        previous = 0
+    p = x.base + entry
+    rs_store_be32(p, key_hash)
+    rs_store_be64(p + 4, phy_offset)
+    # The first entry of a rolled file keeps its distance to the previous file's end: the header's
+    # begin is replaced only below.
+    rs_store_be32(p + 12, _time_diff(x.begin_timestamp, store_timestamp))
+    rs_store_be32(p + 16, previous)
+    rs_store_be32_release(x.base + slot, number)
+    if number <= 1:
+        x.begin_phy_offset = phy_offset
+        x.begin_timestamp = store_timestamp
+        rs_store_be64(x.base, store_timestamp)
+        rs_store_be64(x.base + 16, phy_offset)
+    if previous == 0:
+        x.hash_slot_count += 1
+        rs_store_be32(x.base + 32, x.hash_slot_count)
+    x.end_phy_offset = phy_offset
+    x.end_timestamp = store_timestamp
+    rs_store_be64(x.base + 8, store_timestamp)
+    rs_store_be64(x.base + 24, phy_offset)
+    rs_store_be32(x.base + 36, number + 1)
+    rs_store_release32(&x.index_count, number + 1)
+    return RS_OK
+
+
+cdef int put_hash(
+    rs_index_file *x, int32_t key_hash, int64_t phy_offset, int64_t store_timestamp
+) noexcept nogil:
+    """One key: its entry, its slot and the header, all written through."""
+    if x.index_count >= x.index_num:
+        return RS_FULL
+    if x.base == NULL:
+        return RS_CLOSED
+    return _put_at(x, _slot_position(x, key_hash), key_hash, phy_offset, store_timestamp)
+
+
+cdef int64_t put_hashes(
+    rs_index_file *x,
+    const int32_t *key_hashes,
+    const int64_t *phy_offsets,
+    const int64_t *store_timestamps,
+    int64_t count,
+    int *status,
+) noexcept nogil:
+    """Many keys. Slots are random memory: each is asked for AHEAD puts before it is needed."""
+    cdef int64_t[AHEAD] slots
+    cdef int64_t i
+    cdef int64_t slot
+    status[0] = RS_OK
+    if count <= 0:
+        return 0
+    if x.base == NULL:
+        status[0] = RS_FULL if x.index_count >= x.index_num else RS_CLOSED
+        return 0
+    for i in range(AHEAD if count > AHEAD else count):
+        slots[i] = _slot_position(x, key_hashes[i])
+        rs_prefetch(x.base + slots[i])
+    for i in range(count):
+        slot = slots[i % AHEAD]
+        if i + AHEAD < count:
+            slots[i % AHEAD] = _slot_position(x, key_hashes[i + AHEAD])
+            rs_prefetch(x.base + slots[i % AHEAD])
+        status[0] = _put_at(x, slot, key_hashes[i], phy_offsets[i], store_timestamps[i])
+        if status[0] != RS_OK:
+            return i
+    return count
+
+
+# ---- selecting --------------------------------------------------------------------------------
+cdef struct index_reader:
+    const uint8_t *base       # NULL: through pread
+    const rs_env *env
+    int fd
+    int failed                # 0, a negated errno, or READ_SHORT
+    int64_t failed_position
+    uint8_t buffer[20]
+
+
+cdef struct index_walk:
+    int64_t begin             # the query's window, ms
+    int64_t end
+    int64_t base_timestamp    # entries count seconds from here
+    int64_t slot_num
+    int32_t key_hash
+    int32_t next_index        # 0: the chain has ended
+    int32_t limit             # entries that may be read: numbers 1 .. limit
+    int32_t every             # 1: do not end the chain at the window, allow for clamped times
+
+
+cdef const uint8_t *_load(index_reader *r, int64_t position, int64_t size) noexcept nogil:
+    cdef int64_t got
+    if r.base != NULL:
+        return r.base + position
+    got = r.env.pread(r.fd, r.buffer, size, position)
+    if got != size:
+        r.failed = <int>got if got < 0 else READ_SHORT
+        r.failed_position = position
+        return NULL
+    return r.buffer
+
+
+cdef int _start_walk(const rs_index_file *x, index_reader *r, index_walk *w) noexcept nogil:
+    """Finds the newest entry of the key's slot; RS_OK, or -1 with r.failed."""
+    cdef int32_t number
+    cdef int32_t count
+    cdef const uint8_t *p = _load(r, _slot_position(x, w.key_hash), RS_INDEX_HASH_SLOT_SIZE)
+    w.next_index = 0
+    if p == NULL:
+        return -1
+    # The slot first: a count read later covers every entry that the slot may name, or is one short.
+    number = rs_load_be32_acquire(p) if r.base != NULL else rs_load_be32(p)
+    count = rs_load_acquire32(&x.index_count)
+    w.limit = count if count < x.index_num else <int32_t>(x.index_num - 1)
+    w.base_timestamp = x.begin_timestamp
+    w.slot_num = x.hash_slot_num
+    if 0 < number <= w.limit and (count > 1 or w.every):
+        w.next_index = number
+    return RS_OK
+
+
+cdef bint _in_window(const index_walk *w, int32_t number, int32_t diff, int64_t *time) noexcept nogil:
+    """Whether an entry may be meant. `time` is what its seconds say, at most 999 ms too early."""
+    time[0] = <int64_t>(<uint64_t>w.base_timestamp + <uint64_t>(<int64_t>diff * 1000))
+    if not w.every:
+        return w.begin <= time[0] <= w.end
+    if number == 1:
+        # Its seconds may count from the previous file's end; the header knows its time exactly.
+        time[0] = w.base_timestamp
+        return w.begin <= time[0] <= w.end
+    if diff == 0:
+        # A clock set back gives negative distances, which are kept as 0: its time is unknown.
+        return w.base_timestamp + 999 >= w.begin
+    return time[0] >= w.begin - 999 and time[0] <= w.end
+
+
+cdef int64_t _walk(
+    index_reader *r, index_walk *w, int64_t room, int64_t *phy_offsets, int64_t *times
+) noexcept nogil:
+    """Gathers up to `room` hits, newest first, from w.next_index on; -1 with r.failed."""
+    cdef int64_t found = 0
+    cdef int32_t number
+    cdef int32_t previous
+    cdef int32_t diff
+    cdef int64_t time = 0
+    cdef const uint8_t *p
+    while w.next_index > 0 and found < room:
+        number = w.next_index
+        p = _load(r, _entry_position(w.slot_num, number), RS_INDEX_ENTRY_SIZE)
+        if p == NULL:
+            return -1
+        diff = rs_load_be32(p + 12)
+        if diff < 0:
+            w.next_index = 0
+            break
+        if _in_window(w, number, diff, &time) and rs_load_be32(p) == w.key_hash:
+            phy_offsets[found] = rs_load_be64(p + 4)
+            times[found] = time
+            found += 1
+        previous = rs_load_be32(p + 16)
+        # Chains only go down: a damaged one ends.
+        if previous <= 0 or previous >= number or (not w.every and time < w.begin):
+            previous = 0
+        w.next_index = previous
+    return found
+
+
+cdef int _open_reader(IndexFile owner, index_reader *r) except -1:
+    """1 when it may be read; 0 when the file is gone."""
+    r.base = NULL
+    r.fd = -1
+    r.failed = 0
+    r.env = &owner.env.table
+    if not owner.available:
+        return 0
+    if owner.mode == "read":
+        r.fd = r.env.open(PyBytes_AS_STRING(owner.path_bytes), O_RDONLY, 0)
+        check_io(r.fd, "open", owner.path, -1)
+        return 1
+    if owner.mode == "memory" and not owner.holding:
+        owner.open_for_writing()
+    if not owner.mapped_file.hold():
+        return 0
+    r.base = owner.mapped_file.file.base
+    return 1
+
+
+cdef int _close_reader(IndexFile owner, index_reader *r) except -1:
+    if r.base != NULL:
+        owner.mapped_file.release()
+    elif r.fd >= 0:
+        r.env.close(r.fd)
+    if r.failed < 0:
+        check_io(r.failed, "pread", owner.path, r.failed_position)
+    if r.failed == READ_SHORT:
+        raise StoreCorruptionError(owner.path, r.failed_position, "the file ends here")
+    return 0
+
+
+cdef int32_t _hash_text(int32_t prefix, object text) except -1:
+    cdef bytes raw
+    if isinstance(text, bytes):
+        raw = text
+    else:
+        raw = (<str?>text).encode("utf-8", "surrogatepass")
+    return index_key_hash(prefix, <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+
+
+def key_hash_of(topic: str | bytes, key: str | bytes) -> int:
+    """The hash under which "topic#key" is put.
+
+    Parameters
+    ----------
+    topic, key : str, or bytes of UTF-8
+
+    Returns
+    -------
+    int, 0 .. 2**31 - 1
+
+    Source: RocketMQ 4.9.3 IndexService#buildKey, IndexFile#indexKeyHashMethod.
+    """
+    cdef bytes raw
+    if isinstance(topic, bytes):
+        raw = topic
+    else:
+        raw = (<str?>topic).encode("utf-8", "surrogatepass")
+    cdef int32_t prefix = index_key_prefix(
+        <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw)
+    )
+    return _hash_text(prefix, key)
+
+
+def index_file_size(hash_slot_num: int, index_num: int) -> int:
+    """Bytes of an index file of that geometry."""
+    return (
+        RS_INDEX_HEADER_SIZE
+        + hash_slot_num * RS_INDEX_HASH_SLOT_SIZE
+        + index_num * RS_INDEX_ENTRY_SIZE
+    )
+
+
+cdef class IndexFile:
+    """One file of the index.
+
+    Parameters
+    ----------
+    env : Env
+    path : str, or None for a file that lives in memory only
+    hash_slot_num, index_num : int, slots and entry numbers (the last one and 0 are never used)
+    end_phy_offset, end_timestamp : int, of the previous file; values > 0 preset a new file's header
+    mode : "shared" (mapped, written through), "memory" (a copy, never written back), or "read"
+        (through pread)
+    create : bool, make a new file
+    name : str, needed when there is no path
+
+    Raises
+    ------
+    StoreCorruptionError when the file on disk is shorter than its geometry; StoreFormatError when
+    the geometry is impossible; StoreIOError.
+
+    Threads: one thread puts; any thread selects meanwhile. `destroy` and `shutdown` only when no
+    thread puts.
+    Durability: nothing is on the device before `flush` returns.
+    Source: RocketMQ 4.9.3 IndexFile.
+    Differs: pages are allocated before they are stored to; a longer file is read by its first
+    bytes; a shorter one is refused instead of extended; chains that do not go down end.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.index.base = NULL
+        self.index.confirmed_chunks = NULL
+        self.index.index_count = 1
+        self.available = True
+
+    def __init__(
+        self,
+        EnvTable env not None,
+        object path,
+        int64_t hash_slot_num,
+        int64_t index_num,
+        int64_t end_phy_offset=0,
+        int64_t end_timestamp=0,
+        *,
+        str mode="shared",
+        bint create=False,
+        object name=None,
+    ):
+        if not (1 <= hash_slot_num <= 2147483647 and 2 <= index_num <= 2147483647):
+            raise StoreFormatError(
+                f"an index of {hash_slot_num} slots and {index_num} entries: there must be at least"
+                " 1 slot and 2 entries, and at most 2147483647 of each"
+            )
+        if path is None and (mode != "memory" or name is None):
+            raise StoreFormatError("an index file without a path lives in memory and has a name")
+        self.env = env
+        self.path = path
+        self.path_bytes = None if path is None else path_bytes(path)
+        self.name = path.rpartition("/")[2] if name is None else name
+        self.mode = mode
+        self.file_size = index_file_size(hash_slot_num, index_num)
+        self.index.hash_slot_num = hash_slot_num
+        self.index.index_num = index_num
+        length = self.file_size
+        if path is not None and not create:
+            length = self.load()
+        # The whole of a longer file is mapped; what lies behind the geometry is not looked at.
+        self.mapped_file = MappedFile(
+            env, path, length, mode=mode, create=create, file_from_offset=0
+        )
+        self._allocate_chunks()
+        if not create and path is not None:
+            self.flushed_count = self.index.index_count
+            return
+        self.flushed_count = -1
+        try:
+            if end_phy_offset > 0 or end_timestamp > 0:
+                self._preset(end_phy_offset, end_timestamp)
+        except StoreIOError:
+            self.destroy()
+            raise
+
+    def __dealloc__(self):
+        if self.holding and self.mapped_file is not None:
+            self.index.base = NULL
+        free(self.index.confirmed_chunks)
+        self.index.confirmed_chunks = NULL
+
+    cdef int _allocate_chunks(self) except -1:
+        cdef int64_t count = (self.file_size + RS_INDEX_CHUNK - 1) // RS_INDEX_CHUNK
+        self.index.confirmed_chunks = <uint8_t *>calloc(<size_t>count, 1)
+        if self.index.confirmed_chunks == NULL:
+            raise MemoryError()
+        if self.mode != "shared":
+            memset(self.index.confirmed_chunks, 1, <size_t>count)
+        return 0
+
+    cdef int _preset(self, int64_t end_phy_offset, int64_t end_timestamp) except -1:
+        """What 4.9.3 writes into a new file's header: the previous file's end, four longs only."""
+        self.open_for_writing()
+        cdef int result = _confirm_chunks(&self.index, 0, RS_INDEX_HEADER_SIZE, 1)
+        check_io(result, "fallocate", self.path, 0)
+        if end_phy_offset > 0:
+            self.index.begin_phy_offset = self.index.end_phy_offset = end_phy_offset
+            rs_store_be64(self.index.base + 16, end_phy_offset)
+            rs_store_be64(self.index.base + 24, end_phy_offset)
+        if end_timestamp > 0:
+            self.index.begin_timestamp = self.index.end_timestamp = end_timestamp
+            rs_store_be64(self.index.base, end_timestamp)
+            rs_store_be64(self.index.base + 8, end_timestamp)
+        return 0
+
+    def load(self) -> int:
+        """Read the header again, after a check of the file's length.
+
+        Returns
+        -------
+        int, bytes: the file's length
+
+        Raises: StoreCorruptionError when the file is shorter than the geometry; StoreIOError.
+        Source: RocketMQ 4.9.3 IndexFile#load, IndexHeader#load.
+        """
+        cdef int64_t size
+        fd = self.env.open(self.path, O_RDONLY)
+        try:
+            size = self.env.file_size(fd)
+            if size < self.file_size:
+                raise StoreCorruptionError(
+                    self.path,
+                    -1,
+                    f"{size} bytes, but an index file of {self.index.hash_slot_num} slots and"
+                    f" {self.index.index_num} entries has {self.file_size}",
+                )
+            raw = self.env.pread(fd, RS_INDEX_HEADER_SIZE, 0, self.path)
+        finally:
+            self.env.close(fd)
+        if len(raw) < RS_INDEX_HEADER_SIZE:
+            raise StoreCorruptionError(self.path, 0, "the header is cut")
+        self._take_header(raw)
+        return size
+
+    cdef int _take_header(self, bytes raw) except -1:
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(raw)
+        cdef int32_t count = rs_load_be32(p + 36)
+        self.index.begin_timestamp = rs_load_be64(p)
+        self.index.end_timestamp = rs_load_be64(p + 8)
+        self.index.begin_phy_offset = rs_load_be64(p + 16)
+        self.index.end_phy_offset = rs_load_be64(p + 24)
+        self.index.hash_slot_count = rs_load_be32(p + 32)
+        if count < 1:
+            count = 1
+        if count > self.index.index_num:
+            count = <int32_t>self.index.index_num
+        self.index.index_count = count
+        return 0
+
+    # ---- life -------------------------------------------------------------------------------
+    cpdef open_for_writing(self):
+        """Map the file and keep it mapped; `index.base` is set.
+
+        A file in "read" mode becomes a copy in memory first, of what it holds.
+
+        Raises: StoreIOError; StoreStateError when the file was destroyed.
+        """
+        if self.holding:
+            return
+        if self.mode == "read":
+            self.to_memory()
+        if self.mode == "memory" and self.path is not None:
+            self.mapped_file.wrote = self.used_size
+        if not self.available or not self.mapped_file.hold():
+            raise StoreStateError(f"{self.name}: the index file was destroyed")
+        self.holding = True
+        self.index.file = &self.mapped_file.file
+        self.index.base = self.mapped_file.file.base
+
+    def to_memory(self) -> None:
+        """Make a file in "read" mode writable in memory: a copy of what it holds."""
+        if self.mode != "read":
+            return
+        self.mapped_file.wrote = self.used_size
+        self.mapped_file.to_memory()
+        self.mode = "memory"
+
+    def close_for_writing(self) -> None:
+        """Let go of the mapping that `open_for_writing` took. Threads: nobody puts."""
+        if self.holding:
+            self.holding = False
+            self.index.base = NULL
+            self.mapped_file.release()
+
+    def flush(self) -> None:
+        """Force everything put so far to the device.
+
+        After a failure the kernel may have dropped what it could not write, so that a later force
+        would prove nothing: every further call raises the same error.
+
+        Raises: StoreIOError.
+        Durability: everything put before the call survives a power cut once it returns.
+        Source: RocketMQ 4.9.3 IndexFile#flush.
+        """
+        cdef int32_t count = rs_load_acquire32(&self.index.index_count)
+        cdef int64_t used = self._used(count)
+        cdef int result
+        cdef rs_env *table = &self.env.table
+        cdef uint8_t *base
+        if self.mode != "shared":
+            return
+        if self.flush_errno != 0:
+            raise StoreIOError(self.flush_errno, "msync", self.path)
+        if count == self.flushed_count:
+            return
+        if not self.available or not self.mapped_file.hold():
+            return
+        try:
+            base = self.mapped_file.file.base
+            with nogil:
+                result = table.msync(base, used)
+        finally:
+            self.mapped_file.release()
+        if result < 0:
+            self.flush_errno = -result
+            raise StoreIOError(-result, "msync", self.path)
+        self.flushed_count = count
+
+    def destroy(self, interval_ms: int = 0) -> bool:
+        """Remove the file; a mapping that someone still reads goes when they let go.
+
+        Returns
+        -------
+        bool, False while it is still read
+
+        Raises: StoreIOError when the file cannot be removed.
+        Threads: nobody puts.
+        Source: RocketMQ 4.9.3 IndexFile#destroy.
+        """
+        self.available = False
+        self.close_for_writing()
+        return self.mapped_file.destroy(interval_ms)
+
+    def shutdown(self) -> None:
+        """Flush, then let the mapping go. Threads: nobody puts.
+
+        Raises: StoreIOError.
+        Differs: 4.9.3 leaves the open file to the page cache.
+        """
+        if not self.available:
+            return
+        try:
+            self.flush()
+        finally:
+            self.available = False
+            self.close_for_writing()
+            self.mapped_file.shutdown(0)
+
+    # ---- putting ----------------------------------------------------------------------------
+    def put_key(self, key: str | bytes, phy_offset: int, store_timestamp: int) -> bool:
+        """Put one key.
+
+        Parameters
+        ----------
+        key : the whole "topic#key"
+        phy_offset : int, bytes, where the record lies in the log
+        store_timestamp : int, ms
+
+        Returns
+        -------
+        bool, False when the file is full
+
+        Raises: StoreIOError when the file system cannot give room (nothing is put then);
+        StoreStateError when the file is not open.
+        Threads: one thread puts.
+        Source: RocketMQ 4.9.3 IndexFile#putKey.
+        """
+        return self.put_hash(_hash_text(0, key), phy_offset, store_timestamp)
+
+    def put_hash(self, int32_t key_hash, int64_t phy_offset, int64_t store_timestamp) -> bool:
+        """As `put_key`, with the hash that `key_hash_of` gave."""
+        if key_hash < 0:
+            raise StoreFormatError(f"key hash {key_hash} is negative")
+        if not self.holding:
+            self.open_for_writing()
+        cdef int status = put_hash(&self.index, key_hash, phy_offset, store_timestamp)
+        if status == RS_OK:
+            return True
+        if status == RS_FULL:
+            return False
+        raise self._put_error(status)
+
+    cdef object _put_error(self, int status):
+        if status == RS_CLOSED:
+            return StoreStateError(f"{self.name}: the index file is not open")
+        return StoreIOError(-status, "fallocate", self.path or self.name)
+
+    def put_hashes(
+        self,
+        const int32_t[::1] key_hashes not None,
+        const int64_t[::1] phy_offsets not None,
+        const int64_t[::1] store_timestamps not None,
+    ) -> int:
+        """Put many keys in order, as many as fit.
+
+        Parameters
+        ----------
+        key_hashes : int32[n], as `key_hash_of` gives them
+        phy_offsets : int64[n], bytes
+        store_timestamps : int64[n], ms
+
+        Returns
+        -------
+        int, how many are in; fewer than n when the file is full, or the device (the next call says)
+
+        Raises: StoreIOError when none could be put; StoreFormatError when lengths differ or a hash
+        is negative.
+        Threads: one thread puts; the GIL is free meanwhile.
+        """
+        cdef int64_t count = key_hashes.shape[0]
+        cdef int64_t done
+        cdef int64_t i
+        cdef int32_t any_sign = 0
+        cdef int status = RS_OK
+        if phy_offsets.shape[0] != count or store_timestamps.shape[0] != count:
+            raise StoreFormatError("the columns of put_hashes must have one length")
+        if count == 0:
+            return 0
+        if not self.holding:
+            self.open_for_writing()
+        with nogil:
+            for i in range(count):
+                any_sign |= key_hashes[i]
+            if any_sign < 0:
+                done = -1
+            else:
+                done = put_hashes(
+                    &self.index, &key_hashes[0], &phy_offsets[0], &store_timestamps[0], count,
+                    &status,
+                )
+        if done < 0:
+            raise StoreFormatError("a key hash is negative")
+        if done == 0 and status != RS_FULL:
+            raise self._put_error(status)
+        return done
+
+    # ---- selecting --------------------------------------------------------------------------
+    def select_phy_offset(
+        self, key: str | bytes, max_num: int, begin: int, end: int
+    ) -> list[int]:
+        """Where the log holds records of a key, newest first.
+
+        Parameters
+        ----------
+        key : the whole "topic#key"
+        max_num : int, at most so many
+        begin, end : int, ms, both inclusive, compared with times of whole seconds
+
+        Returns
+        -------
+        list of int, bytes in the commit log; only hashes are compared
+
+        Raises: StoreIOError; StoreCorruptionError; StoreFormatError when max_num is negative.
+        Source: RocketMQ 4.9.3 IndexFile#selectPhyOffset.
+        Differs: a chain that does not go down ends, where 4.9.3 could loop for ever.
+        """
+        return self.select_hash(_hash_text(0, key), max_num, begin, end)
+
+    def select_hash(
+        self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end
+    ) -> list[int]:
+        """As `select_phy_offset`, with the hash that `key_hash_of` gave."""
+        cdef index_reader reader
+        cdef index_walk walk
+        cdef int64_t[STEP] phy_offsets
+        cdef int64_t[STEP] times
+        cdef int64_t found = 0
+        cdef int64_t room
+        cdef int64_t i
+        cdef int started
+        cdef list result = []
+        if max_num < 0:
+            raise StoreFormatError(f"max_num {max_num} is negative")
+        if key_hash < 0 or max_num == 0 or not _open_reader(self, &reader):
+            return result
+        walk.key_hash = key_hash
+        walk.begin = begin
+        walk.end = end
+        walk.every = 0
+        try:
+            with nogil:
+                started = _start_walk(&self.index, &reader, &walk)
+            while started == RS_OK and walk.next_index > 0 and len(result) < max_num:
+                room = max_num - len(result)
+                with nogil:
+                    found = _walk(&reader, &walk, STEP if room > STEP else room, phy_offsets, times)
+                for i in range(found):
+                    result.append(phy_offsets[i])
+                if found < 0:
+                    break
+        finally:
+            _close_reader(self, &reader)
+        return result
+
+    def select_hits(
+        self, int32_t key_hash, int64_t begin, int64_t end, int64_t max_num=4096, int64_t start=0
+    ) -> tuple:
+        """Hits of a hash and their times, newest first, a piece of the chain a call.
+
+        Unlike `select_hash` this misses no record whose store time lies in [begin, end]: the chain
+        is followed to its end, whole seconds are allowed for, and so are times that 4.9.3 keeps
+        as 0 because the clock had been set back. A hit may still lie outside of the window.
+
+        Parameters
+        ----------
+        key_hash : int, from `key_hash_of`
+        begin, end : int, ms, both inclusive
+        max_num : int, at most so many a call
+        start : int, 0 to begin, else what the last call gave as next
+
+        Returns
+        -------
+        (int64[n] bytes in the log, int64[n] ms at most 999 ms too early, int next or 0 at the end)
+
+        Raises: as `select_phy_offset`.
+        """
+        cdef index_reader reader
+        cdef index_walk walk
+        cdef int64_t[::1] phy_view
+        cdef int64_t[::1] time_view
+        cdef int64_t found = 0
+        cdef int started
+        if max_num < 1:
+            raise StoreFormatError(f"max_num {max_num} is not positive")
+        phy_offsets = np.empty(max_num, np.int64)
+        times = np.empty(max_num, np.int64)
+        if key_hash < 0 or not _open_reader(self, &reader):
+            return phy_offsets[:0], times[:0], 0
+        phy_view = phy_offsets
+        time_view = times
+        walk.key_hash = key_hash
+        walk.begin = begin
+        walk.end = end
+        walk.every = 1
+        try:
+            with nogil:
+                started = _start_walk(&self.index, &reader, &walk)
+                if started == RS_OK:
+                    if start != 0:
+                        walk.next_index = <int32_t>start if 0 < start <= walk.limit else 0
+                    found = _walk(&reader, &walk, max_num, &phy_view[0], &time_view[0])
+        finally:
+            _close_reader(self, &reader)
+        return phy_offsets[:found].copy(), times[:found].copy(), walk.next_index
+
+    def tail_count(self, int64_t phy_offset) -> int:
+        """How many of the last entries name `phy_offset`.
+
+        Raises: StoreIOError; StoreCorruptionError.
+        """
+        cdef index_reader reader
+        cdef int32_t number = self.index.index_count - 1
+        cdef const uint8_t *p
+        cdef int64_t count = 0
+        if not _open_reader(self, &reader):
+            return 0
+        try:
+            while number > 0:
+                p = _load(&reader, _entry_position(self.index.hash_slot_num, number) + 4, 8)
+                if p == NULL or rs_load_be64(p) != phy_offset:
+                    break
+                count += 1
+                number -= 1
+        finally:
+            _close_reader(self, &reader)
+        return count
+
+    def is_time_matched(self, begin: int, end: int) -> bool:
+        """Whether [begin, end] (ms) overlaps this file's times, by 4.9.3's rule.
+
+        Source: RocketMQ 4.9.3 IndexFile#isTimeMatched.
+        """
+        cdef int64_t first = self.index.begin_timestamp
+        cdef int64_t last = self.index.end_timestamp
+        return (
+            (begin < first and end > last) or first <= begin <= last or first <= end <= last
+        )
+
+    def is_write_full(self) -> bool:
+        """Whether no entry is free. Source: RocketMQ 4.9.3 IndexFile#isWriteFull."""
+        return self.index.index_count >= self.index.index_num
+
+    # ---- what it holds ----------------------------------------------------------------------
+    cdef int64_t _used(self, int32_t count) noexcept:
+        return _entry_position(self.index.hash_slot_num, count)
+
+    @property
+    def used_size(self) -> int:
+        """Bytes from the file's start to the end of its last entry."""
+        return self._used(self.index.index_count)
+
+    @property
+    def hash_slot_num(self) -> int:
+        """Slots of the file (maxHashSlotNum)."""
+        return self.index.hash_slot_num
+
+    @property
+    def index_num(self) -> int:
+        """Entry numbers of the file (maxIndexNum), the never used 0 included."""
+        return self.index.index_num
+
+    @property
+    def begin_timestamp(self) -> int:
+        """Store time of the first entry, ms; the previous file's end while there is none."""
+        return self.index.begin_timestamp
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of the last entry, ms; the previous file's end while there is none."""
+        return self.index.end_timestamp
+
+    @property
+    def begin_phy_offset(self) -> int:
+        """Place of the first entry's record in the log, bytes."""
+        return self.index.begin_phy_offset
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Place of the last entry's record in the log, bytes."""
+        return self.index.end_phy_offset
+
+    @property
+    def hash_slot_count(self) -> int:
+        """Slots that have ever been used."""
+        return self.index.hash_slot_count
+
+    @property
+    def index_count(self) -> int:
+        """The next entry's number: 1 in an empty file."""
+        return self.index.index_count

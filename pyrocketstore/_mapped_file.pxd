@@ -1,0 +1,63 @@
+"""A file of a queue, for the modules that read and write through it."""
+from libc.stdint cimport int64_t, uint8_t
+
+from pyrocketstore._env cimport EnvTable
+from pyrocketstore._rocketstore cimport rs_mapped_file
+
+
+# Makes [0, end) safe to store to: allocated in the file, so that a full device is an error here
+# and not a SIGBUS later. Goes confirm_step ahead and touches at most `populate` bytes of pages.
+# 0, or a negated errno. Any thread.
+cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil
+
+# The same for [position, position + size) alone, for stores anywhere in the file. `confirmed`
+# stays as it is: the caller remembers. One writer at a time.
+cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
+
+# Touches the pages of [position, position + size) ahead of a writer, best effort. The caller holds
+# the file.
+cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
+
+
+cdef class MappedFile:
+    cdef rs_mapped_file file
+    cdef readonly EnvTable env
+    cdef readonly str path
+    cdef readonly bint created
+    cdef public bint first_create_in_queue
+    cdef bytes _path
+    cdef const char *_path_text
+    cdef int kind
+    cdef bint available
+    cdef bint unlinked
+    cdef int64_t holds
+    cdef int64_t source_size
+    cdef int64_t populated
+
+    cpdef bint hold(self) except -1
+    cpdef release(self)
+    cdef int map(self) except -1
+    cdef int unmap(self) except -1
+    cdef int open_file(self, bint create) except -1
+    cdef int create_file(self) except -1
+    cdef int check_position(self, int64_t position) except -1
+    cdef int confirm_or_raise(self, int64_t end) except -1
+    cdef int force(self, int64_t start, int64_t end) noexcept nogil
+    cdef int punch_tail(self, int64_t position, int64_t size) noexcept nogil
+    cdef int zero_memory(self, int64_t position) except -1
+    cdef bytes pread(self, int64_t position, int64_t size)
+    cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
+
+
+cdef class SelectMappedBufferResult:
+    cdef const uint8_t *data
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t size
+    cdef readonly MappedFile mapped_file
+    cdef object owned
+    cdef int64_t exports
+    cdef bint released
+    cdef bint holding
+
+    cpdef release(self)
+    cdef int let_go(self) except -1

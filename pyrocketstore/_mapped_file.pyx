@@ -1,0 +1,916 @@
+"""Files of a queue: mapped, positioned, held, forced.
+
+A mapping lives while anyone holds the file, and a view holds it. Nothing is stored to a page that
+`confirm` has not allocated. Positions are shared between threads by acquire and release.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EINVAL, EIO, ENOENT, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, errno
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
+from posix.unistd cimport lseek
+
+from pyrocketstore._env cimport EnvTable, path_bytes
+from pyrocketstore._rocketstore cimport (
+    check_io,
+    rs_compare_and_swap,
+    rs_env,
+    rs_load_acquire,
+    rs_lock,
+    rs_lock_new,
+    rs_lock_release,
+    rs_lock_take,
+    rs_mapped_file,
+    rs_store_release,
+)
+
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
+
+cdef extern from "unistd.h" nogil:
+    enum:
+        SEEK_DATA
+        SEEK_HOLE
+
+cdef enum:
+    SHARED = 0
+    MEMORY = 1
+    READ = 2
+    PAGE_SIZE = 4096
+    COPY_SIZE = 1048576
+    INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
+    POPULATE_PIECE = 4194304
+    ADVICE_DONTNEED = 4          # MADV_DONTNEED
+    ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
+
+cdef tuple MODES = ("shared", "memory", "read")
+
+#: The unit in which flush counts (bytes). Source: RocketMQ 4.9.3 MappedFile.OS_PAGE_SIZE.
+OS_PAGE_SIZE = PAGE_SIZE
+
+# Where the file system cannot allocate, bytes are written back over themselves instead: one
+# thread at a time, so that no store can fall between the read and the write.
+cdef rs_lock *rewrite_lock = rs_lock_new()
+if rewrite_lock == NULL:
+    raise MemoryError
+
+
+# ---- without the GIL ---------------------------------------------------------------------------
+cdef inline int64_t page_down(int64_t position) noexcept nogil:
+    return position & ~<int64_t>(PAGE_SIZE - 1)
+
+
+cdef inline int64_t page_up(int64_t position) noexcept nogil:
+    return (position + PAGE_SIZE - 1) & ~<int64_t>(PAGE_SIZE - 1)
+
+
+cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
+                   int64_t position) noexcept nogil:
+    cdef int64_t done = 0
+    cdef int64_t put
+    while done < size:
+        put = env.pwrite(fd, data + done, size - done, position + done)
+        if put <= 0:
+            return <int>put if put < 0 else -EIO
+        done += put
+    return 0
+
+
+cdef bint all_zero(const uint8_t *data, int64_t size) noexcept nogil:
+    cdef int64_t i
+    for i in range(size):
+        if data[i]:
+            return False
+    return True
+
+
+cdef int rewrite(const rs_env *env, int fd, int64_t start, int64_t end, bint zeros) noexcept nogil:
+    # Writes [start, end) back as it is, or as zeros where it is not zero already.
+    cdef uint8_t *buffer = <uint8_t *>malloc(COPY_SIZE)
+    cdef int64_t size
+    cdef int64_t got
+    cdef int error = 0
+    if buffer == NULL:
+        return -ENOMEM
+    while start < end and error == 0:
+        size = min(end - start, <int64_t>COPY_SIZE)
+        got = env.pread(fd, buffer, size, start)
+        if got < 0:
+            error = <int>got
+            break
+        if got < size:
+            memset(buffer + got, 0, size - got)
+        if not zeros:
+            error = write_all(env, fd, buffer, size, start)
+        elif not all_zero(buffer, size):
+            memset(buffer, 0, size)
+            error = write_all(env, fd, buffer, size, start)
+        start += size
+    free(buffer)
+    return error
+
+
+cdef bint tail_is_zero(const rs_env *env, int fd, int64_t position, int64_t end) noexcept nogil:
+    # True when [position, end) surely reads as zeros. A hint that is not there costs a punch: so
+    # the seeks need not go through the table, and little is read.
+    cdef uint8_t buffer[PAGE_SIZE]
+    cdef int64_t budget = COPY_SIZE
+    cdef int64_t hole, size
+    while position < end:
+        position = lseek(fd, position, SEEK_DATA)
+        if position < 0:
+            return errno == ENXIO
+        hole = lseek(fd, position, SEEK_HOLE)
+        if hole < 0:
+            return False
+        hole = min(hole, end)
+        budget -= hole - position
+        if budget < 0:
+            return False
+        while position < hole:
+            size = min(hole - position, <int64_t>PAGE_SIZE)
+            if env.pread(fd, buffer, size, position) != size or not all_zero(buffer, size):
+                return False
+            position += size
+    return True
+
+
+cdef int allocate(rs_mapped_file *f, int fd, int64_t start, int64_t needed,
+                  int64_t wished) noexcept nogil:
+    # 0: [start, wished) is allocated; 1: the device has no more than [start, needed); or an errno.
+    cdef int error = f.env.fallocate(fd, start, wished - start)
+    if error == -ENOSPC and needed < wished:
+        error = f.env.fallocate(fd, start, needed - start)
+        if error == 0:
+            return 1
+    return error
+
+
+cdef int publish(rs_mapped_file *f, int64_t seen, int64_t end) noexcept nogil:
+    # confirmed := max(confirmed, end), unless it was cut below `seen` meanwhile.
+    cdef int64_t now
+    while True:
+        now = rs_load_acquire(&f.confirmed)
+        if now >= end or now < seen:
+            return 0
+        if rs_compare_and_swap(&f.confirmed, now, end):
+            return 0
+
+
+cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
+    # The caller has rewrite_lock: nobody stores at or behind `confirmed` before we are through.
+    cdef int64_t seen = rs_load_acquire(&f.confirmed)
+    cdef int64_t start = max(seen, page_down(rs_load_acquire(&f.wrote)))
+    cdef int64_t wished
+    cdef int error
+    if end <= seen:
+        return 0
+    # Writing is dear: no further ahead than 1 MiB.
+    wished = min(f.file_size, end + min(f.confirm_step, <int64_t>COPY_SIZE))
+    error = rewrite(f.env, fd, start, wished, False) if start < wished else 0
+    if error == 0:
+        publish(f, seen, wished)
+    return error
+
+
+cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
+    cdef int64_t seen = rs_load_acquire(&f.confirmed)
+    cdef int64_t start, wished
+    cdef int fd, error
+    if end <= seen:
+        return 0
+    if end > f.file_size:
+        return -EINVAL
+    if f.path == NULL:
+        if f.base == NULL:
+            return -EROFS
+        publish(f, seen, f.file_size)
+        return 0
+    start = max(seen, page_down(rs_load_acquire(&f.wrote)))
+    wished = min(f.file_size, page_up(end + f.confirm_step))
+    fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return fd
+    if start >= wished:
+        # `wrote` was moved past `end`: what lies below it is not stored to again.
+        error = 0
+    else:
+        error = allocate(f, fd, start, min(page_up(end), f.file_size), wished)
+    if error >= 0:
+        if error == 1:
+            wished = min(page_up(end), f.file_size)
+        publish(f, seen, wished)
+        error = 0
+    elif error == -EOPNOTSUPP:
+        rs_lock_take(rewrite_lock)
+        error = confirm_by_writing(f, fd, end)
+        rs_lock_release(rewrite_lock)
+    f.env.close(fd)
+    if error == 0 and f.populate > 0 and start < wished:
+        populate_range(f, start, min(wished, end + min(f.populate, <int64_t>INLINE_POPULATE)) - start)
+    return error
+
+
+cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil:
+    cdef int fd, error
+    if position < 0 or size < 0 or size > f.file_size - position:
+        return -EINVAL
+    if f.path == NULL:
+        return -EROFS if f.base == NULL else 0
+    if size == 0:
+        return 0
+    fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return fd
+    error = f.env.fallocate(fd, position, size)
+    if error == -EOPNOTSUPP:
+        rs_lock_take(rewrite_lock)
+        error = rewrite(f.env, fd, position, position + size, False)
+        rs_lock_release(rewrite_lock)
+    f.env.close(fd)
+    return error
+
+
+cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil:
+    cdef int64_t start = page_down(position)
+    cdef int64_t end = min(page_up(position + size), page_up(f.file_size))
+    # An old kernel answers EINVAL and a writer takes its page faults itself: nothing is lost.
+    if f.base != NULL and end > start:
+        f.env.madvise(f.base + start, end - start, ADVICE_POPULATE_WRITE)
+
+
+cdef int64_t pread_path(const rs_env *env, const char *path, void *target, int64_t size,
+                        int64_t position) noexcept nogil:
+    cdef int fd = env.open(path, O_RDONLY, 0)
+    cdef int64_t got
+    if fd < 0:
+        return fd
+    got = env.pread(fd, target, size, position)
+    env.close(fd)
+    return got
+
+
+# ---- with the GIL ------------------------------------------------------------------------------
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class MappedFile:
+    """One file of a queue.
+
+    Parameters
+    ----------
+    env : EnvTable
+    path : str or os.PathLike; in memory mode None too, for bytes that are in no file
+    file_size : int, bytes; the file has this length for life
+    mode : "shared" (mapped on first use, writable), "memory" (anonymous memory that starts as the
+        file's bytes below `wrote`; the disk is never written) or "read" (pread only)
+    create : bool, shared: make the file, sparse and at full length, if it is missing
+    file_from_offset : int, the queue's byte that is the file's first; None: the file's name
+    confirm_step : int, bytes that are allocated ahead of what is needed
+    populate : int, of those, bytes whose pages are touched at once
+
+    Raises StoreIOError, and StoreCorruptionError for a file of another length.
+
+    Threads: positions from any; one writer at a time; the rest needs the GIL only.
+    Durability: a created file and its name are on the device when the constructor returns.
+    Source: RocketMQ 4.9.3 MappedFile, ReferenceResource.
+    Differs: a mapping never goes while it is in use; a failed force moves nothing.
+    """
+
+    def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
+                  bint create=False, file_from_offset=None, int64_t confirm_step=65536,
+                  int64_t populate=0):
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
+        if file_size <= 0 or confirm_step < 0 or populate < 0:
+            raise ValueError("file_size must be positive, confirm_step and populate not negative")
+        self.env = env
+        self.kind = MODES.index(mode)
+        self.path = ""
+        if path is not None:
+            self._path = path_bytes(path)
+            self._path_text = PyBytes_AS_STRING(self._path)
+            self.path = self._path.decode("utf-8", "surrogateescape")
+        elif self.kind != MEMORY:
+            raise ValueError(f"mode {mode!r} needs a path")
+        if file_from_offset is None:
+            name = self.path.rpartition("/")[2]
+            if not (name.isascii() and name.isdigit()):
+                raise ValueError(f"{self.path}: the name is not an offset: give file_from_offset")
+            file_from_offset = int(name)
+        self.file.env = &env.table
+        self.file.file_from_offset = file_from_offset
+        self.file.file_size = file_size
+        self.file.confirm_step = confirm_step
+        self.file.populate = populate
+        if self.kind == SHARED:
+            self.file.path = self._path_text
+        self.open_file(create)
+        self.available = True
+
+    def __dealloc__(self):
+        # Only the mapping: after a fork this may be the child, and the file is the parent's.
+        if self.file.base != NULL:
+            self.env.table.munmap(self.file.base, self.file.file_size)
+            self.file.base = NULL
+
+    cdef int open_file(self, bint create) except -1:
+        cdef int64_t size = 0
+        cdef int fd
+        cdef bint create_now = create and self.kind == SHARED
+        cdef const rs_env *env = self.file.env
+        cdef const char *path = self._path_text
+        if path == NULL or (create and self.kind == MEMORY):
+            return 0
+        with nogil:
+            fd = env.open(path, O_RDONLY, 0)
+        if fd == -ENOENT and create_now:
+            return self.create_file()
+        if fd == -ENOENT and self.kind == MEMORY:
+            return 0
+        check_io(fd, "open", self.path, -1)
+        with nogil:
+            size = env.file_size(fd)
+            env.close(fd)
+        check_io(size, "fstat", self.path, -1)
+        if size == 0 and create_now:
+            return self.create_file()
+        if self.kind == MEMORY:
+            self.source_size = min(size, self.file.file_size)
+        elif size != self.file.file_size:
+            raise StoreCorruptionError(
+                self.path, -1, f"the file has {size} bytes and must have {self.file.file_size}")
+        return 0
+
+    cdef int create_file(self) except -1:
+        cdef bytes directory = self._path.rpartition(b"/")[0] or (
+            b"/" if self._path.startswith(b"/") else b".")
+        cdef const char *directory_path = PyBytes_AS_STRING(directory)
+        cdef const char *path = self._path_text
+        cdef const rs_env *env = self.file.env
+        cdef str operation = "open"
+        cdef int error = 0
+        cdef int step = 0
+        cdef int fd
+        with nogil:
+            fd = env.open(path, O_RDWR | O_CREAT, 0o644)
+            if fd >= 0:
+                step = 1
+                error = env.ftruncate(fd, self.file.file_size)
+                if error >= 0:
+                    step = 2
+                    error = env.fdatasync(fd)
+                env.close(fd)
+                if error >= 0:
+                    step = 3
+                    error = env.fsync_directory(directory_path)
+                if error < 0:
+                    # A file that is not at full length, or not for sure there, must not stay.
+                    env.unlink(path)
+            else:
+                error = fd
+        operation = ("open", "ftruncate", "fdatasync", "fsync_directory")[step]
+        check_io(error, operation, self.path, -1)
+        self.created = True
+        return 0
+
+    # ---- positions ---------------------------------------------------------------------------
+    @property
+    def file_size(self):
+        """The file's length, bytes."""
+        return self.file.file_size
+
+    @property
+    def file_from_offset(self):
+        """The queue's byte that is the file's first."""
+        return self.file.file_from_offset
+
+    @property
+    def mode(self):
+        """"shared", "memory" or "read"."""
+        return MODES[self.kind]
+
+    @property
+    def wrote(self):
+        """Position behind the last byte written. Setting it lower gives up what was confirmed."""
+        return rs_load_acquire(&self.file.wrote)
+
+    @wrote.setter
+    def wrote(self, int64_t position):
+        self.check_position(position)
+        self.populated = min(self.populated, position)
+        if position < rs_load_acquire(&self.file.confirmed):
+            rs_store_release(&self.file.confirmed, position)
+        rs_store_release(&self.file.wrote, position)
+
+    @property
+    def committed(self):
+        """Position behind the last byte that left the writer's buffer."""
+        return rs_load_acquire(&self.file.committed)
+
+    @committed.setter
+    def committed(self, int64_t position):
+        self.check_position(position)
+        rs_store_release(&self.file.committed, position)
+
+    @property
+    def flushed(self):
+        """Position behind the last byte that is on the device."""
+        return rs_load_acquire(&self.file.flushed)
+
+    @flushed.setter
+    def flushed(self, int64_t position):
+        self.check_position(position)
+        rs_store_release(&self.file.flushed, position)
+
+    @property
+    def confirmed(self):
+        """Position below which a store cannot run out of space."""
+        return rs_load_acquire(&self.file.confirmed)
+
+    @property
+    def confirm_step(self):
+        """Bytes that one allocation goes ahead."""
+        return self.file.confirm_step
+
+    @property
+    def populate(self):
+        """Of those, bytes whose pages are touched ahead."""
+        return self.file.populate
+
+    @property
+    def store_timestamp(self):
+        """Store time of the last append, Unix ms; 0 before the first."""
+        return rs_load_acquire(&self.file.store_timestamp)
+
+    @store_timestamp.setter
+    def store_timestamp(self, int64_t value):
+        rs_store_release(&self.file.store_timestamp, value)
+
+    cdef int check_position(self, int64_t position) except -1:
+        if position < 0 or position > self.file.file_size:
+            raise ValueError(f"position {position} is outside of 0 to {self.file.file_size}")
+        return 0
+
+    def set_positions(self, int64_t position):
+        """Set wrote, committed and flushed to `position` (bytes)."""
+        self.wrote = position
+        rs_store_release(&self.file.committed, position)
+        rs_store_release(&self.file.flushed, position)
+
+    def get_read_position(self):
+        """Position behind the last byte that readers may see."""
+        return rs_load_acquire(&self.file.wrote)
+
+    def is_full(self):
+        """True when every byte is written."""
+        return rs_load_acquire(&self.file.wrote) == self.file.file_size
+
+    def is_available(self):
+        """False from `shutdown` or `destroy` on."""
+        return self.available
+
+    def is_cleanup_over(self):
+        """True when the file is shut down and its last user is gone."""
+        return not self.available and self.holds == 0 and self.file.base == NULL
+
+    @property
+    def is_mapped(self):
+        """True while the file's bytes are mapped."""
+        return self.file.base != NULL
+
+    # ---- life --------------------------------------------------------------------------------
+    cpdef bint hold(self) except -1:
+        """Keep the mapping until `release`; False when the file is shut down.
+
+        Maps the file if nobody did (not in read mode). Raises StoreIOError. Threads: any.
+        """
+        if not self.available:
+            return False
+        # Counted before the GIL can go, so that nobody unmaps meanwhile.
+        self.holds += 1
+        if self.file.base == NULL and self.kind != READ:
+            try:
+                self.map()
+            except BaseException:
+                self.release()
+                raise
+            if not self.available:
+                self.release()
+                return False
+        return True
+
+    cpdef release(self):
+        """Give one hold back; the last one of a file that was shut down unmaps it."""
+        if self.holds <= 0:
+            raise StoreStateError(f"{self.path}: released more often than held")
+        self.holds -= 1
+        if self.holds == 0 and not self.available:
+            self.unmap()
+
+    cdef int map(self) except -1:
+        cdef const rs_env *env = self.file.env
+        cdef int64_t size = self.file.file_size
+        cdef int64_t fill = 0
+        cdef int64_t got = 0
+        cdef void *base = NULL
+        cdef int kind = self.kind
+        cdef int fd = -1
+        cdef int error = 0
+        if kind == MEMORY:
+            fill = min(self.source_size, rs_load_acquire(&self.file.wrote))
+        with nogil:
+            if kind == SHARED:
+                fd = env.open(self._path_text, O_RDWR, 0)
+                error = fd
+            if error >= 0:
+                error = env.mmap(fd, size, 1, &base)
+            if fd >= 0:
+                env.close(fd)
+            if error >= 0 and fill > 0:
+                got = pread_path(env, self._path_text, base, fill, 0)
+                if got < fill:
+                    env.munmap(base, size)
+                    base = NULL
+        if error < 0:
+            check_io(error, "open" if kind == SHARED and fd < 0 else "mmap", self.path, -1)
+        check_io(got, "pread", self.path, 0)
+        if got < fill:
+            raise StoreCorruptionError(self.path, got, f"the file ends before byte {fill}")
+        if self.file.base != NULL:
+            # Another thread was faster, and may have written already.
+            with nogil:
+                env.munmap(base, size)
+            return 0
+        self.file.base = <uint8_t *>base
+        return 0
+
+    cdef int unmap(self) except -1:
+        cdef uint8_t *base = self.file.base
+        cdef int error
+        if base == NULL:
+            return 0
+        self.file.base = NULL
+        with nogil:
+            error = self.file.env.munmap(base, self.file.file_size)
+        check_io(error, "munmap", self.path, -1)
+        return 0
+
+    def unmap_idle(self):
+        """Drop a shared file's mapping if nobody holds it; True when it went. It comes back with
+        the next use."""
+        if self.kind != SHARED or self.holds > 0 or self.file.base == NULL:
+            return False
+        self.unmap()
+        return True
+
+    def shutdown(self, interval_ms=0):
+        """Make the file unavailable; the mapping goes with the last hold.
+
+        `interval_ms` is taken and not used. Differs: 4.9.3 unmaps under living readers after it.
+        """
+        self.available = False
+        if self.holds == 0:
+            self.unmap()
+
+    def destroy(self, interval_ms=0):
+        """Make the file unavailable and delete it; True when its name is gone.
+
+        Readers that hold it read on. In read and memory mode the disk is left alone.
+
+        Raises StoreIOError when it cannot be deleted; a later call tries again.
+        Source: RocketMQ 4.9.3 MappedFile#destroy. Differs: does not wait for the holders.
+        """
+        cdef int error
+        self.shutdown(interval_ms)
+        if self.kind == SHARED and not self.unlinked:
+            with nogil:
+                error = self.file.env.unlink(self._path_text)
+            if error != -ENOENT:
+                check_io(error, "unlink", self.path, -1)
+            self.unlinked = True
+        return True
+
+    def to_memory(self):
+        """Turn a read file into a memory file, so that a reader can append without a trace."""
+        if self.kind != READ:
+            raise StoreStateError(f"{self.path}: only a read file can become a memory file")
+        self.kind = MEMORY
+        self.source_size = self.file.file_size
+        if self.holds > 0:
+            self.map()
+
+    def last_modified_ms(self):
+        """When the file was last modified, Unix ms; now for memory that is no file's."""
+        if self.kind == MEMORY and self.source_size == 0:
+            return self.env.now_ms()
+        return self.env.mtime_ms(self.path)
+
+    # ---- writing -----------------------------------------------------------------------------
+    cdef int confirm_or_raise(self, int64_t end) except -1:
+        cdef int error
+        if self.kind == READ:
+            raise StoreStateError(f"{self.path} is open for reading only")
+        if end <= rs_load_acquire(&self.file.confirmed):
+            return 0
+        with nogil:
+            error = confirm(&self.file, end)
+        check_io(error, "fallocate", self.path, end)
+        return 0
+
+    def confirm_to(self, int64_t end):
+        """Allocate [0, end) of the file, and confirm_step more. Raises StoreIOError."""
+        self.confirm_or_raise(end)
+
+    def keep_ahead(self, int64_t ahead, int64_t populate=0):
+        """Allocate `ahead` bytes behind `wrote`, and confirm_step more when it comes to that.
+
+        Parameters
+        ----------
+        ahead : int, bytes
+        populate : int, bytes behind `wrote` whose pages are touched too, as far as allocated
+
+        Raises StoreIOError. Threads: any, the writer's or not; without the GIL.
+        """
+        cdef int64_t target, start, end
+        cdef int error = 0
+        if self.kind != SHARED or not self.hold():
+            return
+        try:
+            with nogil:
+                target = min(self.file.file_size, rs_load_acquire(&self.file.wrote) + ahead)
+                if rs_load_acquire(&self.file.confirmed) < target:
+                    error = confirm(&self.file, target)
+                while error == 0 and self.available:
+                    # In pieces, so that a writer that has come nearer is seen.
+                    start = max(self.populated, page_down(rs_load_acquire(&self.file.wrote)))
+                    end = min(rs_load_acquire(&self.file.confirmed),
+                              rs_load_acquire(&self.file.wrote) + populate)
+                    if start >= end:
+                        break
+                    end = min(end, start + POPULATE_PIECE)
+                    populate_range(&self.file, start, end - start)
+                    self.populated = end
+            check_io(error, "fallocate", self.path, target)
+        finally:
+            self.release()
+
+    def append_message(self, const uint8_t[::1] data not None, int64_t offset=0, length=None):
+        """Append data[offset:offset + length]; False when it does not fit.
+
+        Raises StoreIOError when the device is full. Threads: one writer.
+        Source: RocketMQ 4.9.3 MappedFile#appendMessage(byte[], int, int).
+        Differs: a failed append does not advance.
+        """
+        cdef int64_t size = data.shape[0] - offset if length is None else length
+        cdef int64_t position = rs_load_acquire(&self.file.wrote)
+        if offset < 0 or size < 0 or size > data.shape[0] - offset:
+            raise ValueError(f"offset {offset} and length {size} are outside of the data")
+        if self.kind == READ:
+            raise StoreStateError(f"{self.path} is open for reading only")
+        if size > self.file.file_size - position:
+            return False
+        if size == 0:
+            return True
+        if not self.hold():
+            raise StoreStateError(f"{self.path} is not available")
+        try:
+            self.confirm_or_raise(position + size)
+            memcpy(self.file.base + position, &data[offset], size)
+            rs_store_release(&self.file.wrote, position + size)
+        finally:
+            self.release()
+        return True
+
+    def is_able_to_flush(self, int64_t flush_least_pages):
+        """True when enough pages are dirty. Source: RocketMQ 4.9.3 MappedFile#isAbleToFlush."""
+        cdef int64_t flushed = rs_load_acquire(&self.file.flushed)
+        cdef int64_t position = rs_load_acquire(&self.file.wrote)
+        if flushed >= position:
+            return False
+        if position == self.file.file_size:
+            return True
+        if flush_least_pages > 0:
+            return position // PAGE_SIZE - flushed // PAGE_SIZE >= flush_least_pages
+        return True
+
+    def flush(self, int64_t flush_least_pages=0):
+        """Force what was written; the flushed position.
+
+        Raises StoreIOError: nothing counts as flushed then. Threads: any.
+        Durability: bytes below the returned position are on the device.
+        Source: RocketMQ 4.9.3 MappedFile#flush. Differs: only the dirty pages; errors are raised.
+        """
+        cdef int64_t flushed = rs_load_acquire(&self.file.flushed)
+        cdef int64_t position = rs_load_acquire(&self.file.wrote)
+        cdef int64_t now
+        cdef int error
+        if not self.is_able_to_flush(flush_least_pages) or not self.available:
+            return flushed
+        if self.kind == SHARED:
+            self.holds += 1
+            try:
+                with nogil:
+                    error = self.force(flushed, position)
+            finally:
+                self.release()
+            check_io(error, "msync", self.path, flushed)
+        while True:
+            now = rs_load_acquire(&self.file.flushed)
+            # Below `flushed` the file was cut meanwhile: what we forced is gone.
+            if now < flushed or now >= position:
+                return now
+            if rs_compare_and_swap(&self.file.flushed, now, position):
+                return position
+
+    cdef int force(self, int64_t start, int64_t end) noexcept nogil:
+        cdef const rs_env *env = self.file.env
+        cdef uint8_t *base = self.file.base
+        cdef int fd, error, closed
+        if base != NULL:
+            start = page_down(start)
+            return env.msync(base + start, end - start)
+        fd = env.open(self._path_text, O_RDWR, 0)
+        if fd < 0:
+            return fd
+        error = env.fdatasync(fd)
+        closed = env.close(fd)
+        return error if error < 0 else closed
+
+    def zero_tail(self, int64_t position):
+        """Make everything from `position` to the end read as zeros. Positions stay.
+
+        Raises StoreIOError. Durability: the zeros are on the device when this returns.
+        Differs: 4.9.3 leaves old bytes there, and may read them as messages after the next crash.
+        """
+        cdef int64_t size = self.file.file_size - position
+        cdef int error
+        self.check_position(position)
+        if self.kind == READ:
+            raise StoreStateError(f"{self.path} is open for reading only")
+        if size == 0:
+            return
+        if position < rs_load_acquire(&self.file.confirmed):
+            rs_store_release(&self.file.confirmed, position)
+        if self.kind == MEMORY:
+            self.source_size = min(self.source_size, position)
+            if self.file.base != NULL:
+                self.zero_memory(position)
+            return
+        with nogil:
+            error = self.punch_tail(position, size)
+        check_io(error, "punch", self.path, position)
+
+    cdef int punch_tail(self, int64_t position, int64_t size) noexcept nogil:
+        cdef const rs_env *env = self.file.env
+        cdef int fd = env.open(self._path_text, O_RDWR, 0)
+        cdef int error = 0
+        if fd < 0:
+            return fd
+        if not tail_is_zero(env, fd, position, self.file.file_size):
+            error = env.punch(fd, position, size)
+            if error == -EOPNOTSUPP:
+                error = rewrite(env, fd, position, position + size, True)
+            if error >= 0:
+                error = env.fdatasync(fd)
+        env.close(fd)
+        return error
+
+    cdef int zero_memory(self, int64_t position) except -1:
+        cdef int64_t whole = min(page_up(position), self.file.file_size)
+        memset(self.file.base + position, 0, whole - position)
+        if whole < self.file.file_size:
+            with nogil:
+                if self.file.env.madvise(self.file.base + whole, self.file.file_size - whole,
+                                         ADVICE_DONTNEED) < 0:
+                    memset(self.file.base + whole, 0, self.file.file_size - whole)
+        return 0
+
+    # ---- reading -----------------------------------------------------------------------------
+    def read(self, int64_t position, int64_t size):
+        """The bytes [position, position + size), written or not.
+
+        Raises StoreIOError, or StoreCorruptionError where the file has no such bytes.
+        """
+        if position < 0 or size < 0 or size > self.file.file_size - position:
+            raise StoreCorruptionError(
+                self.path, position,
+                f"{size} bytes are wanted there and the file has {self.file.file_size}")
+        if self.file.base == NULL and self.kind != MEMORY:
+            return self.pread(position, size)
+        if not self.hold():
+            raise StoreStateError(f"{self.path} is not available")
+        try:
+            return PyBytes_FromStringAndSize(<char *>self.file.base + position, size)
+        finally:
+            self.release()
+
+    cdef bytes pread(self, int64_t position, int64_t size):
+        cdef bytes buffer = PyBytes_FromStringAndSize(NULL, size)
+        cdef char *p = PyBytes_AS_STRING(buffer)
+        cdef int64_t got
+        with nogil:
+            got = pread_path(self.file.env, self._path_text, p, size, position)
+        check_io(got, "pread", self.path, position)
+        if got < size:
+            raise StoreCorruptionError(
+                self.path, position, f"the file ends after {got} of {size} bytes")
+        return buffer
+
+    def select_mapped_buffer(self, int64_t position, size=None):
+        """A view of [position, position + size), or up to the read position; None outside of it.
+
+        Raises StoreIOError, StoreCorruptionError. The view holds the file until it is released.
+        Source: RocketMQ 4.9.3 MappedFile#selectMappedBuffer.
+        Differs: negative arguments give None.
+        """
+        if size is None:
+            return self.select(position, -1)
+        if size < 0 or size > self.file.file_size:
+            return None
+        return self.select(position, size)
+
+    cdef SelectMappedBufferResult select(self, int64_t position, int64_t size):
+        # Size -1: up to the read position, which must lie behind `position` then.
+        cdef int64_t end = rs_load_acquire(&self.file.wrote)
+        cdef SelectMappedBufferResult result
+        if position < 0 or (position >= end if size < 0 else size > end - position):
+            return None
+        if size < 0:
+            size = end - position
+        if not self.hold():
+            return None
+        result = SelectMappedBufferResult.__new__(SelectMappedBufferResult)
+        result.mapped_file = self
+        result.holding = True
+        result.start_offset = self.file.file_from_offset + position
+        result.size = size
+        if self.kind == READ:
+            result.owned = self.pread(position, size)
+            result.data = <const uint8_t *>PyBytes_AS_STRING(<bytes>result.owned)
+        else:
+            result.data = self.file.base + position
+        return result
+
+    def __repr__(self):
+        return f"MappedFile({self.path!r}, {self.mode}, wrote={self.wrote}/{self.file_size})"
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class SelectMappedBufferResult:
+    """A read-only view of a MappedFile's bytes (buffer protocol: uint8[size]).
+
+    The mapping stays until the view is released, or collected, and every buffer taken from it is
+    gone. Source: RocketMQ 4.9.3 SelectMappedBufferResult.
+    """
+
+    def __init__(self):
+        raise TypeError("a view comes from MappedFile.select_mapped_buffer")
+
+    def __dealloc__(self):
+        if self.holding:
+            self.holding = False
+            self.mapped_file.release()
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.released:
+            raise StoreStateError("the view was released")
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("the view is read-only")
+        PyBuffer_FillInfo(buffer, self, <void *>self.data, self.size, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.exports -= 1
+        if self.released:
+            self.let_go()
+
+    @property
+    def byte_buffer(self):
+        """A memoryview of the bytes; it keeps the mapping alive by itself."""
+        return memoryview(self)
+
+    cpdef release(self):
+        """Give the hold back, once all buffers are gone. Idempotent."""
+        self.released = True
+        self.let_go()
+
+    cdef int let_go(self) except -1:
+        if self.exports == 0 and self.holding:
+            self.holding = False
+            self.data = NULL
+            self.mapped_file.release()
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.release()

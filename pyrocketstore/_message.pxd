@@ -1,0 +1,51 @@
+"""Messages: the one a reader gets from a record, and records from the one a caller gives. What
+_record and _text have to offer can be had from here too."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pyrocketstore._record cimport (
+    body_crc32,
+    check_record,
+    encode_record,
+    encoded_size,
+    parse_java_int,
+    parse_record,
+    patch_record,
+    properties_torn,
+    scan_properties,
+    tags_code_of,
+)
+from pyrocketstore._rocketstore cimport rs_outgoing, rs_properties, rs_record, rs_span
+from pyrocketstore._text cimport (
+    build_properties,
+    fill_outgoing_host,
+    host_bytes,
+    host_text,
+    is_mapped_v4,
+    java_text,
+    properties_text,
+    utf8_of,
+)
+
+# Fills `out` from a MessageExtBrokerInner; `keep` takes the objects that the pointers lead into.
+# Checks the limits of the record: MessageRefused says which put status it is.
+cdef int fill_outgoing(
+    object inner, rs_outgoing *out, list keep, int64_t max_message_size
+) except -1
+
+
+cdef class MessageExt:
+    cdef rs_record fields
+    cdef readonly bytes record
+    cdef rs_properties _spans
+    cdef bint _scanned
+    cdef object _topic
+    cdef object _body
+    cdef object _properties
+
+    cdef const uint8_t *_bytes(self) noexcept
+    cdef str _span_text(self, rs_span span)
+    cdef rs_properties *_scan(self) noexcept
+
+
+# A message that owns a copy of the record at `p`; `r` is what parse_record gave for it.
+cdef MessageExt message_from_record(const uint8_t *p, const rs_record *r)

@@ -1,0 +1,315 @@
+"""The compiled part of the face: `put` and `put_many` as one call each."""
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memchr, memcpy, memset
+
+from pyrocketstore._commit_log cimport (
+    CommitLogCore,
+    PutMessageResult,
+    QueueSlot,
+    RecordBuffer,
+    TopicEntry,
+    rs_append,
+)
+from pyrocketstore._record cimport encode_record, encoded_size
+from pyrocketstore._rocketstore cimport (
+    RS_END_OF_FILE,
+    RS_NEED_FILE,
+    RS_OK,
+    RS_TOO_LARGE,
+    rs_lock_release,
+    rs_lock_take,
+    rs_outgoing,
+)
+from pyrocketstore._text cimport build_properties, fill_outgoing_host, utf8_of
+
+# Above this many bytes, encoding runs without the GIL.
+cdef int64_t NOGIL_MIN_BYTES = 8192
+# put_many holds the put lock for at most this many bytes at a time.
+cdef int64_t CHUNK_BYTES = 4194304
+
+
+cdef struct pending_record:
+    int64_t position
+    int32_t size
+    int64_t *next_offset
+    rs_outgoing outgoing
+
+
+cdef int append_pending(CommitLogCore core, uint8_t *buffer, pending_record *pending,
+                        Py_ssize_t count, Py_ssize_t *done, int64_t *queue_offsets,
+                        int64_t *phy_offsets, rs_append *out) noexcept nogil:
+    # As many of the records as fit, under one hold of the put lock.
+    cdef int status = RS_OK
+    rs_lock_take(core.lock)
+    while done[0] < count:
+        status = core.append_locked(buffer + pending[done[0]].position, pending[done[0]].size, 1,
+                                    pending[done[0]].next_offset, True, out)
+        if status != RS_OK:
+            break
+        queue_offsets[done[0]] = out.queue_offset
+        phy_offsets[done[0]] = out.phy_offset
+        done[0] += 1
+    rs_lock_release(core.lock)
+    return status
+
+
+cdef class Chunk:
+    """Rows of put_many that are encoded together: their buffers are pinned while it lives."""
+    cdef pending_record *pending
+    cdef Py_buffer *views
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    cdef list owners
+
+    def __cinit__(self):
+        self.capacity = 4096
+        self.pending = <pending_record *>malloc(self.capacity * sizeof(pending_record))
+        self.views = <Py_buffer *>malloc(self.capacity * sizeof(Py_buffer))
+        self.owners = []
+        if self.pending == NULL or self.views == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        self.clear()
+        free(self.pending)
+        free(self.views)
+
+    cdef void clear(self) noexcept:
+        while self.count > 0:
+            self.count -= 1
+            PyBuffer_Release(&self.views[self.count])
+
+    cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, list rows,
+                         Py_ssize_t first, RecordBuffer buffer) except -2:
+        # Takes rows until 4 MiB are full; -1: the first row is larger than a record may be.
+        cdef Py_ssize_t total = len(rows)
+        cdef int64_t bytes_total = 0
+        cdef int64_t size
+        cdef QueueSlot slot
+        cdef TopicEntry entry
+        cdef rs_outgoing *message
+        cdef int64_t now = core.env.table.now_ms()
+        self.clear()
+        del self.owners[:]
+        while first + self.count < total and self.count < self.capacity:
+            topic, queue_id, body, text = rows[first + self.count]
+            slot = core.slot_of(topic, queue_id)
+            entry = core.topic_entry(topic)
+            message = &self.pending[self.count].outgoing
+            memcpy(message, template, sizeof(rs_outgoing))
+            message.topic = entry.data
+            message.topic_size = entry.size
+            message.queue_id = slot.queue_id
+            message.properties = <const uint8_t *>PyBytes_AS_STRING(text)
+            message.properties_size = <int32_t>PyBytes_GET_SIZE(text)
+            message.born_timestamp = now
+            PyObject_GetBuffer(body, &self.views[self.count], PyBUF_SIMPLE)
+            message.body = <const uint8_t *>self.views[self.count].buf
+            message.body_size = self.views[self.count].len
+            size = encoded_size(message)
+            if message.body_size > 0x7FFFFFFF or size > core.max_message_size:
+                PyBuffer_Release(&self.views[self.count])
+                if self.count == 0:
+                    return -1
+                break
+            if self.count and bytes_total + size > CHUNK_BYTES:
+                PyBuffer_Release(&self.views[self.count])
+                break
+            self.pending[self.count].position = bytes_total
+            self.pending[self.count].size = <int32_t>size
+            self.pending[self.count].next_offset = &slot.next_offset
+            self.owners.append((slot, entry, text))
+            bytes_total += size
+            self.count += 1
+        buffer.ensure(bytes_total)
+        return self.count
+
+    cdef void encode(self, uint8_t *buffer) noexcept nogil:
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            encode_record(&self.pending[i].outgoing, buffer + self.pending[i].position)
+
+
+cdef inline bint plain_text(const char *text, Py_ssize_t size) noexcept nogil:
+    # A property value that reads back equal: not empty, without the two separators.
+    return (size > 0 and memchr(text, 1, <size_t>size) == NULL
+            and memchr(text, 2, <size_t>size) == NULL)
+
+
+cdef class PutPath:
+    """The compiled part of the face: `put` and `put_many` as one call each.
+
+    A subclass in Python gives `_put_slow`, `_roll` and `_after_put`, which deal with everything
+    that is not an ordinary put.
+    """
+
+    cdef readonly CommitLogCore core
+    cdef rs_outgoing template
+    cdef public bint put_fast
+
+    def bind_put_path(self, CommitLogCore core, store_host):
+        """Write through `core`, with `store_host` ("ip:port") as store and born host."""
+        self.core = core
+        memset(&self.template, 0, sizeof(self.template))
+        self.template.store_host_size = fill_outgoing_host(store_host, self.template.store_host)
+        self.template.born_host_size = fill_outgoing_host(store_host, self.template.born_host)
+
+    def put(self, str topic not None, body, *, queue_id=0, tags=None, keys=None, properties=None,
+            int delay_level=0, flag=0, born_timestamp=None, born_host=None):
+        """Append one message and give its PutMessageResult.
+
+        Parameters
+        ----------
+        topic : str, 1 to 127 of ``%|a-zA-Z0-9_-``
+        body : bytes-like
+        queue_id : int
+        tags : str or None
+        keys : str (several keys are separated by blanks), a sequence of str, or None
+        properties : mapping of str to str, or None; not RocketMQ's reserved names
+        delay_level : int, 0: none
+        flag : int32, the user's own
+        born_timestamp : int, Unix ms, default now
+        born_host : "ip:port", default the store host
+
+        Raises
+        ------
+        StoreFormatError, the message could not be kept so that it reads back equal
+        PutError, any outcome but PUT_OK
+        StoreStateError, closed or read-only
+
+        Threads: any. Durability: with ASYNC_FLUSH it survives this process at once and the machine
+        after the next flush; with SYNC_FLUSH it is on the device on return.
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
+        """
+        cdef Py_buffer view
+        cdef rs_outgoing message
+        cdef rs_append out
+        cdef uint8_t text[2048]
+        cdef QueueSlot slot
+        cdef TopicEntry entry
+        cdef RecordBuffer buffer
+        cdef int64_t size
+        cdef int status
+        if (not self.put_fast or properties is not None or delay_level != 0
+                or born_host is not None or not (keys is None or type(keys) is str)):
+            return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
+                                  born_timestamp, born_host)
+        found = self.core.topics.get(topic)
+        slot_found = None if found is None else (<TopicEntry>found).slots.get(queue_id)
+        if slot_found is None or not self.plain(tags) or not self.plain(keys):
+            return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
+                                  born_timestamp, born_host)
+        entry = <TopicEntry>found
+        slot = <QueueSlot>slot_found
+        size = build_properties(tags, keys, None, text, sizeof(text))
+        if size < 0:
+            return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
+                                  born_timestamp, born_host)
+        memcpy(&message, &self.template, sizeof(message))
+        message.properties = text
+        message.properties_size = <int32_t>size
+        message.topic = entry.data
+        message.topic_size = entry.size
+        message.queue_id = slot.queue_id
+        message.flag = flag
+        message.born_timestamp = (self.core.env.table.now_ms() if born_timestamp is None
+                                  else born_timestamp)
+        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+        buffer = None
+        try:
+            message.body = <const uint8_t *>view.buf
+            message.body_size = view.len
+            size = encoded_size(&message)
+            if view.len > 0x7FFFFFFF or size > self.core.max_message_size:
+                status = RS_TOO_LARGE
+            else:
+                buffer = self.core.buffers.pop() if self.core.buffers else RecordBuffer()
+                buffer.ensure(size)
+                if size < NOGIL_MIN_BYTES:
+                    encode_record(&message, buffer.data)
+                else:
+                    with nogil:
+                        encode_record(&message, buffer.data)
+                status = self.core.append(buffer.data, size, 1, slot, True, &out)
+        finally:
+            PyBuffer_Release(&view)
+            if buffer is not None:
+                self.core.buffers.append(buffer)
+        if status != RS_OK:
+            return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
+                                  message.born_timestamp, born_host)
+        return self.result_of(&out)
+
+    cdef bint plain(self, value) except -1:
+        cdef Py_ssize_t size
+        cdef const char *text
+        if value is None:
+            return True
+        if type(value) is not str:
+            return False
+        text = utf8_of(value, &size)
+        return plain_text(text, size)
+
+    cdef PutMessageResult result_of(self, rs_append *out):
+        cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
+        result.phy_offset = out.phy_offset
+        result.queue_offset = out.queue_offset
+        result.wrote_bytes = out.size
+        result.store_timestamp = out.store_timestamp
+        result.message_count = out.count
+        result.host_size = self.template.store_host_size
+        memcpy(result.host, self.template.store_host, sizeof(result.host))
+        return result
+
+    def _append_columns(self, list rows, queue_offsets, phy_offsets, born_host=None):
+        """Append prepared rows in the given order; the engine of put_many.
+
+        Parameters
+        ----------
+        rows : list of (topic, queue_id, body, properties_text: bytes)
+        queue_offsets, phy_offsets : int64[len(rows)], filled
+        born_host : "ip:port" or None
+
+        Returns
+        -------
+        (done, status, errno): how many are in the log, and why it stopped (RS_OK: all are)
+        """
+        cdef Py_ssize_t total = len(rows)
+        cdef Py_ssize_t first = 0
+        cdef Py_ssize_t count, done
+        cdef int64_t[::1] queue_view = queue_offsets
+        cdef int64_t[::1] phy_view = phy_offsets
+        cdef RecordBuffer buffer = self.core.buffers.pop() if self.core.buffers else RecordBuffer()
+        cdef rs_append out
+        cdef rs_outgoing template = self.template
+        cdef int status = RS_OK
+        cdef Chunk chunk = Chunk()
+        memset(&out, 0, sizeof(out))
+        if born_host is not None:
+            template.born_host_size = fill_outgoing_host(born_host, template.born_host)
+        try:
+            while first < total:
+                count = chunk.fill(self.core, &template, rows, first, buffer)
+                if count < 0:
+                    return first, RS_TOO_LARGE, 0
+                done = 0
+                with nogil:
+                    chunk.encode(buffer.data)
+                while done < count:
+                    with nogil:
+                        status = append_pending(self.core, buffer.data, chunk.pending, count, &done,
+                                                &queue_view[first], &phy_view[first], &out)
+                    if done:
+                        self.core.signal_appended()
+                    if status == RS_END_OF_FILE or status == RS_NEED_FILE:
+                        self._roll(chunk.pending[done].size)
+                    elif status != RS_OK:
+                        return first + done, status, -out.error
+                first += count
+        finally:
+            chunk.clear()
+            self.core.buffers.append(buffer)
+        return total, RS_OK, 0

@@ -1,0 +1,367 @@
+"""Scans of the commit log: the verdicts of recovery, and the search for what is still whole.
+
+The walks run without the GIL over a `FileWindow`, one buffer that pread fills again and again.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from pyrocketstore._env cimport EnvTable
+from pyrocketstore._record cimport check_record
+from pyrocketstore._rocketstore cimport (
+    RS_END,
+    RS_MESSAGE_MAGIC_CODE,
+    RS_MESSAGE_MIN_SIZE,
+    RS_OK,
+    RS_TORN,
+    RS_TRANSACTION_COMMIT_TYPE,
+    RS_TRANSACTION_MASK,
+    RS_TRANSACTION_NOT_TYPE,
+    rs_load_be32,
+    rs_record,
+    rs_status_name,
+)
+from pyrocketstore._text cimport java_text
+
+from pyrocketstore.errors import StoreIOError
+
+
+cdef class TopicQueueMap:
+    """(topic, queue id) → what is known of that queue; found and grown without the GIL."""
+    def __cinit__(self):
+        self.capacity = 64
+        self.entries = <map_entry *>calloc(self.capacity, sizeof(map_entry))
+        if self.entries == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        cdef int64_t i
+        if self.entries != NULL:
+            for i in range(self.capacity):
+                free(self.entries[i].topic)
+            free(self.entries)
+
+    cdef uint64_t hash_of(self, const uint8_t *topic, int32_t size,
+                          int32_t queue_id) noexcept nogil:
+        # FNV-1a; topics are short.
+        cdef uint64_t h = <uint64_t>0xCBF29CE484222325ULL ^ <uint32_t>queue_id
+        cdef int32_t i
+        for i in range(size):
+            h = (h ^ topic[i]) * <uint64_t>0x100000001B3ULL
+        h ^= h >> 29
+        return h | 1
+
+    cdef map_entry *slot(self, uint64_t h, const uint8_t *topic, int32_t size,
+                         int32_t queue_id) noexcept nogil:
+        cdef uint64_t at = h & <uint64_t>(self.capacity - 1)
+        cdef map_entry *entry
+        while True:
+            entry = &self.entries[at]
+            if entry.hash == 0:
+                return entry
+            if (entry.hash == h and entry.queue_id == queue_id and entry.topic_size == size
+                    and memcmp(entry.topic, topic, <size_t>size) == 0):
+                return entry
+            at = (at + 1) & <uint64_t>(self.capacity - 1)
+
+    cdef map_entry *find(self, const uint8_t *topic, int32_t size, int32_t queue_id) noexcept nogil:
+        cdef map_entry *entry = self.slot(self.hash_of(topic, size, queue_id), topic, size,
+                                          queue_id)
+        return NULL if entry.hash == 0 else entry
+
+    cdef map_entry *insert(self, const uint8_t *topic, int32_t size,
+                           int32_t queue_id) noexcept nogil:
+        # Finds or makes; NULL when there is no memory.
+        cdef uint64_t h = self.hash_of(topic, size, queue_id)
+        cdef map_entry *entry = self.slot(h, topic, size, queue_id)
+        if entry.hash != 0:
+            return entry
+        if self.count * 2 >= self.capacity:
+            if not self.grow():
+                return NULL
+            entry = self.slot(h, topic, size, queue_id)
+        entry.topic = <uint8_t *>malloc(<size_t>(size + 1))
+        if entry.topic == NULL:
+            return NULL
+        memcpy(entry.topic, topic, <size_t>size)
+        entry.hash = h
+        entry.topic_size = size
+        entry.queue_id = queue_id
+        self.count += 1
+        return entry
+
+    cdef bint grow(self) noexcept nogil:
+        cdef map_entry *old = self.entries
+        cdef int64_t old_capacity = self.capacity
+        cdef int64_t i
+        cdef map_entry *grown = <map_entry *>calloc(old_capacity * 4, sizeof(map_entry))
+        if grown == NULL:
+            return False
+        self.entries = grown
+        self.capacity = old_capacity * 4
+        for i in range(old_capacity):
+            if old[i].hash != 0:
+                self.slot(old[i].hash, old[i].topic, old[i].topic_size, old[i].queue_id)[0] = old[i]
+        free(old)
+        return True
+
+    cdef void note(self, const uint8_t *p, const rs_record *record) noexcept nogil:
+        # What a scan saw of a queue: first and last queue offset.
+        cdef map_entry *entry = self.insert(p + record.topic_position, record.topic_size,
+                                            record.queue_id)
+        if entry == NULL:
+            return
+        if entry.count == 0:
+            entry.first_queue_offset = record.queue_offset
+            entry.first_phy_offset = record.phy_offset
+        entry.next_queue_offset = record.queue_offset + 1
+        entry.count += 1
+
+    def seen(self):
+        """{(topic, queue_id): (first queue offset, its phy offset, next queue offset, count)}."""
+        cdef int64_t i
+        cdef dict result = {}
+        cdef map_entry *entry
+        for i in range(self.capacity):
+            entry = &self.entries[i]
+            if entry.hash != 0 and entry.count:
+                topic = java_text(entry.topic, entry.topic_size)
+                result[topic, entry.queue_id] = (entry.first_queue_offset, entry.first_phy_offset,
+                                                 entry.next_queue_offset, entry.count)
+        return result
+
+
+cdef class FileWindow:
+    """A piece of a file, read with pread into one buffer that is used again.
+
+    Damage of the device or a file that is cut while it is read is a StoreIOError, never a signal.
+    """
+    def __cinit__(self, EnvTable env, str path):
+        self.fd = -1
+        self.env = env
+        self.path = path
+        self.fd = env.open(path, 0)
+        self.capacity = WINDOW_BYTES
+        self.buffer = <uint8_t *>malloc(self.capacity)
+        if self.buffer == NULL:
+            raise MemoryError()
+
+    def close(self):
+        """Give the descriptor back."""
+        if self.fd >= 0:
+            self.env.close(self.fd)
+            self.fd = -1
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            self.env.table.close(self.fd)
+        free(self.buffer)
+
+    cdef int64_t fill(self, int64_t position, int64_t wanted) noexcept nogil:
+        # Makes the window start at `position` with up to `wanted` bytes; gives the count or -errno.
+        cdef uint8_t *grown
+        cdef int64_t kept = 0
+        cdef int64_t got
+        if wanted > self.capacity:
+            grown = <uint8_t *>realloc(self.buffer, <size_t>wanted)
+            if grown == NULL:
+                return -12
+            self.buffer = grown
+            self.capacity = wanted
+        if self.start <= position < self.start + self.size:
+            kept = self.start + self.size - position
+            if kept > wanted:
+                kept = wanted
+            memcpy_forward(self.buffer, self.buffer + (position - self.start), kept)
+        got = self.env.table.pread(self.fd, self.buffer + kept, wanted - kept, position + kept)
+        self.start = position
+        self.size = kept
+        if got < 0:
+            return got
+        self.size = kept + got
+        return self.size
+
+
+cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source, int64_t size) noexcept nogil:
+    cdef int64_t at = 0
+    cdef int64_t step = source - target
+    cdef int64_t piece
+    if step <= 0:
+        return
+    while at < size:          # the pieces never overlap: each is at most `step` long
+        piece = step if size - at > step else size - at
+        memcpy(target + at, source + at, <size_t>piece)
+        at += piece
+
+
+cdef struct scan_state:
+    int64_t position
+    int64_t count
+    int64_t last_store_timestamp
+    int64_t error
+    int32_t status
+
+
+cdef void scan_window(FileWindow window, int64_t file_from_offset, int64_t stop, bint check_crc,
+                      TopicQueueMap seen, scan_state *state) noexcept nogil:
+    # Goes from state.position to the first record that fails, a BLANK, or `stop`.
+    cdef rs_record record
+    cdef const uint8_t *p
+    cdef int64_t left, got, wanted
+    cdef int status
+    while state.position < stop:
+        left = window.start + window.size - state.position
+        if state.position < window.start or left <= 0:
+            left = 0
+        p = window.buffer + (state.position - window.start)
+        status = RS_TORN
+        if left > 0:
+            status = check_record(p, left, file_from_offset + state.position, check_crc, &record)
+        if status == RS_TORN and state.position + left < stop:
+            wanted = WINDOW_BYTES
+            if left >= 4 and rs_load_be32(p) > wanted:
+                wanted = rs_load_be32(p)
+            if wanted > stop - state.position:
+                wanted = stop - state.position
+            if wanted <= left:
+                state.status = RS_TORN
+                return
+            got = window.fill(state.position, wanted)
+            if got < 0:
+                state.error = got
+                return
+            if got < wanted:
+                stop = state.position + got      # the file is shorter than it should be
+            continue
+        if status != RS_OK:
+            state.status = status
+            return
+        if seen is not None and ((record.sys_flag & RS_TRANSACTION_MASK) == RS_TRANSACTION_NOT_TYPE
+                                 or (record.sys_flag & RS_TRANSACTION_MASK)
+                                 == RS_TRANSACTION_COMMIT_TYPE):
+            seen.note(p, &record)
+        state.last_store_timestamp = record.store_timestamp
+        state.count += 1
+        state.position += record.total_size
+    state.status = RS_END
+
+
+def scan_file(EnvTable env, str path, int64_t file_from_offset, int64_t position, int64_t stop,
+              bint check_crc, TopicQueueMap seen=None):
+    """Check the records of one commit log file from `position` up to `stop`.
+
+    Parameters
+    ----------
+    position, stop : int, bytes into the file
+    check_crc : bool, compare each body with its CRC
+    seen : TopicQueueMap or None, told of each record that belongs into a queue
+
+    Returns
+    -------
+    (status, position, count, last_store_timestamp): the verdict that ended the scan (an rs_status),
+    where, how many records passed, and the store time of the last (ms)
+
+    Raises
+    ------
+    StoreIOError with path and position
+
+    Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #checkMessageAndReturnSize.
+    """
+    cdef FileWindow window = FileWindow(env, path)
+    cdef scan_state state
+    memset(&state, 0, sizeof(state))
+    state.position = position
+    with nogil:
+        scan_window(window, file_from_offset, stop, check_crc, seen, &state)
+    window.close()
+    if state.error < 0:
+        raise StoreIOError(<int>-state.error, "pread", path, state.position)
+    return state.status, state.position, state.count, state.last_store_timestamp
+
+
+def scan_bytes(const uint8_t[::1] data not None, int64_t phy_offset, bint check_crc):
+    """Check records in memory; as `scan_file`, for a mapped range. No copy, no GIL."""
+    cdef rs_record record
+    cdef int64_t at = 0
+    cdef int64_t count = 0
+    cdef int64_t size = data.shape[0]
+    cdef const uint8_t *p = NULL
+    cdef int status = RS_END
+    if size:
+        p = &data[0]
+    with nogil:
+        while at < size:
+            status = check_record(p + at, size - at, phy_offset + at, check_crc, &record)
+            if status != RS_OK:
+                break
+            count += 1
+            at += record.total_size
+            status = RS_END
+    return status, at, count
+
+
+def status_name(int status):
+    """The English name of a verdict."""
+    return rs_status_name(status).decode("ascii")
+
+
+cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t position,
+                         int64_t stop, int64_t *error) noexcept nogil:
+    # The first place at or after `position` where a whole record with its own offset and CRC lies.
+    cdef rs_record record
+    cdef const uint8_t *p
+    cdef const uint8_t *hit
+    cdef int64_t got, at
+    cdef int64_t wanted
+    while position < stop:
+        wanted = WINDOW_BYTES if stop - position > WINDOW_BYTES else stop - position
+        got = window.fill(position, wanted)
+        if got < 0:
+            error[0] = got
+            return -1
+        if got < RS_MESSAGE_MIN_SIZE:
+            return -1
+        at = 4
+        while at + 4 <= got:
+            p = window.buffer
+            hit = <const uint8_t *>memchr(p + at, 0xDA, <size_t>(got - at - 3))
+            if hit == NULL:
+                break
+            at = hit - p
+            if rs_load_be32(hit) == RS_MESSAGE_MAGIC_CODE:
+                wanted = rs_load_be32(hit - 4)
+                if (RS_MESSAGE_MIN_SIZE <= wanted <= stop - (position + at - 4)
+                        and at - 4 + wanted > got):
+                    # The record goes on behind the window: look at it whole, then come back.
+                    position += at - 4
+                    got = window.fill(position, wanted)
+                    if got < 0:
+                        error[0] = got
+                        return -1
+                    at = 4
+                    p = window.buffer
+                if check_record(p + at - 4, got - (at - 4), file_from_offset + position + at - 4,
+                                True, &record) == RS_OK:
+                    return position + at - 4
+            at += 1
+        position += got - 7 if got > 7 else got
+        if got < WINDOW_BYTES and position + 7 >= stop:
+            return -1
+    return -1
+
+
+def find_valid_record(EnvTable env, str path, int64_t file_from_offset, int64_t position,
+                      int64_t stop):
+    """Where, at or behind `position`, a whole record lies that belongs there; -1 if none does.
+
+    Magic, lengths, stored physicalOffset and CRC must all be right. Raises StoreIOError.
+    """
+    cdef FileWindow window = FileWindow(env, path)
+    cdef int64_t error = 0
+    cdef int64_t found
+    with nogil:
+        found = find_record(window, file_from_offset, position, stop, &error)
+    window.close()
+    if error < 0:
+        raise StoreIOError(<int>-error, "pread", path, position)
+    return found

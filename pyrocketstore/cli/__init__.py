@@ -1,0 +1,1 @@
+"""The `pyrocketstore` command: look into a store directory without changing it."""

@@ -1,0 +1,120 @@
+"""The command group: what all commands have in common."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+import pyrocketstore
+from pyrocketstore.cli.output import Output
+from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.errors import StoreError
+
+
+class StoreGroup(click.Group):
+    """Turns what can go wrong with a store into one line and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a StoreError or OSError becomes a ClickException."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click ends quietly: the reader of our output has seen enough
+        except (StoreError, OSError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise click.ClickException(text) from error
+
+
+class TimeMs(click.ParamType):
+    """A time as Unix ms or as ISO 8601; without an offset it is local time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Milliseconds since 1970."""
+        if isinstance(value, int):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            pass
+        try:
+            moment = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither Unix ms nor ISO 8601", param, ctx)
+        return round(moment.timestamp() * 1000)
+
+
+class Target:
+    """The store that a command was pointed at, and how to print."""
+
+    def __init__(self, path: str, config_path: str | None, output: Output) -> None:
+        self.path = path
+        self.config_path = config_path
+        self.output = output
+
+    def config(self) -> MessageStoreConfig | None:
+        """The settings of `--config`, their warnings printed; None without the option."""
+        if self.config_path is None:
+            return None
+        config, found = MessageStoreConfig.from_broker_conf(self.config_path, root=self.path)
+        for text in found:
+            self.output.warn(text)
+        return config
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """The store, read-only; warnings of its opening go to standard error."""
+        config = self.config()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = self._show_warning
+            with pyrocketstore.open(self.path, config=config, read_only=True) as store:
+                yield store
+
+    def _show_warning(self, message: Warning | str, *_: object, **__: object) -> None:
+        self.output.warn(str(message))
+
+
+def store_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds STORE, `--config` and `--json`; the function gets a Target first."""
+
+    @click.argument("store", type=click.Path(exists=True, file_okay=False))
+    @click.option(
+        "--config",
+        "config_path",
+        type=click.Path(exists=True, dir_okay=False),
+        help="The broker.conf that the store was written with.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+    @functools.wraps(function)
+    def command(store: str, config_path: str | None, as_json: bool, **rest: Any) -> Any:
+        target = Target(str(Path(store)), config_path, Output(as_json=as_json))
+        return function(target, **rest)
+
+    return command
+
+
+@click.group(cls=StoreGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(pyrocketstore.__version__, prog_name="pyrocketstore")
+def app() -> None:
+    """Look into a store directory of Apache RocketMQ 4.9.3 or of pyrocketstore.
+
+    Stores are opened read-only: nothing in the directory is created, locked or changed.
+    """
+
+
+def run() -> int:
+    """Run the command line of this process; never returns but by SystemExit."""
+    from pyrocketstore.cli import commands
+
+    assert commands  # importing it has registered the commands
+    app.main(prog_name="pyrocketstore")
+    return 0

@@ -1,0 +1,126 @@
+"""The commands: dump, info, cat, query, get, verify."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import Any
+
+import click
+
+from pyrocketstore.cli.app import Target, TimeMs, app, store_command
+from pyrocketstore.cli.inspect import (
+    FILE_COLUMNS,
+    QUEUE_COLUMNS,
+    file_rows,
+    queue_rows,
+    store_facts,
+)
+from pyrocketstore.dump import dump_lines
+
+
+@app.command()
+@store_command
+@click.option(
+    "--queries",
+    "queries_path",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Key queries, one a line: topic, key, max_num, begin ms, end ms, tab-separated.",
+)
+def dump(target: Target, queries_path: str | None) -> None:
+    """Print everything a store answers, as 4.9.3 does, in JSON lines.
+
+    The same store gives the same lines: made for comparing two stores, or two versions.
+    """
+    target.output.lines(dump_lines(target.path, target.config(), queries_path))
+
+
+@app.command()
+@store_command
+@click.option("--files", is_flag=True, help="List the files too.")
+def info(target: Target, files: bool) -> None:
+    """Topics, queues, offsets, sizes, and whether the store was stopped cleanly."""
+    output = target.output
+    with target.open() as store:
+        output.facts("store", store_facts(target.path, store))
+        output.table("queue", QUEUE_COLUMNS, queue_rows(store))
+    if files:
+        output.table("file", FILE_COLUMNS, file_rows(target.path))
+
+
+@app.command()
+@store_command
+@click.argument("topic")
+@click.option("--queue", "queue_id", type=int, help="One queue; all of them if left out.")
+@click.option("--start", type=int, help="Queue offset to start at (needs --queue).")
+@click.option("--count", type=click.IntRange(min=0), help="At most so many messages.")
+@click.option("--tags", default="*", show_default=True, help='For example "TagA || TagB".')
+def cat(
+    target: Target,
+    topic: str,
+    queue_id: int | None,
+    start: int | None,
+    count: int | None,
+    tags: str,
+) -> None:
+    """Print the messages of TOPIC; without --queue in the order of their store time."""
+    if start is not None and queue_id is None:
+        raise click.UsageError("--start needs --queue: an offset belongs to one queue")
+    with target.open() as store:
+        messages = store.read(topic, queue_id, start=start, tags=tags)
+        target.output.messages(islice(messages, count))
+
+
+@app.command()
+@store_command
+@click.argument("topic")
+@click.argument("key")
+@click.option("--begin", type=TimeMs(), default=0, help="Earliest store time.")
+@click.option("--end", type=TimeMs(), help="Latest store time.")
+@click.option("--max", "max_num", type=click.IntRange(min=1), default=32, show_default=True)
+def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
+    """Print the newest messages of TOPIC that have KEY."""
+    with target.open() as store:
+        messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
+        if target.output.messages(messages) == 0:
+            sys.exit(1)
+
+
+@app.command()
+@store_command
+@click.argument("which", metavar="PHY_OFFSET|MSG_ID")
+@click.option("--raw", is_flag=True, help="Print the body alone, byte by byte.")
+def get(target: Target, which: str, raw: bool) -> None:
+    """Print one message with all its fields."""
+    with target.open() as store:
+        message = store.get(_phy_offset_or_msg_id(which))
+        if message is None:
+            raise click.ClickException(f"there is no message at {which}")
+        if raw:
+            sys.stdout.buffer.write(message.body)
+        else:
+            target.output.message(message)
+
+
+def _phy_offset_or_msg_id(text: str) -> int | str:
+    """A message id is 16 bytes (IPv4) or 28 bytes (IPv6) in hexadecimal."""
+    if len(text) in {32, 56}:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is neither an offset nor a message id") from None
+
+
+@app.command()
+@store_command
+def verify(target: Target) -> None:
+    """Check log, queues and index against each other; exit code 1 if there is damage."""
+    output = target.output
+    with target.open() as store:
+        if output.is_rich:
+            with output.console.status("checking"):
+                report: Any = store.verify()
+        else:
+            report = store.verify()
+    output.facts("verify", report)

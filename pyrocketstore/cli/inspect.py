@@ -1,0 +1,90 @@
+"""What `info` shows of a store: facts of the directory and of its queues."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from pyrocketstore.env import Env
+
+QUEUE_COLUMNS = (
+    "topic",
+    "queue id",
+    "min offset",
+    "max offset",
+    "count",
+    "first store time",
+    "last store time",
+)
+FILE_COLUMNS = ("path", "size", "modified time")
+
+_CHECKPOINT = struct.Struct(">qqq")
+_CHECKPOINT_NAMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
+
+
+def checkpoint_facts(root: str) -> dict[str, int | None]:
+    """The three times of `checkpoint` in Unix ms, None where the file is missing or short."""
+    env = Env()
+    path = f"{root}/checkpoint"
+    data = env.read_file(path) if env.exists(path) else b""
+    if len(data) < _CHECKPOINT.size:
+        return dict.fromkeys(_CHECKPOINT_NAMES)
+    return dict(zip(_CHECKPOINT_NAMES, _CHECKPOINT.unpack_from(data), strict=True))
+
+
+def store_facts(root: str, commit_log_path: str, store: Any) -> dict[str, Any]:
+    """The store as a whole."""
+    env = Env()
+    files = list(file_rows(root, commit_log_path))
+    log = [row for row in files if row[0].startswith(commit_log_path + "/")]
+    topics = list(store.topics())
+    return {
+        "path": root,
+        "stopped_cleanly": not env.exists(f"{root}/abort"),
+        "min_phy_offset": store.min_phy_offset,
+        "max_phy_offset": store.max_phy_offset,
+        "topic_count": len(topics),
+        "queue_count": sum(len(store.queues(topic)) for topic in topics),
+        "commit_log_file_count": len(log),
+        "file_count": len(files),
+        "bytes_of_all_files": sum(row[1] for row in files),
+        **checkpoint_facts(root),
+    }
+
+
+def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:
+    """One row a queue, by topic and queue id."""
+    for topic in sorted(store.topics()):
+        for queue_id in sorted(store.queues(topic)):
+            first = store.min_offset(topic, queue_id)
+            end = store.max_offset(topic, queue_id)
+            times = [_store_time(store, topic, queue_id, at) for at in (first, end - 1)]
+            yield (topic, queue_id, first, end, end - first, *(times if end > first else (0, 0)))
+
+
+def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int:
+    """Store time of a message in Unix ms, 0 if there is none."""
+    if queue_offset < store.min_offset(topic, queue_id):
+        return 0
+    found = store.read(topic, queue_id, start=queue_offset, stop=queue_offset + 1)
+    return next((message.store_timestamp for message in found), 0)
+
+
+def file_rows(root: str, commit_log_path: str) -> Iterator[tuple[str, int, int]]:
+    """(path, bytes, mtime in Unix ms) of every file, by path."""
+    env = Env()
+    places = [root]
+    if not f"{commit_log_path}/".startswith(f"{root}/"):
+        places.append(commit_log_path)
+    for place in places:
+        yield from _walk(env, place)
+
+
+def _walk(env: Env, directory: str) -> Iterator[tuple[str, int, int]]:
+    for name in env.listdir(directory):
+        path = f"{directory}/{name}"
+        if env.is_dir(path):
+            yield from _walk(env, path)
+        else:
+            yield path, env.size(path), env.mtime_ms(path)

@@ -1,0 +1,220 @@
+"""How results are printed: rich on a terminal, tab-separated in a pipe, JSON lines on demand."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: Characters of a body that a line shows.
+PREVIEW_COUNT = 60
+
+#: Fields of a message in the order in which `--json` prints them, the body apart.
+MESSAGE_FIELDS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "phy_offset",
+    "size",
+    "msg_id",
+    "tags",
+    "keys",
+    "flag",
+    "sys_flag",
+    "body_crc",
+    "born_timestamp",
+    "store_timestamp",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "properties",
+)
+
+_LINE_COLUMNS = ("store time", "queue", "offset", "phy offset", "size", "tags", "keys", "body")
+
+
+def one_line(text: str) -> str:
+    """Text with every character that could move a terminal's cursor escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def time_text(time_ms: int) -> str:
+    """Unix ms as ISO 8601 in UTC, as a number where no calendar has it."""
+    if time_ms <= 0:
+        return "-"
+    try:
+        moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+def body_preview(body: bytes, count: int = PREVIEW_COUNT) -> str:
+    """The first characters of a body, printable and on one line."""
+    text = one_line(body[: 4 * count].decode("utf-8", "backslashreplace"))
+    return text if len(text) <= count and len(body) <= 4 * count else text[: count - 1] + "…"
+
+
+def message_object(message: Any) -> dict[str, Any]:
+    """A message for `--json`; a body that is no UTF-8 stands in `body_base64`."""
+    row: dict[str, Any] = {name: getattr(message, name) for name in MESSAGE_FIELDS}
+    row["properties"] = dict(row["properties"] or {})
+    if isinstance(row["keys"], tuple):
+        row["keys"] = list(row["keys"])
+    try:
+        row["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        row["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return row
+
+
+def _keys_text(keys: Any) -> str:
+    if not keys:
+        return ""
+    return keys if isinstance(keys, str) else " ".join(keys)
+
+
+def message_cells(message: Any) -> list[str]:
+    """A message as the cells of one line."""
+    return [
+        time_text(message.store_timestamp),
+        str(message.queue_id),
+        str(message.queue_offset),
+        str(message.phy_offset),
+        str(message.size),
+        one_line(message.tags or ""),
+        one_line(_keys_text(message.keys)),
+        body_preview(message.body),
+    ]
+
+
+class Output:
+    """Where a command prints.
+
+    Parameters
+    ----------
+    as_json : JSON lines, whatever standard output is
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self.errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self.is_rich = self.console.is_terminal and not as_json
+
+    def json_line(self, row: Mapping[str, Any]) -> None:
+        """One object on one line."""
+        sys.stdout.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+    def lines(self, lines: Iterable[str]) -> int:
+        """Print lines as they are; their count."""
+        count = 0
+        for line in lines:
+            sys.stdout.write(line + "\n")
+            count += 1
+        return count
+
+    def warn(self, text: str) -> None:
+        """One line on standard error."""
+        self.errors.print(Text(f"warning: {one_line(text)}", style="yellow"))
+
+    def table(
+        self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
+    ) -> None:
+        """Rows under names: a table, tab-separated lines, or `{kind: {...}}` a line."""
+        if self.as_json:
+            for row in rows:
+                names = (column.replace(" ", "_") for column in columns)
+                self.json_line({kind: dict(zip(names, row, strict=True))})
+            return
+        if not self.is_rich:
+            self.lines(["\t".join(columns)])
+            self.lines(
+                "\t".join(_cell(name, v) for name, v in zip(columns, row, strict=True))
+                for row in rows
+            )
+            return
+        table = Table(title=title or None, title_justify="left")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            cells = (_cell(name, value) for name, value in zip(columns, row, strict=True))
+            table.add_row(*(Text(cell) for cell in cells))
+        self.console.print(table)
+
+    def facts(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """Names and values, one a line."""
+        if self.as_json:
+            self.json_line({kind: dict(facts)})
+            return
+        for name, value in facts.items():
+            label = name.replace("_", " ")
+            text = _cell(name, value)
+            if self.is_rich:
+                self.console.print(Text.assemble((f"{label:<20} ", "bold"), text))
+            else:
+                self.lines([f"{label}\t{text}"])
+
+    def messages(self, messages: Iterable[Any]) -> int:
+        """Messages as they come, one a line; their count."""
+        count = 0
+        if not self.as_json and not self.is_rich:
+            self.lines(["\t".join(_LINE_COLUMNS)])
+        for message in messages:
+            count += 1
+            if self.as_json:
+                self.json_line(message_object(message))
+                continue
+            cells = message_cells(message)
+            if self.is_rich:
+                self.console.print(_styled(cells))
+            else:
+                self.lines(["\t".join(cells)])
+        return count
+
+    def message(self, message: Any) -> None:
+        """One message with all its fields."""
+        row = message_object(message)
+        if self.as_json:
+            self.json_line(row)
+            return
+        row.pop("body", None)
+        row.pop("body_base64", None)
+        properties = row.pop("properties")
+        row["keys"] = _keys_text(row["keys"])
+        self.facts("message", row)
+        for name in sorted(properties):
+            self.facts("property", {f"property {one_line(name)}": properties[name]})
+        self.facts("body", {"body": body_preview(message.body, 10 * PREVIEW_COUNT)})
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and (name.endswith(("timestamp", "time"))):
+        return time_text(value)
+    return one_line(str(value))
+
+
+def _styled(cells: Sequence[str]) -> Text:
+    time, queue_id, queue_offset, phy_offset, size, tags, keys, body = cells
+    return Text.assemble(
+        (time, "dim"),
+        (f"  {queue_id}/{queue_offset}", "bold"),
+        (f"  @{phy_offset} {size} B", "dim"),
+        (f"  {tags}", "cyan") if tags else "",
+        (f"  {keys}", "green") if keys else "",
+        f"  {body}",
+    )

@@ -1,0 +1,450 @@
+"""CommitLog: where every message lies, in the order it was put."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from pyrocketstore import _message
+from pyrocketstore._commit_log import CommitLogCore, PutMessageResult, QueueSlot, make_result
+from pyrocketstore._env import Event
+from pyrocketstore._mapped_file import SelectMappedBufferResult
+from pyrocketstore._message import MessageExt
+from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
+from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
+from pyrocketstore.message import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    MessageRefused,
+)
+from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
+
+if TYPE_CHECKING:
+    from pyrocketstore.env import Env
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+LMQ_PREFIX = "%LMQ%"
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED_TYPE = 0x4
+TRANSACTION_COMMIT_TYPE = 0x8
+TRANSACTION_ROLLBACK_TYPE = 0xC
+END_FILE_MIN_BLANK_LENGTH = 8
+
+#: The statuses of the compiled append; the same numbers as rs_status.
+RS_OK, RS_END_OF_FILE, RS_NEED_FILE, RS_RETRY, RS_IO_ERROR = 0, 20, 21, 25, 26
+
+#: Bytes that are allocated ahead of the writer, and of those whose pages are touched ahead.
+CONFIRM_STEP = 64 << 20
+POPULATE_ASYNC = 32 << 20
+#: Small under SYNC_FLUSH: fdatasync writes the touched pages too.
+POPULATE_SYNC = 256 << 10
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class DiskFlush(Protocol):
+    """What the commit log asks of the flush services after an append."""
+
+    def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
+        """Wait for, or only ask for, the flush of everything before `end_offset`."""
+        ...
+
+
+def parse_delay_level(text: str) -> dict[int, int]:
+    """Level, from 1, to its delay in ms.
+
+    Raises
+    ------
+    StoreFormatError
+        An entry that is not a number and one of s, m, h, d.
+
+    Source: RocketMQ 4.9.3 ScheduleMessageService#parseDelayLevel.
+    """
+    levels: dict[int, int] = {}
+    for level, entry in enumerate(text.split(" "), 1):
+        try:
+            levels[level] = int(entry[:-1]) * _UNITS_MS[entry[-1:]]
+        except (ValueError, KeyError):
+            raise StoreFormatError(f"messageDelayLevel: cannot read {entry!r}") from None
+    return levels
+
+
+def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
+    """The message in a view, None when there is none."""
+    try:
+        return _message.decode(view.byte_buffer)
+    except StoreCorruptionError:
+        return None
+
+
+class CommitLog:
+    """The log of all messages: appends under one put lock, reads by physical offset.
+
+    Parameters
+    ----------
+    env : Env
+    config : MessageStoreConfig
+    read_only : bool, reads through pread and refuses to append
+    appended : Event, signalled when the dispatcher sleeps and something was appended
+    on_new_queue : callable(topic, queue_id), before the first put to a queue
+
+    Threads: puts and reads from any thread.
+    Source: RocketMQ 4.9.3 CommitLog.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: MessageStoreConfig,
+        appended: Event,
+        *,
+        read_only: bool = False,
+        allocate_service: AllocateMappedFileService | None = None,
+        on_new_queue: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.env = env
+        self.config = config
+        self.read_only = read_only
+        self.file_size = config.mapped_file_size_commit_log
+        sync = config.flush_disk_type.name == "SYNC_FLUSH"
+        self.mapped_file_queue = MappedFileQueue(
+            env,
+            config.commit_log_path,
+            self.file_size,
+            read_only=read_only,
+            allocate_service=allocate_service,
+            confirm_step=min(CONFIRM_STEP, self.file_size),
+            populate=POPULATE_SYNC if sync else POPULATE_ASYNC,
+        )
+        self.core = CommitLogCore(env, config.max_message_size, appended, on_new_queue)
+        if allocate_service is not None and not sync:
+            self.core.watch_ahead(allocate_service.ahead_event, POPULATE_ASYNC)
+        self.allocate_service = allocate_service
+        self.delay_levels = parse_delay_level(config.message_delay_level)
+        self.max_delay_level = max(self.delay_levels, default=0)
+        self.disk_flush: DiskFlush | None = None
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self._roll_lock = threading.Lock()
+        self._multi_lock = threading.Lock()
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files. Raises StoreCorruptionError naming a file of the wrong size."""
+        self.mapped_file_queue.load()
+
+    def open_end(self, log_end: int) -> None:
+        """Install what recovery found: the log ends at `log_end`."""
+        self.mapped_file_queue.flushed_where = log_end
+        self.mapped_file_queue.committed_where = log_end
+        self.core.set_end_offset(log_end if self.mapped_file_queue.mapped_files else 0)
+        if self.read_only:
+            return
+        last = self.mapped_file_queue.get_last_mapped_file()
+        if last is not None and not last.is_full():
+            self.core.attach(last)
+
+    def close(self) -> None:
+        """Let the file that is written to go."""
+        self.core.attach(None)
+
+    # ---- offsets ------------------------------------------------------------------------------
+
+    def get_min_offset(self) -> int:
+        """First physical offset, -1 for an empty log.
+
+        Source: RocketMQ 4.9.3 CommitLog#getMinOffset.
+        """
+        files = self.mapped_file_queue.mapped_files
+        if not files:
+            return -1
+        first = files[0]
+        if first.is_available():
+            return int(first.file_from_offset)
+        return self.roll_next_file(first.file_from_offset)
+
+    def get_max_offset(self) -> int:
+        """Physical offset behind the last record."""
+        return int(self.core.end)
+
+    def roll_next_file(self, phy_offset: int) -> int:
+        """First offset of the file after the one that holds `phy_offset`."""
+        return phy_offset + self.file_size - phy_offset % self.file_size
+
+    # ---- reads --------------------------------------------------------------------------------
+
+    def get_message(
+        self, phy_offset: int, size: int, first_for_zero: bool = False
+    ) -> SelectMappedBufferResult | None:
+        """A view of `size` bytes at `phy_offset`, or None when they are not readable.
+
+        `first_for_zero` is 4.9.3's way with offset 0 whose file is gone: the first file that is
+        left stands in. Only the pull of DefaultMessageStore asks for that.
+        Source: RocketMQ 4.9.3 CommitLog#getMessage.
+        """
+        if size <= 0 or phy_offset < 0 or phy_offset + size > self.get_max_offset():
+            return None
+        fall_back = first_for_zero and phy_offset == 0
+        file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, fall_back)
+        if file is None:
+            return None
+        return file.select_mapped_buffer(phy_offset % self.file_size, size)
+
+    def get_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
+        """What the file that holds `phy_offset` has from there on; None at the end.
+
+        Source: RocketMQ 4.9.3 CommitLog#getData.
+        """
+        if not 0 <= phy_offset < self.get_max_offset():
+            return None
+        file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, phy_offset == 0)
+        if file is None:
+            return None
+        return file.select_mapped_buffer(phy_offset % self.file_size)
+
+    def record_size(self, phy_offset: int) -> int:
+        """The length that the record at `phy_offset` names, 0 when there is none."""
+        view = self.get_message(phy_offset, 4)
+        if view is None:
+            return 0
+        with view:
+            return int.from_bytes(view.byte_buffer, "big", signed=True)
+
+    def look_message(self, phy_offset: int, size: int = 0) -> MessageExt | None:
+        """The message at `phy_offset`, None when nothing there is one.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#lookMessageByOffset.
+        """
+        view = self.get_message(phy_offset, size or self.record_size(phy_offset))
+        if view is None:
+            return None
+        with view:
+            return try_decode(view)
+
+    def pickup_store_timestamp(self, phy_offset: int, size: int) -> int:
+        """Store time (ms) of the record at `phy_offset`, -1 when it is not readable.
+
+        Source: RocketMQ 4.9.3 CommitLog#pickupStoreTimestamp.
+        """
+        if phy_offset < self.get_min_offset():
+            return -1
+        view = self.get_message(phy_offset, size)
+        if view is None:
+            return -1
+        with view:
+            head = view.byte_buffer
+            at = 68 if size >= 40 and head[39] & 0x10 else 56
+            if size < at + 8:
+                return -1
+            return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append one message; the outcome is a status.
+
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
+        Differs: a record that fits into no file, a topic of more than 127 bytes and a DELAY that is
+        no number are MESSAGE_ILLEGAL.
+        """
+        kind = message.sys_flag & TRANSACTION_MASK
+        queued = kind in (0, TRANSACTION_COMMIT_TYPE)
+        if queued:
+            try:
+                self._delay(message)
+            except MessageRefused as refused:
+                return make_result(PutMessageStatus[refused.status], error=refused)
+        multi = self.config.enable_multi_dispatch and (
+            message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or ""
+        ).strip()
+        if multi:
+            return self._put_multi(message, multi, queued)
+        try:
+            record = self._encode(message)
+        except MessageRefused as refused:
+            return make_result(PutMessageStatus[refused.status], error=refused)
+        return self.append(record, 1, message.topic, message.queue_id, queued, message.store_host)
+
+    def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
+        """Append a batch: one queue, one file, all or nothing.
+
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
+        Differs: what is too large or damaged is MESSAGE_ILLEGAL instead of an exception.
+        """
+        try:
+            if batch.sys_flag & TRANSACTION_MASK or batch.delay_time_level > 0:
+                return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+            records, count = _message.encode_batch(
+                batch, max_message_size=self.config.max_message_size
+            )
+        except MessageRefused as refused:
+            return make_result(PutMessageStatus[refused.status], error=refused)
+        return self.append(
+            records, count, batch.topic, batch.queue_id, True, batch.store_host, batch=True
+        )
+
+    def _encode(self, message: MessageExtBrokerInner) -> bytes:
+        return _message.encode_message(message, max_message_size=self.config.max_message_size)
+
+    def _delay(self, message: MessageExtBrokerInner) -> None:
+        """Turn a delayed message into one of SCHEDULE_TOPIC_XXXX (spec of 4.9.3's put, step 2)."""
+        level = message.delay_time_level
+        if level <= 0:
+            return
+        if level > self.max_delay_level:
+            level = self.max_delay_level
+            message.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+        message.properties[PROPERTY_REAL_TOPIC] = message.topic
+        message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        message.properties_string = _message.properties_to_string(message.properties)
+        message.topic = SCHEDULE_TOPIC
+        message.queue_id = level - 1
+
+    def _put_multi(
+        self, message: MessageExtBrokerInner, names: str, queued: bool
+    ) -> PutMessageResult:
+        """Append a message that is dispatched to further queues as well.
+
+        The offsets in INNER_MULTI_QUEUE_OFFSET are read first and checked again under the put lock;
+        should one have moved, the record is encoded anew.
+
+        Source: RocketMQ 4.9.3 MultiDispatch#wrapMultiDispatch.
+        """
+        queues = names.split(",")
+        while queues and not queues[-1]:
+            queues.pop()
+        slots: list[QueueSlot] = []
+        for name in queues:
+            lmq = self.config.enable_lmq and name.startswith(LMQ_PREFIX)
+            slots.append(self.core.slot(name, 0 if lmq else message.queue_id))
+        with self._multi_lock:
+            while True:
+                expected = [(slot, slot.offset) for slot in slots]
+                offsets = ",".join(str(value) for _, value in expected)
+                message.properties[PROPERTY_INNER_MULTI_QUEUE_OFFSET] = offsets
+                stored = dict(message.properties)
+                stored.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
+                message.properties_string = _message.properties_to_string(stored)
+                try:
+                    record = self._encode(message)
+                except MessageRefused as refused:
+                    return make_result(
+                        PutMessageStatus.UNKNOWN_ERROR,
+                        AppendMessageStatus.UNKNOWN_ERROR,
+                        error=refused,
+                    )
+                result = self.append(
+                    record,
+                    1,
+                    message.topic,
+                    message.queue_id,
+                    queued,
+                    message.store_host,
+                    expected=expected,
+                )
+                if result is not None:
+                    return result
+
+    def append(
+        self,
+        records: bytes,
+        count: int,
+        topic: str,
+        queue_id: int,
+        queued: bool,
+        store_host: object,
+        *,
+        batch: bool = False,
+        expected: list[tuple[QueueSlot, int]] | None = None,
+    ) -> PutMessageResult | None:
+        """Append encoded records, rolling to the next file when they do not fit.
+
+        With `expected`, None says that one of its slots has moved on and nothing was written.
+        """
+        if len(records) + END_FILE_MIN_BLANK_LENGTH > self.file_size:
+            reason = StoreFormatError(
+                f"{len(records)} bytes do not fit into a commit log file of {self.file_size}"
+            )
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=reason)
+        slot = self.core.slot(topic, queue_id)
+        rolled = 0
+        while True:
+            status, phy_offset, queue_offset, store_timestamp, errno = self.core.append_encoded(
+                records, count, slot, queued, expected
+            )
+            if status == RS_OK:
+                break
+            if status == RS_RETRY:
+                return None
+            if status == RS_IO_ERROR:
+                error = StoreIOError(errno, "fallocate", self._last_path())
+                return make_result(
+                    PutMessageStatus.UNKNOWN_ERROR, AppendMessageStatus.UNKNOWN_ERROR, error=error
+                )
+            try:
+                self.roll(len(records))
+            except StoreIOError as error:
+                ended = rolled > 0 or status == RS_END_OF_FILE
+                return make_result(
+                    PutMessageStatus.CREATE_MAPEDFILE_FAILED,
+                    AppendMessageStatus.END_OF_FILE if ended else -1,
+                    error=error,
+                )
+            rolled += 1
+        positions = _record_positions(records, phy_offset) if batch else None
+        return make_result(
+            PutMessageStatus.PUT_OK,
+            AppendMessageStatus.PUT_OK,
+            phy_offset,
+            queue_offset,
+            len(records),
+            store_timestamp,
+            count,
+            positions,
+            store_host,
+        )
+
+    def roll(self, size: int) -> None:
+        """End the current file if `size` bytes do not fit, and go on in the next one.
+
+        Raises StoreIOError when the next file cannot be made.
+        """
+        with self._roll_lock:
+            if self.core.fits(size):
+                return
+            self.core.seal(size)
+            file = self.mapped_file_queue.get_last_mapped_file(0)
+            if file is None:
+                error = None if self.allocate_service is None else self.allocate_service.last_error
+                if isinstance(error, StoreIOError):
+                    raise error
+                raise StoreIOError(110, "create", self.config.commit_log_path)
+            self.core.attach(file)
+
+    def _last_path(self) -> str:
+        last = self.mapped_file_queue.get_last_mapped_file()
+        return self.config.commit_log_path if last is None else last.path
+
+    def destroy(self) -> None:
+        """Delete every file of the log."""
+        self.core.attach(None)
+        self.mapped_file_queue.destroy()
+        self.core.set_end_offset(0)
+
+
+def _record_positions(records: bytes, phy_offset: int) -> list[int]:
+    """Physical offset of each of several encoded records."""
+    positions = []
+    at = 0
+    while at < len(records):
+        positions.append(phy_offset + at)
+        at += int.from_bytes(records[at : at + 4], "big")
+    return positions

@@ -1,0 +1,198 @@
+"""What a store answers, one JSON object a line: the form in which stores are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyrocketstore._message import MessageExt
+from pyrocketstore._text import java_host
+from pyrocketstore.commit_log import try_decode
+from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.results import GetMessageStatus
+
+PULL_COUNT = 32
+
+
+def _line(kind: str, fields: dict[str, Any]) -> str:
+    return json.dumps({kind: fields}, separators=(",", ":"), ensure_ascii=True)
+
+
+def dump_lines(
+    path: str | Path,
+    config: MessageStoreConfig | str | Path | None = None,
+    queries: str | Path | None = None,
+) -> Iterator[str]:
+    """Every answer of a store as JSON lines, read-only, as 4.9.3 gives them after load().
+
+    Parameters
+    ----------
+    path : the store's root directory
+    config : MessageStoreConfig, or the path of a broker.conf
+    queries : path of key queries (topic, key, max_num, begin ms, end ms; tab separated), or None
+
+    Raises
+    ------
+    StoreCorruptionError, StoreIOError, StoreFormatError
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#load and its read methods.
+    """
+    if config is None:
+        settings = MessageStoreConfig().at_root(path)
+    elif isinstance(config, MessageStoreConfig):
+        settings = config.at_root(path)
+    else:
+        settings, _ = MessageStoreConfig.from_broker_conf(config, root=path)
+    store = DefaultMessageStore(settings, read_only=True)
+    store.load()
+    try:
+        yield from dump_store(store)
+        if queries is not None:
+            yield from query_lines(store, queries)
+    finally:
+        store.shutdown()
+
+
+def dump_store(store: DefaultMessageStore) -> Iterator[str]:
+    """The lines of an open store: the store, then each queue with its messages."""
+    offsets = {
+        "min_phy_offset": store.get_min_phy_offset(),
+        "max_phy_offset": store.get_max_phy_offset(),
+    }
+    yield _line("store", offsets)
+    for topic, queues in store.get_consume_queue_table().items():
+        for queue_id, queue in sorted(queues.items()):
+            if queue.get_max_offset_in_queue() == 0 and queue.max_physic_offset == -1:
+                continue
+            yield from _queue_lines(store, topic, queue_id, queue)
+
+
+def _queue_lines(
+    store: DefaultMessageStore, topic: str, queue_id: int, queue: ConsumeQueue
+) -> Iterator[str]:
+    low = store.get_min_offset_in_queue(topic, queue_id)
+    high = store.get_max_offset_in_queue(topic, queue_id)
+    fields = {
+        "topic": topic,
+        "queue_id": queue_id,
+        "min_offset": low,
+        "max_offset": high,
+        "max_physic_offset": queue.max_physic_offset,
+    }
+    yield _line("queue", fields)
+    at = low
+    while at < high:
+        result = store.get_message("dump", topic, queue_id, at, PULL_COUNT)
+        if result is None or result.status is not GetMessageStatus.FOUND:
+            status = None if result is None else result.status.name
+            following = -1 if result is None else result.next_begin_offset
+            yield _get_status_line(status, at, following)
+            if following <= at:
+                break
+            at = following
+            continue
+        yield from _message_lines(queue, topic, queue_id, at, result)
+        at = result.next_begin_offset
+        result.release()
+    if high > low and high <= queue.units_per_file:
+        yield from _time_lines(store, topic, queue_id, low, high)
+
+
+def _get_status_line(status: str | None, at: int, following: int) -> str:
+    fields = {"get_status": str(status).replace("None", "null"), "at": at, "next": following}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _message_lines(
+    queue: ConsumeQueue, topic: str, queue_id: int, at: int, result: Any
+) -> Iterator[str]:
+    # 4.9.3's driver names the units from `at` on, whatever the pull stepped over.
+    codes = queue.read_units(at, result.message_count).tags_code.tolist()
+    for i, view in enumerate(result.message_mapped_list):
+        message = try_decode(view)
+        if message is None:
+            yield _line("undecodable", {"phy_offset": view.start_offset, "size": view.size})
+            continue
+        fields = {"cq_topic": topic, "cq_queue_id": queue_id, "cq_offset": at + i}
+        code = codes[i] if i < len(codes) else 0
+        yield _line("message", fields | message_fields(message, view.start_offset, view.size, code))
+
+
+def message_fields(
+    message: MessageExt, phy_offset: int, size: int, tags_code: int
+) -> dict[str, Any]:
+    """A message as the dump shows it; hosts in Java's form, the body as stored by its hash."""
+    body = message.stored_body
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "phy_offset": phy_offset,
+        "size": size,
+        "tags_code": tags_code,
+        "decoded_commitlog_offset": message.phy_offset,
+        "store_size": message.size,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "body_crc": message.body_crc,
+        "born_timestamp": message.born_timestamp,
+        "store_timestamp": message.store_timestamp,
+        "born_host": java_host(message.born_host_bytes),
+        "store_host": java_host(message.store_host_bytes),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "msg_id": message.msg_id,
+        "body_len": len(body),
+        "body_sha256_8": hashlib.sha256(body).hexdigest()[:16] if body else "",
+        "properties": dict(sorted(message.properties.items(), key=_java_order)),
+    }
+
+
+def _java_order(item: tuple[str, str]) -> bytes:
+    """Java sorts strings by UTF-16 unit."""
+    return item[0].encode("utf-16-be", "surrogatepass")
+
+
+def _time_lines(
+    store: DefaultMessageStore, topic: str, queue_id: int, low: int, high: int
+) -> Iterator[str]:
+    first = store.get_message_store_time_stamp(topic, queue_id, low)
+    last = store.get_message_store_time_stamp(topic, queue_id, high - 1)
+    for timestamp in (first - 1, first, int((first + last) / 2), last, last + 1):
+        fields = {
+            "topic": topic,
+            "queue_id": queue_id,
+            "timestamp": timestamp,
+            "offset": store.get_offset_in_queue_by_time(topic, queue_id, timestamp),
+        }
+        yield _line("offset_by_time", fields)
+
+
+def query_lines(store: DefaultMessageStore, queries: str | Path) -> Iterator[str]:
+    """Answers to the key queries of a tab-separated file."""
+    for number, text in enumerate(Path(queries).read_text("utf-8").split("\n"), 1):
+        parts = text.rstrip("\r").split("\t")
+        if len(parts) < 5:
+            continue
+        try:
+            max_num, begin, end = (int(part) for part in parts[2:5])
+        except ValueError:
+            raise StoreFormatError(f"{queries}:{number}: three numbers must follow the key") from None
+        result = store.query_message(parts[0], parts[1], max_num, begin, end)
+        fields = {
+            "topic": parts[0],
+            "key": parts[1],
+            "max_num": max_num,
+            "begin": begin,
+            "end": end,
+            "phy_offsets": result.phy_offsets,
+            "index_last_update_phyoffset": result.index_last_update_phyoffset,
+        }
+        result.release()
+        yield _line("query", fields)

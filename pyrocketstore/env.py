@@ -1,0 +1,234 @@
+"""The file system and the clock: the only Python module that touches os and time."""
+
+from __future__ import annotations
+
+import errno
+import errno
+import os
+import shutil
+import time
+
+from pyrocketstore._env import EnvTable
+from pyrocketstore.errors import StoreIOError
+
+__all__ = [
+    "O_CREAT",
+    "O_RDONLY",
+    "O_RDWR",
+    "O_WRONLY",
+    "Env",
+    "local_time_name",
+    "parent_directory",
+]
+
+O_CREAT = os.O_CREAT
+O_RDONLY = os.O_RDONLY
+O_RDWR = os.O_RDWR
+O_WRONLY = os.O_WRONLY
+
+TEMPORARY_SUFFIX = ".tmp"
+READ_SIZE = 1 << 20
+
+
+class Env(EnvTable):
+    """The calls of `EnvTable`, and what is built from them.
+
+    Everything that must survive a crash goes through the table, so that a test can break or record
+    it. Raises StoreIOError unless said otherwise. Threads: any.
+    """
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a directory, sorted; [] when it is missing."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _as_store_error(error, "listdir", path) from error
+
+    def list_files(self, path: str) -> list[tuple[str, int]]:
+        """(name, size in bytes) of the files in a directory, by name; [] when it is missing."""
+        try:
+            with os.scandir(path) as entries:
+                return sorted((e.name, e.stat().st_size) for e in entries if e.is_file())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _as_store_error(error, "scandir", path) from error
+
+    def exists(self, path: str) -> bool:
+        """True when something has that name."""
+        return os.path.lexists(path)
+
+    def is_dir(self, path: str) -> bool:
+        """True for a directory, also through a link."""
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        """The file's length in bytes."""
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise _as_store_error(error, "stat", path) from error
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """(device, inode), equal for two names of one file or directory."""
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise _as_store_error(error, "stat", path) from error
+        return status.st_dev, status.st_ino
+
+    def is_read_only(self, path: str) -> bool:
+        """True when this process may not write there."""
+        return not os.access(path, os.W_OK)
+
+    def absolute(self, path: str | os.PathLike[str]) -> str:
+        """The path from the root on, `~` replaced by the home directory."""
+        return os.path.abspath(os.path.expanduser(os.fspath(path)))
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and what is missing above it.
+
+        Durability: each new name is on the device when this returns.
+        """
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent != path:
+            self.make_directories(parent)
+        try:
+            self.mkdir(path)
+        except StoreIOError:
+            # Another thread may have made it; then its name still has to be forced.
+            if not os.path.isdir(path):
+                raise
+        self.fsync_directory(parent)
+
+    def read_file(self, path: str) -> bytes:
+        """All bytes of a file."""
+        fd = self.open(path, os.O_RDONLY)
+        pieces: list[bytes] = []
+        position = 0
+        try:
+            while True:
+                piece = self.pread(fd, READ_SIZE, position, path)
+                pieces.append(piece)
+                position += len(piece)
+                if len(piece) < READ_SIZE:
+                    return b"".join(pieces)
+        finally:
+            self.close(fd)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Make `data` the whole content of a file, at once.
+
+        Durability: a crash leaves the old content or the new; on return it is the new.
+        """
+        temporary = path + TEMPORARY_SUFFIX
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.pwrite_all(fd, data, 0, temporary)
+            self.fsync(fd, temporary)
+        finally:
+            self.close(fd, temporary)
+        self.rename(temporary, path)
+        self.fsync_directory(parent_directory(path))
+
+    def remove(self, path: str) -> None:
+        """Delete a file, if it is there. Durability: it is gone for good on return."""
+        try:
+            self.unlink(path)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return
+        self.fsync_directory(parent_directory(path))
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep; Ctrl-C gets through."""
+        time.sleep(seconds)
+
+    def disk_usage(self, path: str) -> tuple[int, int, int]:
+        """(total, used, usable) bytes of the file system that holds `path`."""
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError as error:
+            raise _as_store_error(error, "statvfs", path) from error
+        return usage.total, usage.used, usage.free
+
+    def local_time(self, ms: int | None = None) -> time.struct_time:
+        """Local time of a Unix time in ms; None: now."""
+        return time.localtime((self.now_ms() if ms is None else ms) / 1000)
+
+    def local_time_name(self, ms: int) -> str:
+        """A Unix time (ms) as yyyyMMddHHmmssSSS in local time: how index files are named."""
+        return local_time_name(ms)
+
+    def data_ranges(self, path: str, start: int, end: int) -> list[tuple[int, int]]:
+        """The pieces [begin, end) of a file's range that are not holes; positions in bytes.
+
+        The whole range where the file system does not tell.
+        """
+        fd = self.open(path, os.O_RDONLY)
+        ranges = []
+        at = start
+        try:
+            while at < end:
+                try:
+                    begin = os.lseek(fd, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:
+                        break
+                    return [(start, end)]
+                if begin >= end:
+                    break
+                at = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
+                ranges.append((begin, at))
+        finally:
+            self.close(fd, path)
+        return ranges
+
+    def copy_range(self, source: str, target: str, position: int, size: int) -> None:
+        """Copy `size` bytes from `position` of one file into a new file.
+
+        Holes stay holes. Durability: the copy is on the device on return.
+        """
+        fd = self.open(source, os.O_RDONLY)
+        try:
+            out = self.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                self.ftruncate(out, size, target)
+                for begin, end in self.data_ranges(source, position, position + size):
+                    for at in range(begin, end, READ_SIZE):
+                        piece = self.pread(fd, min(READ_SIZE, end - at), at, source)
+                        self.pwrite_all(out, piece, at - position, target)
+                self.fsync(out, target)
+            finally:
+                self.close(out, target)
+        finally:
+            self.close(fd, source)
+        self.fsync_directory(parent_directory(target))
+
+    def total_memory(self) -> int:
+        """This machine's memory, bytes."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def process_id(self) -> int:
+        """This process: differs in a forked child."""
+        return os.getpid()
+
+
+def parent_directory(path: str) -> str:
+    """The directory that a name lies in."""
+    return os.path.dirname(path) or "."
+
+
+def local_time_name(ms: int) -> str:
+    """A Unix time (ms) as yyyyMMddHHmmssSSS in local time: how index files are named."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(ms // 1000)) + f"{ms % 1000:03d}"
+
+
+def _as_store_error(error: OSError, operation: str, path: str) -> StoreIOError:
+    return StoreIOError(error.errno or 0, operation, path)

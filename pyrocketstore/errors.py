@@ -1,0 +1,117 @@
+"""What can go wrong and is not a status: exceptions that say where, and what to do."""
+
+from __future__ import annotations
+
+import os
+
+
+class StoreError(Exception):
+    """Everything that this package raises on its own account."""
+
+
+class StoreStateError(StoreError):
+    """The store cannot do this in the state it is in (closed, read-only, already open, forked)."""
+
+
+class StoreIOError(StoreError, OSError):
+    """A system call failed.
+
+    Parameters
+    ----------
+    errno : int
+    operation : str, the call ("msync", "fallocate", …)
+    path : str, the file
+    position : int, bytes into the file; -1 where there is none
+    """
+
+    def __init__(self, errno: int, operation: str, path: str, position: int = -1) -> None:
+        super().__init__(errno, os.strerror(errno), path)
+        self.operation = operation
+        self.path = path
+        self.position = position
+
+    def __str__(self) -> str:
+        where = f" at byte {self.position}" if self.position >= 0 else ""
+        return f"{self.operation} failed: {self.path}{where}: {self.strerror} (errno {self.errno})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.errno, self.operation, self.path, self.position)
+
+
+class StoreCorruptionError(StoreError):
+    """Bytes on disk that 4.9.3 would not have written.
+
+    Parameters
+    ----------
+    path : str, the file
+    position : int, bytes into the file; -1 where the file as a whole is wrong
+    reason : str
+    """
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(path, position, reason)
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f" at byte {self.position}" if self.position >= 0 else ""
+        return f"{self.path}{where}: {self.reason}"
+
+
+class StoreFormatError(StoreError, ValueError):
+    """The caller's message, name or setting has no form that the store could keep."""
+
+
+class OffsetOutOfRange(StoreError, LookupError):
+    """A read was asked to start outside of what the queue holds.
+
+    Parameters
+    ----------
+    min_offset, max_offset : int, queue offsets: the first readable one and the end
+    """
+
+    def __init__(self, min_offset: int, max_offset: int, offset: int | None = None) -> None:
+        super().__init__(min_offset, max_offset, offset)
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.offset = offset
+
+    def __str__(self) -> str:
+        asked = "the offset" if self.offset is None else f"offset {self.offset}"
+        return f"{asked} is outside of the queue, which holds {self.min_offset} to {self.max_offset}"
+
+
+class PutError(StoreError):
+    """A put of the face whose outcome was not PUT_OK.
+
+    Parameters
+    ----------
+    status : PutMessageStatus
+    stored : bool, True where the message is in the log all the same (a flush or replica timed out)
+    count : int, how many messages of this call are in the log
+    """
+
+    def __init__(self, status: object, stored: bool, count: int, reason: str = "") -> None:
+        super().__init__(status, stored, count, reason)
+        self.status = status
+        self.stored = stored
+        self.count = count
+        self.reason = reason
+
+    def __str__(self) -> str:
+        name = getattr(self.status, "name", self.status)
+        text = f"{name}: {self.count} message(s) of this call are in the log"
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+class MissingExtraError(StoreError, ImportError):
+    """An optional part was called whose packages are not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs: pip install 'pyrocketstore[{extra}]'")
+        self.what = what
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.what, self.extra)

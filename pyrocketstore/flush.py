@@ -1,0 +1,276 @@
+"""The services that bring what was written to the device."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Protocol
+
+from pyrocketstore._env import Event
+from pyrocketstore.commit_log import CommitLog
+from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.errors import StoreError
+from pyrocketstore.results import PutMessageStatus
+from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.store_checkpoint import StoreCheckpoint
+
+LOG = logging.getLogger(__name__)
+
+
+class Flushable(Protocol):
+    """A consume queue, as the flush service sees it."""
+
+    def flush(self, flush_least_pages: int, /) -> bool:
+        """True when there was nothing to do."""
+        ...
+
+
+class CommitLogFlush:
+    """Forces the commit log and keeps the checkpoint's physicMsgTimestamp behind it.
+
+    `on_failure` is told of a force that failed: what was not forced is never reported as forced.
+
+    Threads: any; one thread at a time forces, the others wait for it.
+    Source: RocketMQ 4.9.3 MappedFileQueue#flush.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        checkpoint: StoreCheckpoint,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.commit_log = commit_log
+        self.checkpoint = checkpoint
+        self.on_failure = on_failure
+        self.lock = threading.Lock()
+        self.error: StoreError | None = None
+
+    @property
+    def flushed_where(self) -> int:
+        """Everything before this physical offset is on the device."""
+        return int(self.commit_log.mapped_file_queue.flushed_where)
+
+    def flush_to(self, end_offset: int) -> None:
+        """Force the log up to `end_offset`, over however many files. Call with `lock` held."""
+        queue = self.commit_log.mapped_file_queue
+        while queue.flushed_where < end_offset:
+            if self.flush_step(0):
+                break
+
+    def flush_step(self, flush_least_pages: int) -> bool:
+        """One call of MappedFileQueue.flush; True when nothing moved. Call with `lock` held."""
+        if self.error is not None:
+            raise self.error
+        queue = self.commit_log.mapped_file_queue
+        try:
+            idle = queue.flush(flush_least_pages)
+        except StoreError as error:
+            self.error = error
+            self.on_failure(error)
+            raise
+        if queue.store_timestamp > 0:
+            self.checkpoint.physic_msg_timestamp = queue.store_timestamp
+        return idle
+
+
+class GroupCommitService(ServiceThread):
+    """SYNC_FLUSH: a put returns when its bytes are on the device.
+
+    The putter that comes first forces the log itself and completes all that wait behind it; this
+    service's thread serves puts that do not wait, and futures.
+
+    Source: RocketMQ 4.9.3 CommitLog#GroupCommitService.
+    Differs: woken by condition instead of a poll every 10 ms; a force that fails is never PUT_OK.
+    """
+
+    def __init__(self, flush: CommitLogFlush, config: MessageStoreConfig) -> None:
+        super().__init__("GroupCommitService")
+        self.flush = flush
+        self.timeout_ms = config.sync_flush_timeout
+        self.done = Event()
+        self.asked = Event()
+        self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
+        self._requests_lock = threading.Lock()
+
+    def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
+        """PUT_OK once everything before `end_offset` is on the device, else FLUSH_DISK_TIMEOUT."""
+        if not wait_store_msg_ok:
+            self.asked.signal()
+            return PutMessageStatus.PUT_OK
+        flush = self.flush
+        clock = flush.commit_log.env.monotonic_ns
+        deadline = clock() + self.timeout_ms * 1_000_000
+        while True:
+            seen = self.done.sequence()
+            if flush.flushed_where >= end_offset:
+                return PutMessageStatus.PUT_OK
+            if flush.error is not None:
+                return PutMessageStatus.FLUSH_DISK_TIMEOUT
+            if flush.lock.acquire(blocking=False):
+                try:
+                    flush.flush_to(flush.commit_log.get_max_offset())
+                except StoreError as error:
+                    LOG.error("a flush failed: %s", error)
+                    return PutMessageStatus.FLUSH_DISK_TIMEOUT
+                finally:
+                    flush.lock.release()
+                    self.done.signal()
+                continue
+            left = deadline - clock()
+            if left <= 0:
+                return PutMessageStatus.FLUSH_DISK_TIMEOUT
+            self.done.wait(seen, min(left / 1e9, 1.0))
+
+    def submit(self, end_offset: int) -> Future[PutMessageStatus]:
+        """A future for the same, completed by the service's thread."""
+        future: Future[PutMessageStatus] = Future()
+        with self._requests_lock:
+            self._requests.append((end_offset, future))
+        self.asked.signal()
+        return future
+
+    def run(self) -> None:
+        """Serve requests and unwaited puts until told to stop; then all that is left."""
+        while True:
+            seen = self.asked.sequence()
+            with self._requests_lock:
+                requests, self._requests = self._requests, []
+            target = self.flush.commit_log.get_max_offset()
+            if self.flush.error is None and self.flush.flushed_where < target:
+                self.handle_disk_flush(target, True)
+            for end_offset, future in requests:
+                ok = self.flush.flushed_where >= end_offset
+                future.set_result(
+                    PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
+                )
+            if self.stopped and not requests:
+                return
+            if not requests:
+                self.asked.wait(seen, 0.5)
+
+    def wakeup(self) -> None:
+        """Look at the requests now."""
+        super().wakeup()
+        self.asked.signal()
+
+
+class FlushRealTimeService(ServiceThread):
+    """ASYNC_FLUSH: forces the log every `flush_interval_commit_log` ms.
+
+    Source: RocketMQ 4.9.3 CommitLog#FlushRealTimeService.
+    """
+
+    def __init__(self, flush: CommitLogFlush, config: MessageStoreConfig) -> None:
+        super().__init__("FlushRealTimeService")
+        self.flush = flush
+        self.config = config
+        self._last_thorough_ms = 0
+
+    def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
+        """PUT_OK at once: the thread forces the log later."""
+        if not self.config.flush_commit_log_timed:
+            self.wakeup()
+        return PutMessageStatus.PUT_OK
+
+    def submit(self, end_offset: int) -> Future[PutMessageStatus]:
+        """A future that is done."""
+        future: Future[PutMessageStatus] = Future()
+        future.set_result(PutMessageStatus.PUT_OK)
+        return future
+
+    def run(self) -> None:
+        """Force in the rhythm of the settings; at the end, everything."""
+        while not self.stopped:
+            pages = self.config.flush_commit_log_least_pages
+            now = self.flush.commit_log.env.now_ms()
+            if now >= self._last_thorough_ms + self.config.flush_commit_log_thorough_interval:
+                self._last_thorough_ms = now
+                pages = 0
+            self.wait_for_running(self.config.flush_interval_commit_log)
+            self._flush(pages)
+        self._flush_all()
+
+    def _flush(self, pages: int) -> None:
+        if self.flush.error is not None:
+            return
+        try:
+            with self.flush.lock:
+                while not self.flush.flush_step(pages):
+                    pass
+        except StoreError as error:
+            LOG.error("a flush failed: %s", error)
+
+    def _flush_all(self) -> None:
+        if self.flush.error is not None:
+            return
+        try:
+            with self.flush.lock:
+                self.flush.flush_to(self.flush.commit_log.get_max_offset())
+        except StoreError as error:
+            LOG.error("the last flush failed: %s", error)
+
+
+class FlushConsumeQueueService(ServiceThread):
+    """Forces the consume queues, and the checkpoint after them.
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#FlushConsumeQueueService.
+    Differs: logicsMsgTimestamp is only ever what was dispatched before a complete force began.
+    """
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        checkpoint: StoreCheckpoint,
+        queues: Callable[[], Iterable[Flushable]],
+        logics_timestamp: Callable[[], int],
+        now_ms: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__("FlushConsumeQueueService")
+        self.config = config
+        self.checkpoint = checkpoint
+        self.queues = queues
+        self.logics_timestamp = logics_timestamp
+        self.now_ms = now_ms
+        self.on_failure = on_failure
+        self.error: StoreError | None = None
+        self._last_thorough_ms = 0
+        self._lock = threading.Lock()
+
+    def do_flush(self, thorough: bool) -> None:
+        """One pass over all queues; a thorough one also writes the checkpoint.
+
+        Raises StoreError when a force failed.
+        """
+        with self._lock:
+            now = self.now_ms()
+            pages = self.config.flush_consume_queue_least_pages
+            interval = self.config.flush_consume_queue_thorough_interval
+            if thorough or now >= self._last_thorough_ms + interval:
+                self._last_thorough_ms = now
+                pages = 0
+            logics = self.logics_timestamp()
+            for queue in list(self.queues()):
+                while not queue.flush(pages):
+                    if pages:
+                        break
+            if pages == 0:
+                if logics > 0:
+                    self.checkpoint.logics_msg_timestamp = logics
+                self.checkpoint.flush()
+
+    def run(self) -> None:
+        """A pass every `flush_interval_consume_queue` ms, and a thorough one at the end."""
+        try:
+            while not self.stopped:
+                self.wait_for_running(self.config.flush_interval_consume_queue)
+                if not self.stopped:
+                    self.do_flush(False)
+            self.do_flush(True)
+        except StoreError as error:
+            self.error = error
+            LOG.error("a flush of the consume queues failed: %s", error)
+            self.on_failure(error)

@@ -1,0 +1,653 @@
+"""IndexService: the life of the index files, and what they answer."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+
+from pyrocketstore._index_file import (
+    HASH_SLOT_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+    IndexFile,
+    index_file_size,
+    key_hash_of,
+)
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
+from pyrocketstore.results import DispatchRequest
+from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
+
+#: 4.9.3's maxHashSlotNum and maxIndexNum.
+DEFAULT_HASH_SLOT_NUM = 5_000_000
+DEFAULT_INDEX_NUM = 20_000_000
+#: A query gives at most so many offsets (4.9.3's maxMsgsNumBatch).
+MAX_MSGS_NUM_BATCH = 64
+#: How often a failed creation is tried, and how long between, ms.
+MAX_TRY_IDX_CREATE = 3
+RETRY_INTERVAL_MS = 1000
+#: After these tries all failed: how long until the next ones, ms.
+RETRY_BACKOFF_MS = 10_000
+
+_TRANSACTION_MASK = 0xC
+_TRANSACTION_ROLLBACK_TYPE = 0xC
+_O_RDONLY = 0
+_NAME_LENGTH = 17
+_HEADER = struct.Struct(">qqqqii")
+_ENTRY = struct.Struct(">iqii")
+_SLOT = struct.Struct(">i")
+_SAMPLE = 64
+
+
+@dataclasses.dataclass(slots=True)
+class QueryOffsetResult:
+    """What `query_offset` found.
+
+    `phy_offsets` are bytes in the commit log, newest first; the other two are the newest file's
+    end, ms and bytes, and 0 when there is no file.
+
+    Source: RocketMQ 4.9.3 QueryOffsetResult.
+    """
+
+    phy_offsets: list[int]
+    index_last_update_timestamp: int = 0
+    index_last_update_phyoffset: int = 0
+
+
+# ---- geometry ----------------------------------------------------------------------------------
+def geometry_fits(
+    env: Env, path: str, hash_slot_num: int, index_num: int, *, lenient: bool = False
+) -> bool:
+    """Whether a file's entries lie where this geometry says.
+
+    Up to 192 of its entries are looked at: an entry's hash modulo the slots must be a slot whose
+    newest entry is this one or a later one of the same slot. A file without entries fits any
+    geometry of its length. With `lenient`, entries of zeros (lost in a crash) say nothing.
+
+    Raises: StoreIOError.
+    """
+    if env.size(path) < index_file_size(hash_slot_num, index_num):
+        return False
+    fd = env.open(path, _O_RDONLY)
+    try:
+        header = _HEADER.unpack(env.pread(fd, INDEX_HEADER_SIZE, 0, path))
+        count = header[5]
+        if count > index_num and not lenient:
+            return False
+        checked = agreed = 0
+        for number in _sample(min(count, index_num)):
+            verdict = _entry_agrees(env, fd, path, number, hash_slot_num, index_num)
+            if verdict is None and lenient:
+                continue
+            checked += 1
+            agreed += verdict is True
+    finally:
+        env.close(fd)
+    # A wrong geometry agrees nowhere; a file hurt by a crash agrees nearly everywhere.
+    return agreed * 4 >= checked * 3
+
+
+def _sample(count: int) -> list[int]:
+    """Entry numbers worth a look, of those in [1, count)."""
+    if count <= 3 * _SAMPLE:
+        return list(range(1, count))
+    step = count // _SAMPLE
+    numbers = {*range(1, _SAMPLE + 1), *range(count - _SAMPLE, count), *range(step, count, step)}
+    return sorted(numbers)
+
+
+def _entry_agrees(
+    env: Env, fd: int, path: str, number: int, hash_slot_num: int, index_num: int
+) -> bool | None:
+    """True or False; None for an entry of zeros."""
+    entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
+
+    def entry(at: int) -> tuple[int, int, int, int]:
+        raw = env.pread(fd, INDEX_SIZE, entries + at * INDEX_SIZE, path)
+        return _ENTRY.unpack(raw)  # type: ignore[return-value]
+
+    key_hash, phy_offset, time_diff, previous = entry(number)
+    if not (key_hash or phy_offset or time_diff or previous):
+        return None
+    if key_hash < 0 or time_diff < 0 or not 0 <= previous < number:
+        return False
+    slot = key_hash % hash_slot_num
+    raw = env.pread(fd, HASH_SLOT_SIZE, INDEX_HEADER_SIZE + slot * HASH_SLOT_SIZE, path)
+    (newest,) = _SLOT.unpack(raw)
+    if not number <= newest < index_num:
+        return False
+    newest_hash = entry(newest)[0]
+    return newest_hash >= 0 and newest_hash % hash_slot_num == slot
+
+
+def _candidates(
+    size: int, hash_slot_num: int | None, index_num: int | None
+) -> list[tuple[int, int]]:
+    """The geometries that one may assume of a file of `size` bytes."""
+    body = size - INDEX_HEADER_SIZE
+    if hash_slot_num is not None and index_num is not None:
+        return [(hash_slot_num, index_num)]
+    found: list[tuple[int, int]] = []
+    if hash_slot_num is not None:
+        rest = body - hash_slot_num * HASH_SLOT_SIZE
+        found = [(hash_slot_num, rest // INDEX_SIZE)] if rest % INDEX_SIZE == 0 else []
+    elif index_num is not None:
+        rest = body - index_num * INDEX_SIZE
+        found = [(rest // HASH_SLOT_SIZE, index_num)] if rest % HASH_SLOT_SIZE == 0 else []
+    else:
+        if size == index_file_size(DEFAULT_HASH_SLOT_NUM, DEFAULT_INDEX_NUM):
+            found.append((DEFAULT_HASH_SLOT_NUM, DEFAULT_INDEX_NUM))
+        slots, rest = divmod(body, HASH_SLOT_SIZE + 4 * INDEX_SIZE)
+        if rest == 0:
+            found.append((slots, 4 * slots))
+    return [(h, n) for h, n in found if h >= 1 and n >= 2]
+
+
+def infer_geometry(
+    env: Env,
+    path_list: Sequence[str],
+    configured: tuple[int | None, int | None] | None = None,
+) -> tuple[int, int]:
+    """Slots and entries of the index files, which do not say it themselves.
+
+    Parameters
+    ----------
+    path_list : the files that count; empty files say nothing
+    configured : (maxHashSlotNum, maxIndexNum), None for one that is not known
+
+    Returns
+    -------
+    (int, int): what is configured, if the files do not contradict it; else the defaults or the
+    1:4 ratio, if the files' length and their slots in use agree; the defaults when there is no file
+
+    Raises: StoreFormatError when nothing fits: maxHashSlotNum must then be given; StoreIOError.
+    """
+    hash_slot_num, index_num = configured if configured is not None else (None, None)
+    sizes = {path: env.size(path) for path in path_list}
+    paths = [path for path in path_list if sizes[path] > 0]
+    if not paths:
+        return hash_slot_num or DEFAULT_HASH_SLOT_NUM, index_num or DEFAULT_INDEX_NUM
+    fully = hash_slot_num is not None and index_num is not None
+    if not fully and len({sizes[path] for path in paths}) > 1:
+        raise StoreFormatError(
+            f"{paths[0]}: the index files differ in length: give maxHashSlotNum"
+            " and maxIndexNum as they were when the store was written"
+        )
+    # The first and the last ones: all have one geometry unless the configuration was changed.
+    looked_at = paths if len(paths) <= 4 else [paths[0], *paths[-3:]]
+    for candidate in _candidates(sizes[paths[0]], hash_slot_num, index_num):
+        size = index_file_size(*candidate)
+        if any(
+            # A file that is too short for what is configured is an error of its own.
+            sizes[path] >= size and not geometry_fits(env, path, *candidate, lenient=fully)
+            for path in looked_at
+        ):
+            continue
+        return candidate
+    known = f" with maxHashSlotNum={hash_slot_num}, maxIndexNum={index_num}" if configured else ""
+    raise StoreFormatError(
+        f"{paths[-1]}: slots and entries do not lie where they would{known}; give maxHashSlotNum"
+        " (and maxIndexNum) as it was when the store was written"
+    )
+
+
+# ---- the service -------------------------------------------------------------------------------
+@dataclasses.dataclass(slots=True)
+class _Found:
+    """A file in the index directory, before it is opened."""
+
+    path: str
+    name: str
+    size: int
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return int(self.name), self.begin_timestamp, self.name
+
+
+class IndexService:
+    """All index files of a store.
+
+    Parameters
+    ----------
+    env : Env
+    root : str, the index directory
+    hash_slot_num, index_num : int, or None to find them out from the files at `load`
+    checkpoint : StoreCheckpoint, whose index_msg_timestamp follows the full files on the device
+    flags : RunningFlags, gets the index bit when no file can be made
+    read_only : bool, files are read through pread, and what is put stays in memory
+
+    Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
+    queries; `load`, `flush`, `delete_expired_file`, `destroy`, `shutdown` by the store.
+    Source: RocketMQ 4.9.3 IndexService.
+    Differs: the open file is forced at shutdown; a record that is in the index is not put twice; a
+    failed creation sets the flag and is not tried for every message; subdirectories are skipped.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        root: str,
+        hash_slot_num: int | None,
+        index_num: int | None,
+        checkpoint: StoreCheckpoint,
+        flags: RunningFlags,
+        read_only: bool = False,
+    ) -> None:
+        self._env = env
+        self._root = root
+        self._configured = (hash_slot_num, index_num)
+        self._geometry: tuple[int, int] | None = None
+        self._checkpoint = checkpoint
+        self._flags = flags
+        self._read_only = read_only
+        self._lock = threading.Lock()
+        self._files: tuple[IndexFile, ...] = ()
+        self._to_force: collections.deque[IndexFile] = collections.deque()
+        self._forcing: threading.Thread | None = None
+        self._force_error: StoreError | None = None
+        self._stopping = threading.Event()
+        self._retry_after_ns = 0
+        #: int, ms; between the tries of a failed creation, and after they all failed.
+        self.retry_interval_ms = RETRY_INTERVAL_MS
+        self.retry_backoff_ms = RETRY_BACKOFF_MS
+        #: The last error of creating or putting, None while there is none.
+        self.last_error: StoreError | None = None
+        #: int, bytes: where the earliest file that `load` dropped began; -1 if none was.
+        self.dropped_begin_phy_offset = -1
+        #: int, bytes: the last record of which `load` found index entries; -1 without any file.
+        self.indexed_phy_offset = -1
+
+    # ---- load ----------------------------------------------------------------------------------
+    def load(self, last_exit_ok: bool) -> bool:
+        """Open the files of the index directory.
+
+        After an unclean exit a file that ends after checkpoint.index_msg_timestamp was not surely
+        forced: it is removed (read-only: passed over), as 4.9.3 does; `dropped_begin_phy_offset`
+        and `indexed_phy_offset` say what must be put again.
+
+        Raises: StoreCorruptionError for a file shorter than the geometry; StoreFormatError when
+        the geometry cannot be found out or is contradicted; StoreIOError. Nothing is removed then.
+        Source: RocketMQ 4.9.3 IndexService#load.
+        Differs: the geometry is checked; an empty file is what a crash left of a creation: it is
+        dropped, and not extended; the gap is remembered.
+        """
+        found = self._scan()
+        limit = self._checkpoint.index_msg_timestamp
+        dropped = [f for f in found if not last_exit_ok and f.end_timestamp > limit]
+        kept = [f for f in found if f.size > 0 and f not in dropped]
+        counted = kept or [f for f in dropped if f.size > 0]
+        self._geometry = infer_geometry(self._env, [f.path for f in counted], self._configured)
+        files = [self._open(f.path) for f in kept]
+        if not self._read_only:
+            for lost in found:
+                if lost not in kept:
+                    self._env.remove(lost.path)
+        with self._lock:
+            self._files = tuple(files)
+        self.dropped_begin_phy_offset = min((f.begin_phy_offset for f in dropped), default=-1)
+        self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)
+        return True
+
+    def _scan(self) -> list[_Found]:
+        found = []
+        for name in self._env.listdir(self._root):
+            path = f"{self._root}/{name}"
+            if not (name.isascii() and name.isdigit()) or self._env.is_dir(path):
+                continue
+            item = _Found(path, name, self._env.size(path))
+            if item.size >= INDEX_HEADER_SIZE:
+                self._read_header(item)
+            found.append(item)
+        return sorted(found, key=lambda item: item.order)
+
+    def _read_header(self, item: _Found) -> None:
+        fd = self._env.open(item.path, _O_RDONLY)
+        try:
+            raw = self._env.pread(fd, INDEX_HEADER_SIZE, 0, item.path)
+        finally:
+            self._env.close(fd)
+        header = _HEADER.unpack(raw)
+        item.begin_timestamp, item.end_timestamp, item.begin_phy_offset = header[:3]
+
+    def _open(self, path: str) -> IndexFile:
+        return IndexFile(
+            self._env, path, *self.geometry, mode="read" if self._read_only else "shared"
+        )
+
+    # ---- files ---------------------------------------------------------------------------------
+    @property
+    def geometry(self) -> tuple[int, int]:
+        """(maxHashSlotNum, maxIndexNum) as given, or as `load` found out."""
+        if self._geometry is None:
+            self._geometry = infer_geometry(self._env, [], self._configured)
+        return self._geometry
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """The open files, oldest first."""
+        return self._files
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all files, holes included. Source: RocketMQ 4.9.3 IndexService#getTotalSize."""
+        return sum(index_file.file_size for index_file in self._files)
+
+    def get_and_create_last_index_file(self) -> IndexFile:
+        """The file that takes the next key, open for writing.
+
+        When the last one is full a new one is made, named by the local time, whose header starts
+        from the full one's end; the full one is forced by a thread of its own, and then the
+        checkpoint's index_msg_timestamp moves.
+
+        Raises: StoreIOError.
+        Threads: the building thread.
+        Source: RocketMQ 4.9.3 IndexService#getAndCreateLastIndexFile.
+        Differs: a name is never used twice nor sorts before an older one (clock set back).
+        """
+        previous = self._files[-1] if self._files else None
+        if previous is not None and not previous.is_write_full():
+            previous.open_for_writing()
+            return previous
+        index_file = self._create(previous)
+        with self._lock:
+            self._files = (*self._files, index_file)
+        if previous is not None:
+            self._force_later(previous)
+        return index_file
+
+    def _create(self, previous: IndexFile | None) -> IndexFile:
+        name = self._new_name()
+        end_phy_offset = previous.end_phy_offset if previous is not None else 0
+        end_timestamp = previous.end_timestamp if previous is not None else 0
+        path = None if self._read_only else f"{self._root}/{name}"
+        if path is not None:
+            self._env.make_directories(self._root)
+        index_file = IndexFile(
+            self._env,
+            path,
+            *self.geometry,
+            end_phy_offset,
+            end_timestamp,
+            mode="shared" if path is not None else "memory",
+            create=True,
+            name=name,
+        )
+        index_file.open_for_writing()
+        return index_file
+
+    def _new_name(self) -> str:
+        taken = {index_file.name for index_file in self._files}
+        name = self._env.local_time_name(self._env.now_ms())
+        newest = max((n for n in taken if len(n) == _NAME_LENGTH), default="")
+        if name <= newest:
+            name = self._next_name(newest)
+        while name in taken or self._env.exists(f"{self._root}/{name}"):
+            name = self._next_name(name)
+        return name
+
+    @staticmethod
+    def _next_name(name: str) -> str:
+        # One more in the last digit; a name need not be a time that exists.
+        return f"{int(name) + 1:0{_NAME_LENGTH}d}"
+
+    def retry_get_and_create_index_file(self) -> IndexFile | None:
+        """As `get_and_create_last_index_file`, with three tries; None when they all failed.
+
+        Then the index bit of the running flags is set, `last_error` says why, and until
+        `retry_backoff_ms` have passed further calls give None at once.
+
+        Threads: the building thread.
+        Source: RocketMQ 4.9.3 IndexService#retryGetAndCreateIndexFile.
+        Differs: 4.9.3 means to, but throws instead, and tries again for every message.
+        """
+        if self._retry_after_ns and self._env.monotonic_ns() < self._retry_after_ns:
+            return None
+        for attempt in range(MAX_TRY_IDX_CREATE):
+            try:
+                index_file = self.get_and_create_last_index_file()
+            except StoreIOError as error:
+                self.last_error = error
+            else:
+                self._retry_after_ns = 0
+                return index_file
+            more = attempt + 1 < MAX_TRY_IDX_CREATE
+            if more and self._stopping.wait(self.retry_interval_ms / 1000):
+                break
+        self._failed(self.last_error)
+        return None
+
+    def _failed(self, error: StoreError | None) -> None:
+        self.last_error = error
+        self._retry_after_ns = self._env.monotonic_ns() + self.retry_backoff_ms * 1_000_000
+        self._flags.make_index_file_error()
+
+    # ---- building ------------------------------------------------------------------------------
+    def build_index(self, request: DispatchRequest) -> bool:
+        """Put the keys of one record.
+
+        Returns
+        -------
+        bool, False when the index could not take them: `last_error` says why. The caller should
+        bring the same record again later: what is in already is not put twice.
+
+        Threads: the building thread.
+        Source: RocketMQ 4.9.3 IndexService#buildIndex.
+        Differs: the record at the end of the index is put only as far as it is not there yet.
+        """
+        index_file = self.retry_get_and_create_index_file()
+        if index_file is None:
+            return False
+        phy_offset = request.commit_log_offset
+        if phy_offset < index_file.end_phy_offset:
+            return True
+        if request.sys_flag & _TRANSACTION_MASK == _TRANSACTION_ROLLBACK_TYPE:
+            return True
+        key_hashes = self._key_hashes(request)
+        if key_hashes and phy_offset == index_file.end_phy_offset:
+            del key_hashes[: self._already_indexed(phy_offset)]
+        for key_hash in key_hashes:
+            try:
+                while not index_file.put_hash(key_hash, phy_offset, request.store_timestamp):
+                    rolled = self.retry_get_and_create_index_file()
+                    if rolled is None:
+                        return False
+                    index_file = rolled
+            except StoreIOError as error:
+                self._failed(error)
+                return False
+        return True
+
+    @staticmethod
+    def _key_hashes(request: DispatchRequest) -> list[int]:
+        keys = [] if request.uniq_key is None else [request.uniq_key]
+        if request.keys:
+            keys += [key for key in request.keys.split(" ") if key]
+        return [key_hash_of(request.topic, key) for key in keys]
+
+    def _already_indexed(self, phy_offset: int) -> int:
+        """How many keys of the last record are in: the entries at the end that name it."""
+        count = 0
+        for index_file in reversed(self._files):
+            tail = index_file.tail_count(phy_offset)
+            count += tail
+            if tail < index_file.index_count - 1:
+                break
+        return count
+
+    # ---- queries -------------------------------------------------------------------------------
+    def query_offset(
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin: int,
+        end: int,
+        limit: int = MAX_MSGS_NUM_BATCH,
+    ) -> QueryOffsetResult:
+        """Where the log may hold records of a topic with a key, as 4.9.3 answers it.
+
+        Parameters
+        ----------
+        max_num : int, at most so many, and at most `limit`
+        begin, end : int, ms, both inclusive
+
+        Returns
+        -------
+        QueryOffsetResult, newest first; only hashes and whole seconds are compared
+
+        Raises: StoreFormatError when max_num is negative; StoreIOError; StoreCorruptionError.
+        Source: RocketMQ 4.9.3 IndexService#queryOffset.
+        """
+        if max_num < 0:
+            raise StoreFormatError(f"max_num {max_num} is negative")
+        max_num = min(max_num, limit)
+        key_hash = key_hash_of(topic, key)
+        result = QueryOffsetResult([])
+        files = self._files
+        if files:
+            result.index_last_update_timestamp = files[-1].end_timestamp
+            result.index_last_update_phyoffset = files[-1].end_phy_offset
+        found = result.phy_offsets
+        for index_file in reversed(files):
+            if index_file.is_time_matched(begin, end):
+                found += index_file.select_hash(key_hash, max_num - len(found), begin, end)
+            if index_file.begin_timestamp < begin or len(found) >= max_num:
+                break
+        return result
+
+    def query_all(
+        self, topic: str, key: str, begin: int, end: int
+    ) -> Iterator[tuple[int, int]]:
+        """Every place in the log that may hold a record of a topic with a key, newest first.
+
+        Nothing in [begin, end] (ms, inclusive) is missed, also where clocks were set back; a hit
+        may lie outside, or be of another key with the same hash: look at the record.
+
+        Returns
+        -------
+        iterator of (bytes in the log, ms at most 999 ms before the store time)
+
+        Raises: StoreIOError; StoreCorruptionError.
+        """
+        key_hash = key_hash_of(topic, key)
+        for index_file in reversed(self._files):
+            # Small pieces first: most callers want a few.
+            room, start = 64, 0
+            while True:
+                phy_offsets, times, start = index_file.select_hits(
+                    key_hash, begin, end, room, start
+                )
+                yield from zip(phy_offsets.tolist(), times.tolist(), strict=True)
+                if start == 0:
+                    break
+                room = min(room * 4, 65536)
+
+    # ---- forcing, removing ---------------------------------------------------------------------
+    def _force_later(self, index_file: IndexFile) -> None:
+        if self._read_only:
+            return
+        with self._lock:
+            self._to_force.append(index_file)
+            if self._forcing is None:
+                self._forcing = threading.Thread(
+                    target=self._force_rolled, name="FlushIndexFileThread", daemon=True
+                )
+                self._forcing.start()
+
+    def _force_rolled(self) -> None:
+        """Force full files in their order; the checkpoint never passes one that failed."""
+        while True:
+            with self._lock:
+                if not self._to_force:
+                    self._forcing = None
+                    return
+                index_file = self._to_force[0]
+            try:
+                self._force_one(index_file)
+            except StoreError as error:
+                self._force_error = error
+                self._failed(error)
+            with self._lock:
+                self._to_force.popleft()
+
+    def _force_one(self, index_file: IndexFile) -> None:
+        index_file.flush()
+        index_file.close_for_writing()
+        if self._force_error is None:
+            self._checkpoint.index_msg_timestamp = index_file.end_timestamp
+            self._checkpoint.flush()
+
+    def _wait_forced(self) -> None:
+        with self._lock:
+            forcing = self._forcing
+        if forcing is not None:
+            forcing.join()
+
+    def flush(self) -> None:
+        """Force every key put so far to the device.
+
+        Raises: StoreIOError, also for a full file that could not be forced earlier.
+        Durability: all keys put before the call survive a power cut once it returns.
+        """
+        self._wait_forced()
+        for index_file in self._files:
+            index_file.flush()
+        if self._force_error is not None:
+            raise self._force_error
+
+    def delete_expired_file(self, min_phy_offset: int) -> int:
+        """Remove the oldest files that only name records before `min_phy_offset`, not the last.
+
+        Returns
+        -------
+        int, how many were removed
+
+        Raises: StoreIOError.
+        Source: RocketMQ 4.9.3 IndexService#deleteExpiredFile.
+        """
+        removed = 0
+        for index_file in self._files[:-1]:
+            if index_file.end_phy_offset >= min_phy_offset or not index_file.destroy(3000):
+                break
+            with self._lock:
+                self._files = tuple(f for f in self._files if f is not index_file)
+            removed += 1
+        return removed
+
+    def destroy(self) -> None:
+        """Remove every file. Threads: nobody builds.
+
+        Raises: StoreIOError. Source: RocketMQ 4.9.3 IndexService#destroy.
+        """
+        self._wait_forced()
+        for index_file in self._files:
+            index_file.destroy(3000)
+        with self._lock:
+            self._files = ()
+
+    def shutdown(self) -> None:
+        """Force and close every file. Threads: nobody builds; a second call does nothing.
+
+        Raises: StoreIOError, after everything was closed.
+        Differs: 4.9.3 leaves the open file to the page cache.
+        """
+        self._stopping.set()
+        self._wait_forced()
+        with self._lock:
+            files, self._files = self._files, ()
+        failure = self._force_error
+        for index_file in files:
+            try:
+                index_file.shutdown()
+            except StoreError as error:
+                failure = failure or error
+        if failure is not None:
+            self._force_error = None
+            raise failure

@@ -1,0 +1,311 @@
+"""Messages as a caller makes them, the names of their properties, and what the face refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+
+from pyrocketstore.errors import StoreFormatError
+
+# ---- names of properties (RocketMQ 4.9.3 MessageConst) ------------------------------------------
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_WAIT_STORE_MSG_OK = "WAIT"
+PROPERTY_DELAY_TIME_LEVEL = "DELAY"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_MIN_OFFSET = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET = "MAX_OFFSET"
+PROPERTY_BUYER_ID = "BUYER_ID"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_TRANSFER_FLAG = "TRANSFER_FLAG"
+PROPERTY_CORRECTION_FLAG = "CORRECTION_FLAG"
+PROPERTY_MQ2_FLAG = "MQ2_FLAG"
+PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
+PROPERTY_MSG_REGION = "MSG_REGION"
+PROPERTY_TRACE_SWITCH = "TRACE_ON"
+PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX = "UNIQ_KEY"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_CONSUME_START_TIMESTAMP = "CONSUME_START_TIME"
+PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+PROPERTY_TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_INSTANCE_ID = "INSTANCE_ID"
+PROPERTY_CORRELATION_ID = "CORRELATION_ID"
+PROPERTY_MESSAGE_REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+PROPERTY_MESSAGE_TTL = "TTL"
+PROPERTY_REPLY_MESSAGE_ARRIVE_TIME = "ARRIVE_TIME"
+PROPERTY_PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+PROPERTY_CLUSTER = "CLUSTER"
+PROPERTY_MESSAGE_TYPE = "MSG_TYPE"
+PROPERTY_INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+PROPERTY_INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+KEY_SEPARATOR = " "
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+#: What a caller may not set as a property of its own. Source: MessageConst#STRING_HASH_SET.
+RESERVED_NAMES = frozenset(
+    {
+        PROPERTY_KEYS,
+        PROPERTY_TAGS,
+        PROPERTY_WAIT_STORE_MSG_OK,
+        PROPERTY_DELAY_TIME_LEVEL,
+        PROPERTY_RETRY_TOPIC,
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_PRODUCER_GROUP,
+        PROPERTY_MIN_OFFSET,
+        PROPERTY_MAX_OFFSET,
+        PROPERTY_BUYER_ID,
+        PROPERTY_ORIGIN_MESSAGE_ID,
+        PROPERTY_TRANSFER_FLAG,
+        PROPERTY_CORRECTION_FLAG,
+        PROPERTY_MQ2_FLAG,
+        PROPERTY_RECONSUME_TIME,
+        PROPERTY_MSG_REGION,
+        PROPERTY_TRACE_SWITCH,
+        PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+        PROPERTY_MAX_RECONSUME_TIMES,
+        PROPERTY_CONSUME_START_TIMESTAMP,
+        PROPERTY_INSTANCE_ID,
+        PROPERTY_CORRELATION_ID,
+        PROPERTY_MESSAGE_REPLY_TO_CLIENT,
+        PROPERTY_MESSAGE_TTL,
+        PROPERTY_REPLY_MESSAGE_ARRIVE_TIME,
+        PROPERTY_PUSH_REPLY_TIME,
+        PROPERTY_CLUSTER,
+        PROPERTY_MESSAGE_TYPE,
+        PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    }
+)
+
+#: "1.2.3.4:10911", "[2001:db8::1]:10911", (address, port), or address and i32 port in 8 or
+#: 20 bytes.
+Host = str | tuple[str, int] | bytes
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+
+
+class MessageRefused(StoreFormatError):
+    """A message that 4.9.3 answers with a put status instead of storing it.
+
+    Parameters
+    ----------
+    status : str, name of the PutMessageStatus: MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED
+    reason : str
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.reason}"
+
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class Message:
+    """A topic, a body and named properties.
+
+    Parameters
+    ----------
+    topic : str
+    body : bytes-like
+    flag : int32, the sender's own
+    properties : dict[str, str], in insertion order; also holds TAGS, KEYS, WAIT and DELAY
+
+    Source: RocketMQ 4.9.3 Message.
+    """
+
+    topic: str
+    body: bytes | bytearray | memoryview = b""
+    flag: int = dataclasses.field(default=0, kw_only=True)
+    properties: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    def set_tags(self, tags: str) -> None:
+        """Set the property TAGS."""
+        self.properties[PROPERTY_TAGS] = tags
+
+    def set_keys(self, keys: str | Iterable[str]) -> None:
+        """Set the property KEYS; a plain str with blanks is several keys."""
+        self.properties[PROPERTY_KEYS] = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
+
+    def put_user_property(self, name: str, value: str) -> None:
+        """Set a property of the sender's own.
+
+        Raises
+        ------
+        StoreFormatError: an empty or reserved name, an empty value, or a separator in one of them.
+        """
+        check_properties({name: value})
+        self.properties[name] = value
+
+    def set_delay_time_level(self, level: int) -> None:
+        """Set the property DELAY: the level counts from 1 in messageDelayLevel, 0 is no delay."""
+        self.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+
+    @property
+    def tags(self) -> str | None:
+        """str or None: the property TAGS."""
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        """str or None: the property KEYS, keys separated by blanks."""
+        return self.properties.get(PROPERTY_KEYS)
+
+    @property
+    def delay_time_level(self) -> int:
+        """int: the property DELAY as Java's parseInt reads it, 0 without.
+
+        Raises
+        ------
+        MessageRefused: DELAY is not a number.
+        """
+        text = self.properties.get(PROPERTY_DELAY_TIME_LEVEL)
+        if text is None:
+            return 0
+        level = parse_java_int(text)
+        if level is None:
+            raise MessageRefused("MESSAGE_ILLEGAL", f"DELAY is not a number: {text!r}")
+        return level
+
+    @property
+    def wait_store_msg_ok(self) -> bool:
+        """bool: whether a put waits for flush and replica; True unless WAIT says otherwise."""
+        text = self.properties.get(PROPERTY_WAIT_STORE_MSG_OK)
+        return True if not text else text.lower() == "true"
+
+    @wait_store_msg_ok.setter
+    def wait_store_msg_ok(self, wait: bool) -> None:
+        self.properties[PROPERTY_WAIT_STORE_MSG_OK] = "true" if wait else "false"
+
+
+@dataclasses.dataclass(slots=True)
+class MessageExtBrokerInner(Message):
+    """A message as DefaultMessageStore.put_message takes it.
+
+    What is stored of the properties is `properties_string`; the map drives DELAY, WAIT and
+    INNER_MULTI_DISPATCH. Numbers are int32, timestamps and offsets int64, times Unix ms.
+
+    Source: RocketMQ 4.9.3 MessageExtBrokerInner.
+    """
+
+    queue_id: int = 0
+    properties_string: str | None = dataclasses.field(default=None, kw_only=True)
+    born_timestamp: int = dataclasses.field(default=0, kw_only=True)
+    born_host: Host = dataclasses.field(default="127.0.0.1:0", kw_only=True)
+    store_host: Host = dataclasses.field(default="127.0.0.1:10911", kw_only=True)
+    sys_flag: int = dataclasses.field(default=0, kw_only=True)
+    reconsume_times: int = dataclasses.field(default=0, kw_only=True)
+    prepared_transaction_offset: int = dataclasses.field(default=0, kw_only=True)
+
+
+@dataclasses.dataclass(slots=True)
+class MessageExtBatch(MessageExtBrokerInner):
+    """Several messages for one queue as DefaultMessageStore.put_messages takes them.
+
+    `body` is what encode_messages gives; `properties` are added to those of every message, and
+    `properties_string` is not looked at.
+
+    Source: RocketMQ 4.9.3 MessageExtBatch.
+    """
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+def parse_java_int(text: str) -> int | None:
+    """The int32 that Java's Integer.parseInt makes of `text`, or None where it throws.
+
+    Unlike Python's int() it takes no blanks and no underscores.
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    # Java looks at UTF-16 units, so a digit above U+FFFF is none.
+    if not digits.isdecimal() or max(digits) > "\uffff":
+        return None
+    value = 0
+    for digit in digits:
+        value = value * 10 + int(digit)
+        if value > -INT32_MIN:
+            return None
+    value = -value if text[0] == "-" else value
+    return None if value > INT32_MAX else value
+
+
+# ---- what the face refuses ----------------------------------------------------------------------
+
+
+def check_topic(topic: str) -> str:
+    """Give `topic` back.
+
+    Raises
+    ------
+    StoreFormatError: it is not 1 to 127 of the characters %|a-zA-Z0-9_-
+    """
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        raise StoreFormatError(f"a topic is 1 to 127 of %|a-zA-Z0-9_-, not {topic!r}")
+    return topic
+
+
+def check_text(what: str, text: str) -> str:
+    """Give `text` back, the value or name called `what`.
+
+    Raises
+    ------
+    StoreFormatError: it is no str, is empty, or holds U+0001, U+0002 or a lone surrogate.
+    """
+    if not isinstance(text, str):
+        raise StoreFormatError(f"{what} must be a str, not {type(text).__name__}")
+    if not text:
+        raise StoreFormatError(f"{what} must not be empty")
+    if NAME_VALUE_SEPARATOR in text or PROPERTY_SEPARATOR in text:
+        raise StoreFormatError(f"{what} must not hold U+0001 or U+0002: {text!r}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise StoreFormatError(f"{what} holds a lone surrogate: {text!r}") from error
+    return text
+
+
+def join_keys(keys: str | Iterable[str] | None) -> str | None:
+    """The value of KEYS; None for no keys.
+
+    Raises
+    ------
+    StoreFormatError: an element of a sequence holds a blank, or check_text refuses it.
+    """
+    if keys is None:
+        return None
+    if isinstance(keys, str):
+        return check_text("keys", keys)
+    found = [check_text("a key", key) for key in keys]
+    for key in found:
+        if KEY_SEPARATOR in key:
+            raise StoreFormatError(f"a key must not hold a blank: {key!r}")
+    return KEY_SEPARATOR.join(found) if found else None
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Refuse properties that would not read back equal.
+
+    Raises
+    ------
+    StoreFormatError: a reserved name, or a name or value that check_text refuses.
+    """
+    for name, value in properties.items():
+        check_text("a property name", name)
+        if name in RESERVED_NAMES:
+            raise StoreFormatError(f"the property name {name} is reserved")
+        check_text(f"property {name}", value)

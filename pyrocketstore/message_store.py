@@ -1,0 +1,657 @@
+"""DefaultMessageStore: the parts of the store wired together, with RocketMQ's methods."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from pyrocketstore._commit_log import PutMessageResult, make_result, with_status
+from pyrocketstore._dispatch import Dispatcher
+from pyrocketstore._env import Event
+from pyrocketstore._mapped_file import SelectMappedBufferResult
+from pyrocketstore._message import MessageExt
+from pyrocketstore.commit_log import (
+    LMQ_PREFIX,
+    SCHEDULE_TOPIC,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    CommitLog,
+)
+from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.dispatch import ReputMessageService
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.flush import (
+    CommitLogFlush,
+    FlushConsumeQueueService,
+    FlushRealTimeService,
+    GroupCommitService,
+)
+from pyrocketstore.index_service import IndexService
+from pyrocketstore.mapped_file_queue import AllocateMappedFileService
+from pyrocketstore.message import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+)
+from pyrocketstore.queue_table import ConsumeQueueTable
+from pyrocketstore.reads import GetMessageResult, MessageFilter, QueryMessageResult, StoreReads
+from pyrocketstore.recovery import RecoveryPlan, apply_plan, check_not_newer, make_plan
+from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
+from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.store_checkpoint import (
+    AbortFile,
+    LockFile,
+    RunningFlags,
+    StoreCheckpoint,
+)
+
+LOG = logging.getLogger(__name__)
+
+#: Every store of this process that is open: a fork kills the child's copies, exit closes them.
+OPEN_STORES: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
+
+
+class DefaultMessageStore:
+    """A RocketMQ store in one directory.
+
+    Parameters
+    ----------
+    config : MessageStoreConfig
+    env : Env or None, the door to the operating system
+    read_only : bool, nothing is created, written, locked or mapped writable: what recovery would
+        do is done in memory
+    on_new_queue : callable(topic, queue_id), before the first put to a queue
+
+    `load()`, then `start()`; `shutdown()` at the end. Outcomes that 4.9.3 reports are statuses.
+
+    Threads: any, except for load, start and shutdown.
+    Source: RocketMQ 4.9.3 DefaultMessageStore.
+    """
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        *,
+        env: Env | None = None,
+        read_only: bool = False,
+        on_new_queue: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.env = Env() if env is None else env
+        self.read_only = read_only
+        self.root = config.store_path_root_dir
+        self.running_flags = RunningFlags()
+        self.shutdown_flag = True
+        self.failure: BaseException | None = None
+        self.plan: RecoveryPlan | None = None
+        self.pid = os.getpid()
+        self.appended = Event()
+        self.moved = Event()
+        self.allocate_service = None if read_only else AllocateMappedFileService(self.env)
+        self.commit_log = CommitLog(
+            self.env,
+            config,
+            self.appended,
+            read_only=read_only,
+            allocate_service=self.allocate_service,
+            on_new_queue=on_new_queue,
+        )
+        self.queue_table = ConsumeQueueTable(
+            self.env, config, self.commit_log, self.running_flags, read_only
+        )
+        self._lock_file = LockFile(self.env, os.path.join(self.root, "lock"))
+        self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
+        #: told when no put is taken any more: on a failure, and in a forked child
+        self.on_dead: Callable[[str | None], None] = lambda state: None
+        self._started = False
+        self._loaded = False
+        self._busy_check = config.os_page_cache_busy_time_out_mills
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Find the files, recover, and be ready to answer reads.
+
+        Returns True. Raises StoreStateError ("already open"), StoreCorruptionError or StoreIOError.
+        Durability: writable: cuts and rebuilt units are in the page cache; `abort` exists.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#load.
+        Differs: takes the lock first and creates `abort` before anything is changed.
+        """
+        if not self.read_only:
+            self._create_directories()
+            self._lock_file.take()
+        try:
+            self._load()
+        except BaseException:
+            self._let_go()
+            self._lock_file.release()
+            raise
+        OPEN_STORES.add(self)
+        return True
+
+    def _create_directories(self) -> None:
+        for path in (
+            self.root,
+            self.config.commit_log_path,
+            os.path.join(self.root, "consumequeue"),
+        ):
+            self.env.make_directories(path)
+
+    def _load(self) -> None:
+        clean = not self._abort_file.exists()
+        self.commit_log.load()
+        check_not_newer(self)
+        self.queue_table.load()
+        if not self.read_only:
+            self._abort_file.create()
+        self.checkpoint = StoreCheckpoint(
+            self.env, os.path.join(self.root, "checkpoint"), read_only=self.read_only
+        )
+        self.index_service = IndexService(
+            self.env,
+            os.path.join(self.root, "index"),
+            self._given("max_hash_slot_num"),
+            self._given("max_index_num"),
+            self.checkpoint,
+            self.running_flags,
+            self.read_only,
+        )
+        self.index_service.load(clean)
+        self.queue_table.checkpoint = self.checkpoint
+        self.dispatcher = Dispatcher(
+            on_new_queue=self.queue_table.for_dispatch,
+            on_queue_record=self._dispatch_record,
+            on_index_file=self.index_service.retry_get_and_create_index_file,
+            on_index_record=self._index_record,
+            on_error=self._dispatch_error,
+            delay_levels=self.commit_log.delay_levels,
+            index_enabled=self.config.message_index_enable,
+            multi_dispatch=self.config.enable_multi_dispatch,
+            moved=self.moved,
+        )
+        self.queue_table.recover()
+        self.plan = make_plan(self, clean)
+        apply_plan(self, self.plan)
+        self.recover_topic_queue_table()
+        self.reads = StoreReads(
+            self.env, self.config, self.commit_log, self.queue_table, self.index_service
+        )
+        self._loaded = True
+
+    def _given(self, name: str) -> int | None:
+        """A setting, or None for one that the files must tell."""
+        return int(getattr(self.config, name)) if name in self.config.given else None
+
+    def consume_queues(self) -> list[ConsumeQueue]:
+        """Every queue that is known."""
+        return self.queue_table.all()
+
+    def recover_topic_queue_table(self) -> None:
+        """Set each queue's next offset and minimum from its consume queue.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#recoverTopicQueueTable.
+        Differs: also for LMQ queues, whose counters 4.9.3 loses at a restart.
+        """
+        lowest = self.commit_log.get_min_offset()
+        for queue in self.consume_queues():
+            end = queue.get_max_offset_in_queue()
+            self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
+            queue.correct_min_offset(lowest)
+
+    def start(self) -> None:
+        """Start the services: from here on puts are taken.
+
+        Raises StoreStateError on a read-only store.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#start.
+        """
+        if self.read_only:
+            raise StoreStateError("the store is open read-only")
+        if not self._loaded or self._started or self.allocate_service is None:
+            raise StoreStateError("start() comes once, after load()")
+        self._started = True
+        self.log_flush = CommitLogFlush(self.commit_log, self.checkpoint, self.fail)
+        sync = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.flush_service: GroupCommitService | FlushRealTimeService = (
+            GroupCommitService(self.log_flush, self.config)
+            if sync
+            else FlushRealTimeService(self.log_flush, self.config)
+        )
+        self.flush_queue_service = FlushConsumeQueueService(
+            self.config,
+            self.checkpoint,
+            self.consume_queues,
+            lambda: int(self.dispatcher.logics_timestamp),
+            self.env.now_ms,
+            self.fail,
+        )
+        self.reput_service = ReputMessageService(
+            self.commit_log, self.dispatcher, self.appended, self.moved, self.fail
+        )
+        for service in self._services():
+            service.start()
+        self.shutdown_flag = False
+
+    def _services(self) -> list[ServiceThread]:
+        services: list[ServiceThread] = [] if self.allocate_service is None else [
+            self.allocate_service
+        ]
+        return [
+            *services,
+            self.reput_service,
+            self.flush_service,
+            self.flush_queue_service,
+        ]
+
+    def fail(self, error: BaseException) -> None:
+        """A service cannot go on: no put is taken any more, and `abort` stays."""
+        if self.failure is None:
+            self.failure = error
+            LOG.error("the store is not writeable any more: %s", error)
+        self.running_flags.get_and_make_not_writeable()
+        self.on_dead(None)
+
+    def shutdown(self) -> None:
+        """Stop the services, force everything, and note the clean end.
+
+        `abort` is deleted only when everything is on the device and dispatched.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#shutdown.
+        Differs: the open index file is forced; no fixed sleeps.
+        """
+        if self.pid != os.getpid():
+            return
+        OPEN_STORES.discard(self)
+        clean = not self.read_only and self._loaded
+        self.shutdown_flag = True
+        if self._started:
+            self._started = False
+            self.reput_service.shutdown()
+            self.flush_service.shutdown()
+            self.flush_queue_service.shutdown()
+            clean = clean and self.reput_service.behind() == 0
+            clean = clean and self.flush_queue_service.error is None
+            clean = clean and self.log_flush.error is None
+        elif clean:
+            clean = self._force_recovered()
+        if self._loaded and not self.read_only:
+            clean = self._finish(clean)
+        self._let_go()
+        if clean and self.failure is None:
+            self._abort_file.delete()
+        self._lock_file.release()
+
+    def _force_recovered(self) -> bool:
+        """After load() without start(): what recovery changed goes to the device."""
+        for queue in self.consume_queues():
+            while not queue.flush(0):
+                pass
+        while not self.commit_log.mapped_file_queue.flush(0):
+            pass
+        return True
+
+    def _finish(self, clean: bool) -> bool:
+        try:
+            self.index_service.flush()
+            self.checkpoint.flush()
+        except StoreError as error:
+            self.fail(error)
+            clean = False
+        return clean and self.running_flags.is_writeable()
+
+    def _let_go(self) -> None:
+        """Give files and mappings back; the lock is given back last, by the caller."""
+        self.shutdown_flag = True
+        if self.allocate_service is not None:
+            self.allocate_service.shutdown()
+        self.commit_log.close()
+        if self._loaded:
+            self.dispatcher.set_index_file(None)
+            self.index_service.shutdown()
+        self.queue_table.close()
+        self.commit_log.mapped_file_queue.shutdown(0)
+        self._loaded = False
+
+    def after_fork(self) -> None:
+        """In a forked child: this copy is dead and touches nothing."""
+        self.on_dead("dead: the process was forked")
+        self.shutdown_flag = True
+        self._loaded = False
+        self._started = False
+
+    def destroy(self) -> None:
+        """Delete the store's data: log, queues, index, abort, checkpoint. After shutdown().
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#destroy.
+        """
+        if self.read_only:
+            raise StoreStateError("the store is open read-only")
+        self.queue_table.destroy()
+        self.commit_log.destroy()
+        self.index_service.destroy()
+        self._abort_file.delete()
+        self.env.remove(os.path.join(self.root, "checkpoint"))
+
+    # ---- dispatch -----------------------------------------------------------------------------
+
+    def _dispatch_record(self, request: DispatchRequest, multi: bool) -> None:
+        """Put one record into its queue, and into those that it names, the slow way."""
+        queue = self.queue_table.for_dispatch(request.topic, request.queue_id)
+        if queue is not None:
+            queue.put_message_position_info_wrapper(request, multi)
+
+    def _index_record(self, request: DispatchRequest) -> object:
+        self.index_service.build_index(request)
+        return self.index_service.retry_get_and_create_index_file()
+
+    def _dispatch_error(self, kind: str, topic: str, queue_id: int, errno: int) -> None:
+        reason = os.strerror(errno) if errno else "no file"
+        LOG.error("%s of %s-%d: %s", kind, topic, queue_id, reason)
+        if kind == "queue":
+            self.running_flags.make_logics_queue_error()
+        else:
+            self.running_flags.make_index_file_error()
+
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that are not dispatched yet."""
+        return self.commit_log.get_max_offset() - int(self.dispatcher.position)
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def check_store_status(self) -> PutMessageStatus:
+        """PUT_OK when a put may be tried.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#checkStoreStatus.
+        """
+        if self.shutdown_flag or self.config.broker_role is BrokerRole.SLAVE:
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
+        if not self.running_flags.is_writeable():
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
+        if self.is_os_page_cache_busy():
+            return PutMessageStatus.OS_PAGECACHE_BUSY
+        return PutMessageStatus.PUT_OK
+
+    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append one message and wait as the settings ask.
+
+        Threads: any. Durability: SYNC_FLUSH: on the device when the status is PUT_OK.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
+        """
+        result = self._checked_put(message)
+        return self._wait(result, message.wait_store_msg_ok)
+
+    def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
+        """Append a batch to one queue, all or nothing.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#putMessages.
+        """
+        result = self._checked_batch(batch)
+        return self._wait(result, batch.wait_store_msg_ok)
+
+    def async_put_message(self, message: MessageExtBrokerInner) -> Future[PutMessageResult]:
+        """As put_message; the future is done when the flush is.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#asyncPutMessage.
+        """
+        return self._later(self._checked_put(message), message.wait_store_msg_ok)
+
+    def async_put_messages(self, batch: MessageExtBatch) -> Future[PutMessageResult]:
+        """As put_messages, with a future."""
+        return self._later(self._checked_batch(batch), batch.wait_store_msg_ok)
+
+    def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        status = self.check_store_status()
+        if status is not PutMessageStatus.PUT_OK:
+            return make_result(status, error=self.failure)
+        if utf16_length(message.topic) > 127 or (
+            message.properties_string is not None
+            and utf16_length(message.properties_string) > 32767
+        ):
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+        if (
+            self.config.enable_lmq
+            and self.config.enable_multi_dispatch
+            and self.queue_table.lmq_count > self.config.max_lmq_consume_queue_num
+            and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
+        ):
+            return make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+        return self.commit_log.put_message(message)
+
+    def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
+        status = self.check_store_status()
+        if status is not PutMessageStatus.PUT_OK:
+            return make_result(status, error=self.failure)
+        if utf16_length(batch.topic) > 127 or len(batch.body) > self.config.max_message_size:
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+        return self.commit_log.put_messages(batch)
+
+    def _wait(self, result: PutMessageResult, wait_store_msg_ok: bool) -> PutMessageResult:
+        if result.status_code != 0:
+            return result
+        end = result.phy_offset + result.wrote_bytes
+        status = self.flush_service.handle_disk_flush(end, wait_store_msg_ok)
+        return result if status is PutMessageStatus.PUT_OK else with_status(result, status)
+
+    def _later(self, result: PutMessageResult, wait_store_msg_ok: bool) -> Future[PutMessageResult]:
+        done: Future[PutMessageResult] = Future()
+        if result.status_code != 0 or not wait_store_msg_ok:
+            done.set_result(self._wait(result, wait_store_msg_ok))
+            return done
+        flushed = self.flush_service.submit(result.phy_offset + result.wrote_bytes)
+
+        def finish(future: Future[PutMessageStatus]) -> None:
+            status = future.result()
+            ok = status is PutMessageStatus.PUT_OK
+            done.set_result(result if ok else with_status(result, status))
+
+        flushed.add_done_callback(finish)
+        return done
+
+    def wait_flushed(self, result: PutMessageResult) -> PutMessageResult:
+        """Wait for the flush of an append that was made elsewhere (the face's compiled put)."""
+        return self._wait(result, True)
+
+    def flush(self) -> int:
+        """Force what has been put; gives the physical offset up to which it is on the device.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
+        Differs: over however many files.
+        """
+        with self.log_flush.lock:
+            self.log_flush.flush_to(self.commit_log.get_max_offset())
+        return self.log_flush.flushed_where
+
+    def flush_all(self) -> None:
+        """Force the log, the queues, the index and the checkpoint up to what has been put.
+
+        Durability: everything that was put before is on the device and found without a replay.
+        """
+        self.wait_dispatched()
+        self.flush()
+        self.flush_queue_service.do_flush(True)
+        self.index_service.flush()
+
+    def wait_dispatched(self, timeout: float | None = None) -> bool:
+        """Wait until every put that returned before is in its queue and in the index."""
+        if self.read_only:
+            return True
+        return self.reput_service.wait_dispatched(self.commit_log.get_max_offset(), timeout)
+
+    def is_os_page_cache_busy(self) -> bool:
+        """True when the put lock has been held for too long.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
+        """
+        begin = self.commit_log.core.lock_begin_ms
+        if begin == 0:
+            return False
+        return self._busy_check < self.env.now_ms() - begin < 10_000_000
+
+    def lock_time_mills(self) -> int:
+        """How long the put lock has been held, ms; 0 when free."""
+        return int(self.commit_log.core.lock_time_ms())
+
+    # ---- reads: the methods of the MessageStore interface --------------------------------------
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult | None:
+        """Pull messages from a queue; None when the store is shut down or not readable.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
+        """
+        if not self._loaded or not self.running_flags.is_readable():
+            return None
+        return self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
+
+    def query_message(
+        self, topic: str, key: str, max_num: int, begin: int, end: int
+    ) -> QueryMessageResult:
+        """Messages by index key, at most `max_msgs_num_batch`, ascending by physical offset.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
+        """
+        return self.reads.query_message(topic, key, max_num, begin, end)
+
+    def look_message_by_offset(self, phy_offset: int, size: int = 0) -> MessageExt | None:
+        """The message at a physical offset, or None."""
+        return self.commit_log.look_message(phy_offset, size)
+
+    def select_one_message_by_offset(
+        self, phy_offset: int, size: int = 0
+    ) -> SelectMappedBufferResult | None:
+        """The record at a physical offset as bytes, or None."""
+        return self.commit_log.get_message(
+            phy_offset, size or self.commit_log.record_size(phy_offset)
+        )
+
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The queue's end; 0 for one that is not there."""
+        return self.queue_table.find(topic, queue_id).get_max_offset_in_queue()
+
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The queue's first offset as 4.9.3 answers it (stale for an expired queue)."""
+        return self.queue_table.find(topic, queue_id).get_min_offset_in_queue()
+
+    def get_commit_log_offset_in_queue(self, topic: str, queue_id: int, cq_offset: int) -> int:
+        """Physical offset of a queue offset, 0 when there is none."""
+        unit = self.reads.unit(topic, queue_id, cq_offset)
+        return 0 if unit is None else unit[0]
+
+    def get_offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The offset nearest to a store time (ms), as 4.9.3 finds it."""
+        return self.reads.get_offset_in_queue_by_time(topic, queue_id, timestamp)
+
+    def get_message_store_time_stamp(self, topic: str, queue_id: int, cq_offset: int) -> int:
+        """Store time (ms) of a queue offset, -1 when there is none."""
+        return self.reads.get_message_store_timestamp(topic, queue_id, cq_offset)
+
+    def get_earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time (ms) of the first message of a queue, or of the whole store; -1 for none.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getEarliestMessageTime.
+        Differs: of the whole store: right for a log of less than 8 MiB too.
+        """
+        return self.reads.get_earliest_message_time(topic, queue_id)
+
+    def get_message_total_in_queue(self, topic: str, queue_id: int) -> int:
+        """Messages that a queue holds, -1 for one that is not there."""
+        queue = self.queue_table.get(topic, queue_id)
+        return -1 if queue is None else queue.get_message_total_in_queue()
+
+    def check_in_disk_by_consume_offset(self, topic: str, queue_id: int, cq_offset: int) -> bool:
+        """True when that message is probably not in memory any more."""
+        unit = self.reads.unit(topic, queue_id, cq_offset)
+        return unit is not None and self.reads.is_in_disk(unit[0])
+
+    def get_max_phy_offset(self) -> int:
+        """Physical offset behind the last record."""
+        return self.commit_log.get_max_offset()
+
+    def get_min_phy_offset(self) -> int:
+        """First physical offset, -1 for an empty log."""
+        return self.commit_log.get_min_offset()
+
+    def get_commit_log_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
+        """What the file that holds `phy_offset` has from there on, for replication."""
+        return self.commit_log.get_data(phy_offset) if self._loaded else None
+
+    def get_message_ids(
+        self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: object
+    ) -> dict[str, int]:
+        """{offset message id: queue offset} over [min_offset, max_offset)."""
+        return self.reads.get_message_ids(topic, queue_id, min_offset, max_offset, store_host)
+
+    def get_consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None; never made by asking."""
+        return self.queue_table.get(topic, queue_id)
+
+    def find_consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made in memory when it is not there."""
+        return self.queue_table.find(topic, queue_id)
+
+    def get_consume_queue_table(self) -> dict[str, dict[int, ConsumeQueue]]:
+        """{topic: {queue id: queue}}."""
+        return self.queue_table.by_topic()
+
+    def now(self) -> int:
+        """The store's clock, Unix ms."""
+        return self.env.now_ms()
+
+    def clean_unused_topic(self, topics: Iterable[str]) -> int:
+        """Destroy the queues of every topic that is not named. Gives 0, as in Java.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
+        """
+        keep = {*topics, SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+        for topic, queues in self.queue_table.by_topic().items():
+            if topic in keep or topic.startswith(LMQ_PREFIX):
+                continue
+            for queue_id in queues:
+                self._destroy_queue(topic, queue_id)
+        return 0
+
+    def clean_expired_consumer_queue(self) -> None:
+        """Destroy queues that end before the first record of the log.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
+        """
+        lowest = self.commit_log.get_min_offset()
+        for queue in self.consume_queues():
+            last = queue.get_last_offset()
+            if queue.topic != SCHEDULE_TOPIC and last != -1 and last < lowest:
+                self._destroy_queue(queue.topic, queue.queue_id)
+
+    def _destroy_queue(self, topic: str, queue_id: int) -> None:
+        self.commit_log.core.forget(topic, queue_id)
+        self.dispatcher.forget(topic, queue_id)
+        self.queue_table.remove(topic, queue_id)
+
+
+def utf16_length(text: str) -> int:
+    """Length of a text in Java's chars."""
+    return len(text) + sum(1 for char in text if char > "\uffff") if not text.isascii() else len(text)
+
+
+def is_queued(sys_flag: int) -> bool:
+    """True for records that belong into a consume queue."""
+    return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT_TYPE)
+
+
+def _kill_copies_after_fork() -> None:
+    for store in list(OPEN_STORES):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_kill_copies_after_fork)
+
+__all__ = ["OPEN_STORES", "DefaultMessageStore", "GetMessageStatus"]

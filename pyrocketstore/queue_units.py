@@ -1,0 +1,280 @@
+"""Reading the units of a consume queue: walks over its files, ranges as columns, search by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from pyrocketstore._consume_queue import (
+    decode_units,
+    find_last_unit,
+    find_min_unit,
+    truncate_units,
+    unit_at,
+)
+from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.mapped_file_queue import MappedFileQueue
+
+CQ_STORE_UNIT_SIZE = 20
+PRE_BLANK_SIZE = 2**31 - 1  # the size in a unit that stands where no message has been
+PRE_BLANK = (0, PRE_BLANK_SIZE, 0)
+NO_LIMIT = 2**63 - 1
+_FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
+_LAST_READ_SIZE = 65536 * CQ_STORE_UNIT_SIZE
+_LAST_READ_COUNT = 65536
+
+#: (phy_offset, size) of a message to its store time, Unix ms; -1 where it cannot be read.
+PickupStoreTimestamp = Callable[[int, int], int]
+
+
+class QueueUnits(NamedTuple):
+    """Consecutive units of a queue as columns of one length, native endian.
+
+    `phy_offset` int64[n], bytes of the log; `size` int32[n], bytes; `tags_code` int64[n].
+    """
+
+    phy_offset: NDArray[numpy.int64]
+    size: NDArray[numpy.int32]
+    tags_code: NDArray[numpy.int64]
+
+    def is_pre_blank(self) -> NDArray[numpy.bool_]:
+        """bool[n]: units that fill a gap and name no message."""
+        blank = (self.phy_offset == 0) & (self.size == PRE_BLANK_SIZE) & (self.tags_code == 0)
+        return numpy.asarray(blank, dtype=numpy.bool_)
+
+
+class UnitReader:
+    """The units in the files of one queue, up to what is written.
+
+    Threads: any.
+    """
+
+    def __init__(self, mapped_file_queue: MappedFileQueue, mapped_file_size: int) -> None:
+        self.mapped_file_queue = mapped_file_queue
+        self.mapped_file_size = mapped_file_size
+
+    # ---- bytes -----------------------------------------------------------------------------------
+
+    def read(self, mapped_file: MappedFile, position: int, size: int) -> bytes:
+        """Bytes of a file; none when there are none, or the file is being deleted.
+
+        Raises StoreIOError.
+        """
+        if position < 0 or size <= 0:
+            return b""
+        try:
+            return mapped_file.read(position, size)
+        except (StoreStateError, StoreIOError):
+            if mapped_file.is_available():
+                raise
+            return b""
+
+    def pieces(self, mapped_file: MappedFile) -> Iterator[tuple[int, bytes]]:
+        """The written bytes of a file in growing pieces: (position, bytes)."""
+        position = 0
+        end = mapped_file.wrote
+        step = _FIRST_READ_SIZE
+        while position < end:
+            piece = self.read(mapped_file, position, min(step, end - position))
+            if not piece:
+                return
+            yield position, piece
+            position += len(piece)
+            step = min(2 * step, _LAST_READ_SIZE)
+
+    # ---- walks -----------------------------------------------------------------------------------
+
+    def scan(self, mapped_file: MappedFile, phy_limit: int) -> tuple[int, int, int]:
+        """As truncate_units, over the written bytes of a file."""
+        valid_size, max_phy_offset, last_address = truncate_units(b"", phy_limit)
+        for position, piece in self.pieces(mapped_file):
+            valid, phy_offset, address = truncate_units(piece, phy_limit)
+            valid_size = position + valid
+            if phy_offset >= 0:
+                max_phy_offset = phy_offset
+            if address < 0:
+                last_address = address
+            if valid < len(piece):
+                break
+        return valid_size, max_phy_offset, last_address
+
+    def find_min(
+        self, mapped_file: MappedFile, min_phy_offset: int
+    ) -> tuple[int, tuple[int, int, int]] | None:
+        """The first message of a file at or behind `min_phy_offset`: (position, unit), or None."""
+        for position, piece in self.pieces(mapped_file):
+            found = find_min_unit(piece, min_phy_offset)
+            unit = unit_at(piece, found)
+            if unit is not None:
+                return position + found, unit
+        return None
+
+    def last_unit(self, with_ext: bool = False) -> tuple[int, int, int] | None:
+        """The last message of the queue, or the last one that has an ext unit."""
+        for mapped_file in reversed(self.mapped_file_queue.mapped_files):
+            end = mapped_file.wrote
+            step = _FIRST_READ_SIZE
+            while end > 0:
+                start = max(0, end - step)
+                piece = self.read(mapped_file, start, end - start)
+                unit = unit_at(piece, find_last_unit(piece, with_ext))
+                if unit is not None:
+                    return unit
+                end = start
+                step = min(2 * step, _LAST_READ_SIZE)
+        return None
+
+    def last_phy_offset(self) -> int:
+        """One past the last message that the queue names, bytes of the log; -1 for none."""
+        unit = self.last_unit()
+        return -1 if unit is None else unit[0] + unit[1]
+
+    def end_before(self, phy_offset: int) -> int | None:
+        """Byte of the stream behind the units before `phy_offset`; None: no file would remain."""
+        mapped_files = self.mapped_file_queue.mapped_files
+        for mapped_file in reversed(mapped_files):
+            valid_size, _, _ = self.scan(mapped_file, phy_offset)
+            if valid_size > 0:
+                return int(mapped_file.file_from_offset + valid_size)
+        if mapped_files and mapped_files[0].wrote == 0:
+            # Nothing in it, but its name says where the queue goes on.
+            return int(mapped_files[0].file_from_offset)
+        return None
+
+    def first_readable(self, min_phy_offset: int) -> int | None:
+        """Queue offset of the first message at or behind `min_phy_offset`, or None."""
+        for mapped_file in self.mapped_file_queue.mapped_files:
+            end = mapped_file.wrote
+            last = unit_at(self.read(mapped_file, end - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE))
+            if last is not None and last != PRE_BLANK and last[0] < min_phy_offset:
+                continue
+            found = self.find_min(mapped_file, min_phy_offset)
+            if found is not None:
+                return int((mapped_file.file_from_offset + found[0]) // CQ_STORE_UNIT_SIZE)
+        return None
+
+    # ---- ranges ----------------------------------------------------------------------------------
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(phy_offset, size, tags_code) at a queue offset, or None."""
+        position = queue_offset * CQ_STORE_UNIT_SIZE
+        mapped_file = self.mapped_file_queue.find_mapped_file_by_offset(position, False)
+        if mapped_file is None:
+            return None
+        position -= mapped_file.file_from_offset
+        if position >= mapped_file.wrote:
+            return None
+        return unit_at(self.read(mapped_file, position, CQ_STORE_UNIT_SIZE))
+
+    def columns(self, start: int, count: int) -> QueueUnits:
+        """`count` units from queue offset `start` on, or fewer where they end."""
+        phy_offset = numpy.empty(count, numpy.int64)
+        size = numpy.empty(count, numpy.int32)
+        tags_code = numpy.empty(count, numpy.int64)
+        done = 0
+        while done < count:
+            position = (start + done) * CQ_STORE_UNIT_SIZE
+            mapped_file = self.mapped_file_queue.find_mapped_file_by_offset(position, False)
+            if mapped_file is None:
+                break
+            position -= mapped_file.file_from_offset
+            left = min(mapped_file.wrote - position, (count - done) * CQ_STORE_UNIT_SIZE)
+            units = self.read(mapped_file, position, left)
+            decoded = decode_units(units, phy_offset, size, tags_code, done)
+            if decoded == 0:
+                break
+            done += decoded
+        return QueueUnits(phy_offset[:done], size[:done], tags_code[:done])
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def nearest_by_time(
+        self,
+        timestamp: int,
+        pickup_store_timestamp: PickupStoreTimestamp,
+        min_logic_offset: int,
+        min_phy_offset: int,
+    ) -> int:
+        """What ConsumeQueue.get_offset_in_queue_by_time answers; there is what the words mean."""
+        mapped_file = self.mapped_file_queue.get_mapped_file_by_time(timestamp)
+        if mapped_file is None or mapped_file.wrote <= 0:
+            return 0
+        base = mapped_file.file_from_offset
+        low = max(0, min_logic_offset - base)
+        high = mapped_file.wrote - CQ_STORE_UNIT_SIZE
+        left = right = left_time = right_time = -1
+        while high >= low:
+            middle = (low + high) // (2 * CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
+            unit = unit_at(self.read(mapped_file, middle, CQ_STORE_UNIT_SIZE))
+            if unit is None:
+                return 0
+            if unit[0] < min_phy_offset:
+                low = middle + CQ_STORE_UNIT_SIZE
+                left = middle
+                continue
+            stored = pickup_store_timestamp(unit[0], unit[1])
+            if stored < 0:
+                return 0
+            if stored == timestamp:
+                return _units_of(base + middle)
+            if stored > timestamp:
+                high = middle - CQ_STORE_UNIT_SIZE
+                right, right_time = middle, stored
+            else:
+                low = middle + CQ_STORE_UNIT_SIZE
+                left, left_time = middle, stored
+        if left_time == -1:
+            return _units_of(base + right)
+        if right_time == -1:
+            return _units_of(base + left)
+        is_right = abs(timestamp - left_time) > abs(timestamp - right_time)
+        return _units_of(base + (right if is_right else left))
+
+    def lower_bound_by_time(
+        self, low: int, high: int, timestamp: int, pickup_store_timestamp: PickupStoreTimestamp
+    ) -> int:
+        """First queue offset in [low, high) stored at `timestamp` or later; `high` if none."""
+        answer = high
+        while low < high:
+            middle = (low + high) // 2
+            found = self._first_stored(middle, high, pickup_store_timestamp)
+            if found is None:
+                high = middle
+            elif found[1] >= timestamp:
+                high = middle
+                answer = found[0]
+            else:
+                low = found[0] + 1
+        return answer
+
+    def _first_stored(
+        self, start: int, end: int, pickup_store_timestamp: PickupStoreTimestamp
+    ) -> tuple[int, int] | None:
+        """The first message in [start, end) that can be read: (queue offset, store time)."""
+        count = 1
+        while start < end:
+            units = self.columns(start, min(count, end - start))
+            for index in numpy.flatnonzero(~units.is_pre_blank()).tolist():
+                stored = pickup_store_timestamp(
+                    int(units.phy_offset[index]), int(units.size[index])
+                )
+                if stored >= 0:
+                    return start + index, stored
+            # No units: the file is gone, and the next one is where they may go on.
+            per_file = self.mapped_file_size // CQ_STORE_UNIT_SIZE
+            start += len(units.phy_offset) or per_file - start % per_file
+            count = min(4 * count, _LAST_READ_COUNT)
+        return None
+
+
+def _units_of(position: int) -> int:
+    """Bytes to units as Java divides: towards zero."""
+    units = abs(position) // CQ_STORE_UNIT_SIZE
+    return units if position >= 0 else -units
+
+
+__all__ = ["CQ_STORE_UNIT_SIZE", "NO_LIMIT", "PRE_BLANK", "QueueUnits", "UnitReader"]

@@ -1,0 +1,312 @@
+"""Recovery: a plan computed from the files, then applied to them or only held in memory.
+
+Pass 1 scans the log and decides where it ends. Pass 2 compares what the log says of each queue with
+what the queue holds, and decides from where the log must be dispatched again. Then the plan is
+applied: the log and the queues are cut, and the replay fills what is missing. In a read-only store
+"applied" means in memory: MappedFile knows the difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from pyrocketstore._dispatch import Dispatcher
+from pyrocketstore._scan import TopicQueueMap, find_valid_record, scan_file, status_name
+from pyrocketstore.commit_log import CommitLog
+from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.index_service import IndexService
+from pyrocketstore.store_checkpoint import StoreCheckpoint
+
+if TYPE_CHECKING:
+    from pyrocketstore._mapped_file import MappedFile
+    from pyrocketstore.env import Env
+
+LOG = logging.getLogger(__name__)
+
+RS_OK, RS_BLANK, RS_END = 0, 1, 2
+MESSAGE_MAGIC = bytes.fromhex("DAA320A7")
+#: Normal recovery looks at this many files at the end of the log.
+LAST_FILES = 3
+#: Bytes of a record's head that hold its storeTimestamp, with an IPv6 born host.
+HEAD_SIZE = 76
+
+
+class Recoverable(Protocol):
+    """The parts of a store that recovery works on."""
+
+    env: Env
+    config: MessageStoreConfig
+    read_only: bool
+    commit_log: CommitLog
+    checkpoint: StoreCheckpoint
+    index_service: IndexService
+    dispatcher: Dispatcher
+
+    def consume_queues(self) -> list[ConsumeQueue]:
+        """Every queue that is known."""
+        ...
+
+
+@dataclasses.dataclass
+class RecoveryPlan:
+    """What the files say must happen.
+
+    Parameters
+    ----------
+    clean : bool, the last exit was clean
+    log_end : int, physical offset behind the last record that is kept
+    ended_by : str, the verdict that ended the log
+    scan_from : int, physical offset at which the scan began
+    records : int, how many records were scanned
+    broken : list of (path, position, size), pieces behind the end that hold valid records
+    replay_from : int or None, physical offset from which the log is dispatched again
+    cut_queues : bool, some queue reaches past the end
+    """
+
+    clean: bool
+    log_end: int = 0
+    ended_by: str = ""
+    scan_from: int = 0
+    records: int = 0
+    broken: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    replay_from: int | None = None
+    cut_queues: bool = False
+    empty: bool = False
+
+
+def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
+    """Compute the plan; nothing is changed.
+
+    Raises StoreIOError when a file cannot be read.
+    Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #recoverAbnormally.
+    Differs: the stored physicalOffset of each record must be its own; damaged tails that hold valid
+    records are kept; queues and index entries that 4.9.3 would lose are found.
+    """
+    plan = RecoveryPlan(clean)
+    files = store.commit_log.mapped_file_queue.mapped_files
+    if not files:
+        plan.empty = True
+        return plan
+    seen = TopicQueueMap()
+    first = max(0, len(files) - LAST_FILES) if clean else _start_file(store, files)
+    plan.scan_from = files[first].file_from_offset
+    at_file, status = _scan(store, files, first, seen, plan)
+    plan.ended_by = status_name(status)
+    plan.broken = _valid_records_behind(store, files, at_file, status, plan)
+    furthest = max((q.max_physic_offset for q in store.consume_queues()), default=-1)
+    plan.cut_queues = furthest >= plan.log_end
+    plan.replay_from = _replay_from(store, plan, seen.seen())
+    return plan
+
+
+def _start_file(store: Recoverable, files: tuple[MappedFile, ...]) -> int:
+    """The newest file whose first record is older than the checkpoint; 0 if there is none."""
+    config = store.config
+    if config.message_index_enable and config.message_index_safe:
+        limit = store.checkpoint.get_min_timestamp_index()
+    else:
+        limit = store.checkpoint.get_min_timestamp()
+    for index in range(len(files) - 1, -1, -1):
+        head = files[index].read(0, min(HEAD_SIZE, files[index].file_size))
+        if len(head) < HEAD_SIZE or head[4:8] != MESSAGE_MAGIC:
+            continue
+        at = 68 if head[39] & 0x10 else 56
+        stored = int.from_bytes(head[at : at + 8], "big", signed=True)
+        if stored != 0 and stored <= limit:
+            return index
+    return 0
+
+
+def _scan(
+    store: Recoverable,
+    files: tuple[MappedFile, ...],
+    first: int,
+    seen: TopicQueueMap,
+    plan: RecoveryPlan,
+) -> tuple[int, int]:
+    """Find the log's end; gives the index of its file and the verdict."""
+    index = first
+    while True:
+        file = files[index]
+        status, position, count, _ = scan_file(
+            store.env,
+            file.path,
+            file.file_from_offset,
+            0,
+            file.file_size,
+            store.config.check_crc_on_recover,
+            seen,
+        )
+        plan.records += count
+        plan.log_end = file.file_from_offset + position
+        if status != RS_BLANK or index + 1 == len(files):
+            return index, status
+        if files[index + 1].file_from_offset != file.file_from_offset + file.file_size:
+            return index, status
+        index += 1
+
+
+def _valid_records_behind(
+    store: Recoverable,
+    files: tuple[MappedFile, ...],
+    at_file: int,
+    status: int,
+    plan: RecoveryPlan,
+) -> list[tuple[str, int, int]]:
+    """Pieces behind the end that must not be lost: (path, position, size) of each file."""
+    if plan.clean and status in (RS_END, RS_BLANK):
+        return []
+    pieces = []
+    for file in files[at_file:]:
+        start = plan.log_end - file.file_from_offset if file is files[at_file] else 0
+        for begin, end in store.env.data_ranges(file.path, start, file.file_size):
+            found = find_valid_record(
+                store.env, file.path, file.file_from_offset, max(start, begin), end
+            )
+            if found >= 0:
+                pieces.append((file.path, start, file.file_size - start))
+                break
+    return pieces
+
+
+def _replay_from(
+    store: Recoverable,
+    plan: RecoveryPlan,
+    seen: dict[tuple[str, int], tuple[int, int, int, int]],
+) -> int | None:
+    """The earliest of 4.9.3's start, any queue's loss point and the index's gap."""
+    lowest = max(0, store.commit_log.get_min_offset())
+    starts = [] if plan.clean else [plan.scan_from]
+    table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
+    for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
+        queue = table.get(key)
+        held = 0 if queue is None else queue.units_before(plan.log_end)
+        if held >= next_offset:
+            continue
+        starts.append(first_phy_offset)
+        if held < first_offset:
+            covered = -1 if queue is None else queue.covered_phy_offset
+            starts.append(lowest if covered < 0 else min(covered, plan.log_end))
+    if not plan.clean and store.config.message_index_enable:
+        starts.append(max(lowest, store.index_service.indexed_phy_offset))
+    if not starts:
+        return None
+    return max(lowest, min(starts))
+
+
+def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
+    """Cut the log and the queues, and dispatch again what they miss.
+
+    Durability: pieces that hold valid records are moved to ROOT/.broken/<time> and forced before
+    anything is cut. Raises StoreIOError.
+    """
+    log = store.commit_log
+    if plan.empty:
+        _set_queues_aside(store)
+        log.open_end(0)
+        store.dispatcher.position = 0
+        return
+    for path, position, _ in plan.broken:
+        LOG.warning("%s: %s; valid records lie behind it", path, plan.ended_by)
+        LOG.warning("the log ends before byte %d of %s", position, path)
+    if plan.broken and not store.read_only:
+        _keep_broken(store, plan)
+    log.mapped_file_queue.truncate_dirty_files(plan.log_end)
+    log.open_end(plan.log_end)
+    if plan.cut_queues:
+        for queue in store.consume_queues():
+            queue.truncate_dirty_logic_files(plan.log_end)
+    if plan.replay_from is not None:
+        replay(store, plan.replay_from, plan.log_end)
+    store.dispatcher.position = plan.log_end
+
+
+def replay(store: Recoverable, start: int, end: int) -> None:
+    """Dispatch the records in [start, end) again; what queues and index have is passed over.
+
+    A record that cannot be read, which only an old file that recovery does not check may hold, is
+    stepped over to the next that can.
+    """
+    log = store.commit_log
+    position = start
+    while position < end:
+        file = log.mapped_file_queue.find_mapped_file_by_offset(position, False)
+        if file is None:
+            position = log.roll_next_file(position)
+            continue
+        base = file.file_from_offset
+        stop = min(end - base, file.file_size)
+        status, reached = store.dispatcher.dispatch_file(
+            store.env, file.path, base, position - base, stop
+        )
+        if status == RS_OK:
+            position = base + reached if reached < file.file_size else base + file.file_size
+        elif status == RS_BLANK:
+            position = log.roll_next_file(position)
+        else:
+            found = find_valid_record(store.env, file.path, base, reached + 1, stop)
+            LOG.error("%s at byte %d: %s", file.path, reached, status_name(status))
+            position = base + found if found >= 0 else log.roll_next_file(base + reached)
+        store.dispatcher.position = position
+
+
+def _keep_broken(store: Recoverable, plan: RecoveryPlan) -> None:
+    """Copy the pieces that hold valid records, each to a file named by its physical offset."""
+    env = store.env
+    folder = os.path.join(
+        store.config.store_path_root_dir, ".broken", env.local_time_name(env.now_ms())
+    )
+    env.make_directories(folder)
+    for path, position, size in plan.broken:
+        start = int(os.path.basename(path)) + position
+        target = os.path.join(folder, f"{start:020d}")
+        env.copy_range(path, target, position, size)
+        LOG.warning("%d bytes from byte %d of %s were kept as %s", size, position, path, target)
+
+
+def _set_queues_aside(store: Recoverable) -> None:
+    """An empty log: its queues say nothing any more, but are kept out of harm's way.
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#destroyLogics.
+    Differs: moved to ROOT/.broken/<time> instead of deleted.
+    """
+    queues = [queue for queue in store.consume_queues() if queue.get_max_offset_in_queue() > 0]
+    if not queues:
+        return
+    LOG.warning("the commit log is empty: %d consume queues are set aside", len(queues))
+    if not store.read_only:
+        env = store.env
+        root = store.config.store_path_root_dir
+        folder = os.path.join(root, ".broken", env.local_time_name(env.now_ms()))
+        env.make_directories(folder)
+        env.rename(os.path.join(root, "consumequeue"), os.path.join(folder, "consumequeue"))
+        env.make_directories(os.path.join(root, "consumequeue"))
+    for queue in store.consume_queues():
+        queue.forget_files()
+
+
+def check_not_newer(store: Recoverable) -> None:
+    """Refuse a store that a 5.x broker wrote: opening it would cut what 4.9.3 cannot read.
+
+    Raises StoreCorruptionError with the file.
+    """
+    for file in store.commit_log.mapped_file_queue.mapped_files:
+        head = file.read(0, 8)
+        if head[4:8] == bytes.fromhex("DAA320AB"):
+            raise StoreCorruptionError(
+                file.path, 0, "a record of RocketMQ 5.x (magic DAA320AB): not a 4.9.3 store"
+            )
+
+
+__all__ = [
+    "RecoveryPlan",
+    "apply_plan",
+    "check_not_newer",
+    "make_plan",
+    "replay",
+]

@@ -1,0 +1,765 @@
+"""The face: `pyrocketstore.open(path)` gives a Store."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import heapq
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pyrocketstore import _message
+from pyrocketstore._commit_log import PutMessageResult
+from pyrocketstore._message import MessageExt
+from pyrocketstore._put_path import PutPath
+from pyrocketstore._reader import read_messages
+from pyrocketstore._text import put_properties, tags_code
+from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.env import Env
+from pyrocketstore.errors import (
+    MissingExtraError,
+    OffsetOutOfRange,
+    PutError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+)
+from pyrocketstore.message import (
+    Message,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    MessageRefused,
+    check_properties,
+    check_text,
+    check_topic,
+    join_keys,
+)
+from pyrocketstore.message_store import OPEN_STORES, DefaultMessageStore
+from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
+from pyrocketstore.topic_config import TopicConfigFile
+from pyrocketstore.unique_id import new_unique_id
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from pyrocketstore.verify import VerifyReport
+
+#: Units that an iterator reads ahead.
+READ_COUNT = 1024
+#: The compiled append's answers; the same numbers as rs_status.
+RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
+MAX_TIMESTAMP = (1 << 63) - 1
+
+
+class StoreWarning(UserWarning):
+    """Something about a store or its settings that its owner should know."""
+
+
+class KeyHits(NamedTuple):
+    """Hits of `query_many`, one row a hit: columns of one length.
+
+    `key_index` int64[n], into the keys asked for; `phy_offset` int64[n], bytes; `queue_id`
+    int32[n]; `queue_offset` int64[n].
+    """
+
+    key_index: np.ndarray
+    phy_offset: np.ndarray
+    queue_id: np.ndarray
+    queue_offset: np.ndarray
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    config: MessageStoreConfig | str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    unique_key: bool = False,
+    topics_json: bool = True,
+    store_host: str | None = None,
+    strict: bool = False,
+    env: Env | None = None,
+    **settings: Any,
+) -> Store:
+    """Open a store directory: load, recover, start.
+
+    Parameters
+    ----------
+    path : the root directory; made when it is missing, unless `read_only`
+    config : a MessageStoreConfig, or the path of a broker.conf
+    read_only : nothing is created, written or locked; also of a store that another process writes
+    unique_key : add a UNIQ_KEY to each message, as Java's clients do
+    topics_json : keep ROOT/config/topics.json, without which a broker serves no topic
+    store_host : "ip:port" in each record, default `brokerIP1:listenPort` or 127.0.0.1:10911
+    strict : make an error of what a broker.conf would only be warned of
+    settings : names of MessageStoreConfig; sizes that are not given come from the files
+
+    Raises
+    ------
+    StoreStateError: already open. StoreCorruptionError, StoreIOError: the files. StoreFormatError:
+    the settings.
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#load, #start.
+    """
+    root = os.fspath(path)
+    env = Env() if env is None else env
+    if read_only and not env.is_dir(root):
+        raise StoreIOError(2, "open", root)
+    final = _settings(env, root, config, strict, settings)
+    return Store(DefaultStoreParts(env, final, read_only, store_host, unique_key, topics_json))
+
+
+def _settings(
+    env: Env,
+    root: str,
+    config: MessageStoreConfig | str | os.PathLike[str] | None,
+    strict: bool,
+    settings: dict[str, Any],
+) -> MessageStoreConfig:
+    if config is None:
+        base = MessageStoreConfig().at_root(root)
+    elif isinstance(config, MessageStoreConfig):
+        base = config.at_root(root)
+    else:
+        base, notes = MessageStoreConfig.from_broker_conf(Path(config), strict=strict, root=root)
+        for note in notes:
+            warnings.warn(note, StoreWarning, stacklevel=4)
+    base = base.replace(**settings) if settings else base
+    return detect_sizes(env, root, base, base.given)
+
+
+class DefaultStoreParts(NamedTuple):
+    """What `open` found out, for Store."""
+
+    env: Env
+    config: MessageStoreConfig
+    read_only: bool
+    store_host: str | None
+    unique_key: bool
+    topics_json: bool
+
+
+class Store(PutPath):
+    """A store directory: put, read, query. Made by `pyrocketstore.open`.
+
+    Threads: every method from any thread. After a fork the child's copy is dead: every call raises
+    StoreStateError.
+    """
+
+    def __init__(self, parts: DefaultStoreParts) -> None:
+        self.put_fast = False
+        self._state = "closed"
+        self._unique_key = parts.unique_key
+        self.read_only = parts.read_only
+        self.path = parts.config.store_path_root_dir
+        self.store_host = parts.store_host or parts.config.store_host
+        self._topics: TopicConfigFile | None = None
+        self.message_store = DefaultMessageStore(
+            parts.config, env=parts.env, read_only=parts.read_only, on_new_queue=self._on_new_queue
+        )
+        self.bind_put_path(self.message_store.commit_log.core, self.store_host)
+        self.message_store.load()
+        self._state = "open"
+        if self.message_store.plan is not None and self.message_store.plan.broken:
+            self._warn_broken()
+        if not parts.read_only:
+            self.message_store.on_dead = self._stop_putting
+            try:
+                self.message_store.start()
+            except BaseException:
+                self.message_store.shutdown()
+                raise
+            if parts.topics_json:
+                self._topics = TopicConfigFile(
+                    parts.env, os.path.join(self.path, "config", "topics.json")
+                )
+                self._topics.load()
+            sync = parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            slave = parts.config.broker_role.name == "SLAVE"
+            self.put_fast = not (sync or slave or parts.unique_key)
+
+    def _warn_broken(self) -> None:
+        plan = self.message_store.plan
+        if plan is not None:
+            path, position, _ = plan.broken[0]
+            kept = "" if self.read_only else "; what lies behind was kept in .broken"
+            warnings.warn(
+                f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
+                f"records lie behind it{kept}",
+                StoreWarning,
+                stacklevel=4,
+            )
+
+    def _stop_putting(self, state: str | None = None) -> None:
+        self.put_fast = False
+        if state is not None:
+            self._state = state
+
+    def _on_new_queue(self, topic: str, queue_id: int) -> None:
+        if self._topics is not None and self._topics.ensure(topic, queue_id):
+            self._topics.persist()
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        mode = ", read-only" if self.read_only else ""
+        return f"<pyrocketstore.Store {self.path!r}, {self._state}{mode}>"
+
+    def close(self) -> None:
+        """Dispatch and force everything, note the clean end, give the directory free.
+
+        A second call does nothing. Durability: all that was put is on the device.
+        """
+        self._stop_putting()
+        if self._state == "open" and self.message_store.pid == os.getpid():
+            self._state = "closed"
+            self.message_store.shutdown()
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._state != "open"
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise StoreStateError(f"{self.path}: the store is {self._state}")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise StoreStateError(f"{self.path}: the store is open read-only")
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def _put_slow(
+        self,
+        topic: str,
+        body: Any,
+        queue_id: int,
+        tags: str | None,
+        keys: str | Sequence[str] | None,
+        properties: Mapping[str, str] | None,
+        delay_level: int,
+        flag: int,
+        born_timestamp: int | None,
+        born_host: str | None,
+    ) -> PutMessageResult:
+        """Everything that is not an ordinary put; the arguments are those of `put`."""
+        self._check_writable()
+        check_topic(topic)
+        if delay_level:
+            raise StoreFormatError("delay_level: this store has no delivery service")
+        named = self._properties(tags, keys, properties)
+        message = MessageExtBrokerInner(
+            topic,
+            body,
+            queue_id,
+            flag=flag,
+            properties=named,
+            properties_string=_message.properties_to_string(named),
+            born_timestamp=self.message_store.now() if born_timestamp is None else born_timestamp,
+            born_host=self.store_host if born_host is None else born_host,
+            store_host=self.store_host,
+        )
+        return self._checked(self.message_store.put_message(message), 1)
+
+    def _properties(
+        self,
+        tags: str | None,
+        keys: str | Sequence[str] | None,
+        properties: Mapping[str, str] | None,
+    ) -> dict[str, str]:
+        named: dict[str, str] = {}
+        if tags is not None:
+            named["TAGS"] = check_text("tags", tags)
+        joined = join_keys(keys)
+        if joined is not None:
+            named["KEYS"] = joined
+        if properties:
+            check_properties(properties)
+            named.update(properties)
+        if self._unique_key:
+            named["UNIQ_KEY"] = new_unique_id(self.store_host)
+        return named
+
+    def _checked(self, result: PutMessageResult, count: int) -> PutMessageResult:
+        if result.status_code == 0:
+            return result
+        status = PutMessageStatus(result.status_code)
+        if isinstance(result.error, (MissingExtraError,)):
+            raise result.error
+        stored = status in STORED_STATUSES
+        reason = "" if result.error is None else str(result.error)
+        raise PutError(status, stored, count if stored else 0, reason) from result.error
+
+    def _roll(self, size: int) -> None:
+        self.message_store.commit_log.roll(size)
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Any,
+        *,
+        queue_ids: Any = None,
+        tags: Any = None,
+        keys: Any = None,
+        properties: Any = None,
+        born_host: str | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Append many messages in the given order; each is an ordinary single record.
+
+        Parameters
+        ----------
+        bodies : sequence of bytes-like; a list, a NumPy array or an Arrow array
+        queue_ids, tags, keys, properties : one entry a message (None allowed), or None; `queue_ids`
+            may be one int for all
+
+        Returns
+        -------
+        (queue_offsets, phy_offsets) : int64[n], int64[n] (bytes)
+
+        Raises
+        ------
+        PutError, whose `count` says how many are in the log. Not atomic.
+
+        Durability: as `put`, for all of them together.
+        """
+        self._check_writable()
+        check_topic(topic)
+        rows = self._rows(topic, bodies, queue_ids, tags, keys, properties)
+        count = len(rows)
+        queue_offsets = np.empty(count, np.int64)
+        phy_offsets = np.empty(count, np.int64)
+        status_before = self.message_store.check_store_status()
+        if status_before is not PutMessageStatus.PUT_OK:
+            raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
+        if not count:
+            return queue_offsets, phy_offsets
+        try:
+            done, status, errno = self._append_columns(rows, queue_offsets, phy_offsets, born_host)
+        except StoreIOError as error:
+            raise PutError(
+                PutMessageStatus.CREATE_MAPEDFILE_FAILED, False, self._appended(), str(error)
+            ) from error
+        if status != RS_OK:
+            self._put_many_failed(done, status, errno)
+        end = self.message_store.get_max_phy_offset()
+        flushed = self.message_store.flush_service.handle_disk_flush(end, True)
+        if flushed is not PutMessageStatus.PUT_OK:
+            raise PutError(flushed, True, count)
+        return queue_offsets, phy_offsets
+
+    def _appended(self) -> int:
+        return int(self.appended_count)
+
+    def _put_many_failed(self, done: int, status: int, errno: int) -> None:
+        if status == RS_TOO_LARGE:
+            reason = f"message {done}: longer than maxMessageSize"
+            raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
+        path = self.message_store.config.commit_log_path
+        error = StoreIOError(errno or 5, "append", path)
+        raise PutError(PutMessageStatus.UNKNOWN_ERROR, False, done, str(error)) from error
+
+    def _rows(
+        self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any
+    ) -> list[tuple[str, int, Any, bytes]]:
+        """The columns as rows (topic, queue id, body, properties text), all checked."""
+        body_list = _column("bodies", bodies, None)
+        count = len(body_list)
+        if queue_ids is None or isinstance(queue_ids, int):
+            id_list = [queue_ids or 0] * count
+        else:
+            id_list = _column("queue_ids", queue_ids, count)
+        tag_list = _column("tags", tags, count)
+        key_list = _column("keys", keys, count)
+        property_list = _column("properties", properties, count)
+        limit = self.message_store.config.mapped_file_size_commit_log
+        rows = []
+        for i in range(count):
+            named = property_list[i]
+            if named is None and not self._unique_key:
+                text = put_properties(
+                    tag_list[i] if tag_list[i] is None else check_text("tags", tag_list[i]),
+                    join_keys(key_list[i]),
+                    None,
+                )
+            else:
+                text = put_properties(
+                    None, None, self._properties(tag_list[i], key_list[i], named)
+                )
+            body = body_list[i]
+            if len(body) + len(text) > limit - 512:
+                raise StoreFormatError(f"message {i}: does not fit into a commit log file")
+            rows.append((topic, id_list[i], body, text))
+        return rows
+
+    def put_batch(
+        self, topic: str, messages: Iterable[Any], queue_id: int = 0
+    ) -> PutMessageResult:
+        """Append 4.9.3's batch: one queue, all or nothing, at most maxMessageSize together.
+
+        Parameters
+        ----------
+        messages : of bytes-like bodies, of `Message`, or of mappings with `body`, `tags`, `keys`,
+            `properties`, `flag`
+
+        Raises PutError, StoreFormatError, StoreStateError.
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
+        """
+        self._check_writable()
+        check_topic(topic)
+        items = [self._batch_item(topic, item) for item in messages]
+        if not items:
+            raise StoreFormatError("a batch needs at least one message")
+        try:
+            body = _message.encode_messages(items)
+        except MessageRefused as refused:
+            status = PutMessageStatus[refused.status]
+            raise PutError(status, False, 0, refused.reason) from refused
+        batch = MessageExtBatch(
+            topic,
+            body,
+            queue_id,
+            born_timestamp=self.message_store.now(),
+            born_host=self.store_host,
+            store_host=self.store_host,
+        )
+        return self._checked(self.message_store.put_messages(batch), len(items))
+
+    def _batch_item(self, topic: str, item: Any) -> Message:
+        if isinstance(item, Message):
+            return item
+        if isinstance(item, Mapping):
+            unknown = item.keys() - {"body", "tags", "keys", "properties", "flag"}
+            if unknown or "body" not in item:
+                raise StoreFormatError(f"a message of a batch has no {sorted(unknown) or 'body'}")
+            named = self._properties(item.get("tags"), item.get("keys"), item.get("properties"))
+            return Message(topic, item["body"], flag=item.get("flag", 0), properties=named)
+        return Message(topic, item, properties=self._properties(None, None, None))
+
+    async def aput(self, topic: str, body: Any, **options: Any) -> PutMessageResult:
+        """`put` for asyncio: the event loop goes on while the flush is waited for."""
+        if self.put_fast:
+            return self.put(topic, body, **options)
+        return await asyncio.to_thread(self.put, topic, body, **options)
+
+    # ---- waiting ------------------------------------------------------------------------------
+
+    def wait_dispatched(self, timeout: float | None = None) -> bool:
+        """Wait until every put that returned before is found by queue and by key.
+
+        Returns False when `timeout` (seconds) passed first.
+        """
+        self._check_open()
+        return self.message_store.wait_dispatched(timeout)
+
+    def flush(self) -> None:
+        """Force everything that was put before to the device, its queues and index included."""
+        self._check_writable()
+        self.message_store.flush_all()
+
+    # ---- queues -------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """Names of the topics that have a queue, sorted."""
+        self._check_open()
+        return sorted(self.message_store.get_consume_queue_table())
+
+    def queues(self, topic: str) -> list[int]:
+        """Queue ids of a topic, sorted."""
+        self._check_open()
+        return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        self._check_open()
+        self.message_store.wait_dispatched()
+        return self.message_store.find_consume_queue(topic, queue_id)
+
+    def min_offset(self, topic: str, queue_id: int = 0) -> int:
+        """First queue offset whose message the log still has; the end if there is none."""
+        queue = self._queue(topic, queue_id)
+        return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
+
+    def max_offset(self, topic: str, queue_id: int = 0) -> int:
+        """The queue's end: the offset that its next message gets."""
+        return self._queue(topic, queue_id).get_max_offset_in_queue()
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """First offset whose store time is `timestamp_ms` (Unix ms) or later; the end if none."""
+        queue = self._queue(topic, queue_id)
+        return queue.lower_bound_by_time(
+            timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
+        )
+
+    # ---- reads --------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int | None = 0,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        tags: str = "*",
+    ) -> Iterator[MessageExt]:
+        """The messages of a queue in order.
+
+        Parameters
+        ----------
+        queue_id : None merges all queues of the topic by store time
+        start, stop : queue offsets; None: the first readable one, the end at this call
+        tags : "*" or "TagA || TagB", compared exactly
+
+        Raises
+        ------
+        OffsetOutOfRange at this call; StoreCorruptionError, StoreIOError while reading
+        """
+        if queue_id is None:
+            ids = self.queues(topic)
+            parts = [self.read(topic, i, start=start, stop=stop, tags=tags) for i in ids]
+            return heapq.merge(*parts, key=lambda m: (m.store_timestamp, m.phy_offset))
+        first, end = self._range(topic, queue_id, start, stop)
+        return self._read(topic, queue_id, first, end, tags_filter(tags))
+
+    def _range(
+        self, topic: str, queue_id: int, start: int | None, stop: int | None
+    ) -> tuple[int, int]:
+        high = self.max_offset(topic, queue_id)
+        low = self.min_offset(topic, queue_id)
+        first = low if start is None else start
+        if not low <= first <= high:
+            raise OffsetOutOfRange(low, high, first)
+        return first, high if stop is None else min(stop, high)
+
+    def _read(
+        self, topic: str, queue_id: int, start: int, stop: int, wanted: TagsExpression | None
+    ) -> Iterator[MessageExt]:
+        queue = self.message_store.find_consume_queue(topic, queue_id)
+        while start < stop:
+            self._check_open()
+            units = queue.read_units(start, min(READ_COUNT, stop - start))
+            if not len(units.phy_offset):
+                return
+            keep = ~units.is_pre_blank()
+            keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
+            if wanted is not None and queue.ext is None:
+                keep &= np.isin(units.tags_code, wanted.codes)
+            start += len(units.phy_offset)
+            for message in self._messages(units.phy_offset[keep], units.size[keep]):
+                if wanted is None or message.tags in wanted.tags:
+                    yield message
+
+    def _messages(self, phy_offset: np.ndarray, size: np.ndarray) -> list[MessageExt]:
+        """The records at these places, file by file."""
+        log = self.message_store.commit_log
+        messages: list[MessageExt] = []
+        first = 0
+        numbers = phy_offset // log.file_size
+        edges = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(phy_offset)]
+        for edge in edges:
+            if edge == first:
+                continue
+            file = log.mapped_file_queue.find_mapped_file_by_offset(int(phy_offset[first]), False)
+            if file is not None:
+                messages += read_messages(
+                    file,
+                    np.ascontiguousarray(phy_offset[first:edge]),
+                    np.ascontiguousarray(size[first:edge]),
+                )
+            first = edge
+        return messages
+
+    def read_batch(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        *,
+        start: int,
+        max_count: int = 65536,
+        max_bytes: int = 64 << 20,
+        columns: Sequence[str] | None = None,
+        tags: str = "*",
+    ) -> pyarrow.RecordBatch:
+        """A range of a queue as one Arrow record batch; stops at either bound.
+
+        Parameters
+        ----------
+        start : queue offset
+        max_count : units looked at, at most
+        max_bytes : bytes of records, at most; one record always fits
+        columns : names of message attributes, None for all
+        tags : as of `read`
+
+        Returns
+        -------
+        pyarrow.RecordBatch, whose schema metadata has `next_offset`
+
+        Raises
+        ------
+        MissingExtraError without pyarrow; OffsetOutOfRange, StoreCorruptionError, StoreIOError
+        """
+        from pyrocketstore.batches import read_record_batch
+
+        first, end = self._range(topic, queue_id, start, None)
+        queue = self.message_store.find_consume_queue(topic, queue_id)
+        return read_record_batch(
+            self.message_store.commit_log,
+            queue,
+            first,
+            min(end, first + max(0, max_count)),
+            max_bytes,
+            columns,
+            tags_filter(tags),
+        )
+
+    # ---- keys ---------------------------------------------------------------------------------
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        max_num: int = 32,
+        exact: bool = True,
+    ) -> list[MessageExt]:
+        """The newest `max_num` messages of a topic with a key, ascending by physical offset.
+
+        Parameters
+        ----------
+        begin, end : Unix ms of the store time, both inclusive
+        exact : drop messages that only share the key's hash
+
+        Raises StoreCorruptionError, StoreIOError.
+        """
+        self._check_open()
+        self.message_store.wait_dispatched()
+        until = MAX_TIMESTAMP if end is None else end
+        return [message for message in self._hits(topic, key, begin, until, max_num, exact)][::-1]
+
+    def _hits(
+        self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
+    ) -> Iterator[MessageExt]:
+        """Newest first."""
+        log = self.message_store.commit_log
+        seen: set[int] = set()
+        hits: list[MessageExt] = []
+        for phy_offset, _ in self.message_store.index_service.query_all(topic, key, begin, end):
+            if len(hits) >= max_num:
+                break
+            if phy_offset in seen:
+                continue
+            seen.add(phy_offset)
+            message = log.look_message(phy_offset)
+            if message is None or not begin <= message.store_timestamp <= end:
+                continue
+            if exact and not has_key(message, topic, key):
+                continue
+            hits.append(message)
+        hits.sort(key=lambda message: -message.phy_offset)
+        return iter(hits)
+
+    def query_many(
+        self,
+        topic: str,
+        keys: Iterable[str],
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        max_num: int = 32,
+    ) -> KeyHits:
+        """`query` for many keys at once: columns instead of messages, exact hits only."""
+        self._check_open()
+        self.message_store.wait_dispatched()
+        until = MAX_TIMESTAMP if end is None else end
+        rows: list[tuple[int, int, int, int]] = []
+        for i, key in enumerate(_column("keys", keys, None)):
+            hits = list(self._hits(topic, key, begin, until, max_num, True))[::-1]
+            rows += [(i, m.phy_offset, m.queue_id, m.queue_offset) for m in hits]
+        table = np.array(rows, np.int64).reshape(len(rows), 4)
+        return KeyHits(
+            table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(np.int32), table[:, 3].copy()
+        )
+
+    def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
+        """The message at a physical offset, or with an offset message id; None if there is none."""
+        self._check_open()
+        if isinstance(phy_offset_or_msg_id, str):
+            _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
+        else:
+            phy_offset = phy_offset_or_msg_id
+        return self.message_store.look_message_by_offset(phy_offset)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Check log, queues and index against each other; nothing is changed.
+
+        Parameters
+        ----------
+        progress : callable(bytes done, bytes in all)
+        """
+        from pyrocketstore.verify import verify_store
+
+        self._check_open()
+        self.message_store.wait_dispatched()
+        return verify_store(self.message_store, progress)
+
+
+class TagsExpression(NamedTuple):
+    """`TagA || TagB`: the tags, and their hashes."""
+
+    tags: frozenset[str]
+    codes: np.ndarray
+
+
+def tags_filter(expression: str) -> TagsExpression | None:
+    """None for "*" and "", which is every message."""
+    if expression.strip() in ("", "*"):
+        return None
+    tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
+    return TagsExpression(tags, np.array([tags_code(tag) for tag in tags], np.int64))
+
+
+def has_key(message: MessageExt, topic: str, key: str) -> bool:
+    """True when a message is of that topic and has that key, not only one of the same hash."""
+    if message.topic != topic:
+        return False
+    return message.uniq_key == key or key in (message.keys or "").split(" ")
+
+
+def _column(name: str, values: Any, count: int | None) -> list[Any]:
+    """A list, NumPy array or Arrow array as a list; None as a list of None."""
+    if values is None and count is not None:
+        return [None] * count
+    if isinstance(values, (str, bytes)):
+        raise StoreFormatError(f"{name}: a sequence is wanted, one entry a message")
+    if hasattr(values, "to_pylist"):
+        values = values.to_pylist()
+    elif isinstance(values, np.ndarray):
+        values = values.tolist()
+    else:
+        values = list(values)
+    if count is not None and len(values) != count:
+        raise StoreFormatError(f"{name} has {len(values)} entries for {count} bodies")
+    return values
+
+
+def _close_at_exit() -> None:
+    for store in list(OPEN_STORES):
+        if store.pid == os.getpid():
+            warnings.warn(f"{store.root}: the store was not closed", ResourceWarning, stacklevel=1)
+            store.shutdown()
+
+
+atexit.register(_close_at_exit)

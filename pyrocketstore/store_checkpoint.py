@@ -1,0 +1,315 @@
+"""The small files of a store: checkpoint, abort, lock; and the flags that say what it may do."""
+
+from __future__ import annotations
+
+import errno
+import struct
+import threading
+from typing import ClassVar
+
+from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
+from pyrocketstore.errors import StoreIOError, StoreStateError
+
+__all__ = ["CHECKPOINT_SIZE", "AbortFile", "LockFile", "RunningFlags", "StoreCheckpoint"]
+
+CHECKPOINT_SIZE = 4096
+#: The fields that 4.9.3 has; what 5.x keeps behind them is left as it is.
+LONGS = struct.Struct(">qqq")
+#: The checkpoint is this much older than the queues, so that recovery starts early enough (ms).
+MIN_TIMESTAMP_MARGIN_MS = 3000
+LOCK_TEXT = b"lock"
+
+
+class StoreCheckpoint:
+    """Up to which store time (Unix ms) log, queues and index are known to be on the device.
+
+    Parameters
+    ----------
+    env : Env
+    path : str, the file; made at full length when missing, and extended when short
+    read_only : bool; a missing or short file counts as zeros and nothing is written
+
+    Raises StoreIOError. Threads: any.
+    Durability: what was set counts after `flush`.
+    Source: RocketMQ 4.9.3 StoreCheckpoint.
+    Differs: bytes 24 to 39, which 5.x uses, are never written.
+    """
+
+    def __init__(self, env: Env, path: str, read_only: bool = False) -> None:
+        self._env = env
+        self._path = path
+        self._read_only = read_only
+        self._lock = threading.Lock()
+        if not read_only:
+            self._prepare()
+        head = self._read_head()
+        self.physic_msg_timestamp: int
+        self.logics_msg_timestamp: int
+        self.index_msg_timestamp: int
+        self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp = (
+            LONGS.unpack(head)
+        )
+
+    def _prepare(self) -> None:
+        env = self._env
+        env.make_directories(parent_directory(self._path))
+        fd = env.open(self._path, O_RDWR | O_CREAT)
+        try:
+            if env.file_size(fd, self._path) < CHECKPOINT_SIZE:
+                env.ftruncate(fd, CHECKPOINT_SIZE, self._path)
+                env.fsync(fd, self._path)
+        finally:
+            env.close(fd, self._path)
+        env.fsync_directory(parent_directory(self._path))
+
+    def _read_head(self) -> bytes:
+        try:
+            fd = self._env.open(self._path, O_RDONLY)
+        except StoreIOError as error:
+            if self._read_only and error.errno == errno.ENOENT:
+                return bytes(LONGS.size)
+            raise
+        try:
+            head = self._env.pread(fd, LONGS.size, 0, self._path)
+        finally:
+            self._env.close(fd, self._path)
+        return head.ljust(LONGS.size, b"\0")
+
+    def get_min_timestamp(self) -> int:
+        """Messages stored before this time (Unix ms) are in the log and in their queues."""
+        oldest = min(self.physic_msg_timestamp, self.logics_msg_timestamp)
+        return max(0, oldest - MIN_TIMESTAMP_MARGIN_MS)
+
+    def get_min_timestamp_index(self) -> int:
+        """The same with the index taken in (Unix ms)."""
+        return min(self.get_min_timestamp(), self.index_msg_timestamp)
+
+    def flush(self) -> None:
+        """Write the three times and force them. Nothing happens when the store is read-only."""
+        if self._read_only:
+            return
+        with self._lock:
+            head = LONGS.pack(
+                self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp
+            )
+            fd = self._env.open(self._path, O_RDWR)
+            try:
+                self._env.pwrite_all(fd, head, 0, self._path)
+                self._env.fdatasync(fd, self._path)
+            finally:
+                self._env.close(fd, self._path)
+
+    def shutdown(self) -> None:
+        """Force what was set for the last time."""
+        self.flush()
+
+
+class RunningFlags:
+    """What the store may do. Bits: 1 not readable, 2 not writeable, 4 queue write error,
+    8 index write error, 16 disk full. Nothing of it is stored.
+
+    Threads: any. Source: RocketMQ 4.9.3 RunningFlags.
+    """
+
+    NOT_READABLE = 1
+    NOT_WRITEABLE = 2
+    WRITE_LOGICS_QUEUE_ERROR = 4
+    WRITE_INDEX_FILE_ERROR = 8
+    DISK_FULL = 16
+
+    def __init__(self) -> None:
+        self._bits = 0
+        self._lock = threading.Lock()
+
+    @property
+    def flag_bits(self) -> int:
+        """The bits as they are."""
+        return self._bits
+
+    def set_bits(self, mask_flags: int, on: bool = True) -> bool:
+        """Set or clear bits; True when that changed anything."""
+        with self._lock:
+            before = self._bits
+            self._bits = before | mask_flags if on else before & ~mask_flags
+            return self._bits != before
+
+    def is_readable(self) -> bool:
+        """True while messages may be read."""
+        return not self._bits & self.NOT_READABLE
+
+    def is_writeable(self) -> bool:
+        """True while messages may be put."""
+        return not self._bits & (
+            self.NOT_WRITEABLE
+            | self.WRITE_LOGICS_QUEUE_ERROR
+            | self.DISK_FULL
+            | self.WRITE_INDEX_FILE_ERROR
+        )
+
+    def is_cq_writeable(self) -> bool:
+        """True while queues may be written: a full disk does not stop them."""
+        return not self._bits & (
+            self.NOT_WRITEABLE | self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR
+        )
+
+    def get_and_make_readable(self) -> bool:
+        """Allow reading; what it was before."""
+        before = self.is_readable()
+        self.set_bits(self.NOT_READABLE, False)
+        return before
+
+    def get_and_make_not_readable(self) -> bool:
+        """Forbid reading; what it was before."""
+        before = self.is_readable()
+        self.set_bits(self.NOT_READABLE)
+        return before
+
+    def get_and_make_writeable(self) -> bool:
+        """Allow writing; what it was before."""
+        before = self.is_writeable()
+        self.set_bits(self.NOT_WRITEABLE, False)
+        return before
+
+    def get_and_make_not_writeable(self) -> bool:
+        """Forbid writing; what it was before."""
+        before = self.is_writeable()
+        self.set_bits(self.NOT_WRITEABLE)
+        return before
+
+    def make_logics_queue_error(self) -> None:
+        """A consume queue could not be written."""
+        self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR)
+
+    def clear_logics_queue_error(self) -> None:
+        """Consume queues can be written again. Differs: 4.9.3 has no way back."""
+        self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR, False)
+
+    def is_logics_queue_error(self) -> bool:
+        """True after a consume queue could not be written."""
+        return bool(self._bits & self.WRITE_LOGICS_QUEUE_ERROR)
+
+    def make_index_file_error(self) -> None:
+        """An index file could not be written."""
+        self.set_bits(self.WRITE_INDEX_FILE_ERROR)
+
+    def clear_index_file_error(self) -> None:
+        """Index files can be written again. Differs: 4.9.3 has no way back."""
+        self.set_bits(self.WRITE_INDEX_FILE_ERROR, False)
+
+    def is_index_file_error(self) -> bool:
+        """True after an index file could not be written."""
+        return bool(self._bits & self.WRITE_INDEX_FILE_ERROR)
+
+    def get_and_make_disk_full(self) -> bool:
+        """The disk is full; True when it was not known to be (it had room before)."""
+        return self.set_bits(self.DISK_FULL)
+
+    def get_and_make_disk_ok(self) -> bool:
+        """The disk has room; True when it was known to have."""
+        return not self.set_bits(self.DISK_FULL, False)
+
+
+class AbortFile:
+    """The empty file that says: this store was not closed.
+
+    Durability: its making and its deletion are on the device when they return.
+    Source: RocketMQ 4.9.3 DefaultMessageStore#createTempFile.
+    """
+
+    def __init__(self, env: Env, path: str) -> None:
+        self._env = env
+        self.path = path
+
+    def exists(self) -> bool:
+        """True when the store was not closed the last time."""
+        return self._env.exists(self.path)
+
+    def create(self) -> None:
+        """Make the file if it is missing, and its directory. Raises StoreIOError."""
+        directory = parent_directory(self.path)
+        self._env.make_directories(directory)
+        self._env.close(self._env.open(self.path, O_WRONLY | O_CREAT), self.path)
+        self._env.fsync_directory(directory)
+
+    def delete(self) -> None:
+        """Delete the file if it is there. Raises StoreIOError."""
+        self._env.remove(self.path)
+
+
+class LockFile:
+    """The lock that makes one process, and one store in it, the owner of a directory.
+
+    Parameters
+    ----------
+    env : Env
+    path : str, the file; its directory is made by `take`, and is what the lock stands for
+
+    Interoperates with 4.9.3: a POSIX record lock on byte 0. Such a lock goes when *any* descriptor
+    of the file is closed in the process, so nothing else may open the file; and it would be
+    granted again to the process that has it, so a registry of directories refuses that.
+
+    Threads: any. Source: RocketMQ 4.9.3 DefaultMessageStore#start.
+    Differs: to be taken before anything in the directory is touched.
+    """
+
+    _registry: ClassVar[dict[tuple[int, int], int]] = {}
+    _registry_lock = threading.Lock()
+
+    def __init__(self, env: Env, path: str) -> None:
+        self._env = env
+        self.path = path
+        self._fd = -1
+        self._process_id = -1
+        self._identity: tuple[int, int] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """True while this object has the lock (never in a forked child)."""
+        return self._fd >= 0 and self._process_id == self._env.process_id()
+
+    def take(self) -> None:
+        """Take the lock; StoreStateError when the directory is already open."""
+        env = self._env
+        if self.is_held:
+            raise StoreStateError(f"{self._directory} is already open by this process")
+        env.make_directories(self._directory)
+        identity = env.identity(self._directory)
+        process_id = env.process_id()
+        with self._registry_lock:
+            # An entry of another process was inherited through fork and is not ours.
+            if self._registry.get(identity) == process_id:
+                raise StoreStateError(f"{self._directory} is already open by this process")
+            self._registry[identity] = process_id
+        fd = -1
+        try:
+            fd = env.open(self.path, O_RDWR | O_CREAT)
+            if not env.lock(fd, self.path):
+                raise StoreStateError(f"{self._directory} is already open by another process")
+            env.pwrite_all(fd, LOCK_TEXT, 0, self.path)
+            env.fsync(fd, self.path)
+        except BaseException:
+            if fd >= 0:
+                env.close(fd, self.path)
+            self._forget(identity)
+            raise
+        self._fd, self._process_id, self._identity = fd, process_id, identity
+
+    def release(self) -> None:
+        """Let the lock go; nothing happens without it, nor in a forked child."""
+        if not self.is_held:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            self._env.close(fd, self.path)
+        finally:
+            if self._identity is not None:
+                self._forget(self._identity)
+
+    @property
+    def _directory(self) -> str:
+        return parent_directory(self.path)
+
+    @classmethod
+    def _forget(cls, identity: tuple[int, int]) -> None:
+        with cls._registry_lock:
+            cls._registry.pop(identity, None)

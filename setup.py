@@ -1,0 +1,82 @@
+"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan picks the flavour;
+ROCKETSTORE_MODULES=_message,_columns builds only those."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+BUILD = os.environ.get("ROCKETSTORE_BUILD", "release")
+if BUILD not in {"release", "debug", "asan"}:
+    sys.exit(f"ROCKETSTORE_BUILD={BUILD}: must be release, debug or asan")
+
+#: module -> the C files that are linked into it. A file with state is in exactly one module.
+MODULES: dict[str, list[str]] = {
+    "_env": ["csrc/env_posix.c"],
+    "_mapped_file": ["csrc/env_posix.c"],
+    "_record": ["csrc/crc32.c", "csrc/hash.c", "csrc/status.c"],
+    "_text": ["csrc/hash.c"],
+    "_message": ["csrc/status.c"],
+    "_consume_queue": ["csrc/status.c"],
+    "_index_file": ["csrc/hash.c", "csrc/status.c"],
+    "_columns": ["csrc/hash.c", "csrc/status.c"],
+    "_commit_log": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],
+    "_put_path": ["csrc/env_posix.c"],
+    "_scan": ["csrc/status.c"],
+    "_reader": ["csrc/status.c"],
+    "_dispatch": ["csrc/env_posix.c", "csrc/hash.c"],
+}
+
+FLAGS = {
+    "release": ["-O3", "-DNDEBUG", "-g1"],
+    "debug": ["-O1", "-g", "-UNDEBUG", "-DCYTHON_WITHOUT_ASSERTIONS=0"],
+    "asan": [
+        "-O1",
+        "-g",
+        "-UNDEBUG",
+        "-fsanitize=address,undefined",
+        "-fno-omit-frame-pointer",
+        "-fno-sanitize-recover=undefined",
+    ],
+}[BUILD]
+LINK = ["-fsanitize=address,undefined"] if BUILD == "asan" else []
+CHECKED = BUILD != "release"
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": CHECKED,
+    "wraparound": CHECKED,
+    "initializedcheck": CHECKED,
+    "cdivision": True,
+    "embedsignature": True,
+    "binding": True,
+}
+
+wanted = os.environ.get("ROCKETSTORE_MODULES", "")
+names = wanted.split(",") if wanted else list(MODULES)
+
+extensions = [
+    Extension(
+        f"pyrocketstore.{name}",
+        [f"pyrocketstore/{name}.pyx", *MODULES[name]],
+        include_dirs=["csrc", numpy.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+        extra_compile_args=[*FLAGS, "-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"],
+        extra_link_args=[*LINK, "-pthread"],
+        depends=[f"csrc/{h}" for h in os.listdir("csrc") if h.endswith(".h")],
+    )
+    for name in names
+]
+
+setup(
+    ext_modules=cythonize(
+        extensions,
+        compiler_directives=DIRECTIVES,
+        build_dir=f"build/cython-{BUILD}",
+        nthreads=0,
+    )
+)

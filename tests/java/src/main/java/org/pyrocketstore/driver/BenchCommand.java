@@ -1,0 +1,74 @@
+package org.pyrocketstore.driver;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+
+/**
+ * Measures one kind of work on demand, so that its rounds can alternate with another process's.
+ * It answers {"ready": true} when prepared, then each line "round SECONDS" with one JSON line: the
+ * unit of work is repeated until the timed part took that long. "quit" or the end of input ends it.
+ */
+final class BenchCommand {
+    private BenchCommand() {
+    }
+
+    static int run(String path, Options options) throws Exception {
+        Workload workload = workload(path, options);
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        workload.prepare();
+        say(new JsonLine().put("ready", true));
+        String line;
+        while ((line = input.readLine()) != null && !line.equals("quit")) {
+            double least = Double.parseDouble(line.substring("round ".length()));
+            say(round(workload, least));
+        }
+        return 0;
+    }
+
+    private static JsonLine round(Workload workload, double leastSeconds) throws Exception {
+        long count = 0;
+        long bytes = 0;
+        double seconds = 0;
+        long answer = 0;
+        int units = 0;
+        do {
+            Workload.Result result = workload.unit();
+            count += result.count;
+            bytes += result.bytes;
+            seconds += result.seconds;
+            answer = result.answer;
+            units++;
+        } while (seconds < leastSeconds);
+        return new JsonLine().put("count", count).put("bytes", bytes).put("seconds", seconds)
+            .put("units", units).put("answer", answer);
+    }
+
+    private static Workload workload(String path, Options options) {
+        switch (options.required("what")) {
+            case "put":
+            case "batch":
+                return new PutWorkload(path, options);
+            case "get":
+                return new GetWorkload(path, options);
+            case "query":
+                return new QueryWorkload(path, options);
+            case "scan":
+                return new ScanWorkload(path, options);
+            case "rebuild":
+            case "recover":
+                return new RecoverWorkload(path, options);
+            case "cq":
+                return new QueueWorkload(path, options);
+            case "index_put":
+            case "index_select":
+                return new IndexWorkload(path, options);
+            default:
+                throw new IllegalArgumentException("no such work: " + options.required("what"));
+        }
+    }
+
+    private static void say(JsonLine line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+}

@@ -1,0 +1,58 @@
+package org.pyrocketstore.driver;
+
+import java.util.Arrays;
+import java.util.logging.LogManager;
+
+/**
+ * Runs the store of RocketMQ 4.9.3 for the tests and benchmarks of pyrocketstore.
+ *
+ * <pre>
+ * put   DIR from=FILE [out=FILE] [records] [ending=clean|halt] [NAME=VALUE ...]
+ * dump  DIR [queries=FILE] [out=FILE] [started] [NAME=VALUE ...]
+ * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
+ * bench DIR what=NAME count=N [...]
+ * </pre>
+ *
+ * NAME is a property of MessageStoreConfig in its own spelling, or {@code config=FILE} names a
+ * broker.conf that holds such lines. Exit codes: 0, or 3 when load() said no, or 7 after an
+ * exception; a put that was told to halt ends with 9.
+ */
+public final class Driver {
+    static final int EXIT_LOAD_FAILED = 3;
+    static final int EXIT_EXCEPTION = 7;
+    static final int EXIT_HALTED = 9;
+
+    private Driver() {
+    }
+
+    public static void main(String[] arguments) {
+        LogManager.getLogManager().reset();
+        try {
+            System.out.flush();
+            Runtime.getRuntime().halt(run(arguments));
+        } catch (Throwable problem) {
+            problem.printStackTrace();
+            Runtime.getRuntime().halt(EXIT_EXCEPTION);
+        }
+    }
+
+    private static int run(String[] arguments) throws Exception {
+        if (arguments.length < 2) {
+            throw new IllegalArgumentException("usage: put|dump|index|bench PATH [NAME=VALUE ...]");
+        }
+        String path = arguments[1];
+        Options options = Options.parse(Arrays.asList(arguments).subList(2, arguments.length));
+        switch (arguments[0]) {
+            case "put":
+                return PutCommand.run(path, options);
+            case "dump":
+                return DumpCommand.run(path, options);
+            case "index":
+                return IndexCommand.run(path, options);
+            case "bench":
+                return BenchCommand.run(path, options);
+            default:
+                throw new IllegalArgumentException("no such mode: " + arguments[0]);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+package org.pyrocketstore.driver;
+
+import java.io.File;
+import java.net.InetSocketAddress;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExtBatch;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageExtBrokerInner;
+
+/**
+ * Puts into a new store: what=put singles, what=batch batches of batch= messages, by threads=
+ * threads. The time ends when the last message is found by its queue and by its key. With "keep"
+ * the store stays where it is (to make the input of the reading workloads).
+ */
+final class PutWorkload extends Workload {
+    private final boolean batched;
+    private final int batchCount;
+    private final int threads;
+    private final byte[] body;
+    private final InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
+    private final AtomicLong keyBase = new AtomicLong();
+
+    PutWorkload(String path, Options options) {
+        super(path, options);
+        batched = options.required("what").equals("batch");
+        batchCount = options.number("batch", 32);
+        threads = options.number("threads", 1);
+        body = new byte[bodySize];
+        new Random(1).nextBytes(body);
+    }
+
+    @Override
+    Result unit() throws Exception {
+        removeTree(new File(path));
+        DefaultMessageStore store = Stores.open(path, options);
+        long base = options.has("keep") ? 0 : keyBase.getAndAdd(count);
+        AtomicInteger next = new AtomicInteger();
+        AtomicInteger failed = new AtomicInteger();
+        long start = System.nanoTime();
+        List<Thread> workers = new ArrayList<>();
+        for (int i = 0; i < threads; i++) {
+            Thread worker = new Thread(() -> putAll(store, base, next, failed));
+            worker.start();
+            workers.add(worker);
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        awaitFound(store, base);
+        long end = System.nanoTime();
+        if (failed.get() > 0) {
+            throw new IllegalStateException(failed + " puts failed");
+        }
+        long total = 0;
+        for (int queueId = 0; queueId < QUEUES; queueId++) {
+            total += store.getMaxOffsetInQueue(TOPIC, queueId);
+        }
+        store.shutdown();
+        if (!options.has("keep")) {
+            store.destroy();
+            removeTree(new File(path));
+        }
+        return new Result(count, (long) count * bodySize, start, end, total);
+    }
+
+    private void putAll(DefaultMessageStore store, long base, AtomicInteger next,
+        AtomicInteger failed) {
+        int step = batched ? batchCount : 1;
+        int at;
+        while ((at = next.getAndAdd(step)) < count) {
+            boolean ok = batched
+                ? store.putMessages(batch(base, at)).isOk()
+                : store.putMessage(single(base, at)).isOk();
+            if (!ok) {
+                failed.incrementAndGet();
+            }
+        }
+    }
+
+    private MessageExtBrokerInner single(long base, int at) {
+        MessageExtBrokerInner message = new MessageExtBrokerInner();
+        message.setTopic(TOPIC);
+        message.setQueueId(at % QUEUES);
+        message.setBody(body);
+        message.setTags("TagA");
+        message.setKeys("k" + (base + at));
+        message.setBornTimestamp(System.currentTimeMillis());
+        message.setBornHost(host);
+        message.setStoreHost(host);
+        message.setPropertiesString(
+            MessageDecoder.messageProperties2String(message.getProperties()));
+        return message;
+    }
+
+    private MessageExtBatch batch(long base, int at) {
+        int size = Math.min(batchCount, count - at);
+        List<Message> items = new ArrayList<>(size);
+        for (int i = 0; i < size; i++) {
+            items.add(new Message(TOPIC, "TagA", "k" + (base + at + i), body));
+        }
+        MessageExtBatch batch = new MessageExtBatch();
+        batch.setTopic(TOPIC);
+        batch.setQueueId(at / batchCount % QUEUES);
+        batch.setBornTimestamp(System.currentTimeMillis());
+        batch.setBornHost(host);
+        batch.setStoreHost(host);
+        batch.setBody(MessageDecoder.encodeMessages(items));
+        return batch;
+    }
+
+    private void awaitFound(DefaultMessageStore store, long base) throws Exception {
+        while (store.dispatchBehindBytes() > 0) {
+            Thread.sleep(1);
+        }
+        String lastKey = "k" + (base + count - 1);
+        while (store.queryMessage(TOPIC, lastKey, 1, 0, Long.MAX_VALUE)
+            .getMessageBufferList().isEmpty()) {
+            Thread.sleep(1);
+        }
+    }
+}

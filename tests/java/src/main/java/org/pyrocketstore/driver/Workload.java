@@ -1,0 +1,55 @@
+package org.pyrocketstore.driver;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Comparator;
+import java.util.stream.Stream;
+
+/** One kind of work, cut into units of equal size; only a part of each unit is timed. */
+abstract class Workload {
+    static final String TOPIC = "T";
+    static final int QUEUES = 4;
+
+    final String path;
+    final Options options;
+    final int count;
+    final int bodySize;
+
+    Workload(String path, Options options) {
+        this.path = path;
+        this.options = options;
+        this.count = options.number("count", 100_000);
+        this.bodySize = options.number("body", 1024);
+    }
+
+    /** What was done in the timed part, and a number that both sides must agree on. */
+    static final class Result {
+        final long count;
+        final long bytes;
+        final double seconds;
+        final long answer;
+
+        Result(long count, long bytes, long startNanos, long endNanos, long answer) {
+            this.count = count;
+            this.bytes = bytes;
+            this.seconds = (endNanos - startNanos) / 1e9;
+            this.answer = answer;
+        }
+    }
+
+    void prepare() throws Exception {
+    }
+
+    abstract Result unit() throws Exception;
+
+    static void removeTree(File root) throws IOException {
+        if (!root.exists()) {
+            return;
+        }
+        try (Stream<Path> paths = Files.walk(root.toPath())) {
+            paths.sorted(Comparator.reverseOrder()).map(Path::toFile).forEach(File::delete);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+"""The store of RocketMQ 4.9.3 itself, run as a child process (tests/java) to compare with.
+
+Built on first use: Maven resolves the jars into tests/java/lib, javac compiles into
+tests/java/out; both are ignored by git. A file lock lets test processes run side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from random_messages import spec_line
+
+HOME = Path(__file__).parent / "java"
+SOURCES = HOME / "src" / "main" / "java"
+LIB = HOME / "lib"
+OUT = HOME / "out"
+STAMP = OUT / "STAMP"
+
+EXIT_LOAD_FAILED = 3
+EXIT_HALTED = 9
+BUILD_TIMEOUT_S = 600
+RUN_TIMEOUT_S = 120
+
+#: 4.9.3 unmaps its files through JDK internals, which Java 17 opens only on demand.
+OPENED = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+#: A full disk of the machine that runs the tests must not make the store refuse puts.
+PROPERTIES = (
+    f"-Dlogback.configurationFile={HOME / 'logback.xml'}",
+    "-Drocketmq.client.logUseSlf4j=true",
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
+    "-Dfile.encoding=UTF-8",
+    "-Dsun.jnu.encoding=UTF-8",
+)
+QUICK_START = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class JavaUnavailable(Exception):
+    """There is no java, no mvn, or the jars cannot be had."""
+
+
+class JavaError(Exception):
+    """The driver ended in a way that it should not."""
+
+
+def require_java() -> JavaStore:
+    """The built driver; skips the calling test, aloud, where it cannot be had."""
+    try:
+        return _built()
+    except JavaUnavailable as problem:
+        reason = f"SKIPPED ALOUD: {problem}: the interop tests did not run"
+    pytest.skip(reason)
+
+
+@functools.cache
+def _built() -> JavaStore:
+    java = JavaStore()
+    java.build()
+    return java
+
+
+class JavaStore:
+    """Runs the driver: each call is one process, each store path is opened in place."""
+
+    def build(self) -> None:
+        """Fetch jars and compile, unless that was done from these very sources."""
+        missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+        if missing:
+            raise JavaUnavailable(f"{' and '.join(missing)} are not here")
+        sources = sorted(SOURCES.rglob("*.java"))
+        digest = hashlib.sha256()
+        for path in (HOME / "pom.xml", *sources):
+            digest.update(path.read_bytes())
+        OUT.mkdir(exist_ok=True)
+        with _locked(OUT / "LOCK"):
+            if STAMP.exists() and STAMP.read_text() == digest.hexdigest():
+                return
+            self._resolve()
+            self._compile(sources)
+            STAMP.write_text(digest.hexdigest())
+
+    def _resolve(self) -> None:
+        pom_digest = hashlib.sha256((HOME / "pom.xml").read_bytes()).hexdigest()
+        stamp = LIB / "STAMP"
+        if stamp.exists() and stamp.read_text() == pom_digest:
+            return
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={LIB}"]
+        done = subprocess.run(
+            command, cwd=HOME, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S
+        )
+        if done.returncode:
+            lines = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
+            raise JavaUnavailable(f"mvn could not resolve the jars ({lines[0]})")
+        stamp.write_text(pom_digest)
+
+    def _compile(self, sources: Sequence[Path]) -> None:
+        shutil.rmtree(OUT / "org", ignore_errors=True)
+        command = ["javac", "-encoding", "UTF-8", "--release", "17", "-cp", f"{LIB}/*"]
+        command += ["-d", str(OUT), *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+        if done.returncode:
+            raise JavaError(f"javac failed:\n{done.stdout}{done.stderr}")
+
+    def command(self, *words: str, jvm: Sequence[str] = QUICK_START) -> list[str]:
+        """The command line of the driver."""
+        main = ("-cp", f"{OUT}:{LIB}/*", "org.pyrocketstore.driver.Driver")
+        return ["java", *jvm, *OPENED, *PROPERTIES, *main, *words]
+
+    def run(self, *words: str, expect: int = 0, timeout: float = RUN_TIMEOUT_S) -> str:
+        """Run the driver to its end and give its standard output."""
+        done = subprocess.run(
+            self.command(*words),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=timeout,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+        if done.returncode != expect:
+            problem = done.stderr[-4000:]
+            raise JavaError(f"{words}: exit {done.returncode}, expected {expect}\n{problem}")
+        return done.stdout
+
+    def dump(
+        self,
+        store_path: Path,
+        config: Mapping[str, Any],
+        queries_path: Path | None = None,
+        *,
+        started: bool = False,
+    ) -> list[str]:
+        """The golden lines of a store. It is recovered in place: give a copy."""
+        words = [f"{name}={_java(value)}" for name, value in config.items()]
+        if queries_path is not None:
+            words.append(f"queries={queries_path}")
+        if started:
+            words.append("started")
+        return self.run("dump", str(store_path), *words).splitlines()
+
+    def put(
+        self,
+        store_path: Path,
+        specs: Iterable[Mapping[str, Any]],
+        config: Mapping[str, Any],
+        *,
+        ending: str = "clean",
+        records: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Put messages (see random_messages) and give each one's result.
+
+        `ending="halt"` stops the process at once when everything is dispatched, as a crash would.
+        With `records` each result has the bytes that are in the log, as hex.
+        """
+        source = store_path.parent / f"{store_path.name}.put.jsonl"
+        source.write_text("".join(spec_line(spec) + "\n" for spec in specs), encoding="ascii")
+        words = [f"{name}={_java(value)}" for name, value in config.items()]
+        words += [f"from={source}", f"ending={ending}", *(["records"] if records else [])]
+        expect = EXIT_HALTED if ending == "halt" else 0
+        answers = self.run("put", str(store_path), *words, expect=expect)
+        return [json.loads(line) for line in answers.splitlines()]
+
+    def index(
+        self, path: Path, lines: Iterable[Sequence[object]], **geometry: int
+    ) -> list[dict[str, Any]]:
+        """Fill an index file: ("put", key, phy_offset, store_timestamp) and
+        ("select", key, max_num, begin, end) lines, one answer each."""
+        source = path.parent / f"{path.name}.lines.tsv"
+        source.write_text(
+            "".join("\t".join(map(str, line)) + "\n" for line in lines), encoding="utf-8"
+        )
+        words = [f"{name}={value}" for name, value in geometry.items()]
+        answers = self.run("index", str(path), f"from={source}", *words)
+        return [json.loads(line) for line in answers.splitlines()]
+
+
+def _java(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,231 @@
+"""Goal: the small files say after a crash what was true before it, and one directory has one owner.
+Method: the bytes on disk against struct, faults in the calls, and real child processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from faults import broken, failing, watched
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.store_checkpoint import (
+    CHECKPOINT_SIZE,
+    AbortFile,
+    LockFile,
+    RunningFlags,
+    StoreCheckpoint,
+)
+
+
+@pytest.fixture
+def env() -> Env:
+    return Env()
+
+
+def test_a_missing_checkpoint_is_made_at_full_length(env, tmp_path):
+    path = tmp_path / "sub" / "checkpoint"
+    with watched(env, "fsync_directory") as forced:
+        checkpoint = StoreCheckpoint(env, str(path))
+    assert path.read_bytes() == bytes(CHECKPOINT_SIZE)
+    assert forced[-1][0] == os.fsencode(path.parent)
+    assert checkpoint.get_min_timestamp() == 0
+    assert checkpoint.get_min_timestamp_index() == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 23, 24, 4095, 4096, 5000])
+def test_checkpoint_keeps_what_is_there(env, tmp_path, size):
+    path = tmp_path / "checkpoint"
+    content = bytes(i % 101 for i in range(size))
+    path.write_bytes(content)
+    checkpoint = StoreCheckpoint(env, str(path))
+    want = content.ljust(CHECKPOINT_SIZE, b"\0")
+    assert path.read_bytes() == want
+    times = struct.unpack(">qqq", want[:24])
+    assert times == (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+    )
+    checkpoint.physic_msg_timestamp = 10_000
+    checkpoint.logics_msg_timestamp = 20_000
+    checkpoint.index_msg_timestamp = 6_999
+    assert path.read_bytes() == want, "setting changes memory only"
+    checkpoint.flush()
+    assert path.read_bytes() == struct.pack(">qqq", 10_000, 20_000, 6_999) + want[24:]
+    assert checkpoint.get_min_timestamp() == 7_000
+    assert checkpoint.get_min_timestamp_index() == 6_999
+    again = StoreCheckpoint(env, str(path))
+    assert again.physic_msg_timestamp == 10_000
+
+
+def test_checkpoint_read_only_touches_nothing(env, tmp_path):
+    path = tmp_path / "sub" / "checkpoint"
+    checkpoint = StoreCheckpoint(env, str(path), read_only=True)
+    checkpoint.logics_msg_timestamp = 5
+    checkpoint.flush()
+    checkpoint.shutdown()
+    assert os.listdir(tmp_path) == []
+    short = tmp_path / "short"
+    short.write_bytes(struct.pack(">qq", 1, 2)[:12])
+    checkpoint = StoreCheckpoint(env, str(short), read_only=True)
+    assert checkpoint.physic_msg_timestamp == 1
+    assert checkpoint.logics_msg_timestamp == 0
+    assert short.stat().st_size == 12
+
+
+def test_a_checkpoint_that_cannot_be_forced_raises(env, tmp_path):
+    checkpoint = StoreCheckpoint(env, str(tmp_path / "checkpoint"))
+    with failing(env, "fdatasync", errno.EIO), pytest.raises(StoreIOError):
+        checkpoint.flush()
+    with failing(env, "pwrite", errno.EROFS), pytest.raises(StoreIOError):
+        checkpoint.flush()
+    with failing(env, "open", errno.EACCES), pytest.raises(StoreIOError):
+        StoreCheckpoint(env, str(tmp_path / "checkpoint"), read_only=True)
+    short = [0]
+    with broken(env, "pwrite", lambda pwrite, fd, p, n, at: pwrite(fd, p, min(n, 5), at)) as short:
+        checkpoint.index_msg_timestamp = 77
+        checkpoint.shutdown()
+    assert len(short) == 5
+    assert StoreCheckpoint(env, str(tmp_path / "checkpoint")).index_msg_timestamp == 77
+
+
+def test_running_flags():
+    flags = RunningFlags()
+    assert flags.is_readable()
+    assert flags.is_writeable()
+    assert flags.get_and_make_not_readable() is True
+    assert flags.get_and_make_not_readable() is False
+    assert flags.flag_bits == 1
+    assert flags.get_and_make_readable() is False
+    assert flags.is_readable()
+    for bit in (2, 4, 8, 16):
+        assert flags.set_bits(bit) is True
+        assert flags.set_bits(bit) is False
+        assert not flags.is_writeable()
+        assert flags.is_cq_writeable() is (bit == 16)
+        assert flags.is_readable()
+        assert flags.set_bits(bit, False) is True
+        assert flags.is_writeable()
+    assert flags.get_and_make_disk_ok() is True
+    assert flags.get_and_make_disk_full() is True
+    assert flags.get_and_make_disk_full() is False
+    assert flags.get_and_make_disk_ok() is False
+    assert flags.get_and_make_not_writeable() is True
+    assert flags.get_and_make_writeable() is False
+    flags.make_logics_queue_error()
+    flags.make_index_file_error()
+    assert flags.is_logics_queue_error()
+    assert flags.is_index_file_error()
+    flags.clear_logics_queue_error()
+    flags.clear_index_file_error()
+    assert flags.flag_bits == 0
+
+
+def test_abort_file(env, tmp_path):
+    abort = AbortFile(env, str(tmp_path / "store" / "abort"))
+    assert not abort.exists()
+    with watched(env, "fsync_directory") as forced:
+        abort.create()
+        abort.create()
+    assert forced[-1][0] == os.fsencode(tmp_path / "store")
+    assert (tmp_path / "store" / "abort").read_bytes() == b""
+    assert abort.exists()
+    with watched(env, "fsync_directory") as forced:
+        abort.delete()
+        abort.delete()
+    assert len(forced) == 1
+    assert not abort.exists()
+    with failing(env, "open", errno.ENOSPC), pytest.raises(StoreIOError):
+        abort.create()
+
+
+# ---- the lock -----------------------------------------------------------------------------------
+def test_the_lock_is_taken_once_in_a_process(env, tmp_path):
+    root = tmp_path / "store"
+    first = LockFile(env, str(root / "lock"))
+    first.take()
+    assert first.is_held
+    assert (root / "lock").read_bytes() == b"lock"
+    assert os.listdir(root) == ["lock"]
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    for other in (LockFile(Env(), str(root / "lock")), LockFile(env, str(link / "lock")), first):
+        with pytest.raises(StoreStateError, match="already open by this process"):
+            other.take()
+    assert first.is_held
+    first.release()
+    first.release()
+    assert not first.is_held
+    other = LockFile(env, str(link / "lock"))
+    other.take()
+    other.release()
+    assert (root / "lock").read_bytes() == b"lock"
+
+
+TAKE = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        sys.exit(7)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_lock_keeps_other_processes_out_and_is_kept_out_by_them(env, tmp_path):
+    lock = LockFile(env, str(tmp_path / "lock"))
+    lock.take()
+    command = [sys.executable, "-c", TAKE, str(tmp_path / "lock")]
+    assert subprocess.run(command, check=False).returncode == 7
+    lock.release()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(StoreStateError, match="already open by another process"):
+            lock.take()
+        assert not lock.is_held
+        child.stdin.close()
+        assert child.wait() == 0
+    lock.take()  # the registry has forgotten the failed try
+    lock.release()
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "lock"])
+def test_a_lock_that_fails_leaves_nothing_behind(env, tmp_path, call):
+    lock = LockFile(env, str(tmp_path / "lock"))
+    with failing(env, call, errno.EIO), watched(env, "close") as closed:
+        with pytest.raises(StoreIOError):
+            lock.take()
+        assert len(closed) == (0 if call == "open" else 1)
+    lock.take()
+    lock.release()
+
+
+def test_a_forked_child_has_no_lock_and_lets_none_go(env, tmp_path):
+    lock = LockFile(env, str(tmp_path / "lock"))
+    lock.take()
+    child = os.fork()
+    if child == 0:
+        status = 9
+        try:
+            status = int(lock.is_held)
+            lock.release()
+            try:
+                LockFile(env, lock.path).take()
+                status |= 2
+            except StoreStateError as error:
+                status |= 0 if "another process" in str(error) else 4
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    command = [sys.executable, "-c", TAKE, lock.path]
+    assert subprocess.run(command, check=False).returncode == 7, "the parent still has it"
+    lock.release()
