@@ -50,6 +50,7 @@ cdef enum:
     INDEX_ERROR = 7
     SIGNAL_EVERY = 1024
     MAX_DELAY_LEVELS = 64
+    ATTACHED_MAX = 16384    # well below vm.max_map_count's 65530
 
 
 cdef class Dispatcher:
@@ -71,6 +72,7 @@ cdef class Dispatcher:
     """
     cdef TopicQueueMap queues
     cdef dict owners
+    cdef dict attached
     cdef rs_index_file *index
     cdef IndexFile index_owner
     cdef bint index_enabled
@@ -99,6 +101,7 @@ cdef class Dispatcher:
         cdef int64_t level
         self.queues = TopicQueueMap()
         self.owners = {}
+        self.attached = {}
         self.on_new_queue = on_new_queue
         self.on_queue_record = on_queue_record
         self.on_index_file = on_index_file
@@ -146,6 +149,7 @@ cdef class Dispatcher:
         if entry != NULL:
             entry.queue = NULL
         self.owners.pop((topic, queue_id), None)
+        self.attached.pop((topic, queue_id), None)
 
     def dispatch_bytes(self, const uint8_t[::1] data not None, int64_t phy_offset):
         """Dispatch the records in `data`, which starts at `phy_offset`.
@@ -371,10 +375,7 @@ cdef class Dispatcher:
         if wish == NEW_QUEUE:
             self.register_queue(p)
         elif wish == QUEUE_FILE:
-            owner = self.owners[self.topic_of(p), self.record.queue_id]
-            if not owner.provide_file(self.record.queue_offset):
-                self.on_error("queue", self.topic_of(p), self.record.queue_id, 0)
-                self.queue_done = True
+            self.provide_file(self.topic_of(p), self.record.queue_id)
         elif wish == QUEUE_RECORD:
             multi = (self.multi_dispatch and self.properties.multi_dispatch.size > 0
                      and self.properties.multi_queue_offset.size > 0)
@@ -395,6 +396,21 @@ cdef class Dispatcher:
         elif wish == INDEX_ERROR:
             self.on_error("index", self.topic_of(p), self.record.queue_id, self.errno_)
             self.keys_done = 0x7FFFFFFF
+        return 0
+
+    cdef int provide_file(self, str topic, int32_t queue_id) except -1:
+        # Only so many queues keep their last file mapped: the longest attached one lets go.
+        key = (topic, queue_id)
+        owner = self.owners[key]
+        self.attached.pop(key, None)
+        if len(self.attached) >= ATTACHED_MAX:
+            oldest = self.attached.pop(next(iter(self.attached)))
+            oldest.detach()
+            oldest.unmap_idle()
+        self.attached[key] = owner
+        if not owner.provide_file(self.record.queue_offset):
+            self.on_error("queue", topic, queue_id, 0)
+            self.queue_done = True
         return 0
 
     cdef str topic_of(self, const uint8_t *p):

@@ -1,22 +1,9 @@
 """A file of a queue, for the modules that read and write through it."""
 from libc.stdint cimport int64_t, uint8_t
 
+from pyrocketstore._allocation cimport confirm, confirm_range, populate_range
 from pyrocketstore._env cimport EnvTable
 from pyrocketstore._rocketstore cimport rs_mapped_file
-
-
-# Makes [0, end) safe to store to: allocated in the file, so that a full device is an error here
-# and not a SIGBUS later. Goes confirm_step ahead and touches at most `populate` bytes of pages.
-# 0, or a negated errno. Any thread.
-cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil
-
-# The same for [position, position + size) alone, for stores anywhere in the file. `confirmed`
-# stays as it is: the caller remembers. One writer at a time.
-cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
-
-# Touches the pages of [position, position + size) ahead of a writer, best effort. The caller holds
-# the file.
-cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
 
 
 cdef class MappedFile:
@@ -43,7 +30,6 @@ cdef class MappedFile:
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int force(self, int64_t start, int64_t end) noexcept nogil
-    cdef int punch_tail(self, int64_t position, int64_t size) noexcept nogil
     cdef int zero_memory(self, int64_t position) except -1
     cdef bytes pread(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)

@@ -305,7 +305,9 @@ cdef class PutPath:
                     if done:
                         self.core.signal_appended()
                     if status == RS_END_OF_FILE or status == RS_NEED_FILE:
-                        self._roll(chunk.pending[done].size)
+                        errno = self._roll(chunk.pending[done].size)
+                        if errno:
+                            return first + done, status, errno
                     elif status != RS_OK:
                         return first + done, status, -out.error
                 first += count

@@ -39,7 +39,7 @@ TRANSACTION_ROLLBACK_TYPE = 0xC
 END_FILE_MIN_BLANK_LENGTH = 8
 
 #: The statuses of the compiled append; the same numbers as rs_status.
-RS_OK, RS_END_OF_FILE, RS_NEED_FILE, RS_RETRY, RS_IO_ERROR = 0, 20, 21, 25, 26
+RS_OK, RS_END_OF_FILE, RS_RETRY, RS_IO_ERROR = 0, 20, 25, 26
 
 #: Bytes that are allocated ahead of the writer, and of those whose pages are touched ahead.
 CONFIRM_STEP = 64 << 20
@@ -124,7 +124,8 @@ class CommitLog:
             confirm_step=min(CONFIRM_STEP, self.file_size),
             populate=POPULATE_SYNC if sync else POPULATE_ASYNC,
         )
-        self.core = CommitLogCore(env, config.max_message_size, appended, on_new_queue)
+        largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
+        self.core = CommitLogCore(env, largest, appended, on_new_queue)
         if allocate_service is not None and not sync:
             self.core.watch_ahead(allocate_service.ahead_event, POPULATE_ASYNC)
         self.allocate_service = allocate_service
@@ -262,9 +263,10 @@ class CommitLog:
                 self._delay(message)
             except MessageRefused as refused:
                 return make_result(PutMessageStatus[refused.status], error=refused)
-        multi = self.config.enable_multi_dispatch and (
-            message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or ""
-        ).strip()
+        multi = (
+            self.config.enable_multi_dispatch
+            and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
+        )
         if multi:
             return self._put_multi(message, multi, queued)
         try:
@@ -341,15 +343,8 @@ class CommitLog:
                         AppendMessageStatus.UNKNOWN_ERROR,
                         error=refused,
                     )
-                result = self.append(
-                    record,
-                    1,
-                    message.topic,
-                    message.queue_id,
-                    queued,
-                    message.store_host,
-                    expected=expected,
-                )
+                main = self.core.slot(message.topic, message.queue_id)
+                result = self._try_append(record, 1, main, queued, message.store_host, expected)
                 if result is not None:
                     return result
 
@@ -361,21 +356,32 @@ class CommitLog:
         queue_id: int,
         queued: bool,
         store_host: object,
-        *,
         batch: bool = False,
-        expected: list[tuple[QueueSlot, int]] | None = None,
-    ) -> PutMessageResult | None:
-        """Append encoded records, rolling to the next file when they do not fit.
+    ) -> PutMessageResult:
+        """Append encoded records, rolling to the next file when they do not fit."""
+        slot = self.core.slot(topic, queue_id)
+        result = self._try_append(records, count, slot, queued, store_host, None, batch)
+        if result is None:
+            raise AssertionError("only an append with expected offsets may be refused")
+        return result
 
-        With `expected`, None says that one of its slots has moved on and nothing was written.
-        """
+    def _try_append(
+        self,
+        records: bytes,
+        count: int,
+        slot: QueueSlot,
+        queued: bool,
+        store_host: object,
+        expected: list[tuple[QueueSlot, int]] | None,
+        batch: bool = False,
+    ) -> PutMessageResult | None:
+        """None when one of the `expected` slots has moved on: then nothing was written."""
         if len(records) + END_FILE_MIN_BLANK_LENGTH > self.file_size:
             reason = StoreFormatError(
                 f"{len(records)} bytes do not fit into a commit log file of {self.file_size}"
             )
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=reason)
-        slot = self.core.slot(topic, queue_id)
-        rolled = 0
+        rolled = False
         while True:
             status, phy_offset, queue_offset, store_timestamp, errno = self.core.append_encoded(
                 records, count, slot, queued, expected
@@ -389,17 +395,15 @@ class CommitLog:
                 return make_result(
                     PutMessageStatus.UNKNOWN_ERROR, AppendMessageStatus.UNKNOWN_ERROR, error=error
                 )
+            rolled = rolled or status == RS_END_OF_FILE
             try:
                 self.roll(len(records))
-            except StoreIOError as error:
-                ended = rolled > 0 or status == RS_END_OF_FILE
+            except StoreIOError as failure:
                 return make_result(
                     PutMessageStatus.CREATE_MAPEDFILE_FAILED,
-                    AppendMessageStatus.END_OF_FILE if ended else -1,
-                    error=error,
+                    AppendMessageStatus.END_OF_FILE if rolled else -1,
+                    error=failure,
                 )
-            rolled += 1
-        positions = _record_positions(records, phy_offset) if batch else None
         return make_result(
             PutMessageStatus.PUT_OK,
             AppendMessageStatus.PUT_OK,
@@ -408,7 +412,7 @@ class CommitLog:
             len(records),
             store_timestamp,
             count,
-            positions,
+            _record_positions(records, phy_offset) if batch else None,
             store_host,
         )
 

@@ -30,6 +30,8 @@ from pyrocketstore.queue_units import (
 )
 from pyrocketstore.results import DispatchRequest
 
+__all__ = ["ConsumeQueue", "QueueFlags", "QueueUnits"]
+
 LOG = logging.getLogger(__name__)
 
 LMQ_PREFIX = "%LMQ%"
@@ -273,7 +275,7 @@ class ConsumeQueue:
         than given a unit of zeros; pre-blank units do not count for max_physic_offset; what is cut
         off is zeroed; the ext units go too.
         """
-        end = self.reader.end_before(phy_offset)
+        end = self._end_before(phy_offset)
         kept = self.mapped_file_queue.mapped_files
         if end is None:
             self.core.retire()
@@ -292,7 +294,7 @@ class ConsumeQueue:
 
     def units_before(self, phy_offset: int) -> int:
         """What get_max_offset_in_queue would be after truncate_dirty_logic_files(phy_offset)."""
-        end = self.reader.end_before(phy_offset)
+        end = self._end_before(phy_offset)
         return 0 if end is None else end // CQ_STORE_UNIT_SIZE
 
     def destroy(self) -> None:
@@ -736,6 +738,11 @@ class ConsumeQueue:
         return self.reader.lower_bound_by_time(low, high, timestamp, pickup_store_timestamp)
 
     # ---- files -----------------------------------------------------------------------------------
+
+    def _end_before(self, phy_offset: int) -> int | None:
+        if 0 <= self.core.max_physic_offset <= phy_offset:
+            return self.mapped_file_queue.get_max_offset()  # as nearly always: nothing to look for
+        return self.reader.end_before(phy_offset)
 
     def _cut(self, end: int, *, drop_empty: bool) -> None:
         """Delete the files behind byte `end` of the stream and set the last one's positions.

@@ -50,10 +50,9 @@ class ReputMessageService(ServiceThread):
         super().__init__("ReputMessageService")
         self.commit_log = commit_log
         self.dispatcher = dispatcher
-        self.appended = appended
+        self.event = appended  # so that an append wakes the thread, as wakeup() does
         self.moved = moved
-        self.on_failure = on_failure
-        self.error: BaseException | None = None
+        self._tell = on_failure
 
     def behind(self) -> int:
         """Bytes of the log that are not dispatched yet.
@@ -65,32 +64,26 @@ class ReputMessageService(ServiceThread):
     def run(self) -> None:
         """Dispatch until told to stop; what is left then is dispatched first."""
         naps = 0
-        try:
-            while True:
-                seen = self.appended.sequence()
-                if self.do_reput():
-                    naps = 0
-                    continue
-                if self.stopped:
-                    return
-                naps += 1
-                if naps <= NAPS_BEFORE_IDLE:
-                    self.appended.wait(seen, NAP_S)
-                    continue
-                self.commit_log.core.set_dispatcher_idle(True)
-                if self.behind() <= 0:
-                    self.appended.wait(seen, IDLE_S)
-                self.commit_log.core.set_dispatcher_idle(False)
-        except BaseException as error:
-            self.error = error
-            self.on_failure(error)
-            self.moved.signal()
-            raise
+        while True:
+            seen = self.event.sequence()
+            if self.do_reput():
+                naps = 0
+                continue
+            if self.stopped:
+                return
+            naps += 1
+            if naps <= NAPS_BEFORE_IDLE:
+                self.event.wait(seen, NAP_S)
+                continue
+            self.commit_log.core.set_dispatcher_idle(True)
+            if self.behind() <= 0:
+                self.event.wait(seen, IDLE_S)
+            self.commit_log.core.set_dispatcher_idle(False)
 
-    def wakeup(self) -> None:
-        """Look at the log now."""
-        super().wakeup()
-        self.appended.signal()
+    def on_failure(self, error: BaseException) -> None:
+        """The thread has died: puts are refused from now on, and nobody waits for it."""
+        self._tell(error)
+        self.moved.signal()
 
     def do_reput(self) -> bool:
         """Dispatch what one file has; True when there was something to do."""
@@ -102,7 +95,7 @@ class ReputMessageService(ServiceThread):
             return False
         file = self.commit_log.mapped_file_queue.find_mapped_file_by_offset(position, False)
         if file is None or not file.hold():
-            return False
+            return False  # deleted just now: the minimum has moved
         try:
             start = file.file_from_offset
             status, reached = self.dispatcher.dispatch_mapped(file, position - start)
@@ -140,12 +133,12 @@ class ReputMessageService(ServiceThread):
             seen = self.moved.sequence()
             if self.dispatcher.position >= phy_offset:
                 return True
-            if self.error is not None:
-                raise StoreStateError(f"dispatching has stopped: {self.error}") from self.error
+            if self.failure is not None:
+                raise StoreStateError(f"dispatching has stopped: {self.failure}") from self.failure
             if self.stopped:
                 raise StoreStateError("the store is closed")
             left = 1.0 if deadline is None else (deadline - clock()) / 1e9
             if left <= 0:
                 return False
-            self.appended.signal()
+            self.event.signal()
             self.moved.wait(seen, min(left, 1.0))

@@ -183,7 +183,9 @@ def query_lines(store: DefaultMessageStore, queries: str | Path) -> Iterator[str
         try:
             max_num, begin, end = (int(part) for part in parts[2:5])
         except ValueError:
-            raise StoreFormatError(f"{queries}:{number}: three numbers must follow the key") from None
+            raise StoreFormatError(
+                f"{queries}:{number}: three numbers must follow the key"
+            ) from None
         result = store.query_message(parts[0], parts[1], max_num, begin, end)
         fields = {
             "topic": parts[0],

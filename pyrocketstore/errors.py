@@ -79,7 +79,9 @@ class OffsetOutOfRange(StoreError, LookupError):
 
     def __str__(self) -> str:
         asked = "the offset" if self.offset is None else f"offset {self.offset}"
-        return f"{asked} is outside of the queue, which holds {self.min_offset} to {self.max_offset}"
+        return (
+            f"{asked} is outside of the queue, which holds {self.min_offset} to {self.max_offset}"
+        )
 
 
 class PutError(StoreError):

@@ -91,14 +91,13 @@ class GroupCommitService(ServiceThread):
         self.flush = flush
         self.timeout_ms = config.sync_flush_timeout
         self.done = Event()
-        self.asked = Event()
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
 
     def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
         """PUT_OK once everything before `end_offset` is on the device, else FLUSH_DISK_TIMEOUT."""
         if not wait_store_msg_ok:
-            self.asked.signal()
+            self.event.signal()
             return PutMessageStatus.PUT_OK
         flush = self.flush
         clock = flush.commit_log.env.monotonic_ns
@@ -129,13 +128,13 @@ class GroupCommitService(ServiceThread):
         future: Future[PutMessageStatus] = Future()
         with self._requests_lock:
             self._requests.append((end_offset, future))
-        self.asked.signal()
+        self.event.signal()
         return future
 
     def run(self) -> None:
         """Serve requests and unwaited puts until told to stop; then all that is left."""
         while True:
-            seen = self.asked.sequence()
+            seen = self.event.sequence()
             with self._requests_lock:
                 requests, self._requests = self._requests, []
             target = self.flush.commit_log.get_max_offset()
@@ -149,12 +148,7 @@ class GroupCommitService(ServiceThread):
             if self.stopped and not requests:
                 return
             if not requests:
-                self.asked.wait(seen, 0.5)
-
-    def wakeup(self) -> None:
-        """Look at the requests now."""
-        super().wakeup()
-        self.asked.signal()
+                self.event.wait(seen, 0.5)
 
 
 class FlushRealTimeService(ServiceThread):
@@ -235,7 +229,7 @@ class FlushConsumeQueueService(ServiceThread):
         self.queues = queues
         self.logics_timestamp = logics_timestamp
         self.now_ms = now_ms
-        self.on_failure = on_failure
+        self._tell = on_failure
         self.error: StoreError | None = None
         self._last_thorough_ms = 0
         self._lock = threading.Lock()
@@ -273,4 +267,4 @@ class FlushConsumeQueueService(ServiceThread):
         except StoreError as error:
             self.error = error
             LOG.error("a flush of the consume queues failed: %s", error)
-            self.on_failure(error)
+            self._tell(error)

@@ -522,9 +522,7 @@ class IndexService:
                 break
         return result
 
-    def query_all(
-        self, topic: str, key: str, begin: int, end: int
-    ) -> Iterator[tuple[int, int]]:
+    def query_all(self, topic: str, key: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Every place in the log that may hold a record of a topic with a key, newest first.
 
         Nothing in [begin, end] (ms, inclusive) is missed, also where clocks were set back; a hit

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from pyrocketstore._commit_log import PutMessageResult, make_result, with_status
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
+from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore.commit_log import (
@@ -237,9 +238,9 @@ class DefaultMessageStore:
         self.shutdown_flag = False
 
     def _services(self) -> list[ServiceThread]:
-        services: list[ServiceThread] = [] if self.allocate_service is None else [
-            self.allocate_service
-        ]
+        services: list[ServiceThread] = (
+            [] if self.allocate_service is None else [self.allocate_service]
+        )
         return [
             *services,
             self.reput_service,
@@ -343,7 +344,7 @@ class DefaultMessageStore:
         if queue is not None:
             queue.put_message_position_info_wrapper(request, multi)
 
-    def _index_record(self, request: DispatchRequest) -> object:
+    def _index_record(self, request: DispatchRequest) -> IndexFile | None:
         self.index_service.build_index(request)
         return self.index_service.retry_get_and_create_index_file()
 
@@ -586,7 +587,7 @@ class DefaultMessageStore:
         return self.commit_log.get_data(phy_offset) if self._loaded else None
 
     def get_message_ids(
-        self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: object
+        self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: str
     ) -> dict[str, int]:
         """{offset message id: queue offset} over [min_offset, max_offset)."""
         return self.reads.get_message_ids(topic, queue_id, min_offset, max_offset, store_host)
@@ -639,7 +640,9 @@ class DefaultMessageStore:
 
 def utf16_length(text: str) -> int:
     """Length of a text in Java's chars."""
-    return len(text) + sum(1 for char in text if char > "\uffff") if not text.isascii() else len(text)
+    return (
+        len(text) + sum(1 for char in text if char > "\uffff") if not text.isascii() else len(text)
+    )
 
 
 def is_queued(sys_flag: int) -> bool:

@@ -11,9 +11,10 @@ from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._text import tags_code
 from pyrocketstore.commit_log import CommitLog, try_decode
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
-from pyrocketstore.consume_queue import ConsumeQueue, QueueUnits
+from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.queue_table import ConsumeQueueTable
+from pyrocketstore.queue_units import QueueUnits
 from pyrocketstore.results import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -305,9 +306,7 @@ class StoreReads:
     def get_offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """Source: RocketMQ 4.9.3 ConsumeQueue#getOffsetInQueueByTime."""
         queue = self.queues.find(topic, queue_id)
-        return queue.get_offset_in_queue_by_time(
-            timestamp, self.commit_log.pickup_store_timestamp
-        )
+        return queue.get_offset_in_queue_by_time(timestamp, self.commit_log.pickup_store_timestamp)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, cq_offset: int) -> int:
         """Store time (ms) of a queue offset, -1 when there is none."""
@@ -324,7 +323,7 @@ class StoreReads:
         return self.get_message_store_timestamp(topic, queue_id, low)
 
     def get_message_ids(
-        self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: object
+        self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: str
     ) -> dict[str, int]:
         """{offset message id: queue offset}.
 

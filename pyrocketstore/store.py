@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import heapq
 import os
 import warnings
@@ -23,7 +24,6 @@ from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
-    MissingExtraError,
     OffsetOutOfRange,
     PutError,
     StoreFormatError,
@@ -297,14 +297,17 @@ class Store(PutPath):
         if result.status_code == 0:
             return result
         status = PutMessageStatus(result.status_code)
-        if isinstance(result.error, (MissingExtraError,)):
-            raise result.error
         stored = status in STORED_STATUSES
         reason = "" if result.error is None else str(result.error)
         raise PutError(status, stored, count if stored else 0, reason) from result.error
 
-    def _roll(self, size: int) -> None:
-        self.message_store.commit_log.roll(size)
+    def _roll(self, size: int) -> int:
+        """Go on in the next file; the errno when it cannot be made, else 0."""
+        try:
+            self.message_store.commit_log.roll(size)
+        except StoreIOError as error:
+            return error.errno or errno.EIO
+        return 0
 
     def put_many(
         self,
@@ -346,30 +349,27 @@ class Store(PutPath):
             raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
         if not count:
             return queue_offsets, phy_offsets
-        try:
-            done, status, errno = self._append_columns(rows, queue_offsets, phy_offsets, born_host)
-        except StoreIOError as error:
-            raise PutError(
-                PutMessageStatus.CREATE_MAPEDFILE_FAILED, False, self._appended(), str(error)
-            ) from error
+        done, status, error = self._append_columns(rows, queue_offsets, phy_offsets, born_host)
         if status != RS_OK:
-            self._put_many_failed(done, status, errno)
+            self._put_many_failed(done, status, error)
         end = self.message_store.get_max_phy_offset()
         flushed = self.message_store.flush_service.handle_disk_flush(end, True)
         if flushed is not PutMessageStatus.PUT_OK:
             raise PutError(flushed, True, count)
         return queue_offsets, phy_offsets
 
-    def _appended(self) -> int:
-        return int(self.appended_count)
-
-    def _put_many_failed(self, done: int, status: int, errno: int) -> None:
+    def _put_many_failed(self, done: int, status: int, error: int) -> None:
         if status == RS_TOO_LARGE:
-            reason = f"message {done}: longer than maxMessageSize"
+            reason = f"message {done}: longer than maxMessageSize or a commit log file"
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
         path = self.message_store.config.commit_log_path
-        error = StoreIOError(errno or 5, "append", path)
-        raise PutError(PutMessageStatus.UNKNOWN_ERROR, False, done, str(error)) from error
+        cause = StoreIOError(error or errno.EIO, "append", path)
+        outcome = (
+            PutMessageStatus.UNKNOWN_ERROR
+            if status == RS_IO_ERROR
+            else PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        )
+        raise PutError(outcome, False, done, str(cause)) from cause
 
     def _rows(
         self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any
@@ -384,7 +384,6 @@ class Store(PutPath):
         tag_list = _column("tags", tags, count)
         key_list = _column("keys", keys, count)
         property_list = _column("properties", properties, count)
-        limit = self.message_store.config.mapped_file_size_commit_log
         rows = []
         for i in range(count):
             named = property_list[i]
@@ -395,18 +394,11 @@ class Store(PutPath):
                     None,
                 )
             else:
-                text = put_properties(
-                    None, None, self._properties(tag_list[i], key_list[i], named)
-                )
-            body = body_list[i]
-            if len(body) + len(text) > limit - 512:
-                raise StoreFormatError(f"message {i}: does not fit into a commit log file")
-            rows.append((topic, id_list[i], body, text))
+                text = put_properties(None, None, self._properties(tag_list[i], key_list[i], named))
+            rows.append((topic, id_list[i], body_list[i], text))
         return rows
 
-    def put_batch(
-        self, topic: str, messages: Iterable[Any], queue_id: int = 0
-    ) -> PutMessageResult:
+    def put_batch(self, topic: str, messages: Iterable[Any], queue_id: int = 0) -> PutMessageResult:
         """Append 4.9.3's batch: one queue, all or nothing, at most maxMessageSize together.
 
         Parameters
@@ -647,12 +639,12 @@ class Store(PutPath):
         self._check_open()
         self.message_store.wait_dispatched()
         until = MAX_TIMESTAMP if end is None else end
-        return [message for message in self._hits(topic, key, begin, until, max_num, exact)][::-1]
+        return self._hits(topic, key, begin, until, max_num, exact)
 
     def _hits(
         self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
-    ) -> Iterator[MessageExt]:
-        """Newest first."""
+    ) -> list[MessageExt]:
+        """The newest hits, ascending by physical offset."""
         log = self.message_store.commit_log
         seen: set[int] = set()
         hits: list[MessageExt] = []
@@ -668,8 +660,8 @@ class Store(PutPath):
             if exact and not has_key(message, topic, key):
                 continue
             hits.append(message)
-        hits.sort(key=lambda message: -message.phy_offset)
-        return iter(hits)
+        hits.sort(key=lambda message: message.phy_offset)
+        return hits
 
     def query_many(
         self,
@@ -686,7 +678,7 @@ class Store(PutPath):
         until = MAX_TIMESTAMP if end is None else end
         rows: list[tuple[int, int, int, int]] = []
         for i, key in enumerate(_column("keys", keys, None)):
-            hits = list(self._hits(topic, key, begin, until, max_num, True))[::-1]
+            hits = self._hits(topic, key, begin, until, max_num, True)
             rows += [(i, m.phy_offset, m.queue_id, m.queue_offset) for m in hits]
         table = np.array(rows, np.int64).reshape(len(rows), 4)
         return KeyHits(
@@ -744,15 +736,16 @@ def _column(name: str, values: Any, count: int | None) -> list[Any]:
         return [None] * count
     if isinstance(values, (str, bytes)):
         raise StoreFormatError(f"{name}: a sequence is wanted, one entry a message")
+    entries: list[Any]
     if hasattr(values, "to_pylist"):
-        values = values.to_pylist()
+        entries = values.to_pylist()
     elif isinstance(values, np.ndarray):
-        values = values.tolist()
+        entries = values.tolist()
     else:
-        values = list(values)
-    if count is not None and len(values) != count:
-        raise StoreFormatError(f"{name} has {len(values)} entries for {count} bodies")
-    return values
+        entries = list(values)
+    if count is not None and len(entries) != count:
+        raise StoreFormatError(f"{name} has {len(entries)} entries for {count} bodies")
+    return entries
 
 
 def _close_at_exit() -> None:

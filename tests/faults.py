@@ -1,7 +1,7 @@
 """Puts functions written in Python into an Env's table, so that a test can break any system call.
 
-    with broken(env, "msync", lambda original, *args: -errno.EIO):
-        ...
+with broken(env, "msync", lambda original, *args: -errno.EIO):
+    ...
 """
 
 from __future__ import annotations

@@ -2,10 +2,17 @@
 
 Built on first use: Maven resolves the jars into tests/java/lib, javac compiles into
 tests/java/out; both are ignored by git. A file lock lets test processes run side by side.
+
+By hand:
+
+    python tests/java_store.py write DIR --seed 7 --count 300 --kinds batch,tx --ending halt \\
+        --list PUT.jsonl --set mappedFileSizeCommitLog=262144
+    python tests/java_store.py dump DIR --queries F.tsv --set mappedFileSizeCommitLog=262144
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import functools
@@ -14,13 +21,14 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from random_messages import spec_line
+from random_messages import KINDS, random_messages, spec_line
 
 HOME = Path(__file__).parent / "java"
 SOURCES = HOME / "src" / "main" / "java"
@@ -168,25 +176,29 @@ class JavaStore:
         `ending="halt"` stops the process at once when everything is dispatched, as a crash would.
         With `records` each result has the bytes that are in the log, as hex.
         """
-        source = store_path.parent / f"{store_path.name}.put.jsonl"
-        source.write_text("".join(spec_line(spec) + "\n" for spec in specs), encoding="ascii")
         words = [f"{name}={_java(value)}" for name, value in config.items()]
-        words += [f"from={source}", f"ending={ending}", *(["records"] if records else [])]
+        words += [f"ending={ending}", *(["records"] if records else [])]
         expect = EXIT_HALTED if ending == "halt" else 0
-        answers = self.run("put", str(store_path), *words, expect=expect)
-        return [json.loads(line) for line in answers.splitlines()]
+        lines = (spec_line(spec) for spec in specs)
+        return self._answers("put", store_path, lines, words, expect)
 
     def index(
         self, path: Path, lines: Iterable[Sequence[object]], **geometry: int
     ) -> list[dict[str, Any]]:
         """Fill an index file: ("put", key, phy_offset, store_timestamp) and
         ("select", key, max_num, begin, end) lines, one answer each."""
-        source = path.parent / f"{path.name}.lines.tsv"
-        source.write_text(
-            "".join("\t".join(map(str, line)) + "\n" for line in lines), encoding="utf-8"
-        )
         words = [f"{name}={value}" for name, value in geometry.items()]
-        answers = self.run("index", str(path), f"from={source}", *words)
+        rows = ("\t".join(map(str, line)) for line in lines)
+        return self._answers("index", path, rows, words, 0)
+
+    def _answers(
+        self, mode: str, path: Path, lines: Iterable[str], words: Sequence[str], expect: int
+    ) -> list[dict[str, Any]]:
+        """Run a mode that answers each line of its input with one of its own."""
+        with tempfile.TemporaryDirectory() as directory:
+            source = Path(directory, "lines")
+            source.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+            answers = self.run(mode, str(path), f"from={source}", *words, expect=expect)
         return [json.loads(line) for line in answers.splitlines()]
 
 
@@ -199,3 +211,38 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def main() -> None:
+    """The command line: random stores written by 4.9.3, and its answers."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    write = commands.add_parser("write", help="put random messages")
+    write.add_argument("--seed", type=int, default=1)
+    write.add_argument("--count", type=int, default=600)
+    write.add_argument("--kinds", default="plain", help=f"of {','.join(KINDS)}")
+    write.add_argument("--max-body", type=int, default=2000)
+    write.add_argument("--ending", choices=("clean", "halt"), default="clean")
+    write.add_argument("--list", type=Path, help="write what was put, and the results, there")
+    dump = commands.add_parser("dump", help="print the golden lines; recovers DIR in place")
+    dump.add_argument("--queries", type=Path)
+    for command in (write, dump):
+        command.add_argument("store", type=Path, metavar="DIR")
+        command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    arguments = parser.parse_args()
+    config = dict(item.split("=", 1) for item in arguments.set)
+    java = _built()
+    if arguments.command == "dump":
+        print("\n".join(java.dump(arguments.store, config, arguments.queries)))
+        return
+    kinds = arguments.kinds.split(",")
+    specs = random_messages(arguments.seed, arguments.count, kinds, max_body=arguments.max_body)
+    results = java.put(arguments.store, specs, config, ending=arguments.ending)
+    if arguments.list:
+        rows = zip(specs, results, strict=True)
+        text = "".join(json.dumps(json.loads(spec_line(s)) | r) + "\n" for s, r in rows)
+        arguments.list.write_text(text, encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

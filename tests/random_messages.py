@@ -108,7 +108,7 @@ def _hosts(rng: random.Random, i: int, kinds: frozenset[str]) -> tuple[str, str]
     born = f"192.168.1.{rng.randint(1, 200)}:{10000 + i % 1000}"
     store = "10.0.0.1:10911"
     if "v6" in kinds and rng.random() < 0.5:
-        born = f"[2001:db8::{i % 65535:x}]:{10000 + i % 1000}"
+        born = f"[2001:db8::{1 + i % 65000:x}]:{10000 + i % 1000}"
         store = "[fe80::1]:10911"
     if "mixhost" in kinds and rng.random() < 0.5:
         if rng.random() < 0.5:

@@ -3,189 +3,42 @@ Method: the compiled walks against plain Python at every cut; queues against a l
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import random
-import struct
 import threading
 from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrocketstore import consume_queue
-from pyrocketstore._consume_queue import (
-    CQ_UNIT_DTYPE,
-    VERDICTS,
-    decode_units,
-    encode_units,
-    find_last_unit,
-    find_min_unit,
-    read_units,
-    scan_units,
-    truncate_units,
-    unit_at,
-)
+from pyrocketstore._consume_queue import VERDICTS
 from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags
-
-UNIT = struct.Struct(">qiq")  # phyOffset, size, tagsCode
-PRE_BLANK = (0, 2**31 - 1, 0)
-EXT_ADDRESS = -(2**63)
-MAX_ADDR = -(2**31) - 1
-SIZE = 100  # bytes of each message in the log
-FILE_SIZE = 200  # ten units
-
-unit = st.one_of(
-    st.just(PRE_BLANK),
-    st.tuples(
-        st.integers(-2, 2**62),
-        st.integers(-1, 2**31 - 1),
-        st.sampled_from([0, 7, -3, MAX_ADDR + 1, MAX_ADDR, EXT_ADDRESS]),
-    ),
+from queues import (
+    FILE_SIZE,
+    PRE_BLANK,
+    SIZE,
+    UNIT,
+    failing,
+    files_of,
+    fill,
+    message,
+    open_queue,
+    oracle_scan,
+    pack,
+    poke,
+    request_of,
+    rows_of,
+    unpack,
 )
 
-
-# ---- plain Python ------------------------------------------------------------------------------
-
-
-def pack(rows) -> bytes:
-    return b"".join(UNIT.pack(*row) for row in rows)
-
-
-def unpack(data: bytes):
-    return list(UNIT.iter_unpack(data[: len(data) // 20 * 20]))
-
-
-def oracle_scan(data: bytes, limit: int | None = None) -> tuple[int, int, int]:
-    valid, max_phy, address = 0, -1, 1
-    for row in unpack(data):
-        phy_offset, size, tags_code = row
-        if phy_offset < 0 or size <= 0 or (limit is not None and phy_offset >= limit):
-            break
-        valid += 20
-        if row != PRE_BLANK:
-            max_phy = phy_offset + size
-            address = tags_code if tags_code <= MAX_ADDR else address
-    return valid, max_phy, address
-
-
-# ---- the compiled walks ------------------------------------------------------------------------
-
-
-def test_the_dtype_is_the_struct_on_disk():
-    assert CQ_UNIT_DTYPE.itemsize == 20
-    assert [CQ_UNIT_DTYPE.fields[name][1] for name in CQ_UNIT_DTYPE.names] == [0, 8, 12]
-    rows = [(1 << 40, 91, -5), (2, 2**31 - 1, EXT_ADDRESS)]
-    columns = [numpy.array(c, d) for c, d in zip(zip(*rows, strict=True), "qiq", strict=True)]
-    assert encode_units(*columns) == pack(rows) == numpy.array(rows, CQ_UNIT_DTYPE).tobytes()
-
-
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(st.lists(unit, max_size=6))
-@example([PRE_BLANK, PRE_BLANK, (0, 91, 0)])
-@example([PRE_BLANK])
-@example([(5, 9, EXT_ADDRESS), (14, 9, 0)])
-def test_scan_agrees_with_the_oracle_at_every_cut(rows):
-    raw = pack(rows) + bytes(UNIT.size)
-    for cut in range(len(raw) + 1):
-        assert scan_units(raw[:cut]) == oracle_scan(raw[:cut]), f"cut at byte {cut}"
-
-
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(st.lists(unit, max_size=6), st.integers(0, 2**62))
-def test_truncate_and_searches_agree_with_the_oracle(rows, other):
-    raw = pack(rows)
-    for limit in {0, 1, other, *(row[0] for row in rows), *(row[0] + 1 for row in rows)}:
-        assert truncate_units(raw, limit) == oracle_scan(raw, limit)
-        hits = [i * 20 for i, row in enumerate(rows) if row[0] >= limit and row != PRE_BLANK]
-        for start in range(0, len(raw) + 20, 20):
-            expected = next((hit for hit in hits if hit >= start), -1)
-            assert find_min_unit(raw, limit, start) == expected
-    real = [i for i, row in enumerate(rows) if row[0] >= 0 and row[1] > 0 and row != PRE_BLANK]
-    ext = [i for i in real if rows[i][2] <= MAX_ADDR]
-    assert find_last_unit(raw) == (real[-1] * 20 if real else -1)
-    assert find_last_unit(raw, with_ext=True) == (ext[-1] * 20 if ext else -1)
-
-
-def test_a_size_cannot_overflow_the_end():
-    raw = pack([(2**63 - 1, 2**31 - 1, 0)])
-    assert scan_units(raw)[1] < 2**63
-    assert scan_units(pack([(2**63 - 2, 5, 0)]))[0] == 20
-
-
-@settings(max_examples=40, derandomize=True, deadline=None)
-@given(st.lists(unit, max_size=9), st.integers(0, 19), st.integers(0, 3))
-def test_columns_hold_what_the_bytes_say(rows, extra, first):
-    raw = pack(rows) + b"\x01" * extra
-    columns = read_units(raw)
-    assert [c.dtype.str[1:] for c in columns] == ["i8", "i4", "i8"]
-    assert list(zip(*(c.tolist() for c in columns), strict=True)) == unpack(raw) == rows
-    assert encode_units(*columns) == pack(rows)
-    target = [numpy.zeros(7, d) for d in "qiq"]
-    fits = max(0, min(len(rows), 7 - first))
-    assert decode_units(raw, *target, first) == fits
-    assert [tuple(int(c[first + i]) for c in target) for i in range(fits)] == rows[:fits]
-    for position in range(-1, len(raw) + 2):
-        expected = UNIT.unpack_from(raw, position) if 0 <= position <= len(raw) - 20 else None
-        assert unit_at(raw, position) == expected
-
-
-def test_arguments_that_make_no_sense_are_refused():
-    one = [numpy.zeros(1, d) for d in "qiq"]
-    with pytest.raises(ValueError, match="one length"):
-        encode_units(numpy.zeros(2, "q"), one[1], one[2])
-    with pytest.raises(ValueError, match="where a unit starts"):
-        find_min_unit(bytes(40), 0, 3)
-    with pytest.raises(ValueError, match="negative"):
-        decode_units(bytes(40), *one, -1)
-    with pytest.raises(ValueError, match="read-only"):
-        decode_units(bytes(20), *[c for c in one[:2]], numpy.zeros(1, "q").view().copy()) if (
-            one[0].setflags(write=False)
-        ) else decode_units(bytes(20), *one)
-
-
 # ---- queues ------------------------------------------------------------------------------------
-
-
-def open_queue(path: Path, *, file_size: int = FILE_SIZE, recover: bool = True, **settings):
-    env = settings.pop("env", None) or Env()
-    queue = ConsumeQueue("T", 0, str(path / "consumequeue"), file_size, env, **settings)
-    queue.load()
-    if recover:
-        queue.recover()
-    return queue
-
-
-def fill(queue: ConsumeQueue, count: int, first: int = 0) -> None:
-    for n in range(first, first + count):
-        assert queue.put_message_position_info(n * SIZE, SIZE, n, n)
-
-
-def rows_of(queue: ConsumeQueue, start: int = 0):
-    return list(zip(*(c.tolist() for c in queue.read_units(start, 1 << 20)), strict=True))
-
-
-def message(n: int) -> tuple[int, int, int]:
-    return (n * SIZE, SIZE, n)
-
-
-def files_of(path: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted((path / "consumequeue/T/0").glob("*"))}
-
-
-def poke(path: Path, unit_index: int, data: bytes, file_size: int = FILE_SIZE) -> None:
-    position = unit_index * 20
-    name = f"{position // file_size * file_size:020d}"
-    with open(path / "consumequeue/T/0" / name, "r+b") as file:
-        file.seek(position % file_size)
-        file.write(data)
 
 
 def test_units_lie_at_their_offset_over_many_files(tmp_path):
@@ -547,108 +400,214 @@ def test_expired_files_go_but_never_the_last(tmp_path):
     assert queue.first_readable_offset(99999) == 30
 
 
-# ---- time --------------------------------------------------------------------------------------
+# ---- reading without a trace -------------------------------------------------------------------
 
 
-def oracle_by_time(rows, base, timestamp, times, min_logic=0, min_phy=0):
-    """The search of 4.9.3, in its own arithmetic."""
-    low, high = max(0, min_logic - base), len(rows) * 20 - 20
-    left = right = target = left_time = right_time = -1
-    while high >= low:
-        middle = (low + high) // 40 * 20
-        phy_offset = rows[middle // 20][0]
-        if phy_offset < min_phy:
-            low, left = middle + 20, middle
-            continue
-        stored = times.get(phy_offset, -1)
-        if stored < 0:
-            return 0
-        if stored == timestamp:
-            target = middle
-            break
-        if stored > timestamp:
-            high, right, right_time = middle - 20, middle, stored
-        else:
-            low, left, left_time = middle + 20, middle, stored
-    if target != -1:
-        position = target
-    elif left_time == -1:
-        position = right
-    elif right_time == -1:
-        position = left
-    else:
-        far = abs(timestamp - left_time) > abs(timestamp - right_time)
-        position = right if far else left
-    return int((base + position) / 20)
+def trace(path: Path):
+    return {
+        p: (p.stat().st_mtime_ns, p.is_dir() or p.read_bytes()) for p in sorted(path.rglob("*"))
+    }
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=10), st.integers(98, 145), st.data())
-def test_offset_by_time_is_what_4_9_3_finds(tmp_path_factory, steps, timestamp, data):
-    queue = open_queue(tmp_path_factory.mktemp("queue"))
-    first = data.draw(st.sampled_from([0, 10]))
-    times, now = {}, 100
-    for n, step in enumerate(steps):
-        now += step
-        times[(first + n) * SIZE] = now
-        assert queue.put_message_position_info((first + n) * SIZE, SIZE, 0, first + n)
-    rows = rows_of(queue, first)
-    min_phy = data.draw(st.integers(0, len(steps) + 1)) * SIZE + first * SIZE
-    queue.core.min_logic_offset = min_logic = data.draw(st.integers(0, first + 2)) * 20
-
-    def pickup(phy_offset, size):
-        return times[phy_offset]
-
-    found = queue.get_offset_in_queue_by_time(timestamp, pickup, min_phy)
-    assert found == oracle_by_time(rows, first * 20, timestamp, times, min_logic, min_phy)
-    expected = next(
-        (
-            first + n
-            for n, row in enumerate(rows)
-            if row[0] >= min_phy and times[row[0]] >= timestamp
-        ),
-        queue.get_max_offset_in_queue(),
-    )
-    assert queue.lower_bound_by_time(timestamp, pickup, min_phy) == expected
-
-
-def test_offset_by_time_chooses_the_file_by_its_mtime(tmp_path):
-    import os
-
+@pytest.mark.parametrize("count", [3, 10, 25, 30])
+def test_a_read_only_queue_leaves_the_directory_alone(tmp_path, count):
     queue = open_queue(tmp_path)
-    fill(queue, 25)
+    fill(queue, count)
     queue.flush(0)
-    for n, seconds in enumerate((1000, 2000, 3000)):
-        os.utime(tmp_path / "consumequeue/T/0" / f"{n * 200:020d}", (seconds, seconds))
-    again = open_queue(tmp_path, min_phy_offset=lambda: 0)
+    if count % 10:
+        poke(tmp_path, count + 1, UNIT.pack(*message(count + 1)))  # of an earlier life
+    before = trace(tmp_path)
+    view = open_queue(tmp_path, read_only=True)
+    assert rows_of(view) == [message(n) for n in range(count)]
+    view.truncate_dirty_logic_files((count - 1) * SIZE)
+    fill(view, 25, first=count - 1)
+    assert view.put_message_position_info(99 * SIZE, SIZE, 99, count + 30)
+    expected = [message(n) for n in range(count + 24)] + [PRE_BLANK] * 6 + [(99 * SIZE, SIZE, 99)]
+    assert rows_of(view) == expected
+    view.correct_min_offset(1100)
+    view.delete_expired_file(1100)
+    view.flush(0)
+    view.detach()
+    start = max(count, 10)  # the first file has expired
+    assert rows_of(view, start) == expected[start:]
+    view.destroy()
+    assert trace(tmp_path) == before
+    missing = open_queue(tmp_path / "missing", read_only=True)
+    fill(missing, 12)
+    assert rows_of(missing) == [message(n) for n in range(12)]
+    assert not (tmp_path / "missing").exists()
 
-    def pickup(phy_offset, size):
-        return phy_offset * 1000  # unit n is stored at n * 100 s
 
-    assert again.get_offset_in_queue_by_time(900_000, pickup) == 9
-    assert again.get_offset_in_queue_by_time(1_500_000, pickup) == 15
-    assert again.get_offset_in_queue_by_time(9_000_000, pickup) == 24
-    assert again.lower_bound_by_time(1_500_001, pickup) == 16
-    # Nothing live is left in the second file: -1 is divided as Java does.
-    assert again.get_offset_in_queue_by_time(1_500_000, pickup, 10**9) == 9
-    assert again.get_offset_in_queue_by_time(900_000, pickup, 10**9) == 0
-    assert again.get_offset_in_queue_by_time(900_000, lambda phy_offset, size: -1) == 0
+# ---- life and failures -------------------------------------------------------------------------
 
 
-def test_lower_bound_passes_over_what_cannot_be_read(tmp_path):
-    queue = open_queue(tmp_path, min_phy_offset=lambda: 0)
+def test_flush_makes_every_file_durable(tmp_path):
+    queue = open_queue(tmp_path)
+    assert queue.flush(0)
+    fill(queue, 25)
+    assert not queue.flush(2), "a full file is forced whatever the pages"
+    calls = 1
+    while not queue.flush(0):
+        calls += 1
+    assert queue.mapped_file_queue.flushed_where == 500
+    assert [f.flushed for f in queue.mapped_file_queue.mapped_files] == [200, 200, 100]
+    assert queue.flush(0) and not queue.core.dirty
+    fill(queue, 1, first=25)
+    assert not queue.flush(0)
+    assert queue.mapped_file_queue.flushed_where == 520
+    queue.truncate_dirty_logic_files(SIZE)
+    assert queue.mapped_file_queue.flushed_where == 20, "else the next units are never forced"
+    fill(queue, 1, first=1)
+    assert not queue.flush(0)
+
+
+def test_a_late_first_unit_is_flushed_with_its_pre_blank_ones(tmp_path):
+    queue = open_queue(tmp_path)
+    queue.put_message_position_info(13 * SIZE, SIZE, 13, 13)
+    assert queue.mapped_file_queue.flushed_where == 260
+    assert not queue.flush(0)
+    assert queue.mapped_file_queue.flushed_where == 280
+
+
+def test_destroy_empties_the_queue_and_a_writer_inside_survives(tmp_path):
+    queue = open_queue(tmp_path, file_size=20000)
     fill(queue, 5)
-    queue.put_message_position_info(45 * SIZE, SIZE, 45, 45)
-    fill(queue, 5, first=46)
-    unreadable = {3 * SIZE, 47 * SIZE}
+    queue.core.min_logic_offset = 40
+    file = queue.core.attached_file
+    queue.destroy()
+    assert not (tmp_path / "consumequeue/T/0").exists()
+    assert file.is_mapped and not queue.core.attached, "the writer may still be in there"
+    assert (queue.get_max_offset_in_queue(), queue.max_physic_offset) == (0, -1)
+    assert queue.get_min_offset_in_queue() == 0
+    fill(queue, 3)
+    assert not file.is_mapped
+    assert rows_of(queue) == [message(n) for n in range(3)]
 
-    def pickup(phy_offset, size):
-        return -1 if phy_offset in unreadable else phy_offset // SIZE
 
-    live = [n for n in (*range(5), *range(45, 51)) if n * SIZE not in unreadable]
-    for timestamp in range(-1, 53):
-        expected = next((n for n in live if n >= timestamp), 51)
-        assert queue.lower_bound_by_time(timestamp, pickup) == expected
-    empty = open_queue(tmp_path / "empty", min_phy_offset=lambda: 0)
-    assert empty.lower_bound_by_time(5, pickup) == 0
-    assert empty.get_offset_in_queue_by_time(5, pickup) == 0
+def test_destroying_under_a_writer_harms_nobody(tmp_path):
+    queue = open_queue(tmp_path, file_size=200)
+    done = threading.Event()
+
+    def destroy() -> None:
+        rng = random.Random(1)
+        while not done.is_set():
+            queue.destroy()
+            done.wait(rng.random() / 500)
+
+    thread = threading.Thread(target=destroy)
+    thread.start()
+    try:
+        for n in range(3000):
+            status = queue.core.put(n * SIZE, SIZE, n, queue.core.unit_count)
+            if status == VERDICTS["RS_NEED_FILE"]:
+                queue.core.attached or queue.provide_file(queue.core.unit_count)
+            assert status >= 0
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_forget_files_starts_anew_without_touching_what_was_moved(tmp_path):
+    queue = open_queue(tmp_path)
+    fill(queue, 12)
+    moved = tmp_path / "kept"
+    (tmp_path / "consumequeue").rename(moved)
+    queue.forget_files()
+    assert queue.get_max_offset_in_queue() == 0
+    fill(queue, 2)
+    assert rows_of(open_queue(tmp_path)) == [message(0), message(1)]
+    assert len(list((moved / "T/0").iterdir())) == 2
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(consume_queue, "MAX_RETRIES", 5)
+    monkeypatch.setattr(consume_queue, "RETRY_INTERVAL_S", 0.0)
+
+
+def test_a_put_waits_while_the_device_is_full(tmp_path, no_waiting):
+    env, flags = Env(), RunningFlags()
+    queue = open_queue(tmp_path, env=env, flags=flags)
+    failing(env, "fallocate", errno.ENOSPC, 3)
+    assert queue.put_message_position_info_wrapper(request_of(0))
+    assert rows_of(queue) == [message(0)]
+    assert flags.is_cq_writeable()
+
+
+def test_what_does_not_pass_raises_the_flag_and_ends_the_queue(tmp_path, no_waiting):
+    env, flags = Env(), RunningFlags()
+    queue = open_queue(tmp_path, env=env, flags=flags)
+    calls = failing(env, "fallocate", errno.ENOSPC, 10**6)
+    with pytest.raises(StoreIOError) as caught:
+        queue.put_message_position_info(0, SIZE, 0, 0)
+    assert caught.value.errno == errno.ENOSPC
+    before = len(calls)
+    assert not queue.put_message_position_info_wrapper(request_of(0))
+    assert len(calls) - before >= 5
+    assert not flags.is_cq_writeable()
+    env.reset()
+    # A later message must not pass: it would hide that one is missing.
+    assert not queue.put_message_position_info_wrapper(request_of(1))
+    assert not queue.put_message_position_info(SIZE, SIZE, 1, 1)
+    assert not queue.provide_file(0)
+    assert queue.get_max_offset_in_queue() == 0
+    again = open_queue(tmp_path)
+    fill(again, 3)
+    assert rows_of(again) == [message(n) for n in range(3)]
+
+
+def test_a_cause_that_cannot_pass_is_tried_once(tmp_path, no_waiting):
+    env, flags = Env(), RunningFlags()
+    queue = open_queue(tmp_path, env=env, flags=flags)
+    calls = failing(env, "fallocate", errno.EIO, 10**6)
+    assert not queue.put_message_position_info_wrapper(request_of(0))
+    assert len(calls) == 1
+    assert flags.is_logics_queue_error()
+
+
+def test_a_closed_store_takes_nothing(tmp_path, no_waiting):
+    flags = RunningFlags()
+    flags.make_logics_queue_error()
+    queue = open_queue(tmp_path, flags=flags)
+    assert not queue.put_message_position_info_wrapper(request_of(0))
+    assert files_of(tmp_path) == {}
+
+
+def test_an_error_in_the_middle_of_a_gap_is_made_good(tmp_path):
+    env = Env()
+    queue = open_queue(tmp_path, env=env)
+    fill(queue, 3)
+    failing(env, "fallocate", errno.ENOSPC, 2)
+    with pytest.raises(StoreIOError):
+        queue.put_message_position_info(35 * SIZE, SIZE, 35, 35)
+    env.reset()
+    assert queue.put_message_position_info(35 * SIZE, SIZE, 35, 35)
+    expected = [message(n) for n in range(3)] + [PRE_BLANK] * 32 + [message(35)]
+    assert rows_of(queue) == rows_of(open_queue(tmp_path)) == expected
+
+
+# ---- multi-dispatch ----------------------------------------------------------------------------
+
+
+def test_multi_dispatch_puts_into_every_queue_named(tmp_path):
+    queues: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def find(topic: str, queue_id: int) -> ConsumeQueue:
+        if (topic, queue_id) not in queues:
+            path = str(tmp_path / "consumequeue")
+            queues[topic, queue_id] = ConsumeQueue(topic, queue_id, path, FILE_SIZE, Env())
+        return queues[topic, queue_id]
+
+    queue = ConsumeQueue(
+        "T", 3, str(tmp_path / "consumequeue"), 200, Env(), find_consume_queue=find, enable_lmq=True
+    )
+    names = {"INNER_MULTI_DISPATCH": "%LMQ%a,b,%LMQ%c,,", "INNER_MULTI_QUEUE_OFFSET": "0,2,x"}
+    request = DispatchRequest("T", 3, 700, SIZE, 5, 1000, 0, properties_map=names)
+    assert queue.put_message_position_info_wrapper(request, True)
+    assert set(queues) == {("%LMQ%a", 0), ("b", 3)}
+    assert rows_of(queues["%LMQ%a", 0]) == [(700, SIZE, 5)]
+    assert rows_of(queues["b", 3], 2) == [(700, SIZE, 5)]
+    assert queues["%LMQ%a", 0].is_lmq and not queue.is_lmq
+    names["INNER_MULTI_QUEUE_OFFSET"] = "1"
+    assert queue.put_message_position_info_wrapper(request, True)
+    assert rows_of(queues["%LMQ%a", 0]) == [(700, SIZE, 5)]

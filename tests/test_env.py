@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+
 from faults import PROTOTYPES, broken, failing, watched
 from pyrocketstore._env import EnvTable, Event
 from pyrocketstore.env import Env, local_time_name

@@ -298,6 +298,13 @@ def test_negative_lengths_count_as_none(guarded: memoryview) -> None:
     assert (message.body, message.properties, message.topic) == (b"", {}, "TT")
 
 
+def test_a_negative_topic_length_does_not_go_back(guarded: memoryview) -> None:
+    """Five bytes back, into the body, stands a properties length with which it would add up."""
+    raw = bytearray(oracle.encode_record(oracle.Record(topic=b"", body=b"\x00\x05\x00\x00")))
+    raw[len(raw) - 3] = 0xFB
+    assert check_both(guarded, bytes(raw)) == "bad_size"
+
+
 def test_verdicts(guarded: memoryview) -> None:
     raw = V6_RECORD
     assert check_both(guarded, bytes(8)) == "end"
@@ -312,6 +319,9 @@ def test_verdicts(guarded: memoryview) -> None:
     assert check_message(wrong, check_crc=False)[0] == "ok"
     no_body = oracle.encode_record(oracle.Record(body=b"", crc=1))
     assert check_both(guarded, no_body) == "ok"
+    assert (
+        check_both(guarded, struct.pack(">ii", 90, oracle.MESSAGE_MAGIC) + bytes(40)) == "bad_size"
+    )
     newer = oracle.encode_record(oracle.Record())
     newer = newer[:4] + struct.pack(">I", 0xDAA320AB) + newer[8:]
     assert check_both(guarded, newer) == "bad_magic"
@@ -433,7 +443,9 @@ def test_limits_of_a_single() -> None:
     ],
 )
 def test_what_has_no_form_on_disk(change: dict[str, object]) -> None:
-    inner = dataclasses.replace(MessageExtBrokerInner("T", b"x"), **change)  # type: ignore[arg-type]
+    inner = MessageExtBrokerInner("T", b"x")
+    for name, value in change.items():
+        setattr(inner, name, value)
     with pytest.raises(StoreFormatError):
         _message.encode_message(inner)
 

@@ -90,6 +90,8 @@ JAVA_ORDERS = [
     ([*SAME_HASH[:8], "r", "b"], ["r", "b", *SAME_HASH[:8]]),
     ([*SAME_HASH[:9], "r", "b"], ["b", *SAME_HASH[:9], "r"]),
     ([*SAME_HASH[:10], "r", "b"], [*SAME_HASH[:10], "b", "r"]),
+    # The ninth is the thirteenth entry: it grows once, not twice.
+    ([*SAME_HASH[:8], *"rRbB", SAME_HASH[8]], ["b", "B", *SAME_HASH[:9], "r", "R"]),
 ]
 
 

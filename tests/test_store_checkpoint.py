@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+
 from faults import broken, failing, watched
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError, StoreStateError
@@ -86,11 +87,10 @@ def test_a_checkpoint_that_cannot_be_forced_raises(env, tmp_path):
         checkpoint.flush()
     with failing(env, "open", errno.EACCES), pytest.raises(StoreIOError):
         StoreCheckpoint(env, str(tmp_path / "checkpoint"), read_only=True)
-    short = [0]
-    with broken(env, "pwrite", lambda pwrite, fd, p, n, at: pwrite(fd, p, min(n, 5), at)) as short:
+    with broken(env, "pwrite", lambda pwrite, fd, p, n, at: pwrite(fd, p, min(n, 5), at)) as calls:
         checkpoint.index_msg_timestamp = 77
         checkpoint.shutdown()
-    assert len(short) == 5
+    assert len(calls) == 5
     assert StoreCheckpoint(env, str(tmp_path / "checkpoint")).index_msg_timestamp == 77
 
 

@@ -1,0 +1,248 @@
+"""Room in files: allocated before it is stored to, touched ahead, zeroed behind a cut.
+
+Nothing here needs the GIL, and every call goes through the table of rs_env.
+"""
+from libc.errno cimport EINVAL, EIO, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, errno
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+from posix.fcntl cimport O_RDONLY, O_RDWR
+from posix.unistd cimport lseek
+
+from pyrocketstore._rocketstore cimport (
+    rs_compare_and_swap,
+    rs_env,
+    rs_load_acquire,
+    rs_lock,
+    rs_lock_new,
+    rs_lock_release,
+    rs_lock_take,
+    rs_mapped_file,
+)
+
+cdef extern from "unistd.h" nogil:
+    enum:
+        SEEK_DATA
+        SEEK_HOLE
+
+cdef enum:
+    COPY_SIZE = 1048576
+    INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
+    ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
+
+# Where the file system cannot allocate, bytes are written back over themselves instead: one
+# thread at a time, so that no store can fall between the read and the write.
+cdef rs_lock *rewrite_lock = rs_lock_new()
+if rewrite_lock == NULL:
+    raise MemoryError
+
+
+cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
+                   int64_t position) noexcept nogil:
+    cdef int64_t done = 0
+    cdef int64_t put
+    while done < size:
+        put = env.pwrite(fd, data + done, size - done, position + done)
+        if put <= 0:
+            return <int>put if put < 0 else -EIO
+        done += put
+    return 0
+
+
+cdef bint all_zero(const uint8_t *data, int64_t size) noexcept nogil:
+    cdef int64_t i
+    for i in range(size):
+        if data[i]:
+            return False
+    return True
+
+
+cdef int rewrite(const rs_env *env, int fd, int64_t start, int64_t end, bint zeros) noexcept nogil:
+    # Writes [start, end) back as it is, or as zeros where it is not zero already.
+    cdef uint8_t *buffer = <uint8_t *>malloc(COPY_SIZE)
+    cdef int64_t size
+    cdef int64_t got
+    cdef int error = 0
+    if buffer == NULL:
+        return -ENOMEM
+    while start < end and error == 0:
+        size = min(end - start, <int64_t>COPY_SIZE)
+        got = env.pread(fd, buffer, size, start)
+        if got < 0:
+            error = <int>got
+            break
+        if got < size:
+            memset(buffer + got, 0, size - got)
+        if not zeros:
+            error = write_all(env, fd, buffer, size, start)
+        elif not all_zero(buffer, size):
+            memset(buffer, 0, size)
+            error = write_all(env, fd, buffer, size, start)
+        start += size
+    free(buffer)
+    return error
+
+
+cdef bint reads_as_zeros(const rs_env *env, int fd, int64_t position,
+                         int64_t end) noexcept nogil:
+    # True when [position, end) surely does. Where it is not seen, a punch is all that is lost: so
+    # the seeks need not go through the table, and little is read.
+    cdef uint8_t buffer[PAGE_SIZE]
+    cdef int64_t budget = COPY_SIZE
+    cdef int64_t hole, size
+    while position < end:
+        position = lseek(fd, position, SEEK_DATA)
+        if position < 0:
+            return errno == ENXIO
+        hole = lseek(fd, position, SEEK_HOLE)
+        if hole < 0:
+            return False
+        hole = min(hole, end)
+        budget -= hole - position
+        if budget < 0:
+            return False
+        while position < hole:
+            size = min(hole - position, <int64_t>PAGE_SIZE)
+            if env.pread(fd, buffer, size, position) != size or not all_zero(buffer, size):
+                return False
+            position += size
+    return True
+
+
+cdef int allocate(rs_mapped_file *f, int fd, int64_t start, int64_t needed,
+                  int64_t wished) noexcept nogil:
+    # 0: [start, wished) is allocated; 1: the device has no more than [start, needed); or an errno.
+    cdef int error = f.env.fallocate(fd, start, wished - start)
+    if error == -ENOSPC and needed < wished:
+        error = f.env.fallocate(fd, start, needed - start)
+        if error == 0:
+            return 1
+    return error
+
+
+cdef int publish(rs_mapped_file *f, int64_t seen, int64_t end) noexcept nogil:
+    # confirmed := max(confirmed, end), unless it was cut below `seen` meanwhile.
+    cdef int64_t now
+    while True:
+        now = rs_load_acquire(&f.confirmed)
+        if now >= end or now < seen:
+            return 0
+        if rs_compare_and_swap(&f.confirmed, now, end):
+            return 0
+
+
+cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
+    # The caller has rewrite_lock: nobody stores at or behind `confirmed` before we are through.
+    # Closes the descriptor.
+    cdef int64_t seen = rs_load_acquire(&f.confirmed)
+    cdef int64_t start = max(seen, page_down(rs_load_acquire(&f.wrote)))
+    cdef int64_t wished
+    cdef int error = 0
+    cdef int closed
+    if end <= seen:
+        return f.env.close(fd)
+    # Writing is dear: no further ahead than 1 MiB.
+    wished = min(f.file_size, end + min(f.confirm_step, <int64_t>COPY_SIZE))
+    if start < wished:
+        error = rewrite(f.env, fd, start, wished, False)
+    closed = f.env.close(fd)  # a network file system may only say here that there is no room
+    if error == 0:
+        error = closed
+    if error == 0:
+        publish(f, seen, wished)
+    return error
+
+
+cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
+    cdef int64_t seen = rs_load_acquire(&f.confirmed)
+    cdef int64_t start, wished
+    cdef int fd, error
+    if end <= seen:
+        return 0
+    if end > f.file_size:
+        return -EINVAL
+    if f.path == NULL:
+        if f.base == NULL:
+            return -EROFS
+        publish(f, seen, f.file_size)
+        return 0
+    start = max(seen, page_down(rs_load_acquire(&f.wrote)))
+    wished = min(f.file_size, page_up(end + f.confirm_step))
+    fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return fd
+    if start >= wished:
+        # `wrote` was moved past `end`: what lies below it is not stored to again.
+        error = 0
+    else:
+        error = allocate(f, fd, start, min(page_up(end), f.file_size), wished)
+    if error == -EOPNOTSUPP:
+        rs_lock_take(rewrite_lock)
+        error = confirm_by_writing(f, fd, end)
+        rs_lock_release(rewrite_lock)
+    else:
+        if error >= 0:
+            if error == 1:
+                wished = min(page_up(end), f.file_size)
+            publish(f, seen, wished)
+            error = 0
+        f.env.close(fd)
+    if error == 0 and f.populate > 0 and start < wished:
+        end = min(wished, end + min(f.populate, <int64_t>INLINE_POPULATE))
+        populate_range(f, start, end - start)
+    return error
+
+
+cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil:
+    cdef int fd, error, closed
+    if position < 0 or size < 0 or size > f.file_size - position:
+        return -EINVAL
+    if f.path == NULL:
+        return -EROFS if f.base == NULL else 0
+    if size == 0:
+        return 0
+    fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return fd
+    error = f.env.fallocate(fd, position, size)
+    if error == -EOPNOTSUPP:
+        rs_lock_take(rewrite_lock)
+        error = rewrite(f.env, fd, position, position + size, False)
+        rs_lock_release(rewrite_lock)
+    closed = f.env.close(fd)
+    return error if error < 0 else closed
+
+
+cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil:
+    cdef int64_t start = page_down(position)
+    cdef int64_t end = min(page_up(position + size), page_up(f.file_size))
+    # An old kernel answers EINVAL and a writer takes its page faults itself: nothing is lost.
+    if f.base != NULL and end > start:
+        f.env.madvise(f.base + start, end - start, ADVICE_POPULATE_WRITE)
+
+
+cdef int64_t pread_path(const rs_env *env, const char *path, void *target, int64_t size,
+                        int64_t position) noexcept nogil:
+    cdef int fd = env.open(path, O_RDONLY, 0)
+    cdef int64_t got
+    if fd < 0:
+        return fd
+    got = env.pread(fd, target, size, position)
+    env.close(fd)
+    return got
+
+
+cdef int zero_range(const rs_env *env, const char *path, int64_t position,
+                    int64_t size) noexcept nogil:
+    cdef int fd = env.open(path, O_RDWR, 0)
+    cdef int error = 0
+    if fd < 0:
+        return fd
+    if not reads_as_zeros(env, fd, position, position + size):
+        error = env.punch(fd, position, size)
+        if error == -EOPNOTSUPP:
+            error = rewrite(env, fd, position, position + size, True)
+        if error >= 0:
+            error = env.fdatasync(fd)
+    env.close(fd)
+    return error

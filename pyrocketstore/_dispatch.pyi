@@ -1,0 +1,31 @@
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyrocketstore._env import EnvTable, Event
+from pyrocketstore._index_file import IndexFile
+from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore.results import DispatchRequest
+
+class Dispatcher:
+    def __init__(
+        self,
+        *,
+        on_new_queue: Callable[[str, int], Any],
+        on_queue_record: Callable[[DispatchRequest, bool], None],
+        on_index_file: Callable[[], IndexFile | None],
+        on_index_record: Callable[[DispatchRequest], IndexFile | None],
+        on_error: Callable[[str, str, int, int], None],
+        delay_levels: Mapping[int, int],
+        index_enabled: bool,
+        multi_dispatch: bool,
+        moved: Event,
+    ) -> None: ...
+    position: int  # bytes
+    logics_timestamp: int  # Unix ms
+    def set_index_file(self, index_file: IndexFile | None) -> None: ...
+    def forget(self, topic: str, queue_id: int) -> None: ...
+    def dispatch_bytes(self, data: object, phy_offset: int) -> tuple[int, int]: ...
+    def dispatch_mapped(self, mapped_file: MappedFile, position: int) -> tuple[int, int]: ...
+    def dispatch_file(
+        self, env: EnvTable, path: str, file_from_offset: int, position: int, stop: int
+    ) -> tuple[int, int]: ...

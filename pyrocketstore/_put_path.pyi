@@ -1,0 +1,36 @@
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
+
+class PutPath:
+    put_fast: bool
+    @property
+    def core(self) -> CommitLogCore: ...
+    def bind_put_path(self, core: CommitLogCore, store_host: object) -> None: ...
+    def put(
+        self,
+        topic: str,
+        body: Any,  # bytes-like
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | None = None,
+    ) -> PutMessageResult: ...
+    def _append_columns(
+        self,
+        rows: list[tuple[str, int, Any, bytes]],
+        queue_offsets: npt.NDArray[np.int64],
+        phy_offsets: npt.NDArray[np.int64],
+        born_host: object | None = None,
+    ) -> tuple[int, int, int]: ...
+
+class Chunk: ...

@@ -1,0 +1,328 @@
+"""Goal: after any end, the log ends where 4.9.3 ends it, nothing before that is lost, and what lies
+behind it is kept. Method: cut, flip and remove parts of small stores, open them, compare with what
+was put."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import StoreCorruptionError, StoreWarning
+from tests import oracle
+
+SIZES = {
+    "mapped_file_size_commit_log": 16384,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+
+
+def body_of(i: int) -> bytes:
+    return f"body {i} ".encode() * (1 + i % 7)
+
+
+def fill(path: Path, count: int, first: int = 0, **settings: object) -> None:
+    with pyrocketstore.open(path, **{**SIZES, **settings}) as store:
+        for i in range(first, first + count):
+            store.put("orders", body_of(i), queue_id=i % 3, tags=f"T{i % 2}", keys=f"k{i}")
+
+
+def halt(path: Path) -> None:
+    """Make a cleanly closed store look killed: abort is there, index and checkpoint are stale."""
+    (path / "abort").touch()
+    (path / "checkpoint").write_bytes(bytes(4096))
+
+
+def log_bytes(path: Path) -> bytes:
+    return b"".join(p.read_bytes() for p in sorted((path / "commitlog").iterdir()))
+
+
+def content(store: pyrocketstore.Store) -> dict[int, bytes]:
+    """Each message's number and body, found by queue; checked to be found by key too."""
+    found = {}
+    for queue_id in store.queues("orders"):
+        offsets = []
+        for message in store.read("orders", queue_id):
+            number = int(message.stored_body.split()[1])
+            found[number] = message.stored_body
+            offsets.append(message.queue_offset)
+            if message.keys is not None:
+                hits = store.query("orders", message.keys)
+                assert [hit.stored_body for hit in hits] == [message.stored_body]
+        assert offsets == list(range(len(offsets)))
+    return found
+
+
+def expect(count: int) -> dict[int, bytes]:
+    return {i: body_of(i) for i in range(count)}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "store"
+    fill(path, 300)
+    assert len(list((path / "commitlog").iterdir())) > 2
+    return path
+
+
+def copy(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target / "store"))
+
+
+def test_clean_reopen_finds_everything(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert store.message_store.plan is not None
+        assert store.message_store.plan.clean
+        assert content(store) == expect(300)
+        assert store.put("orders", b"next", queue_id=0).queue_offset == 100
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_killed_store_finds_everything(filled: Path, tmp_path: Path, read_only: bool) -> None:
+    path = copy(filled, tmp_path)
+    halt(path)
+    for lost in ("consumequeue/orders/1", "index"):
+        shutil.rmtree(path / lost)
+    (path / "consumequeue/orders/2" / "00000000000000000800").unlink()
+    with pyrocketstore.open(path, read_only=read_only, **SIZES) as store:
+        assert content(store) == expect(300)
+
+
+def test_removed_queue_is_rebuilt_after_a_clean_exit(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    shutil.rmtree(path / "consumequeue/orders/1")
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(300)
+
+
+def records_of(path: Path) -> list[tuple[int, int]]:
+    """(position, size) of each record of the log's only file."""
+    found, _, _ = oracle.scan_log((path / "commitlog" / ("0" * 20)).read_bytes())
+    return [(at, len(oracle.encode_record(record))) for at, record in found]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "store"
+    fill(path, 5)
+    halt(path)
+    return path
+
+
+def test_cut_at_every_byte_of_the_tail(small: Path, tmp_path: Path) -> None:
+    path = copy(small, tmp_path)
+    log = path / "commitlog" / ("0" * 20)
+    whole = log.read_bytes()
+    at, size = records_of(path)[-1]
+    for cut in range(size):
+        # From `cut` on the record never reached the disk: the file's room reads as zeros.
+        log.write_bytes(whole[: at + cut] + bytes(len(whole) - at - cut))
+        with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+            found = content(store)
+            if store.message_store.get_max_phy_offset() > at:
+                # 4.9.3 takes a record whose properties alone are torn: the CRC covers the body.
+                assert cut > size - 25
+                found = {number: body for number, body in found.items() if number != 4}
+            assert {n: found[n] for n in range(4)} == expect(4), f"cut at byte {cut}"
+
+
+def test_flip_of_every_byte_of_the_tail(small: Path, tmp_path: Path) -> None:
+    path = copy(small, tmp_path)
+    log = path / "commitlog" / ("0" * 20)
+    whole = bytearray(log.read_bytes())
+    at, size = records_of(path)[-1]
+    for i in range(at, at + size):
+        whole[i] ^= 0x41
+        log.write_bytes(whole)
+        whole[i] ^= 0x41
+        with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+            assert store.message_store.get_max_phy_offset() in (at, at + size), f"byte {i - at}"
+            kept = [m.stored_body for q in (0, 1, 2) for m in store.read("orders", q)]
+            assert {body_of(n) for n in range(4)} <= set(kept), f"byte {i - at}"
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2**31 - 1, 1 << 20, -(2**31)])
+@pytest.mark.parametrize("field", ["totalSize", "bodyLength", "topicLength", "propertiesLength"])
+def test_impossible_lengths(small: Path, tmp_path: Path, field: str, value: int) -> None:
+    path = copy(small, tmp_path)
+    log = path / "commitlog" / ("0" * 20)
+    data = bytearray(log.read_bytes())
+    at, size = records_of(path)[-1]
+    record = data[at : at + size]
+    body_size = int.from_bytes(record[84:88], "big")
+    places = {
+        "totalSize": (0, 4),
+        "bodyLength": (84, 4),
+        "topicLength": (88 + body_size, 1),
+        "propertiesLength": (89 + body_size + 6, 2),
+    }
+    where, width = places[field]
+    stored = value & ((1 << (8 * width)) - 1)
+    data[at + where : at + where + width] = stored.to_bytes(width, "big")
+    log.write_bytes(data)
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        assert store.message_store.get_max_phy_offset() == at
+        assert content(store) == expect(4)
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(4)
+        store.put("orders", body_of(4), queue_id=1, keys="k4")
+        assert content(store) == expect(5)
+
+
+def test_valid_records_behind_damage_are_kept(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    halt(path)
+    first = path / "commitlog" / ("0" * 20)
+    data = bytearray(first.read_bytes())
+    at, _ = records_of(path)[10]
+    data[at + 90] ^= 1  # the body: its CRC fails
+    first.write_bytes(data)
+    whole = log_bytes(path)
+    with (
+        pytest.warns(StoreWarning, match=rf"{'0' * 20}: the log ends before byte {at} .*CRC"),
+        pyrocketstore.open(path, **SIZES) as store,
+    ):
+        assert content(store) == expect(10)
+        store.put("orders", body_of(10), queue_id=1, keys="k10")
+    (kept,) = (path / ".broken").iterdir()
+    pieces = {int(p.name): p.read_bytes() for p in kept.iterdir()}
+    assert min(pieces) == at
+    for start, piece in pieces.items():
+        assert piece == whole[start : start + len(piece)]
+    assert sum(map(len, pieces.values())) == 3 * 16384 - at or len(pieces) >= 2
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(11)
+
+
+def test_read_only_tells_of_damage_and_keeps_the_files(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    halt(path)
+    first = path / "commitlog" / ("0" * 20)
+    data = bytearray(first.read_bytes())
+    at, _ = records_of(path)[10]
+    data[at + 90] ^= 1
+    first.write_bytes(data)
+    before = log_bytes(path)
+    with (
+        pytest.warns(StoreWarning, match="the log ends before"),
+        pyrocketstore.open(path, read_only=True, **SIZES) as store,
+    ):
+        assert content(store) == expect(10)
+    assert log_bytes(path) == before
+    assert not (path / ".broken").exists()
+
+
+def test_two_crashes_in_a_row_change_nothing_more(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    for _ in range(2):
+        halt(path)
+        with pyrocketstore.open(path, **SIZES) as store:
+            assert content(store) == expect(300)
+
+
+def test_stale_records_behind_the_end_do_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    fill(path, 40)
+    halt(path)
+    log = path / "commitlog" / ("0" * 20)
+    data = bytearray(log.read_bytes())
+    at, size = records_of(path)[20]
+    data[at + 4] ^= 1  # the magic: the log ends here
+    log.write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoreWarning)
+        with pyrocketstore.open(path, **SIZES) as store:
+            assert content(store) == expect(20)
+            # A record of the very length of the one that stood here.
+            store.put("orders", body_of(20), queue_id=2, tags="T0", keys="k20")
+    halt(path)
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(21)
+
+
+def test_zero_length_last_file_is_dropped(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    (path / "commitlog" / f"{1 << 20:020d}").touch()
+    (path / "consumequeue/orders/0" / f"{1 << 20:020d}").touch()
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(300)
+
+
+def test_stray_files_are_left_alone(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    (path / "commitlog" / ".nfs0001").write_bytes(b"x")
+    (path / "commitlog" / "notes.tmp").write_bytes(b"x")
+    (path / "consumequeue" / "readme").write_bytes(b"x")
+    (path / "consumequeue" / "orders" / "lost+found").mkdir()
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(300)
+    assert (path / "commitlog" / ".nfs0001").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("size", [7, 21])
+def test_queue_file_of_a_wrong_size_is_named(filled: Path, tmp_path: Path, size: int) -> None:
+    path = copy(filled, tmp_path)
+    file = path / "consumequeue/orders/0" / ("0" * 20)
+    file.write_bytes(file.read_bytes()[:size])
+    before = log_bytes(path)
+    with pytest.raises(StoreCorruptionError, match=f"orders/0/{'0' * 20}.*{size} bytes"):
+        pyrocketstore.open(path, **SIZES)
+    assert log_bytes(path) == before
+    assert not (path / "abort").exists()
+
+
+def test_a_middle_file_without_length_is_named(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    file = path / "commitlog" / f"{16384:020d}"
+    file.write_bytes(b"")
+    with pytest.raises(StoreCorruptionError, match=f"{16384:020d}.*0 bytes"):
+        pyrocketstore.open(path, **SIZES)
+
+
+def test_empty_log_sets_the_queues_aside(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    shutil.rmtree(path / "commitlog")
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert store.topics() == [] or store.max_offset("orders", 0) == 0
+        assert store.put("orders", b"first").queue_offset == 0
+    (kept,) = (path / ".broken").iterdir()
+    assert (kept / "consumequeue/orders/0").is_dir()
+
+
+def test_a_store_of_5x_is_refused(filled: Path, tmp_path: Path) -> None:
+    path = copy(filled, tmp_path)
+    file = path / "commitlog" / ("0" * 20)
+    data = bytearray(file.read_bytes())
+    data[4:8] = bytes.fromhex("DAA320AB")
+    file.write_bytes(data)
+    with pytest.raises(StoreCorruptionError, match=r"5\.x"):
+        pyrocketstore.open(path, **SIZES)
+    assert file.read_bytes() == data
+
+
+def test_topic_that_climbs_out_makes_no_directory(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "store"
+    fill(path, 3)
+    log = path / "commitlog" / ("0" * 20)
+    data = bytearray(log.read_bytes())
+    at, size = records_of(path)[-1]
+    record = oracle.decode_record(bytes(data[at : at + size]))
+    evil = oracle.encode_record(
+        dataclasses.replace(record, topic=b"../../../evil", phy_offset=at, total_size=None)
+    )
+    data[at : at + len(evil)] = evil
+    log.write_bytes(data)
+    halt(path)
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert store.message_store.get_max_phy_offset() == at + len(evil)
+        assert "orders" in store.topics()
+        assert all(".." not in topic for topic in store.topics())
+        store.put("orders", b"goes on")
+    assert not list(tmp_path.rglob("evil"))
