@@ -29,6 +29,7 @@ MODULES: dict[str, list[str]] = {
     "_put_path": ["csrc/env_posix.c"],
     "_scan": ["csrc/status.c"],
     "_reader": ["csrc/status.c"],
+    "_verify": ["csrc/hash.c"],
     "_dispatch": ["csrc/env_posix.c", "csrc/hash.c"],
 }
 

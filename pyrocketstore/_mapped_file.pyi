@@ -5,7 +5,6 @@ from typing_extensions import Buffer
 
 from pyrocketstore._env import EnvTable
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 OS_PAGE_SIZE: int

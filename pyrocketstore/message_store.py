@@ -332,7 +332,10 @@ class DefaultMessageStore:
             raise StoreStateError("the store is open read-only")
         self.queue_table.destroy()
         self.commit_log.destroy()
-        self.index_service.destroy()
+        index_path = os.path.join(self.root, "index")
+        for name in self.env.listdir(index_path):
+            if name.isdigit():
+                self.env.remove(os.path.join(index_path, name))
         self._abort_file.delete()
         self.env.remove(os.path.join(self.root, "checkpoint"))
 

@@ -465,12 +465,12 @@ class Store(PutPath):
 
     def topics(self) -> list[str]:
         """Names of the topics that have a queue, sorted."""
-        self._check_open()
+        self.wait_dispatched()
         return sorted(self.message_store.get_consume_queue_table())
 
     def queues(self, topic: str) -> list[int]:
         """Queue ids of a topic, sorted."""
-        self._check_open()
+        self.wait_dispatched()
         return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:

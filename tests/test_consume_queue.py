@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrocketstore import consume_queue
@@ -270,6 +270,8 @@ def test_a_file_of_a_wrong_length_is_refused_by_name(tmp_path, size, last):
 
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(st.integers(0, 32), st.integers(-1, 33), st.booleans(), st.booleans())
+@example(25, 20, False, False)
+@example(25, 10, False, True)
 def test_truncation_against_the_oracle(tmp_path_factory, count, cut, inside, gap):
     path = tmp_path_factory.mktemp("queue")
     queue = open_queue(path)
@@ -278,8 +280,6 @@ def test_truncation_against_the_oracle(tmp_path_factory, count, cut, inside, gap
     if gap:
         queue.put_message_position_info((count + 4) * SIZE, SIZE, 1, count + 4)
         rows += [PRE_BLANK] * 4 + [((count + 4) * SIZE, SIZE, 1)]
-        if not count:
-            rows = [*rows]
     limit = max(0, cut * SIZE + (SIZE // 2 if inside else 0))
     queue.truncate_dirty_logic_files(limit)
     files = [rows[i : i + 10] for i in range(0, len(rows), 10)]
@@ -290,6 +290,7 @@ def test_truncation_against_the_oracle(tmp_path_factory, count, cut, inside, gap
         kept = kept[: len(kept) - len(files[-1])]
         kept += files[-1][: oracle_scan(pack(files[-1]), limit)[0] // 20]
     real = [row for row in kept if row != PRE_BLANK]
+    assert len(files_of(path)) == -(-len(kept) // 10), "a file without units is left"
     for checked in (queue, open_queue(path)):
         assert rows_of(checked) == kept
         assert checked.covered_phy_offset == (real[-1][0] + SIZE if real else -1)
@@ -380,6 +381,7 @@ def test_the_minimum_passes_over_pre_blank_units(tmp_path):
     fill(queue, 2)
     queue.put_message_position_info(13 * SIZE, SIZE, 13, 13)
     assert queue.first_readable_offset(SIZE + 1) == 13
+    assert queue.first_readable_offset(SIZE) == 1, "its file ends with pre-blank units"
     assert queue.first_readable_offset(0) == 0
     queue.correct_min_offset(150)
     assert queue.get_min_offset_in_queue() == 0

@@ -127,6 +127,23 @@ def test_what_is_no_address_gives_nothing(tmp_path):
         assert ext.get(address) is None
 
 
+@pytest.mark.parametrize(
+    ("size", "bit_map_size"),
+    [(30_000, 29_980), (30_000, 5), (61, 41), (25, 6), (25, 32_767), (19, 0), (-1, 0)],
+)
+def test_a_unit_with_impossible_lengths_gives_nothing(tmp_path, size, bit_map_size):
+    ext = open_ext(tmp_path)
+    addresses = [ext.put(unit_of(n, 5)) for n in range(3)]
+    path = tmp_path / "T/0/00000000000000000000"
+    data = path.read_bytes()
+    bad = HEADER.pack(size, 1, 1001, bit_map_size)
+    path.write_bytes(data[:50] + bad + data[70:])
+    assert ext.get(addresses[2]) is None
+    assert ext.get(addresses[1]) == unit_of(1, 5)
+    ext.truncate_by_max_address(addresses[2])
+    assert ext.get_max_address() == addresses[2] + 25, "nothing is cut by a unit that is damaged"
+
+
 def test_what_has_no_room_has_no_address(tmp_path):
     ext = open_ext(tmp_path)
     assert ext.put(CqExtUnit(1, 2, bytes(77))) == NO_ADDRESS

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import pickle
+import random
 import shutil
 import signal
 import struct
@@ -270,6 +271,37 @@ def test_the_real_store_reads_what_we_wrote_before_a_kill_at_any_time(
 def _is_message_from(line: str, phy_offset: int) -> bool:
     """A message that lies at or behind `phy_offset`: put, but its result was never printed."""
     return line.startswith('{"message"') and json.loads(line)["message"]["phy_offset"] >= phy_offset
+
+
+def test_the_real_store_reads_what_the_face_wrote(theirs, tmp_path):
+    store = tmp_path / "store"
+    rng = random.Random(24)
+    bodies = [rng.randbytes(rng.randrange(1500)) for _ in range(300)]
+    put: list[tuple[int, bytes, str | None]] = []
+    conf = write_conf(tmp_path / "face.conf", CONFIG)
+    with pyrocketstore.open(store, config=conf) as ours:
+        for i, body in enumerate(bodies[:100]):
+            keys = [f"k{i}", "order"] if i % 3 else None
+            named = {"цвет": "🚀", "a": str(i)} if i % 4 == 0 else None
+            ours.put("Topic-1", body, queue_id=i % 4, tags="TagA", keys=keys, properties=named)
+            put.append((i % 4, body, "TagA"))
+        many = bodies[100:250]
+        ids = [i % 2 for i in range(len(many))]
+        tags = [None if i % 5 else "标签1" for i in range(len(many))]
+        columns = ours.put_many("Topic-1", many, queue_ids=ids, tags=tags, keys=["Aa"] * 150)
+        put += zip(ids, many, tags, strict=True)
+        ours.put_batch("Topic-1", [{"body": body, "tags": "B"} for body in bodies[250:]], 3)
+        put += [(3, body, "B") for body in bodies[250:]]
+    rows = [("Topic-1", key, 64, 0, 1 << 62) for key in ("k1", "order", "Aa", "k3", "BB")]
+    queries = write_queries(tmp_path / "queries.tsv", rows)
+    lines = OurStore.dump(store, CONFIG, queries)
+    compare_lines(theirs.dump(store, CONFIG, queries), lines)
+    found = sorted(message_lines(lines), key=lambda message: message["phy_offset"])
+    assert [(m["queue_id"], m["body_sha256_8"], m["properties"].get("TAGS")) for m in found] == [
+        (q, hashlib.sha256(b).hexdigest()[:16] if b else "", tag) for q, b, tag in put
+    ]
+    assert [m["queue_offset"] for m in found[100:250]] == columns[0].tolist()
+    assert [m["phy_offset"] for m in found[100:250]] == columns[1].tolist()
 
 
 def test_both_end_a_torn_log_at_the_same_record(theirs, tmp_path):

@@ -1,0 +1,378 @@
+"""Goal: DefaultMessageStore answers with 4.9.3's statuses, in its order, and its services do what
+they promise. Method: small stores, one case each; faults through the table of system calls."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import (
+    AppendMessageStatus,
+    DefaultMessageStore,
+    GetMessageStatus,
+    Message,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    MessageStoreConfig,
+    PutError,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from pyrocketstore._message import encode_messages, properties_to_string
+from pyrocketstore.env import Env
+from pyrocketstore.reads import TagsFilter
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2000,
+}
+
+
+def config_of(path: Path, **settings: object) -> MessageStoreConfig:
+    return MessageStoreConfig().at_root(path).replace(**{**SIZES, **settings})
+
+
+class Opened:
+    """A store that is loaded and started, and shut down at the end."""
+
+    def __init__(self, path: Path, env: Env | None = None, **settings: object) -> None:
+        self.store = DefaultMessageStore(config_of(path, **settings), env=env)
+
+    def __enter__(self) -> DefaultMessageStore:
+        assert self.store.load()
+        self.store.start()
+        return self.store
+
+    def __exit__(self, *exc: object) -> None:
+        self.store.shutdown()
+
+
+def message(body: bytes = b"x", topic: str = "t", **fields: object) -> MessageExtBrokerInner:
+    properties = dict(fields.pop("properties", {}))
+    made = MessageExtBrokerInner(topic, body, properties=properties, **fields)
+    made.properties_string = properties_to_string(properties)
+    return made
+
+
+def batch(items: list[Message], topic: str = "t", **fields: object) -> MessageExtBatch:
+    return MessageExtBatch(topic, encode_messages(items), **fields)
+
+
+def outcome(result: PutMessageResult) -> tuple[str, str | None]:
+    appended = result.append_message_status
+    return result.status.name, None if appended is None else appended.name
+
+
+def test_put_before_start_and_after_shutdown(tmp_path: Path) -> None:
+    store = DefaultMessageStore(config_of(tmp_path))
+    store.load()
+    assert outcome(store.put_message(message())) == ("SERVICE_NOT_AVAILABLE", None)
+    store.start()
+    assert outcome(store.put_message(message())) == ("PUT_OK", "PUT_OK")
+    store.shutdown()
+    assert outcome(store.put_message(message())) == ("SERVICE_NOT_AVAILABLE", None)
+    assert store.get_message("g", "t", 0, 0, 32) is None
+
+
+def test_slave_takes_no_puts(tmp_path: Path) -> None:
+    with Opened(tmp_path, broker_role="SLAVE") as store:
+        assert outcome(store.put_message(message())) == ("SERVICE_NOT_AVAILABLE", None)
+
+
+def test_checks_come_in_order(tmp_path: Path) -> None:
+    illegal = ("MESSAGE_ILLEGAL", None)
+    with Opened(tmp_path) as store:
+        assert outcome(store.put_message(message(topic="t" * 128))) == illegal
+        assert outcome(store.put_message(message(topic="é" * 64))) == illegal  # 128 bytes
+        assert outcome(store.put_message(message(bytes(1 << 16)))) == illegal
+        long = message(properties={"a": "v" * 32766})
+        assert outcome(store.put_message(long)) == illegal
+        wide = message(properties={"a": "é" * 20000})
+        assert outcome(store.put_message(wide)) == ("PROPERTIES_SIZE_EXCEEDED", None)
+        assert outcome(store.put_message(message(properties={"DELAY": "soon"}))) == illegal
+        assert store.get_max_phy_offset() == 0
+        assert outcome(store.put_message(message(topic="t" * 127))) == ("PUT_OK", "PUT_OK")
+
+
+def test_batches(tmp_path: Path) -> None:
+    illegal = ("MESSAGE_ILLEGAL", None)
+    with Opened(tmp_path) as store:
+        good = store.put_messages(batch([Message("t", b"%d" % i) for i in range(5)], queue_id=3))
+        assert outcome(good) == ("PUT_OK", "PUT_OK")
+        assert (good.message_count, good.queue_offset) == (5, 0)
+        assert len(good.msg_id.split(",")) == 5
+        assert outcome(store.put_messages(batch([Message("t")], sys_flag=8))) == illegal
+        late = batch([Message("t")], properties={"DELAY": "1"})
+        assert outcome(store.put_messages(late)) == illegal
+        torn = MessageExtBatch("t", encode_messages([Message("t", b"abc")])[:-3])
+        assert outcome(store.put_messages(torn)) == illegal
+        empty = store.put_messages(MessageExtBatch("t", b""))
+        assert (outcome(empty), empty.wrote_bytes, empty.message_count) == (
+            ("PUT_OK", "PUT_OK"),
+            0,
+            0,
+        )
+        store.wait_dispatched()
+        assert store.get_max_offset_in_queue("t", 3) == 5
+
+
+def test_transaction_types(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        for kind, queue_offset in ((0, 0), (4, 0), (8, 1), (0xC, 0), (0, 2)):
+            result = store.put_message(message(b"%d" % kind, sys_flag=kind,
+                                               properties={"KEYS": f"k{kind}"}))  # fmt: skip
+            assert result.queue_offset == queue_offset
+        store.wait_dispatched()
+        assert store.get_max_offset_in_queue("t", 0) == 3
+        hits = {k: len(store.query_message("t", f"k{k}", 32, 0, 1 << 62).phy_offsets)
+                for k in (0, 4, 8, 12)}  # fmt: skip
+        assert hits == {0: 2, 4: 1, 8: 1, 12: 0}
+
+
+def test_delayed_messages_wait_in_the_schedule_topic(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        for level in ("3", "99"):
+            result = store.put_message(message(properties={"DELAY": level}, queue_id=5))
+            assert outcome(result) == ("PUT_OK", "PUT_OK")
+        store.wait_dispatched()
+        for level, delay in ((3, 10_000), (18, 7_200_000)):
+            pulled = store.get_message("g", "SCHEDULE_TOPIC_XXXX", level - 1, 0, 32)
+            (stored,) = pulled.messages()
+            pulled.release()
+            assert stored.properties["REAL_TOPIC"] == "t"
+            assert stored.properties["REAL_QID"] == "5"
+            assert stored.properties["DELAY"] == str(level)
+            units = store.find_consume_queue("SCHEDULE_TOPIC_XXXX", level - 1).read_units(0, 1)
+            assert units.tags_code.tolist() == [stored.store_timestamp + delay]
+
+
+def test_every_get_status(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        for i in range(250):
+            store.put_message(message(b"x" * 400, properties={"TAGS": f"T{i % 2}"}))
+        store.wait_dispatched()
+
+        def pull(offset: int, topic: str = "t", tags: str | None = None) -> tuple[str, int]:
+            result = store.get_message("g", topic, 0, offset, 32, tags and TagsFilter(tags))
+            result.release()
+            return result.status.name, result.next_begin_offset
+
+        assert pull(0) == ("FOUND", 32)
+        assert pull(90) == ("FOUND", 100)  # a pull ends with its queue file
+        assert pull(0, tags="T1") == ("FOUND", 64)
+        assert pull(0, tags="none") == ("NO_MATCHED_MESSAGE", 100)
+        assert pull(250) == ("OFFSET_OVERFLOW_ONE", 250)
+        assert pull(251) == ("OFFSET_OVERFLOW_BADLY", 0)
+        assert pull(-1) == ("OFFSET_TOO_SMALL", 0)
+        assert pull(0, topic="none") == ("NO_MESSAGE_IN_QUEUE", 0)
+        first = store.commit_log.mapped_file_queue.mapped_files[0]
+        first.destroy(0)
+        store.commit_log.mapped_file_queue.delete_files_before(0)
+        status, following = pull(1)
+        assert status in ("FOUND", "MESSAGE_WAS_REMOVING")
+        assert following > 1
+
+
+def test_batch_full_rules(tmp_path: Path) -> None:
+    with Opened(tmp_path, max_transfer_bytes_on_message_in_memory=2000) as store:
+        for i in range(40):
+            store.put_message(message(bytes(5000) if i == 0 else bytes(300)))
+        store.wait_dispatched()
+        counts = [store.get_message("g", "t", 0, at, n).message_count
+                  for at, n in ((0, 32), (1, 32), (1, 2), (1, 0), (1, -3))]  # fmt: skip
+        assert counts == [1, 5, 2, 1, 1]
+
+
+def test_lmq_counters_survive_a_restart(tmp_path: Path) -> None:
+    lmq = {"enable_lmq": True, "enable_multi_dispatch": True}
+    names = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b,other"}
+    for start in (0, 4):
+        with Opened(tmp_path, **lmq) as store:
+            for i in range(4):
+                result = store.put_message(message(b"%d" % i, queue_id=2, properties=names))
+                assert outcome(result) == ("PUT_OK", "PUT_OK")
+            store.put_message(message(b"no properties at all"))
+            store.wait_dispatched()
+            for topic, queue_id in (("%LMQ%a", 0), ("%LMQ%b", 0), ("other", 2), ("t", 2)):
+                assert store.get_max_offset_in_queue(topic, queue_id) == start + 4
+            pulled = store.get_message("g", "%LMQ%b", 0, start, 32)
+            assert [m.body for m in pulled.messages()] == [b"0", b"1", b"2", b"3"]
+            assert pulled.messages()[0].properties["INNER_MULTI_QUEUE_OFFSET"] == (
+                f"{start},{start},{start}"
+            )
+            pulled.release()
+
+
+def test_lmq_puts_from_two_threads_are_unique(tmp_path: Path) -> None:
+    with Opened(tmp_path, enable_lmq=True, enable_multi_dispatch=True) as store:
+
+        def work() -> None:
+            for _ in range(50):
+                store.put_message(message(properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}))
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        store.wait_dispatched()
+        assert store.get_max_offset_in_queue("%LMQ%a", 0) == 150
+        units = store.find_consume_queue("%LMQ%a", 0).read_units(0, 200)
+        assert len(set(units.phy_offset.tolist())) == 150
+
+
+def test_ext_units_hold_the_tags(tmp_path: Path) -> None:
+    settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 1000}
+    for start in (0, 60):
+        with Opened(tmp_path, **settings) as store:
+            for i in range(60):
+                store.put_message(message(b"%d" % (start + i), properties={"TAGS": f"T{i % 3}"}))
+            store.wait_dispatched()
+            bodies: list[bytes] = []
+            at = 0
+            while at < start + 60:
+                pulled = store.get_message("g", "t", 0, at, 32, TagsFilter("T1"))
+                bodies += [m.body for m in pulled.messages()]
+                at = pulled.next_begin_offset
+                pulled.release()
+            assert bodies == [b"%d" % i for i in range(start + 60) if i % 3 == 1]
+
+
+def test_async_puts_complete(tmp_path: Path) -> None:
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        with Opened(tmp_path / flush, flush_disk_type=flush) as store:
+            futures: list[Future[PutMessageResult]] = []
+            for i in range(20):
+                futures.append(store.async_put_message(message(b"%d" % i)))
+                futures.append(store.async_put_messages(batch([Message("t", b"b")] * 2)))
+            results = [future.result(10) for future in futures]
+            assert {outcome(r) for r in results} == {("PUT_OK", "PUT_OK")}
+            assert results[-1].queue_offset == 58
+            if flush == "SYNC_FLUSH":
+                assert store.log_flush.flushed_where == store.get_max_phy_offset()
+
+
+def broken_call(env: Env, name: str, result: int) -> list[int]:
+    """Make a call of the table fail with `result` while the list's first entry is not 0."""
+    on = [0]
+    kinds = {
+        "msync": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64),
+        "fallocate": (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64),
+        "open": (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
+    }
+    kind = ctypes.CFUNCTYPE(*kinds[name])
+    real = kind(env.address(name))
+    fake = kind(lambda *arguments: result if on[0] else real(*arguments))
+    env.replace(name, ctypes.cast(fake, ctypes.c_void_p).value)
+    on.append(fake)  # type: ignore[arg-type]
+    return on
+
+
+def test_failed_force_is_never_put_ok(tmp_path: Path) -> None:
+    env = Env()
+    on = broken_call(env, "msync", -errno.EIO)
+    with Opened(tmp_path, env, flush_disk_type="SYNC_FLUSH") as store:
+        assert outcome(store.put_message(message())) == ("PUT_OK", "PUT_OK")
+        on[0] = 1
+        failed = store.put_message(message(b"lost?"))
+        assert failed.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert failed.append_message_status is AppendMessageStatus.PUT_OK
+        on[0] = 0
+        assert outcome(store.put_message(message())) == ("SERVICE_NOT_AVAILABLE", None)
+        assert isinstance(store.failure, pyrocketstore.StoreIOError)
+    assert (tmp_path / "abort").exists()
+    with Opened(tmp_path) as store:
+        assert store.get_max_offset_in_queue("t", 0) == 2
+
+
+def test_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:
+    env = Env()
+    on = broken_call(env, "fallocate", -errno.ENOSPC)
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        store.put("t", b"before")
+        store.wait_dispatched()
+        on[0] = 1
+        with pytest.raises(PutError) as failed:
+            for _ in range(400):
+                store.put("t", bytes(1000))
+        assert not failed.value.stored
+        assert "No space left" in str(failed.value)
+        on[0] = 0
+        store.put("t", b"after")
+        bodies = [m.body for m in store.read("t")]
+        assert (bodies[0], bodies[-1]) == (b"before", b"after")
+
+
+TMPFS_CHILD = """
+import sys, pyrocketstore
+path = sys.argv[1]
+sizes = dict(mapped_file_size_commit_log=1 << 22, max_hash_slot_num=500, max_index_num=2000,
+             mapped_file_size_consume_queue=20000)
+acknowledged = 0
+with pyrocketstore.open(path, **sizes) as store:
+    try:
+        for i in range(100_000):
+            store.put("t", b"x" * 1000, keys=f"k{i}")
+            acknowledged += 1
+    except pyrocketstore.PutError as error:
+        assert "No space left" in str(error), error
+with pyrocketstore.open(path, read_only=True, **sizes) as store:
+    assert store.max_offset("t") == acknowledged > 1000
+    assert sum(1 for m in store.read("t") if m.body == b"x" * 1000) == acknowledged
+print("full after", acknowledged)
+"""
+
+
+def test_a_full_tmpfs_raises_and_loses_nothing(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(tmp_path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"SKIPPED ALOUD: no tmpfs can be mounted here: {mounted.stderr.decode()}")
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", TMPFS_CHILD, str(tmp_path / "store")],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert child.returncode == 0, child.stderr
+        assert "full after" in child.stdout
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_destroy_deletes_the_data(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        store.put_message(message(properties={"KEYS": "k"}))
+        store.wait_dispatched()
+    store.destroy()
+    left = [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"]
+    assert left == []
+
+
+def test_clean_unused_topic(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        for topic in ("a", "b", "%LMQ%c"):
+            store.put_message(message(topic=topic))
+        store.wait_dispatched()
+        assert store.clean_unused_topic(["a"]) == 0
+        assert set(store.get_consume_queue_table()) == {"a", "%LMQ%c"}
+        assert store.put_message(message(topic="b")).queue_offset == 0
+        store.wait_dispatched()
+        assert store.get_max_offset_in_queue("b", 0) == 1
+
+
+def test_get_statuses_have_javas_order() -> None:
+    assert [s.name for s in GetMessageStatus][4] == "OFFSET_OVERFLOW_BADLY"
+    assert [s.name for s in PutMessageStatus][8] == "OS_PAGECACHE_BUSY"

@@ -1,0 +1,351 @@
+"""Goal: what is put through the face reads back equal, in order, by queue, key, offset and time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pyrocketstore
+from pyrocketstore import (
+    Message,
+    OffsetOutOfRange,
+    PutError,
+    PutMessageStatus,
+    StoreFormatError,
+    StoreStateError,
+)
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2000,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    with pyrocketstore.open(tmp_path / "store", **SIZES) as opened:
+        yield opened
+
+
+def test_put_and_everything_that_is_kept(store: pyrocketstore.Store) -> None:
+    before = store.message_store.now()
+    result = store.put(
+        "orders",
+        bytearray(b"paid"),
+        queue_id=2,
+        tags="TagA",
+        keys=["order-7", "cust-1"],
+        properties={"user": "é😀", "b": "2"},
+        flag=-5,
+        born_timestamp=1700000000000,
+        born_host="[2001:db8::1]:99",
+    )
+    assert result.status is PutMessageStatus.PUT_OK
+    assert (result.queue_offset, result.phy_offset) == (0, 0)
+    message = store.get(result.phy_offset)
+    assert message is not None
+    assert message == store.get(result.msg_id)
+    assert (message.topic, message.queue_id, message.body) == ("orders", 2, b"paid")
+    assert (message.tags, message.keys, message.flag) == ("TagA", "order-7 cust-1", -5)
+    assert message.properties == {
+        "TAGS": "TagA",
+        "KEYS": "order-7 cust-1",
+        "user": "é😀",
+        "b": "2",
+    }
+    assert (message.born_timestamp, message.born_host) == (1700000000000, "[2001:db8::1]:99")
+    assert message.store_host == "127.0.0.1:10911"
+    assert before <= message.store_timestamp <= store.message_store.now()
+    assert message.msg_id == result.msg_id
+    for key in ("order-7", "cust-1"):
+        assert store.query("orders", key) == [message]
+    assert list(store.read("orders", 2)) == [message]
+
+
+def test_body_outlives_the_store(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"kept", properties={"a": "b"})
+        (message,) = store.read("t")
+    assert message.body == b"kept"
+    assert message.properties == {"a": "b"}
+
+
+def test_put_rolls_over_files(store: pyrocketstore.Store) -> None:
+    for i in range(500):
+        store.put("t", b"x" * 400 + b"%d" % i, keys=f"k{i}")
+    assert [m.body[400:] for m in store.read("t")] == [b"%d" % i for i in range(500)]
+    assert len(store.message_store.commit_log.mapped_file_queue.mapped_files) > 3
+    assert store.query("t", "k499")[0].queue_offset == 499
+
+
+def test_put_many_equals_single_puts(store: pyrocketstore.Store) -> None:
+    n = 700
+    bodies = [b"b%d" % i * (1 + i % 90) for i in range(n)]
+    queue_offsets, phy_offsets = store.put_many(
+        "t",
+        bodies,
+        queue_ids=[i % 3 for i in range(n)],
+        tags=["T%d" % (i % 2) if i % 5 else None for i in range(n)],
+        keys=[None if i % 4 == 0 else [f"a{i}", f"b{i}"] for i in range(n)],
+        properties=[{"n": str(i)} if i % 7 == 0 else None for i in range(n)],
+    )
+    assert queue_offsets.dtype == phy_offsets.dtype == np.int64
+    assert queue_offsets.tolist() == [i // 3 for i in range(n)]
+    assert (np.diff(phy_offsets) > 0).all()
+    for i in range(n):
+        message = store.get(int(phy_offsets[i]))
+        assert message is not None
+        assert (message.body, message.queue_id) == (bodies[i], i % 3)
+        assert message.tags == ("T%d" % (i % 2) if i % 5 else None)
+        assert message.keys == (None if i % 4 == 0 else f"a{i} b{i}")
+        assert message.properties.get("n") == (str(i) if i % 7 == 0 else None)
+    assert store.query("t", "b699")[0].phy_offset == phy_offsets[699]
+
+
+def test_put_many_takes_columns(store: pyrocketstore.Store) -> None:
+    pa = pytest.importorskip("pyarrow")
+    store.put_many("t", pa.array([b"a", b"b"], pa.binary()), tags=pa.array(["x", None]))
+    store.put_many("t", [b"c", b"d"], queue_ids=np.array([0, 0]))
+    assert [m.body for m in store.read("t")] == [b"a", b"b", b"c", b"d"]
+    assert [m.tags for m in store.read("t")] == ["x", None, None, None]
+    with pytest.raises(StoreFormatError, match="tags has 1 entries for 2 bodies"):
+        store.put_many("t", [b"a", b"b"], tags=["x"])
+
+
+def test_put_many_says_how_many_are_in(store: pyrocketstore.Store) -> None:
+    with pytest.raises(PutError) as failed:
+        store.put_many("t", [b"a", b"b", bytes(1 << 17), b"c"])
+    assert (failed.value.count, failed.value.stored) == (2, False)
+    assert failed.value.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert store.max_offset("t") == 2
+
+
+def test_put_batch_is_one_queue_and_atomic(store: pyrocketstore.Store) -> None:
+    result = store.put_batch(
+        "t",
+        [b"a", {"body": b"b", "tags": "x", "keys": "k"}, Message("t", b"c", flag=3)],
+        queue_id=1,
+    )
+    assert len(result.msg_id.split(",")) == 3
+    assert [m.body for m in store.read("t", 1)] == [b"a", b"b", b"c"]
+    assert store.query("t", "k")[0].tags == "x"
+    with pytest.raises(PutError, match="MESSAGE_ILLEGAL"):
+        store.put_batch("t", [bytes(3 << 20), bytes(3 << 20)])
+    assert store.max_offset("t", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"topic": ""}, "topic"),
+        ({"topic": "a/b"}, "topic"),
+        ({"topic": "x" * 128}, "topic"),
+        ({"tags": ""}, "empty"),
+        ({"tags": "a\x01b"}, r"U\+0001"),
+        ({"keys": "a\x02"}, r"U\+0001"),
+        ({"keys": ["a b"]}, "blank"),
+        ({"keys": [""]}, "empty"),
+        ({"properties": {"TAGS": "x"}}, "reserved"),
+        ({"properties": {"a": ""}}, "empty"),
+        ({"properties": {"": "a"}}, "empty"),
+        ({"properties": {"a\x01": "b"}}, r"U\+0001"),
+        ({"delay_level": 1}, "delay"),
+        ({"tags": "\ud800"}, "surrogate"),
+        ({"queue_id": -1}, "queue_id"),
+    ],
+)
+def test_what_would_not_read_back_equal_is_refused(
+    store: pyrocketstore.Store, arguments: dict, match: str
+) -> None:
+    store.put("t", b"first", queue_id=0)
+    options = {"topic": "t", "body": b"x", **arguments}
+    for _ in range(2):
+        with pytest.raises(StoreFormatError, match=match):
+            store.put(
+                options["topic"],
+                options["body"],
+                **{k: v for k, v in options.items() if k not in ("topic", "body")},
+            )
+    assert store.message_store.get_max_phy_offset() == store.get(0).size
+
+
+def test_too_large_is_a_status_and_burns_no_file(store: pyrocketstore.Store) -> None:
+    with pytest.raises(PutError, match="MESSAGE_ILLEGAL") as failed:
+        store.put("t", bytes(1 << 16))
+    assert not failed.value.stored
+    assert store.message_store.get_max_phy_offset() == 0
+    largest = (1 << 16) - 8 - 91 - 1
+    store.put("t", bytes(largest))
+    with pytest.raises(PutError):
+        store.put("t", bytes(largest + 1))
+    assert store.message_store.get_max_phy_offset() == largest + 92
+
+
+def test_tags_and_ranges(store: pyrocketstore.Store) -> None:
+    for i in range(50):
+        store.put("t", b"%d" % i, tags=("Aa", "BB", "C")[i % 3])  # Aa and BB share a hash
+    assert [int(m.body) for m in store.read("t", tags="Aa || C")] == [
+        i for i in range(50) if i % 3 != 1
+    ]
+    assert [int(m.body) for m in store.read("t", start=10, stop=13)] == [10, 11, 12]
+    assert list(store.read("t", start=50)) == []
+    for wrong in (-1, 51):
+        with pytest.raises(OffsetOutOfRange) as failed:
+            store.read("t", start=wrong)
+        assert (failed.value.min_offset, failed.value.max_offset) == (0, 50)
+
+
+def test_all_queues_merge_by_store_time(store: pyrocketstore.Store) -> None:
+    for i in range(40):
+        store.put("t", b"%d" % i, queue_id=(i * 7) % 5)
+    assert [int(m.body) for m in store.read("t", None)] == list(range(40))
+
+
+def test_query_is_exact_and_the_newest(store: pyrocketstore.Store) -> None:
+    for i in range(100):
+        store.put("t", b"%d" % i, keys=("Aa", "BB")[i % 2])  # one hash
+    hits = store.query("t", "Aa", max_num=3)
+    assert [int(m.body) for m in hits] == [94, 96, 98]
+    assert len(store.query("t", "Aa", max_num=1000)) == 50
+    assert len(store.query("t", "Aa", max_num=1000, exact=False)) == 100
+    first = store.get(0).store_timestamp
+    assert store.query("t", "Aa", end=first - 1) == []
+    many = store.query_many("t", ["Aa", "none", "BB"], max_num=2)
+    assert many.key_index.tolist() == [0, 0, 2, 2]
+    assert many.queue_offset.tolist() == [96, 98, 97, 99]
+
+
+def test_offset_at_is_the_first_at_or_after(store: pyrocketstore.Store) -> None:
+    times = []
+    for i in range(30):
+        times.append(store.get(store.put("t", b"x").phy_offset).store_timestamp)
+        if i % 10 == 9:
+            time.sleep(0.003)
+    for stamp in {times[0] - 1, *times, times[-1] + 1}:
+        expected = next((i for i, t in enumerate(times) if t >= stamp), 30)
+        assert store.offset_at("t", 0, stamp) == expected
+
+
+def test_unknown_names_are_empty_and_leave_no_trace(
+    store: pyrocketstore.Store, tmp_path: Path
+) -> None:
+    assert list(store.read("none")) == []
+    assert (store.min_offset("none"), store.max_offset("none")) == (0, 0)
+    assert store.query("none", "k") == []
+    assert store.get(12345) is None
+    assert store.topics() == []
+    assert not (tmp_path / "store" / "consumequeue" / "none").exists()
+
+
+def test_many_threads_put_without_a_gap(store: pyrocketstore.Store) -> None:
+    def work(number: int) -> None:
+        for i in range(200):
+            store.put("t", b"%d-%d" % (number, i) + bytes(i * 50 % 9000), queue_id=number % 2)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = set()
+    for queue_id in (0, 1):
+        messages = list(store.read("t", queue_id))
+        assert [m.queue_offset for m in messages] == list(range(600))
+        seen |= {m.body.rstrip(b"\0") for m in messages}
+    assert seen == {b"%d-%d" % (n, i) for n in range(6) for i in range(200)}
+    report = store.verify()
+    assert report.ok, report.problems[:3]
+
+
+def test_sync_flush_is_on_the_device(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES) as store:
+
+        def work() -> None:
+            for _ in range(20):
+                result = store.put("t", b"x" * 100)
+                flushed = store.message_store.log_flush.flushed_where
+                assert flushed >= result.phy_offset + result.wrote_bytes
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.max_offset("t") == 80
+
+
+def test_flush_reaches_queues_index_and_checkpoint(store: pyrocketstore.Store) -> None:
+    for i in range(300):
+        store.put("t", b"x" * 300, keys=f"k{i}", queue_id=i % 4)
+    store.flush()
+    inner = store.message_store
+    assert inner.log_flush.flushed_where == inner.get_max_phy_offset()
+    for queue in inner.consume_queues():
+        last = queue.mapped_file_queue.mapped_files[-1]
+        assert last.flushed == last.wrote
+    assert inner.checkpoint.logics_msg_timestamp == store.get(0).store_timestamp or (
+        inner.checkpoint.logics_msg_timestamp > 0
+    )
+
+
+def test_aput(tmp_path: Path) -> None:
+    async def run(store: pyrocketstore.Store) -> list[int]:
+        results = await asyncio.gather(*(store.aput("t", b"%d" % i) for i in range(20)))
+        return sorted(result.queue_offset for result in results)
+
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        with pyrocketstore.open(tmp_path / flush, flush_disk_type=flush, **SIZES) as store:
+            assert asyncio.run(run(store)) == list(range(20))
+
+
+def test_unique_keys_are_found(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, unique_key=True, **SIZES) as store:
+        for _ in range(3):
+            store.put("t", b"x")
+        ids = [m.uniq_key for m in store.read("t")]
+        assert len(set(ids)) == 3
+        assert all(len(i) == 32 for i in ids)
+        assert [store.query("t", i)[0].queue_offset for i in ids] == [0, 1, 2]
+
+
+def test_closed_store_says_so(tmp_path: Path) -> None:
+    store = pyrocketstore.open(tmp_path, **SIZES)
+    store.put("t", b"x")
+    store.close()
+    store.close()
+    for call in (
+        lambda: store.put("t", b"x"),
+        lambda: store.put_many("t", [b"x"]),
+        lambda: store.read("t"),
+        lambda: store.query("t", "k"),
+        lambda: store.get(0),
+        store.topics,
+        store.flush,
+        store.verify,
+        store.wait_dispatched,
+    ):
+        with pytest.raises(StoreStateError, match="closed"):
+            call()
+
+
+def test_settings_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(StoreFormatError, match="max_index_num"):
+        pyrocketstore.open(tmp_path / "s", max_index_nums=5)
+    assert not (tmp_path / "s").exists()
+
+
+def test_sizes_come_from_the_files(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for i in range(300):
+            store.put("t", b"x" * 300, keys=f"k{i}")
+    with pyrocketstore.open(tmp_path, max_hash_slot_num=500, max_index_num=2000) as store:
+        assert store.message_store.config.mapped_file_size_commit_log == 1 << 16
+        assert store.message_store.config.mapped_file_size_consume_queue == 2000
+        assert store.query("t", "k7")[0].queue_offset == 7
