@@ -289,7 +289,6 @@ cdef class Dispatcher:
         if result == RS_NEED_PYTHON:
             return QUEUE_RECORD
         if result < 0:
-            self.errno_ = -result
             return QUEUE_ERROR
         rs_store_release(&self.logics, self.record.store_timestamp)
         self.queue_done = True
@@ -376,7 +375,8 @@ cdef class Dispatcher:
             self.register_queue(p)
         elif wish == QUEUE_FILE:
             self.provide_file(self.topic_of(p), self.record.queue_id)
-        elif wish == QUEUE_RECORD:
+        elif wish == QUEUE_RECORD or wish == QUEUE_ERROR:
+            # The slow way also tries again where the cause may pass.
             multi = (self.multi_dispatch and self.properties.multi_dispatch.size > 0
                      and self.properties.multi_queue_offset.size > 0)
             self.on_queue_record(self.request(p), bool(multi))
@@ -390,9 +390,6 @@ cdef class Dispatcher:
             self.set_index_file(self.on_index_record(self.request(p)))
             self.index_begun = True
             self.keys_done = 0x7FFFFFFF
-        elif wish == QUEUE_ERROR:
-            self.on_error("queue", self.topic_of(p), self.record.queue_id, self.errno_)
-            self.queue_done = True
         elif wish == INDEX_ERROR:
             self.on_error("index", self.topic_of(p), self.record.queue_id, self.errno_)
             self.keys_done = 0x7FFFFFFF

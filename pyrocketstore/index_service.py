@@ -362,6 +362,22 @@ class IndexService:
             self._force_later(previous)
         return index_file
 
+    def begin_new_file(self, like_after: IndexFile | None) -> IndexFile:
+        """A new file, though the last one has room, whose header starts as if after `like_after`.
+
+        Where recovery has put keys that 4.9.3 would leave out, 4.9.3's own begin in a file of
+        their own: entries count seconds from their file's first, and so both answer alike.
+
+        Raises StoreIOError. Threads: the building thread.
+        """
+        last = self._files[-1] if self._files else None
+        index_file = self._create(like_after)
+        with self._lock:
+            self._files = (*self._files, index_file)
+        if last is not None and last is not like_after:
+            self._force_later(last)
+        return index_file
+
     def _create(self, previous: IndexFile | None) -> IndexFile:
         name = self._new_name()
         end_phy_offset = previous.end_phy_offset if previous is not None else 0

@@ -222,8 +222,20 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)
     if plan.replay_from is not None:
-        replay(store, plan.replay_from, plan.log_end)
+        _replay_plan(store, plan, plan.replay_from)
     store.dispatcher.position = plan.log_end
+
+
+def _replay_plan(store: Recoverable, plan: RecoveryPlan, start: int) -> None:
+    """Fill what 4.9.3 would leave out first, then go on as 4.9.3 does from its own start."""
+    kept = store.index_service.files
+    if not plan.clean and start < plan.scan_from and store.config.message_index_enable:
+        replay(store, start, plan.scan_from)
+        start = plan.scan_from
+        if not kept or kept[-1].is_write_full():
+            last = kept[-1] if kept else None
+            store.dispatcher.set_index_file(store.index_service.begin_new_file(last))
+    replay(store, start, plan.log_end)
 
 
 def replay(store: Recoverable, start: int, end: int) -> None:
@@ -284,7 +296,9 @@ def _set_queues_aside(store: Recoverable) -> None:
         root = store.config.store_path_root_dir
         folder = os.path.join(root, ".broken", env.local_time_name(env.now_ms()))
         env.make_directories(folder)
-        env.rename(os.path.join(root, "consumequeue"), os.path.join(folder, "consumequeue"))
+        for name in ("consumequeue", "consumequeue_ext"):
+            if env.is_dir(os.path.join(root, name)):
+                env.rename(os.path.join(root, name), os.path.join(folder, name))
         env.make_directories(os.path.join(root, "consumequeue"))
     for queue in store.consume_queues():
         queue.forget_files()

@@ -235,7 +235,31 @@ def test_a_file_system_without_fallocate(env, path, start):
 
 
 def test_allocating_without_fallocate_never_undoes_a_store(env, path):
-    """One thread appends while another allocates ahead by writing bytes back over themselves."""
+    """Bytes are written back over themselves ahead of a writer that goes on meanwhile."""
+    file = MappedFile(env, path, SIZE, create=True, confirm_step=4096)
+    want = b"first"
+
+    def store_meanwhile(pread, *args):
+        nonlocal want
+        got = pread(*args)
+        room = min(100, file.confirmed - file.wrote)
+        assert file.append_message(b"m" * room)
+        want += b"m" * room
+        return got
+
+    with failing(env, "fallocate", errno.EOPNOTSUPP):
+        assert file.append_message(want)
+        for _ in range(10):
+            with broken(env, "pread", store_meanwhile) as calls:
+                file.keep_ahead(20_000)
+            assert file.append_message(b"." * 10_000)
+            want += b"." * 10_000
+            assert calls
+    assert len(want) > 100_100
+    assert file.read(0, len(want) + 1) == want + b"\0"
+
+
+def test_a_writer_and_an_allocator_without_fallocate(env, path):
     file = MappedFile(env, path, SIZE, create=True, confirm_step=4096)
     stop = threading.Event()
 

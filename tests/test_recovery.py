@@ -233,7 +233,7 @@ def test_stale_records_behind_the_end_do_not_come_back(tmp_path: Path) -> None:
     halt(path)
     log = path / "commitlog" / ("0" * 20)
     data = bytearray(log.read_bytes())
-    at, size = records_of(path)[20]
+    at, _ = records_of(path)[20]
     data[at + 4] ^= 1  # the magic: the log ends here
     log.write_bytes(data)
     with warnings.catch_warnings():

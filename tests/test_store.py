@@ -92,7 +92,7 @@ def test_put_many_equals_single_puts(store: pyrocketstore.Store) -> None:
         "t",
         bodies,
         queue_ids=[i % 3 for i in range(n)],
-        tags=["T%d" % (i % 2) if i % 5 else None for i in range(n)],
+        tags=[f"T{i % 2}" if i % 5 else None for i in range(n)],
         keys=[None if i % 4 == 0 else [f"a{i}", f"b{i}"] for i in range(n)],
         properties=[{"n": str(i)} if i % 7 == 0 else None for i in range(n)],
     )
@@ -103,7 +103,7 @@ def test_put_many_equals_single_puts(store: pyrocketstore.Store) -> None:
         message = store.get(int(phy_offsets[i]))
         assert message is not None
         assert (message.body, message.queue_id) == (bodies[i], i % 3)
-        assert message.tags == ("T%d" % (i % 2) if i % 5 else None)
+        assert message.tags == (f"T{i % 2}" if i % 5 else None)
         assert message.keys == (None if i % 4 == 0 else f"a{i} b{i}")
         assert message.properties.get("n") == (str(i) if i % 7 == 0 else None)
     assert store.query("t", "b699")[0].phy_offset == phy_offsets[699]

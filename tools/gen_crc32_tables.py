@@ -81,11 +81,18 @@ def render() -> str:
             words = ", ".join(f"0x{word:08x}" for word in table[at : at + 8])
             lines.append(f"    {words},")
         lines.append("    },")
-    lines += ["};", "", "/* x^(n+63) mod G and x^(n-1) mod G: they carry a block n bits forward. */"]
+    lines += [
+        "};",
+        "",
+        "/* x^(n+63) mod G and x^(n-1) mod G: they carry a block n bits forward. */",
+    ]
     for distance in FOLD_DISTANCES:
         for name, value in zip(("FIRST", "SECOND"), fold_pair(distance), strict=True):
             lines.append(f"#define RS_FOLD_{distance}_{name} 0x{value:016x}u")
-    lines += ["", "/* Coefficients of 1/G from x^-96 and from x^-32 on, and G without x^32, times x^31. */"]
+    lines += [
+        "",
+        "/* Coefficients of 1/G from x^-96 and from x^-32 on, and G without x^32, times x^31. */",
+    ]
     lines.append(f"#define RS_INVERSE_96 0x{inverse_window(96):016x}u")
     lines.append(f"#define RS_INVERSE_32 0x{inverse_window(32):016x}u")
     generator = reflect((GENERATOR & 0xFFFFFFFF) << 31, 64)

@@ -19,6 +19,9 @@
 #define LENGTH_MAX 4096
 #define ALIGNMENTS 64
 #define LARGE_SIZE (1 << 20)
+#ifndef SPARSE
+#define SPARSE 1 /* under an emulator: every SPARSE-th length at most alignments */
+#endif
 
 static uint64_t random_state = 42;
 static uint64_t next_random(void) { /* xorshift64*: the same everywhere */
@@ -56,11 +59,12 @@ static uint8_t *guarded(size_t size) {
 
 static void test_lengths_and_alignments(const char *name, rs_crc32_fn run, const uint8_t *data) {
     for (size_t alignment = 0; alignment < ALIGNMENTS; alignment++) {
-        /* The lower half of the rounds goes on from a register that is not zero. */
+        /* Every second round goes on from a register that is not zero. */
         uint32_t seed = alignment & 1 ? (uint32_t)next_random() : 0, wanted = seed;
         const uint8_t *p = data + alignment;
         for (size_t size = 0; size <= LENGTH_MAX; size++) {
-            expect(run(seed, p, size), wanted, name, "alignment", alignment, size);
+            if (alignment % 16 == 0 || (size + alignment) % SPARSE == 0)
+                expect(run(seed, p, size), wanted, name, "alignment", alignment, size);
             wanted = reference_byte(wanted, p[size]);
         }
     }

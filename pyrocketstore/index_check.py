@@ -1,0 +1,310 @@
+"""The index held against the log, as part of verify: entries by their place, and their chains."""
+
+from __future__ import annotations
+
+import collections
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyrocketstore._index_file import (
+    HASH_SLOT_SIZE,
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+    IndexFile,
+)
+from pyrocketstore._verify import ChainWalk
+from pyrocketstore.verify_report import Problem, VerifyReport
+
+#: Entries that are read at once.
+BLOCK_COUNT = 1 << 16
+#: Decoded blocks that are kept.
+BLOCKS_KEPT = 8
+#: The log is divided into stretches of so many bytes; a block is listed for each that it names.
+STRETCH_SIZE = 4 << 20
+#: Slots that are read at once.
+SLOT_COUNT = 1 << 18
+_HEADER = struct.Struct(">qqqqii")
+_ENTRY = np.dtype(
+    [("key_hash", ">i4"), ("phy_offset", ">i8"), ("time_diff", ">i4"), ("prev_index", ">i4")]
+)
+MAX_TIME_DIFF = 2**31 - 1
+
+Int64s = NDArray[np.int64]
+
+
+class Keys(NamedTuple):
+    """The keys of a piece of the log.
+
+    `phy_offset` and `store_timestamp` are the records' (int64[n]); `key_row` says to which record a
+    key belongs and `key_hash` is its hash (int32[m]); `place_of` gives a record's file and position.
+    """
+
+    phy_offset: Int64s
+    store_timestamp: Int64s
+    key_row: NDArray[np.int32]
+    key_hash: NDArray[np.int32]
+    place_of: Callable[[int], tuple[str, int]]
+
+
+class _Block(NamedTuple):
+    """Entries of one file, sorted by place: columns of one length."""
+
+    phy_offset: Int64s
+    key_hash: Int64s
+    time_diff: Int64s
+    number: Int64s
+
+
+class _File:
+    """One index file as it was when the check began."""
+
+    def __init__(self, index_file: IndexFile) -> None:
+        self.index_file = index_file
+        self.count = int(index_file.index_count)
+        self.path = index_file.path or f"{index_file.name} (in memory)"
+        self.entries_at = INDEX_HEADER_SIZE + index_file.hash_slot_num * HASH_SLOT_SIZE
+        self.bad: list[Int64s] = []
+        if index_file.mode == "memory":
+            index_file.open_for_writing()
+
+    def read(self, position: int, size: int) -> bytes:
+        return self.index_file.mapped_file.read(position, size)
+
+    def read_entries(self, first: int, count: int) -> bytes:
+        return self.read(self.entries_at + first * INDEX_SIZE, count * INDEX_SIZE)
+
+    def position(self, number: int) -> int:
+        return self.entries_at + number * INDEX_SIZE
+
+
+class IndexCheck:
+    """Takes the log piece by piece, and holds the entries that name it against its keys.
+
+    Parameters
+    ----------
+    files : the index files, oldest first
+    low, end : int, the part of the log that is looked at
+    live : bool, entries may be put meanwhile
+    """
+
+    def __init__(
+        self, files: Sequence[IndexFile], report: VerifyReport, low: int, end: int, *, live: bool
+    ) -> None:
+        self.report = report
+        self.low = low
+        self.end = end
+        self.live = live
+        self.files = [_File(index_file) for index_file in files]
+        self.blocks: list[tuple[_File, int, int]] = []
+        self.blocks_of: dict[int, list[int]] = {}
+        #: what each file covers of the log: first and last place
+        self.ranges: list[tuple[int, int]] = []
+        self._cache: collections.OrderedDict[int, _Block] = collections.OrderedDict()
+        for file in self.files:
+            self._list_blocks(file)
+
+    def _list_blocks(self, file: _File) -> None:
+        """One pass over the entries: which part of the log each block names."""
+        report = self.report
+        report.index_files += 1
+        report.index_entries += file.count - 1
+        if file.index_file.mode == "memory":
+            report.rebuilt_index_entries += file.count - 1
+        for first in range(1, file.count, BLOCK_COUNT):
+            count = min(BLOCK_COUNT, file.count - first)
+            entries = np.frombuffer(file.read_entries(first, count), _ENTRY)
+            phy_offset = entries["phy_offset"].astype(np.int64)
+            expired = (phy_offset >= 0) & (phy_offset < self.low)
+            beyond = (phy_offset < 0) | (phy_offset >= self.end)
+            if self.live:
+                beyond = phy_offset < 0
+            report.index_expired += int(np.count_nonzero(expired))
+            self._nowhere(file, first + np.flatnonzero(beyond), phy_offset[beyond])
+            inside = phy_offset[(phy_offset >= self.low) & (phy_offset < self.end)]
+            stretches = np.unique(inside // STRETCH_SIZE)
+            for stretch in stretches.tolist():
+                self.blocks_of.setdefault(stretch, []).append(len(self.blocks))
+            self.blocks.append((file, first, count))
+        if file.count > 1:
+            ends = [self._phy_offset(file, number) for number in (1, file.count - 1)]
+            self.ranges.append((min(ends), max(ends)))
+
+    def _phy_offset(self, file: _File, number: int) -> int:
+        return int(np.frombuffer(file.read_entries(number, 1), _ENTRY)["phy_offset"][0])
+
+    def _block(self, number: int) -> _Block:
+        block = self._cache.pop(number, None)
+        if block is None:
+            file, first, count = self.blocks[number]
+            entries = np.frombuffer(file.read_entries(first, count), _ENTRY)
+            phy_offset = entries["phy_offset"].astype(np.int64)
+            order = np.argsort(phy_offset, kind="stable")
+            block = _Block(
+                phy_offset[order],
+                entries["key_hash"].astype(np.int64)[order],
+                entries["time_diff"].astype(np.int64)[order],
+                first + order.astype(np.int64),
+            )
+        self._cache[number] = block
+        if len(self._cache) > BLOCKS_KEPT:
+            self._cache.popitem(last=False)
+        return block
+
+    def _between(self, start: int, end: int) -> list[tuple[_File, _Block]]:
+        """The entries that name [start, end) of the log."""
+        numbers: set[int] = set()
+        for stretch in range(start // STRETCH_SIZE, (end - 1) // STRETCH_SIZE + 1):
+            numbers.update(self.blocks_of.get(stretch, ()))
+        found = []
+        for number in sorted(numbers):
+            block = self._block(number)
+            first, last = np.searchsorted(block.phy_offset, (start, end)).tolist()
+            if last > first:
+                found.append((self.blocks[number][0], _Block(*(c[first:last] for c in block))))
+        return found
+
+    # ---- the log, piece by piece --------------------------------------------------------------
+
+    def damaged(self, start: int, end: int) -> None:
+        """[start, end) of the log holds no records any more: entries may name it."""
+        for _, block in self._between(start, end):
+            self.report.entries_in_damage += len(block.number)
+
+    def piece(self, start: int, end: int, keys: Keys | None) -> None:
+        """[start, end) of the log holds records with these keys, or none at all."""
+        if start >= end:
+            return
+        found = self._between(start, end)
+        if keys is None:
+            for file, block in found:
+                self._nowhere(file, block.number, block.phy_offset)
+            return
+        # Place and hash as one number: a piece is shorter than 2 GiB, a hash has 31 bits.
+        wanted = (keys.phy_offset[keys.key_row] - start) << 31 | keys.key_hash.astype(np.int64)
+        held: list[Int64s] = []
+        for file, block in found:
+            sane = block.key_hash >= 0
+            have = (block.phy_offset - start) << 31 | (block.key_hash & 0x7FFFFFFF)
+            right = sane & np.isin(have, wanted)
+            self._wrong(file, block, ~right, keys)
+            self._check_times(file, block, right, keys)
+            held.append(have[right])
+        missing = ~np.isin(wanted, np.concatenate(held)) if held else np.ones(len(wanted), bool)
+        if missing.any():
+            self._missing(keys, missing)
+
+    def _nowhere(self, file: _File, numbers: Int64s, phy_offset: Int64s) -> None:
+        """Entries that name a place where no record can be."""
+        file.bad.append(numbers)
+        for number, where in zip(numbers.tolist(), phy_offset.tolist(), strict=True):
+            self._problem(file, number, f"entry {number} names {where} of the log, no record")
+
+    def _wrong(self, file: _File, block: _Block, wrong: NDArray[np.bool_], keys: Keys) -> None:
+        """Entries that name no record, or one without a key of that hash."""
+        if not wrong.any():
+            return
+        file.bad.append(block.number[wrong])
+        starts = np.isin(block.phy_offset[wrong], keys.phy_offset)
+        for number, phy_offset, is_record in zip(
+            block.number[wrong].tolist(),
+            block.phy_offset[wrong].tolist(),
+            starts.tolist(),
+            strict=True,
+        ):
+            what = "whose record has no such key" if is_record else "where no record begins"
+            text = f"entry {number} names {phy_offset} of the log, {what}"
+            self._problem(file, number, text)
+
+    def _check_times(
+        self, file: _File, block: _Block, right: NDArray[np.bool_], keys: Keys
+    ) -> None:
+        """Seconds since the file's begin; the first entry counts from the file before it."""
+        begin = file.index_file.begin_timestamp
+        rows = np.searchsorted(keys.phy_offset, block.phy_offset[right])
+        seconds = (keys.store_timestamp[rows] - begin) // 1000
+        expected = np.clip(seconds, 0, MAX_TIME_DIFF) if begin > 0 else np.zeros_like(seconds)
+        numbers = block.number[right]
+        differs = (block.time_diff[right] != expected) & (numbers > 1)
+        for at in np.flatnonzero(differs).tolist():
+            text = (
+                f"entry {numbers[at]} is {block.time_diff[right][at]} s old, its record"
+                f" {expected[at]} s"
+            )
+            self._problem(file, int(numbers[at]), text)
+
+    def _missing(self, keys: Keys, missing: NDArray[np.bool_]) -> None:
+        """Keys without an entry: lost where a file covers the place, else never indexed."""
+        rows, counts = np.unique(keys.key_row[missing], return_counts=True)
+        places = keys.phy_offset[rows]
+        covered = np.zeros(len(rows), np.bool_)
+        for first, last in self.ranges:
+            covered |= (places >= first) & (places <= last)
+        if self.ranges:
+            covered |= places > self.ranges[-1][1]
+        self.report.not_indexed += int(np.count_nonzero(~covered))
+        for phy_offset, count in zip(places[covered].tolist(), counts[covered].tolist(), strict=True):
+            self.report.missing_keys += count
+            if self.report.has_room:
+                path, position = keys.place_of(phy_offset)
+                text = f"{count} key(s) of the record are not in the index"
+                self.report.add(Problem("index", path, position, text))
+            else:
+                self.report.problem_count += 1
+
+    def _problem(self, file: _File, number: int, text: str) -> None:
+        if self.report.has_room:
+            self.report.add(Problem("index", file.path, file.position(number), text))
+        else:
+            self.report.problem_count += 1
+
+    # ---- the files themselves -----------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Check headers, chains and slots; after the whole log was brought."""
+        for file in self.files:
+            self._check_chains(file)
+
+    def _check_chains(self, file: _File) -> None:
+        index_file = file.index_file
+        walk = ChainWalk(index_file.hash_slot_num, file.count)
+        for numbers in file.bad:
+            walk.mark(numbers.astype(np.int64))
+        sound = not any(len(numbers) for numbers in file.bad)
+        for first in range(1, file.count, BLOCK_COUNT):
+            raw = file.read_entries(first, min(BLOCK_COUNT, file.count - first))
+            for number in walk.entries(raw, first).tolist():
+                sound = False
+                text = f"entry {number} does not name the one before it in its chain"
+                self._problem(file, number, text)
+        for first in range(0, index_file.hash_slot_num, SLOT_COUNT):
+            count = min(SLOT_COUNT, index_file.hash_slot_num - first)
+            position = INDEX_HEADER_SIZE + first * HASH_SLOT_SIZE
+            raw = file.read(position, count * HASH_SLOT_SIZE)
+            for slot in walk.check_slots(raw, first, self.live).tolist():
+                sound = False
+                position = INDEX_HEADER_SIZE + slot * HASH_SLOT_SIZE
+                text = f"slot {slot} does not name its newest entry"
+                self.report.add(Problem("index", file.path, position, text))
+        if sound and file.count > 1:
+            self._check_header(file, walk.slots_used())
+
+    def _check_header(self, file: _File, slots_used: int) -> None:
+        """What the header says of entries that are all sound."""
+        header: tuple[Any, ...] = _HEADER.unpack(file.read(0, INDEX_HEADER_SIZE))
+        _, _, begin_phy_offset, end_phy_offset, slot_count, index_count = header
+        facts = [("begin phy_offset", 16, begin_phy_offset, self._phy_offset(file, 1))]
+        if not (self.live and index_count != file.count):
+            last = self._phy_offset(file, file.count - 1)
+            facts += [
+                ("end phy_offset", 24, end_phy_offset, last),
+                ("number of slots in use", 32, slot_count, slots_used),
+                ("number of the next entry", 36, index_count, file.count),
+            ]
+        for name, position, said, found in facts:
+            if said != found:
+                text = f"the header's {name} is {said}, but must be {found}"
+                self.report.add(Problem("index", file.path, position, text))

@@ -1,0 +1,104 @@
+"""What verify found."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+#: Problems that are kept; the others are only counted.
+PROBLEMS_MAX = 100
+
+
+@dataclasses.dataclass(slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Parameters
+    ----------
+    kind : "log", "queue", "ext" or "index"
+    path : the file
+    position : bytes into the file; -1 where there is none
+    text : what is wrong there
+    count : how many neighbours (units of a queue) it stands for
+    """
+
+    kind: str
+    path: str
+    position: int
+    text: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = f" at byte {self.position}" if self.position >= 0 else ""
+        return f"{self.path}{where}: {self.text}"
+
+
+@dataclasses.dataclass
+class VerifyReport:
+    """What was looked at, and what is wrong.
+
+    `files blanks records bytes keys` are of the log; `unqueued` records are prepared or rolled
+    back, `unnameable` ones have a topic that is no directory name, `repeated` ones have a queue
+    offset that a later record has too. Of the `units`, `expired` ones name records that the log
+    has deleted and `pre_blank` ones none at all. `not_indexed` records are older than what the
+    index holds, or lie between its files, as a crash of 4.9.3 leaves them; that is no problem.
+    `rebuilt_units` and `rebuilt_index_entries` are in memory and not on disk (read-only stores).
+    `problem_count` counts all problems, `problems` keeps the first ones.
+    """
+
+    path: str
+    files: int = 0
+    blanks: int = 0
+    records: int = 0
+    bytes: int = 0
+    damaged_bytes: int = 0
+    undispatched_bytes: int = 0
+    keys: int = 0
+    unqueued: int = 0
+    unnameable: int = 0
+    repeated: int = 0
+    queues: int = 0
+    units: int = 0
+    expired: int = 0
+    pre_blank: int = 0
+    units_in_damage: int = 0
+    ext_units: int = 0
+    ext_unresolved: int = 0
+    rebuilt_units: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    index_expired: int = 0
+    entries_in_damage: int = 0
+    not_indexed: int = 0
+    missing_keys: int = 0
+    rebuilt_index_entries: int = 0
+    problem_count: int = 0
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    rebuilt: list[Problem] = dataclasses.field(default_factory=list)
+    #: what the opening found and did: the fields of RecoveryPlan
+    recovery: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return self.problem_count == 0
+
+    @property
+    def has_room(self) -> bool:
+        """True while another problem would be kept."""
+        return len(self.problems) < PROBLEMS_MAX
+
+    def add(self, problem: Problem) -> None:
+        """Count a problem, and keep it if there is room."""
+        self.problem_count += problem.count
+        if self.has_room:
+            self.problems.append(problem)
+
+    def add_rebuilt(self, problem: Problem) -> None:
+        """Keep what recovery made good, if there is room."""
+        if len(self.rebuilt) < PROBLEMS_MAX:
+            self.rebuilt.append(problem)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, `ok` first, in types that json knows."""
+        return {"ok": self.ok, **dataclasses.asdict(self)}
