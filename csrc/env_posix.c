@@ -201,7 +201,10 @@ void rs_env_posix(rs_env *env) {
     env->monotonic_ns = system_monotonic_ns;
 }
 
+/* A forked child inherits objects on which threads of its parent sleep. Destroying those there
+ * would wait for threads that the child does not have, so the child leaves them. */
 struct rs_event {
+    pid_t owner;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     _Atomic uint64_t sequence;
@@ -211,6 +214,7 @@ struct rs_event {
 rs_event *rs_event_new(void) {
     rs_event *event = calloc(1, sizeof *event);
     if (event == NULL) return NULL;
+    event->owner = getpid();
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
 #if !defined(__APPLE__)
@@ -226,7 +230,7 @@ rs_event *rs_event_new(void) {
 }
 
 void rs_event_free(rs_event *event) {
-    if (event == NULL) return;
+    if (event == NULL || event->owner != getpid()) return;
     pthread_cond_destroy(&event->changed);
     pthread_mutex_destroy(&event->mutex);
     free(event);
@@ -272,12 +276,15 @@ int rs_event_wait(rs_event *event, uint64_t seen, int64_t timeout_ms) {
 }
 
 struct rs_lock {
+    pid_t owner;
     pthread_mutex_t mutex;
 };
 
 rs_lock *rs_lock_new(void) {
     rs_lock *lock = calloc(1, sizeof *lock);
-    if (lock != NULL && pthread_mutex_init(&lock->mutex, NULL) != 0) {
+    if (lock == NULL) return NULL;
+    lock->owner = getpid();
+    if (pthread_mutex_init(&lock->mutex, NULL) != 0) {
         free(lock);
         lock = NULL;
     }
@@ -285,7 +292,7 @@ rs_lock *rs_lock_new(void) {
 }
 
 void rs_lock_free(rs_lock *lock) {
-    if (lock == NULL) return;
+    if (lock == NULL || lock->owner != getpid()) return;
     pthread_mutex_destroy(&lock->mutex);
     free(lock);
 }

@@ -12,7 +12,12 @@ from pyrocketstore._env import Event
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
+from pyrocketstore.errors import (
+    StoreCorruptionError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+)
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
 from pyrocketstore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -134,6 +139,7 @@ class CommitLog:
         self.disk_flush: DiskFlush | None = None
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         self._roll_lock = threading.Lock()
+        self._closed = False
         self._multi_lock = threading.Lock()
 
     # ---- life cycle ---------------------------------------------------------------------------
@@ -154,8 +160,10 @@ class CommitLog:
             self.core.attach(last)
 
     def close(self) -> None:
-        """Let the file that is written to go."""
-        self.core.attach(None)
+        """Take no more: the file that is written to is let go."""
+        with self._roll_lock:
+            self._closed = True
+            self.core.attach(None)
 
     # ---- offsets ------------------------------------------------------------------------------
 
@@ -422,6 +430,8 @@ class CommitLog:
         Raises StoreIOError when the next file cannot be made.
         """
         with self._roll_lock:
+            if self._closed:
+                raise StoreStateError("the store is closed")
             if self.core.fits(size):
                 return
             self.core.seal(size)

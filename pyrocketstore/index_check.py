@@ -17,6 +17,7 @@ from pyrocketstore._index_file import (
     IndexFile,
 )
 from pyrocketstore._verify import ChainWalk
+from pyrocketstore.env import Env
 from pyrocketstore.verify_report import Problem, VerifyReport
 
 #: Entries that are read at once.
@@ -39,8 +40,9 @@ Int64s = NDArray[np.int64]
 class Keys(NamedTuple):
     """The keys of a piece of the log.
 
-    `phy_offset` and `store_timestamp` are the records' (int64[n]); `key_row` says to which record a
-    key belongs and `key_hash` is its hash (int32[m]); `place_of` gives a record's file and position.
+    `phy_offset` and `store_timestamp` are the records' (int64[n]); `key_row` says to which record
+    a key belongs and `key_hash` is its hash (int32[m]); `place_of` gives file and position of a
+    record.
     """
 
     phy_offset: Int64s
@@ -48,6 +50,14 @@ class Keys(NamedTuple):
     key_row: NDArray[np.int32]
     key_hash: NDArray[np.int32]
     place_of: Callable[[int], tuple[str, int]]
+
+
+def is_in(values: Int64s, ordered: Int64s) -> NDArray[np.bool_]:
+    """bool[n]: which of `values` are in `ordered`, which is sorted."""
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.asarray(ordered[at] == values, np.bool_)
 
 
 class _Block(NamedTuple):
@@ -62,7 +72,8 @@ class _Block(NamedTuple):
 class _File:
     """One index file as it was when the check began."""
 
-    def __init__(self, index_file: IndexFile) -> None:
+    def __init__(self, env: Env, index_file: IndexFile) -> None:
+        self.env = env
         self.index_file = index_file
         self.count = int(index_file.index_count)
         self.path = index_file.path or f"{index_file.name} (in memory)"
@@ -73,6 +84,19 @@ class _File:
 
     def read(self, position: int, size: int) -> bytes:
         return self.index_file.mapped_file.read(position, size)
+
+    def count_on_disk(self) -> int:
+        """As `count`, of the file that a read-only store has copied to memory and filled up."""
+        if self.index_file.mode != "memory":
+            return self.count
+        if self.index_file.path is None:
+            return 1
+        fd = self.env.open(self.index_file.path, 0)
+        try:
+            header = self.env.pread(fd, INDEX_HEADER_SIZE, 0, self.index_file.path)
+        finally:
+            self.env.close(fd)
+        return max(1, int.from_bytes(header[36:40], "big", signed=True))
 
     def read_entries(self, first: int, count: int) -> bytes:
         return self.read(self.entries_at + first * INDEX_SIZE, count * INDEX_SIZE)
@@ -92,13 +116,20 @@ class IndexCheck:
     """
 
     def __init__(
-        self, files: Sequence[IndexFile], report: VerifyReport, low: int, end: int, *, live: bool
+        self,
+        env: Env,
+        files: Sequence[IndexFile],
+        report: VerifyReport,
+        low: int,
+        end: int,
+        *,
+        live: bool,
     ) -> None:
         self.report = report
         self.low = low
         self.end = end
         self.live = live
-        self.files = [_File(index_file) for index_file in files]
+        self.files = [_File(env, index_file) for index_file in files]
         self.blocks: list[tuple[_File, int, int]] = []
         self.blocks_of: dict[int, list[int]] = {}
         #: what each file covers of the log: first and last place
@@ -112,8 +143,7 @@ class IndexCheck:
         report = self.report
         report.index_files += 1
         report.index_entries += file.count - 1
-        if file.index_file.mode == "memory":
-            report.rebuilt_index_entries += file.count - 1
+        report.rebuilt_index_entries += file.count - file.count_on_disk()
         for first in range(1, file.count, BLOCK_COUNT):
             count = min(BLOCK_COUNT, file.count - first)
             entries = np.frombuffer(file.read_entries(first, count), _ENTRY)
@@ -125,8 +155,9 @@ class IndexCheck:
             report.index_expired += int(np.count_nonzero(expired))
             self._nowhere(file, first + np.flatnonzero(beyond), phy_offset[beyond])
             inside = phy_offset[(phy_offset >= self.low) & (phy_offset < self.end)]
-            stretches = np.unique(inside // STRETCH_SIZE)
-            for stretch in stretches.tolist():
+            stretches = inside // STRETCH_SIZE
+            changes = np.flatnonzero(np.diff(stretches, prepend=-1))
+            for stretch in sorted(set(stretches[changes].tolist())):
                 self.blocks_of.setdefault(stretch, []).append(len(self.blocks))
             self.blocks.append((file, first, count))
         if file.count > 1:
@@ -185,15 +216,16 @@ class IndexCheck:
             return
         # Place and hash as one number: a piece is shorter than 2 GiB, a hash has 31 bits.
         wanted = (keys.phy_offset[keys.key_row] - start) << 31 | keys.key_hash.astype(np.int64)
+        ordered = np.sort(wanted)
         held: list[Int64s] = []
         for file, block in found:
             sane = block.key_hash >= 0
             have = (block.phy_offset - start) << 31 | (block.key_hash & 0x7FFFFFFF)
-            right = sane & np.isin(have, wanted)
+            right = sane & is_in(have, ordered)
             self._wrong(file, block, ~right, keys)
             self._check_times(file, block, right, keys)
             held.append(have[right])
-        missing = ~np.isin(wanted, np.concatenate(held)) if held else np.ones(len(wanted), bool)
+        missing = ~is_in(wanted, np.sort(np.concatenate(held) if held else wanted[:0]))
         if missing.any():
             self._missing(keys, missing)
 
@@ -208,7 +240,7 @@ class IndexCheck:
         if not wrong.any():
             return
         file.bad.append(block.number[wrong])
-        starts = np.isin(block.phy_offset[wrong], keys.phy_offset)
+        starts = is_in(block.phy_offset[wrong], keys.phy_offset)
         for number, phy_offset, is_record in zip(
             block.number[wrong].tolist(),
             block.phy_offset[wrong].tolist(),
@@ -246,7 +278,8 @@ class IndexCheck:
         if self.ranges:
             covered |= places > self.ranges[-1][1]
         self.report.not_indexed += int(np.count_nonzero(~covered))
-        for phy_offset, count in zip(places[covered].tolist(), counts[covered].tolist(), strict=True):
+        for at in np.flatnonzero(covered).tolist():
+            phy_offset, count = int(places[at]), int(counts[at])
             self.report.missing_keys += count
             if self.report.has_room:
                 path, position = keys.place_of(phy_offset)

@@ -27,6 +27,8 @@ DESTROY_INTERVAL_MS = 1000
 WAIT_TIMEOUT = 5.0
 #: What is kept allocated ahead of the commit log's writer (bytes).
 AHEAD_SIZE = 32 << 20
+#: What is touched of it while the writer has not come far yet (bytes).
+IDLE_POPULATE = 1 << 20
 
 
 def file_name_of(offset: int) -> str:
@@ -464,6 +466,7 @@ class AllocateMappedFileService(ServiceThread):
         self._requests: dict[str, _AllocateRequest] = {}
         self._changed = threading.Condition()
         self._watched: MappedFile | None = None
+        self._watched_from = -1  # byte of the queue at which the first file was watched
 
     def put_request_and_return_mapped_file(
         self,
@@ -507,6 +510,8 @@ class AllocateMappedFileService(ServiceThread):
     def keep_ahead(self, mapped_file: MappedFile) -> None:
         """Watch the file that is written to now: see `ahead_event`. Threads: any."""
         if mapped_file is not self._watched:
+            if self._watched_from < 0:
+                self._watched_from = mapped_file.file_from_offset + mapped_file.wrote
             self._watched = mapped_file
             self.wakeup()
 
@@ -580,8 +585,12 @@ class AllocateMappedFileService(ServiceThread):
             LOG.warning("cannot allocate ahead of the writer: %s", error)
 
     def _keep_one_ahead(self, mapped_file: MappedFile) -> None:
-        # A writer that asks for wide touching is signalled once for each step: touch all of it.
         populate = mapped_file.populate
-        if populate >= self.ahead_size:
+        moved = mapped_file.file_from_offset + mapped_file.wrote - self._watched_from
+        if moved < self.ahead_size:
+            # A store that is opened for a few messages should not dirty a hundred megabytes.
+            populate = min(populate, IDLE_POPULATE)
+        elif populate >= self.ahead_size:
+            # A writer that asks for that much is signalled once a step: touch the whole step.
             populate = self.ahead_size + mapped_file.confirm_step
         mapped_file.keep_ahead(self.ahead_size, populate)

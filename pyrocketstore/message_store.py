@@ -270,6 +270,7 @@ class DefaultMessageStore:
         self.shutdown_flag = True
         if self._started:
             self._started = False
+            self.commit_log.close()
             self.reput_service.shutdown()
             self.flush_service.shutdown()
             self.flush_queue_service.shutdown()

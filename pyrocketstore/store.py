@@ -20,7 +20,7 @@ from pyrocketstore._message import MessageExt
 from pyrocketstore._put_path import PutPath
 from pyrocketstore._reader import read_messages
 from pyrocketstore._text import put_properties, tags_code
-from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
+from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
@@ -167,21 +167,23 @@ class Store(PutPath):
         self._state = "open"
         if self.message_store.plan is not None and self.message_store.plan.broken:
             self._warn_broken()
+        self.message_store.on_dead = self._stop_putting
         if not parts.read_only:
-            self.message_store.on_dead = self._stop_putting
             try:
-                self.message_store.start()
+                self._start(parts)
             except BaseException:
-                self.message_store.shutdown()
+                self.close()
                 raise
-            if parts.topics_json:
-                self._topics = TopicConfigFile(
-                    parts.env, os.path.join(self.path, "config", "topics.json")
-                )
-                self._topics.load()
-            sync = parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-            slave = parts.config.broker_role.name == "SLAVE"
-            self.put_fast = not (sync or slave or parts.unique_key)
+
+    def _start(self, parts: DefaultStoreParts) -> None:
+        self.message_store.start()
+        if parts.topics_json:
+            path = os.path.join(self.path, "config", "topics.json")
+            self._topics = TopicConfigFile(parts.env, path)
+            self._topics.load()
+        sync = parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        slave = parts.config.broker_role is BrokerRole.SLAVE
+        self.put_fast = not (sync or slave or parts.unique_key)
 
     def _warn_broken(self) -> None:
         plan = self.message_store.plan
@@ -290,7 +292,7 @@ class Store(PutPath):
             check_properties(properties)
             named.update(properties)
         if self._unique_key:
-            named["UNIQ_KEY"] = new_unique_id(self.store_host)
+            named["UNIQ_KEY"] = new_unique_id(self.message_store.env, self.store_host)
         return named
 
     def _checked(self, result: PutMessageResult, count: int) -> PutMessageResult:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
-import os
-import time
+import uuid
+from typing import TYPE_CHECKING
 
 from pyrocketstore._message import create_message_id
 
+if TYPE_CHECKING:
+    from pyrocketstore.env import Env
+
 _COUNTER = itertools.count()
 #: Java has the hash of a class loader here: a number that tells processes apart.
-_LOADER = int.from_bytes(os.urandom(4), "big")
+_LOADER = uuid.uuid4().int & 0xFFFFFFFF
 
 
-def new_unique_id(host: str) -> str:
+def new_unique_id(env: Env, host: str) -> str:
     """A new id: address, process, loader, ms since the month began, counter, in upper-case hex.
 
     Parameters
@@ -24,13 +26,14 @@ def new_unique_id(host: str) -> str:
     Source: RocketMQ 4.9.3 MessageClientIDSetter#createUniqID.
     """
     address = create_message_id(host, 0)[:-24]  # without port and offset
-    now = datetime.datetime.fromtimestamp(time.time()).astimezone()
-    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    elapsed = int((now - month).total_seconds() * 1000)
+    now = env.now_ms()
+    local = env.local_time(now)
+    seconds = ((local.tm_mday - 1) * 24 + local.tm_hour) * 3600 + local.tm_min * 60 + local.tm_sec
+    elapsed = seconds * 1000 + now % 1000
     tail = (
-        (os.getpid() & 0xFFFF).to_bytes(2, "big")
+        (env.process_id() & 0xFFFF).to_bytes(2, "big")
         + _LOADER.to_bytes(4, "big")
-        + (elapsed & 0xFFFFFFFF).to_bytes(4, "big")
+        + elapsed.to_bytes(4, "big")
         + (next(_COUNTER) & 0xFFFF).to_bytes(2, "big")
     )
     return address + tail.hex().upper()

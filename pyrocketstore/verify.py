@@ -87,8 +87,8 @@ class Intervals:
 
     def add_offsets(self, offsets: Int64s) -> None:
         """Take in offsets in any order."""
-        for start, count in _runs(np.unique(offsets)):
-            self.add(int(start), int(start) + count)
+        for start, count in _runs(np.sort(offsets)):
+            self.add(start, start + count)
 
     def holds(self, offsets: Int64s) -> NDArray[np.bool_]:
         """bool[n]: which of the offsets are inside."""
@@ -186,7 +186,9 @@ class _Verifier:
         self.damaged = Intervals()
         self.misplaced_count = 0
         files = store.index_service.files if store.config.message_index_enable else ()
-        self.index = IndexCheck(files, self.report, self.low, self.end, live=not store.read_only)
+        self.index = IndexCheck(
+            self.env, files, self.report, self.low, self.end, live=not store.read_only
+        )
 
     def run(self) -> VerifyReport:
         report = self.report
@@ -397,7 +399,8 @@ class _Verifier:
         `required` False: only a unit that names the record counts; nothing is missed.
         """
         pieces = [self._units(state.queue, a, n) for a, n in _runs(rows.queue_offset)]
-        phy_offset, size, tags_code = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        columns = zip(*pieces, strict=True)
+        phy_offset, size, tags_code = (np.concatenate(column) for column in columns)
         absent = (size <= 0) | ((size == PRE_BLANK_SIZE) & (phy_offset == 0) & (tags_code == 0))
         same = ~absent & (phy_offset == rows.phy_offset)
         self._check_tags(state, rows, same, size, tags_code)
@@ -447,9 +450,7 @@ class _Verifier:
 
     # ---- ext units ------------------------------------------------------------------------------
 
-    def _resolve_ext(
-        self, state: _QueueState, rows: _Rows, where: Int64s, codes: Int64s
-    ) -> None:
+    def _resolve_ext(self, state: _QueueState, rows: _Rows, where: Int64s, codes: Int64s) -> None:
         """Replace the ext addresses at `where` of `codes` by the tags codes of their units.
 
         What cannot be resolved gets the record's own code, after it was reported.
