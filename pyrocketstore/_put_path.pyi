@@ -27,10 +27,22 @@ class PutPath:
     ) -> PutMessageResult: ...
     def _append_columns(
         self,
-        rows: list[tuple[str, int, Any, bytes]],
+        columns: Columns,
         queue_offsets: npt.NDArray[np.int64],
         phy_offsets: npt.NDArray[np.int64],
         born_host: object | None = None,
     ) -> tuple[int, int, int]: ...
+
+class Columns:
+    def __init__(
+        self,
+        topic: str,
+        bodies: list[Any],  # bytes-like
+        queue_ids: list[int | None] | int,
+        tags: list[str | None] | None,
+        keys: list[Any] | None,
+        texts: list[bytes | None] | None,
+    ) -> None: ...
+    def __len__(self) -> int: ...
 
 class Chunk: ...

@@ -16,6 +16,7 @@ from pyrocketstore._commit_log cimport (
 from pyrocketstore._record cimport encode_record, encoded_size
 from pyrocketstore._rocketstore cimport (
     RS_END_OF_FILE,
+    RS_MAX_PROPERTIES_SIZE,
     RS_NEED_FILE,
     RS_OK,
     RS_TOO_LARGE,
@@ -24,6 +25,9 @@ from pyrocketstore._rocketstore cimport (
     rs_outgoing,
 )
 from pyrocketstore._text cimport build_properties, fill_outgoing_host, utf8_of
+
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.message import check_text, join_keys
 
 # Above this many bytes, encoding runs without the GIL.
 cdef int64_t NOGIL_MIN_BYTES = 8192
@@ -56,57 +60,123 @@ cdef int append_pending(CommitLogCore core, uint8_t *buffer, pending_record *pen
     return status
 
 
+cdef inline bint plain_text(const char *text, Py_ssize_t size) noexcept nogil:
+    # A property value that reads back equal: not empty, without the two separators.
+    return (size > 0 and memchr(text, 1, <size_t>size) == NULL
+            and memchr(text, 2, <size_t>size) == NULL)
+
+
+cdef bint plain(value) except -1:
+    # None, or a str that reads back equal.
+    cdef Py_ssize_t size
+    cdef const char *text
+    if value is None:
+        return True
+    if type(value) is not str:
+        return False
+    text = utf8_of(value, &size)
+    return plain_text(text, size)
+
+
+cdef class Columns:
+    """The columns of put_many, checked: one entry a message, or None for a column without any."""
+    cdef str topic
+    cdef list bodies
+    cdef list queue_ids
+    cdef int64_t queue_id
+    cdef list tags
+    cdef list keys
+    cdef list texts
+
+    def __init__(self, str topic not None, list bodies not None, queue_ids, list tags, list keys,
+                 list texts):
+        """`queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
+
+        Raises StoreFormatError for tags or keys that would not read back equal.
+        """
+        cdef Py_ssize_t i
+        self.topic = topic
+        self.bodies = bodies
+        if type(queue_ids) is list:
+            self.queue_ids = queue_ids
+        else:
+            self.queue_id = queue_ids
+        self.tags = tags
+        self.keys = keys
+        self.texts = texts
+        for column in (queue_ids, tags, keys, texts):
+            if type(column) is list and len(column) != len(bodies):
+                raise StoreFormatError("the columns differ in length")
+        for i in range(len(bodies)):
+            if tags is not None and not plain(tags[i]):
+                check_text("tags", tags[i])
+            if keys is not None and not plain(keys[i]):
+                keys[i] = join_keys(keys[i])
+
+    def __len__(self):
+        return len(self.bodies)
+
+
 cdef class Chunk:
     """Rows of put_many that are encoded together: their buffers are pinned while it lives."""
     cdef pending_record *pending
     cdef Py_buffer *views
+    cdef int64_t *text_positions
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
+    cdef RecordBuffer texts
     cdef list owners
 
     def __cinit__(self):
         self.capacity = 4096
         self.pending = <pending_record *>malloc(self.capacity * sizeof(pending_record))
         self.views = <Py_buffer *>malloc(self.capacity * sizeof(Py_buffer))
+        self.text_positions = <int64_t *>malloc(self.capacity * sizeof(int64_t))
+        self.texts = RecordBuffer()
         self.owners = []
-        if self.pending == NULL or self.views == NULL:
+        if self.pending == NULL or self.views == NULL or self.text_positions == NULL:
             raise MemoryError()
 
     def __dealloc__(self):
         self.clear()
         free(self.pending)
         free(self.views)
+        free(self.text_positions)
 
     cdef void clear(self) noexcept:
         while self.count > 0:
             self.count -= 1
             PyBuffer_Release(&self.views[self.count])
 
-    cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, list rows,
+    cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
                          Py_ssize_t first, RecordBuffer buffer) except -2:
         # Takes rows until 4 MiB are full; -1: the first row is larger than a record may be.
-        cdef Py_ssize_t total = len(rows)
+        cdef Py_ssize_t total = len(columns.bodies)
         cdef int64_t bytes_total = 0
+        cdef int64_t texts_total = 0
         cdef int64_t size
-        cdef QueueSlot slot
-        cdef TopicEntry entry
+        cdef Py_ssize_t i
+        cdef TopicEntry entry = core.topic_entry(columns.topic)
+        cdef QueueSlot slot = None
         cdef rs_outgoing *message
         cdef int64_t now = core.env.table.now_ms()
         self.clear()
         del self.owners[:]
+        self.owners.append(entry)
         while first + self.count < total and self.count < self.capacity:
-            topic, queue_id, body, text = rows[first + self.count]
-            slot = core.slot_of(topic, queue_id)
-            entry = core.topic_entry(topic)
+            i = first + self.count
             message = &self.pending[self.count].outgoing
             memcpy(message, template, sizeof(rs_outgoing))
             message.topic = entry.data
             message.topic_size = entry.size
-            message.queue_id = slot.queue_id
-            message.properties = <const uint8_t *>PyBytes_AS_STRING(text)
-            message.properties_size = <int32_t>PyBytes_GET_SIZE(text)
             message.born_timestamp = now
-            PyObject_GetBuffer(body, &self.views[self.count], PyBUF_SIMPLE)
+            slot = self.slot_at(core, entry, columns, i, slot)
+            message.queue_id = slot.queue_id
+            size = self.text_at(columns, i, texts_total)
+            message.properties_size = <int32_t>size
+            self.text_positions[self.count] = texts_total
+            texts_total += size
+            PyObject_GetBuffer(columns.bodies[i], &self.views[self.count], PyBUF_SIMPLE)
             message.body = <const uint8_t *>self.views[self.count].buf
             message.body_size = self.views[self.count].len
             size = encoded_size(message)
@@ -121,22 +191,51 @@ cdef class Chunk:
             self.pending[self.count].position = bytes_total
             self.pending[self.count].size = <int32_t>size
             self.pending[self.count].next_offset = &slot.next_offset
-            self.owners.append((slot, entry, text))
             bytes_total += size
             self.count += 1
+        for i in range(self.count):      # now the texts do not move any more
+            self.pending[i].outgoing.properties = self.texts.data + self.text_positions[i]
         buffer.ensure(bytes_total)
         return self.count
+
+    cdef QueueSlot slot_at(self, CommitLogCore core, TopicEntry entry, Columns columns,
+                           Py_ssize_t i, QueueSlot last):
+        cdef int64_t queue_id
+        if columns.queue_ids is None:
+            queue_id = columns.queue_id
+        else:
+            wanted = columns.queue_ids[i]
+            queue_id = 0 if wanted is None else wanted
+        if last is not None and last.queue_id == queue_id:
+            return last
+        found = entry.slots.get(queue_id)
+        if found is None:
+            found = core.slot_of(columns.topic, queue_id)
+        self.owners.append(found)
+        return <QueueSlot>found
+
+    cdef int64_t text_at(self, Columns columns, Py_ssize_t i, int64_t position) except -1:
+        # Writes the properties of row i at `position` of the arena and gives their size.
+        cdef int64_t size
+        cdef bytes text
+        self.texts.ensure(position + RS_MAX_PROPERTIES_SIZE)
+        if columns.texts is not None and columns.texts[i] is not None:
+            text = columns.texts[i]
+            size = PyBytes_GET_SIZE(text)
+            if size <= RS_MAX_PROPERTIES_SIZE:
+                memcpy(self.texts.data + position, PyBytes_AS_STRING(text), <size_t>size)
+        else:
+            size = build_properties(None if columns.tags is None else columns.tags[i],
+                                    None if columns.keys is None else columns.keys[i],
+                                    None, self.texts.data + position, RS_MAX_PROPERTIES_SIZE)
+        if size < 0 or size > RS_MAX_PROPERTIES_SIZE:
+            raise StoreFormatError(f"message {i}: the properties have more than 32767 bytes")
+        return size
 
     cdef void encode(self, uint8_t *buffer) noexcept nogil:
         cdef Py_ssize_t i
         for i in range(self.count):
             encode_record(&self.pending[i].outgoing, buffer + self.pending[i].position)
-
-
-cdef inline bint plain_text(const char *text, Py_ssize_t size) noexcept nogil:
-    # A property value that reads back equal: not empty, without the two separators.
-    return (size > 0 and memchr(text, 1, <size_t>size) == NULL
-            and memchr(text, 2, <size_t>size) == NULL)
 
 
 cdef class PutPath:
@@ -199,7 +298,7 @@ cdef class PutPath:
                                   born_timestamp, born_host)
         found = self.core.topics.get(topic)
         slot_found = None if found is None else (<TopicEntry>found).slots.get(queue_id)
-        if slot_found is None or not self.plain(tags) or not self.plain(keys):
+        if slot_found is None or not plain(tags) or not plain(keys):
             return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                   born_timestamp, born_host)
         entry = <TopicEntry>found
@@ -243,16 +342,6 @@ cdef class PutPath:
                                   message.born_timestamp, born_host)
         return self.result_of(&out)
 
-    cdef bint plain(self, value) except -1:
-        cdef Py_ssize_t size
-        cdef const char *text
-        if value is None:
-            return True
-        if type(value) is not str:
-            return False
-        text = utf8_of(value, &size)
-        return plain_text(text, size)
-
     cdef PutMessageResult result_of(self, rs_append *out):
         cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
         result.phy_offset = out.phy_offset
@@ -264,20 +353,20 @@ cdef class PutPath:
         memcpy(result.host, self.template.store_host, sizeof(result.host))
         return result
 
-    def _append_columns(self, list rows, queue_offsets, phy_offsets, born_host=None):
-        """Append prepared rows in the given order; the engine of put_many.
+    def _append_columns(self, Columns columns not None, queue_offsets, phy_offsets,
+                        born_host=None):
+        """Append checked columns in the given order; the engine of put_many.
 
         Parameters
         ----------
-        rows : list of (topic, queue_id, body, properties_text: bytes)
-        queue_offsets, phy_offsets : int64[len(rows)], filled
+        queue_offsets, phy_offsets : int64[n], filled
         born_host : "ip:port" or None
 
         Returns
         -------
         (done, status, errno): how many are in the log, and why it stopped (RS_OK: all are)
         """
-        cdef Py_ssize_t total = len(rows)
+        cdef Py_ssize_t total = len(columns.bodies)
         cdef Py_ssize_t first = 0
         cdef Py_ssize_t count, done
         cdef int64_t[::1] queue_view = queue_offsets
@@ -292,7 +381,7 @@ cdef class PutPath:
             template.born_host_size = fill_outgoing_host(born_host, template.born_host)
         try:
             while first < total:
-                count = chunk.fill(self.core, &template, rows, first, buffer)
+                count = chunk.fill(self.core, &template, columns, first, buffer)
                 if count < 0:
                     return first, RS_TOO_LARGE, 0
                 done = 0

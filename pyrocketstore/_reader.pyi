@@ -10,3 +10,10 @@ def read_messages(
     sizes: npt.NDArray[np.int32],  # int32[n], bytes
     check_crc: bool = False,
 ) -> list[MessageExt]: ...
+def gather_records(
+    mapped_file: MappedFile,
+    phy_offsets: npt.NDArray[np.int64],  # int64[n], bytes
+    sizes: npt.NDArray[np.int32],  # int32[n], bytes
+    out: npt.NDArray[np.uint8],  # uint8[m]
+    position: int,
+) -> None: ...

@@ -76,6 +76,8 @@ class _File:
         self.env = env
         self.index_file = index_file
         self.count = int(index_file.index_count)
+        self.begin_timestamp = int(index_file.begin_timestamp)
+        self.end_timestamp = int(index_file.end_timestamp)
         self.path = index_file.path or f"{index_file.name} (in memory)"
         self.entries_at = INDEX_HEADER_SIZE + index_file.hash_slot_num * HASH_SLOT_SIZE
         self.bad: list[Int64s] = []
@@ -101,6 +103,9 @@ class _File:
     def read_entries(self, first: int, count: int) -> bytes:
         return self.read(self.entries_at + first * INDEX_SIZE, count * INDEX_SIZE)
 
+    def phy_offset(self, number: int) -> int:
+        return int(np.frombuffer(self.read_entries(number, 1), _ENTRY)["phy_offset"][0])
+
     def position(self, number: int) -> int:
         return self.entries_at + number * INDEX_SIZE
 
@@ -112,6 +117,7 @@ class IndexCheck:
     ----------
     files : the index files, oldest first
     low, end : int, the part of the log that is looked at
+    log_end : callable, where the log ends by now
     live : bool, entries may be put meanwhile
     """
 
@@ -122,12 +128,14 @@ class IndexCheck:
         report: VerifyReport,
         low: int,
         end: int,
+        log_end: Callable[[], int],
         *,
         live: bool,
     ) -> None:
         self.report = report
         self.low = low
         self.end = end
+        self.log_end = log_end
         self.live = live
         self.files = [_File(env, index_file) for index_file in files]
         self.blocks: list[tuple[_File, int, int]] = []
@@ -149,9 +157,7 @@ class IndexCheck:
             entries = np.frombuffer(file.read_entries(first, count), _ENTRY)
             phy_offset = entries["phy_offset"].astype(np.int64)
             expired = (phy_offset >= 0) & (phy_offset < self.low)
-            beyond = (phy_offset < 0) | (phy_offset >= self.end)
-            if self.live:
-                beyond = phy_offset < 0
+            beyond = (phy_offset < 0) | (phy_offset >= self.log_end())
             report.index_expired += int(np.count_nonzero(expired))
             self._nowhere(file, first + np.flatnonzero(beyond), phy_offset[beyond])
             inside = phy_offset[(phy_offset >= self.low) & (phy_offset < self.end)]
@@ -161,11 +167,8 @@ class IndexCheck:
                 self.blocks_of.setdefault(stretch, []).append(len(self.blocks))
             self.blocks.append((file, first, count))
         if file.count > 1:
-            ends = [self._phy_offset(file, number) for number in (1, file.count - 1)]
+            ends = [file.phy_offset(number) for number in (1, file.count - 1)]
             self.ranges.append((min(ends), max(ends)))
-
-    def _phy_offset(self, file: _File, number: int) -> int:
-        return int(np.frombuffer(file.read_entries(number, 1), _ENTRY)["phy_offset"][0])
 
     def _block(self, number: int) -> _Block:
         block = self._cache.pop(number, None)
@@ -255,11 +258,17 @@ class IndexCheck:
         self, file: _File, block: _Block, right: NDArray[np.bool_], keys: Keys
     ) -> None:
         """Seconds since the file's begin; the first entry counts from the file before it."""
-        begin = file.index_file.begin_timestamp
+        begin = file.begin_timestamp
         rows = np.searchsorted(keys.phy_offset, block.phy_offset[right])
         seconds = (keys.store_timestamp[rows] - begin) // 1000
         expected = np.clip(seconds, 0, MAX_TIME_DIFF) if begin > 0 else np.zeros_like(seconds)
         numbers = block.number[right]
+        for number, position, name, said in (
+            (1, 0, "begin timestamp", begin),
+            (file.count - 1, 8, "end timestamp", file.end_timestamp),
+        ):
+            for row in rows[numbers == number].tolist():
+                self._check_header(file, position, name, said, int(keys.store_timestamp[row]))
         differs = (block.time_diff[right] != expected) & (numbers > 1)
         for at in np.flatnonzero(differs).tolist():
             text = (
@@ -323,21 +332,21 @@ class IndexCheck:
                 text = f"slot {slot} does not name its newest entry"
                 self.report.add(Problem("index", file.path, position, text))
         if sound and file.count > 1:
-            self._check_header(file, walk.slots_used())
+            self._check_counts(file, walk.slots_used())
 
-    def _check_header(self, file: _File, slots_used: int) -> None:
+    def _check_counts(self, file: _File, slots_used: int) -> None:
         """What the header says of entries that are all sound."""
         header: tuple[Any, ...] = _HEADER.unpack(file.read(0, INDEX_HEADER_SIZE))
-        _, _, begin_phy_offset, end_phy_offset, slot_count, index_count = header
-        facts = [("begin phy_offset", 16, begin_phy_offset, self._phy_offset(file, 1))]
-        if not (self.live and index_count != file.count):
-            last = self._phy_offset(file, file.count - 1)
-            facts += [
-                ("end phy_offset", 24, end_phy_offset, last),
-                ("number of slots in use", 32, slot_count, slots_used),
-                ("number of the next entry", 36, index_count, file.count),
-            ]
-        for name, position, said, found in facts:
-            if said != found:
-                text = f"the header's {name} is {said}, but must be {found}"
-                self.report.add(Problem("index", file.path, position, text))
+        begin_phy_offset, end_phy_offset, slot_count, index_count = header[2:]
+        self._check_header(file, 16, "begin phy_offset", begin_phy_offset, file.phy_offset(1))
+        if self.live and index_count != file.count:
+            return  # entries have come since
+        last = file.phy_offset(file.count - 1)
+        self._check_header(file, 24, "end phy_offset", end_phy_offset, last)
+        self._check_header(file, 32, "number of slots in use", slot_count, slots_used)
+        self._check_header(file, 36, "number of the next entry", index_count, file.count)
+
+    def _check_header(self, file: _File, position: int, name: str, said: int, found: int) -> None:
+        if said != found:
+            text = f"the header's {name} is {said}, but must be {found}"
+            self.report.add(Problem("index", file.path, position, text))

@@ -194,6 +194,10 @@ def infer_geometry(
     )
 
 
+def _is_behind(index_file: IndexFile, phy_offset: int) -> bool:
+    return index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset
+
+
 # ---- the service -------------------------------------------------------------------------------
 @dataclasses.dataclass(slots=True)
 class _Found:
@@ -634,6 +638,28 @@ class IndexService:
                 self._files = tuple(f for f in self._files if f is not index_file)
             removed += 1
         return removed
+
+    def begin_of_files_behind(self, phy_offset: int) -> int:
+        """Where the first file begins that names a record at or behind `phy_offset`; -1: none does.
+
+        Returns bytes of the log: what must be put again once these files are dropped.
+        """
+        behind = [f.begin_phy_offset for f in self._files if _is_behind(f, phy_offset)]
+        return min(behind, default=-1)
+
+    def drop_files_behind(self, phy_offset: int) -> None:
+        """Remove (read-only: pass over) the files that name a record at or behind `phy_offset`.
+
+        A log that was cut takes new records there, which such a file would count as indexed.
+
+        Raises: StoreIOError. Threads: nobody builds.
+        """
+        dropped = [index_file for index_file in self._files if _is_behind(index_file, phy_offset)]
+        for index_file in dropped:
+            index_file.destroy(3000)
+        with self._lock:
+            self._files = tuple(f for f in self._files if f not in dropped)
+        self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
 
     def destroy(self) -> None:
         """Remove every file. Threads: nobody builds.

@@ -159,9 +159,10 @@ def _valid_records_behind(
     plan: RecoveryPlan,
 ) -> list[tuple[str, int, int]]:
     """Pieces behind the end that must not be lost: (path, position, size) of each file."""
-    if plan.clean and status in (RS_END, RS_BLANK):
+    is_usual = plan.clean and status in (RS_END, RS_BLANK)
+    if is_usual and at_file + 1 == len(files):
         return []
-    pieces = []
+    pieces: list[tuple[str, int, int]] = []
     for file in files[at_file:]:
         start = plan.log_end - file.file_from_offset if file is files[at_file] else 0
         for begin, end in store.env.data_ranges(file.path, start, file.file_size):
@@ -171,6 +172,8 @@ def _valid_records_behind(
             if found >= 0:
                 pieces.append((file.path, start, file.file_size - start))
                 break
+    if is_usual and all(path == files[at_file].path for path, _, _ in pieces):
+        return []  # what 4.9.3 leaves behind a cut
     return pieces
 
 
@@ -194,6 +197,9 @@ def _replay_from(
             starts.append(lowest if covered < 0 else min(covered, plan.log_end))
     if not plan.clean and store.config.message_index_enable:
         starts.append(max(lowest, store.index_service.indexed_phy_offset))
+    if store.config.message_index_enable:
+        behind = store.index_service.begin_of_files_behind(plan.log_end)
+        starts += [] if behind < 0 else [behind]
     if not starts:
         return None
     return max(lowest, min(starts))
@@ -218,6 +224,8 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
         _keep_broken(store, plan)
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
     log.open_end(plan.log_end)
+    if store.config.message_index_enable:
+        store.index_service.drop_files_behind(plan.log_end)
     if plan.cut_queues:
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pyrocketstore import _message
 from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._message import MessageExt
-from pyrocketstore._put_path import PutPath
+from pyrocketstore._put_path import Columns, PutPath
 from pyrocketstore._reader import read_messages
-from pyrocketstore._text import put_properties, tags_code
+from pyrocketstore._text import put_properties
+from pyrocketstore.batches import by_file, read_record_batch
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
@@ -42,6 +44,7 @@ from pyrocketstore.message import (
 )
 from pyrocketstore.message_store import OPEN_STORES, DefaultMessageStore
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
+from pyrocketstore.tags import TagsExpression, tags_filter
 from pyrocketstore.topic_config import TopicConfigFile
 from pyrocketstore.unique_id import new_unique_id
 
@@ -68,10 +71,10 @@ class KeyHits(NamedTuple):
     int32[n]; `queue_offset` int64[n].
     """
 
-    key_index: np.ndarray
-    phy_offset: np.ndarray
-    queue_id: np.ndarray
-    queue_offset: np.ndarray
+    key_index: npt.NDArray[np.int64]
+    phy_offset: npt.NDArray[np.int64]
+    queue_id: npt.NDArray[np.int32]
+    queue_offset: npt.NDArray[np.int64]
 
 
 def open(
@@ -321,7 +324,7 @@ class Store(PutPath):
         keys: Any = None,
         properties: Any = None,
         born_host: str | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Append many messages in the given order; each is an ordinary single record.
 
         Parameters
@@ -342,8 +345,8 @@ class Store(PutPath):
         """
         self._check_writable()
         check_topic(topic)
-        rows = self._rows(topic, bodies, queue_ids, tags, keys, properties)
-        count = len(rows)
+        columns = self._columns(topic, bodies, queue_ids, tags, keys, properties)
+        count = len(columns)
         queue_offsets = np.empty(count, np.int64)
         phy_offsets = np.empty(count, np.int64)
         status_before = self.message_store.check_store_status()
@@ -351,7 +354,7 @@ class Store(PutPath):
             raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
         if not count:
             return queue_offsets, phy_offsets
-        done, status, error = self._append_columns(rows, queue_offsets, phy_offsets, born_host)
+        done, status, error = self._append_columns(columns, queue_offsets, phy_offsets, born_host)
         if status != RS_OK:
             self._put_many_failed(done, status, error)
         end = self.message_store.get_max_phy_offset()
@@ -373,32 +376,34 @@ class Store(PutPath):
         )
         raise PutError(outcome, False, done, str(cause)) from cause
 
-    def _rows(
+    def _columns(
         self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any
-    ) -> list[tuple[str, int, Any, bytes]]:
-        """The columns as rows (topic, queue id, body, properties text), all checked."""
+    ) -> Columns:
+        """The columns of put_many as lists, all checked."""
         body_list = _column("bodies", bodies, None)
         count = len(body_list)
-        if queue_ids is None or isinstance(queue_ids, int):
-            id_list = [queue_ids or 0] * count
-        else:
-            id_list = _column("queue_ids", queue_ids, count)
-        tag_list = _column("tags", tags, count)
-        key_list = _column("keys", keys, count)
-        property_list = _column("properties", properties, count)
-        rows = []
-        for i in range(count):
-            named = property_list[i]
-            if named is None and not self._unique_key:
-                text = put_properties(
-                    tag_list[i] if tag_list[i] is None else check_text("tags", tag_list[i]),
-                    join_keys(key_list[i]),
+        ids: Any = 0 if queue_ids is None else queue_ids
+        if not isinstance(ids, int):
+            ids = _column("queue_ids", queue_ids, count)
+        tag_list = None if tags is None else _column("tags", tags, count)
+        key_list = None if keys is None else _column("keys", keys, count)
+        texts: list[bytes | None] | None = None
+        if properties is not None or self._unique_key:
+            named = _column("properties", properties, count)
+            texts = [
+                put_properties(
                     None,
+                    None,
+                    self._properties(
+                        None if tag_list is None else tag_list[i],
+                        None if key_list is None else key_list[i],
+                        named[i],
+                    ),
                 )
-            else:
-                text = put_properties(None, None, self._properties(tag_list[i], key_list[i], named))
-            rows.append((topic, id_list[i], body_list[i], text))
-        return rows
+                for i in range(count)
+            ]
+            tag_list = key_list = None
+        return Columns(topic, body_list, ids, tag_list, key_list, texts)
 
     def put_batch(self, topic: str, messages: Iterable[Any], queue_id: int = 0) -> PutMessageResult:
         """Append 4.9.3's batch: one queue, all or nothing, at most maxMessageSize together.
@@ -554,25 +559,12 @@ class Store(PutPath):
                 if wanted is None or message.tags in wanted.tags:
                     yield message
 
-    def _messages(self, phy_offset: np.ndarray, size: np.ndarray) -> list[MessageExt]:
+    def _messages(
+        self, phy_offset: npt.NDArray[np.int64], size: npt.NDArray[np.int32]
+    ) -> Iterator[MessageExt]:
         """The records at these places, file by file."""
-        log = self.message_store.commit_log
-        messages: list[MessageExt] = []
-        first = 0
-        numbers = phy_offset // log.file_size
-        edges = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(phy_offset)]
-        for edge in edges:
-            if edge == first:
-                continue
-            file = log.mapped_file_queue.find_mapped_file_by_offset(int(phy_offset[first]), False)
-            if file is not None:
-                messages += read_messages(
-                    file,
-                    np.ascontiguousarray(phy_offset[first:edge]),
-                    np.ascontiguousarray(size[first:edge]),
-                )
-            first = edge
-        return messages
+        for file, offsets, sizes in by_file(self.message_store.commit_log, phy_offset, size):
+            yield from read_messages(file, offsets, sizes)
 
     def read_batch(
         self,
@@ -603,8 +595,6 @@ class Store(PutPath):
         ------
         MissingExtraError without pyarrow; OffsetOutOfRange, StoreCorruptionError, StoreIOError
         """
-        from pyrocketstore.batches import read_record_batch
-
         first, end = self._range(topic, queue_id, start, None)
         queue = self.message_store.find_consume_queue(topic, queue_id)
         return read_record_batch(
@@ -708,21 +698,6 @@ class Store(PutPath):
         self._check_open()
         self.message_store.wait_dispatched()
         return verify_store(self.message_store, progress)
-
-
-class TagsExpression(NamedTuple):
-    """`TagA || TagB`: the tags, and their hashes."""
-
-    tags: frozenset[str]
-    codes: np.ndarray
-
-
-def tags_filter(expression: str) -> TagsExpression | None:
-    """None for "*" and "", which is every message."""
-    if expression.strip() in ("", "*"):
-        return None
-    tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
-    return TagsExpression(tags, np.array([tags_code(tag) for tag in tags], np.int64))
 
 
 def has_key(message: MessageExt, topic: str, key: str) -> bool:

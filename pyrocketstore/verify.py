@@ -187,7 +187,13 @@ class _Verifier:
         self.misplaced_count = 0
         files = store.index_service.files if store.config.message_index_enable else ()
         self.index = IndexCheck(
-            self.env, files, self.report, self.low, self.end, live=not store.read_only
+            self.env,
+            files,
+            self.report,
+            self.low,
+            self.end,
+            self.log.get_max_offset,
+            live=not store.read_only,
         )
 
     def run(self) -> VerifyReport:
@@ -216,20 +222,20 @@ class _Verifier:
         self.report.recovery = dataclasses.asdict(plan)
         if not self.store.read_only or plan.empty:
             return
+        path, position = self._place_of(plan.log_end)
+        reason = plan.ended_by
+        if reason == status_name(RS_BLANK):
+            reason = "the file after this one is missing"
         if plan.broken:
-            path, position, _ = plan.broken[0]
             size = sum(piece[2] for piece in plan.broken)
             text = (
-                f"{plan.ended_by}; the log ends here, though valid records lie behind, in"
+                f"{reason}; the log ends here, though valid records lie behind, in"
                 f" {size} bytes of {len(plan.broken)} file(s)"
             )
             self.report.add(Problem("log", path, position, text))
         elif plan.clean and plan.ended_by not in (status_name(RS_END), status_name(RS_BLANK)):
-            file = self.log.mapped_file_queue.find_mapped_file_by_offset(plan.log_end, False)
-            if file is not None:
-                position = plan.log_end - file.file_from_offset
-                text = f"{plan.ended_by}; the log ends here, though the store was stopped cleanly"
-                self.report.add(Problem("log", file.path, position, text))
+            text = f"{reason}; the log ends here, though the store was stopped cleanly"
+            self.report.add(Problem("log", path, position, text))
 
     # ---- the log ------------------------------------------------------------------------------
 
@@ -331,10 +337,8 @@ class _Verifier:
 
     def _place_of(self, phy_offset: int) -> tuple[str, int]:
         """File and position of a physical offset."""
-        file = self.log.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
-        if file is None:
-            return self.log.config.commit_log_path, -1
-        return file.path, phy_offset - file.file_from_offset
+        position = phy_offset % self.log.file_size
+        return f"{self.log.config.commit_log_path}/{phy_offset - position:020d}", position
 
     # ---- queues: from the records to the units --------------------------------------------------
 
@@ -556,9 +560,7 @@ class _Verifier:
         blank = (size == PRE_BLANK_SIZE) & (phy_offset == 0) & (tags_code == 0)
         empty = size <= 0
         expired = ~blank & ~empty & (phy_offset < self.low)
-        newer = ~blank & ~empty & (phy_offset >= self.end)
-        if self.store.read_only:
-            newer[:] = False
+        newer = (phy_offset >= self.end) & (phy_offset < self.log.get_max_offset())
         hurt = ~blank & ~empty & self.damaged.holds(phy_offset)
         self.report.pre_blank += int(np.count_nonzero(blank))
         self.report.expired += int(np.count_nonzero(expired))

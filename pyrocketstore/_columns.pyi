@@ -1,0 +1,40 @@
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+__pyx_capi__: Final[dict[str, object]]
+__test__: Final[dict[str, object]]
+COLUMNS: Final[tuple[str, ...]]
+
+class VarColumn:
+    offsets: Final[npt.NDArray[np.int32] | npt.NDArray[np.int64]]  # [n + 1], bytes
+    data: Final[npt.NDArray[np.uint8]]
+    validity: Final[npt.NDArray[np.uint8] | None]  # bitmap, [(n + 7) // 8]
+    null_count: Final[int]
+    is_text: Final[bool]
+    def __init__(
+        self,
+        offsets: npt.NDArray[np.int32] | npt.NDArray[np.int64],
+        data: npt.NDArray[np.uint8],
+        validity: npt.NDArray[np.uint8] | None,
+        null_count: int,
+        is_text: bool,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> str | bytes | None: ...
+    def to_list(self) -> list[str | bytes | None]: ...
+
+# The arrays are int32[n] or int64[n].
+def decode_records(
+    data: Buffer,
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    columns: Sequence[str] = ...,
+    *,
+    phy_offsets: npt.NDArray[np.int64] | None = None,
+    check_crc: bool = False,
+    path: str = "commit log",
+) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn]: ...

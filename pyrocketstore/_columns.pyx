@@ -1,0 +1,616 @@
+"""Many records to columns: one pass over the records, without the GIL, into NumPy arrays.
+
+Columns of one width are copied field by field. The others are Arrow's variable-size layout: all
+values one behind the other, and where each starts; their memory grows as the pass goes on, so that
+each record is read once, while it is in the cache. Compressed bodies are inflated after the pass.
+"""
+import zlib
+
+import numpy as np
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from pyrocketstore._record cimport check_record, scan_properties, tags_code_of
+from pyrocketstore._rocketstore cimport (
+    RS_COMPRESSED_FLAG,
+    RS_MESSAGE_POSITION_BORN_HOST,
+    RS_MESSAGE_POSITION_PHYSICAL_OFFSET,
+    RS_MESSAGE_POSITION_SYS_FLAG,
+    RS_NO_MEMORY,
+    RS_OK,
+    rs_load_be32,
+    rs_load_be64,
+    rs_properties,
+    rs_record,
+    rs_span,
+    rs_status_name,
+)
+from pyrocketstore._values cimport (
+    add_bytes,
+    add_host,
+    add_msg_id,
+    add_text,
+    reserve,
+    var_column,
+)
+
+from pyrocketstore._message import MAX_INFLATED_SIZE
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+
+cdef extern from * nogil:
+    void __builtin_prefetch(const void *p) noexcept
+
+cdef enum:
+    PREFETCH_AHEAD = 6    # records; their first and last lines are far from each other
+    CACHE_LINE = 64
+    MAX_RESERVED = 268435456  # bytes that a column of bodies may take before they are seen
+    MAX_COLUMNS = 32
+    MAX_INT32 = 0x7FFFFFFF
+
+ctypedef enum column_kind:
+    COLUMN_TOPIC
+    COLUMN_TAGS
+    COLUMN_KEYS
+    COLUMN_UNIQ_KEY
+    COLUMN_PROPERTIES
+    COLUMN_BORN_HOST
+    COLUMN_STORE_HOST
+    COLUMN_MSG_ID
+    COLUMN_BODY
+    COLUMN_STORED_BODY
+
+# A record and what is derived from it, so that every field of one width is copied in one way.
+ctypedef struct decoded:
+    rs_record record
+    rs_properties properties
+    int64_t tags_code
+
+# A column of one width: its field of `decoded`, and where the values go.
+ctypedef struct fixed_column:
+    int64_t field
+    int64_t width
+    uint8_t *target
+
+ctypedef struct column_set:
+    fixed_column[MAX_COLUMNS] fixed
+    var_column[MAX_COLUMNS] var
+    int32_t fixed_count
+    int32_t var_count
+    bint needs_properties
+    bint needs_tags_code
+    int64_t compressed_count
+
+
+# ---- names -----------------------------------------------------------------------------------
+
+cdef dict _fixed_fields():
+    """name -> (place in `decoded`, bytes)."""
+    cdef decoded d
+    cdef const char *start = <const char *>&d
+    return {
+        "queue_id": (<const char *>&d.record.queue_id - start, 4),
+        "queue_offset": (<const char *>&d.record.queue_offset - start, 8),
+        "phy_offset": (<const char *>&d.record.phy_offset - start, 8),
+        "size": (<const char *>&d.record.total_size - start, 4),
+        "flag": (<const char *>&d.record.flag - start, 4),
+        "sys_flag": (<const char *>&d.record.sys_flag - start, 4),
+        "body_crc": (<const char *>&d.record.body_crc - start, 4),
+        "reconsume_times": (<const char *>&d.record.reconsume_times - start, 4),
+        "born_timestamp": (<const char *>&d.record.born_timestamp - start, 8),
+        "store_timestamp": (<const char *>&d.record.store_timestamp - start, 8),
+        "prepared_transaction_offset": (
+            <const char *>&d.record.prepared_transaction_offset - start, 8
+        ),
+        "tags_code": (<const char *>&d.tags_code - start, 8),
+    }
+
+
+cdef dict FIXED = _fixed_fields()
+#: name -> (kind, is it text, may it be absent)
+cdef dict VAR = {
+    "topic": (COLUMN_TOPIC, True, False),
+    "tags": (COLUMN_TAGS, True, True),
+    "keys": (COLUMN_KEYS, True, True),
+    "uniq_key": (COLUMN_UNIQ_KEY, True, True),
+    "properties": (COLUMN_PROPERTIES, True, False),
+    "born_host": (COLUMN_BORN_HOST, True, False),
+    "store_host": (COLUMN_STORE_HOST, True, False),
+    "msg_id": (COLUMN_MSG_ID, True, False),
+    "body": (COLUMN_BODY, False, False),
+    "stored_body": (COLUMN_STORED_BODY, False, False),
+}
+
+#: Every column that there is, in the order of a MessageExt's attributes.
+COLUMNS = (
+    "topic", "queue_id", "queue_offset", "phy_offset", "size", "body", "tags", "keys", "uniq_key",
+    "properties", "born_timestamp", "store_timestamp", "born_host", "store_host", "flag",
+    "sys_flag", "body_crc", "reconsume_times", "prepared_transaction_offset", "msg_id",
+    "tags_code", "stored_body",
+)
+
+
+cdef tuple _checked_names(object columns):
+    if isinstance(columns, str):
+        raise StoreFormatError(f"columns is a sequence of names, not {columns!r}")
+    names = tuple(columns)
+    for name in names:
+        if name not in FIXED and name not in VAR:
+            raise StoreFormatError(f"no column {name!r}; there are {', '.join(COLUMNS)}")
+    if len(set(names)) != len(names):
+        raise StoreFormatError(f"a column is named twice: {', '.join(names)}")
+    return names
+
+
+# ---- memory ----------------------------------------------------------------------------------
+
+cdef class _Memory:
+    """Bytes of a finished column: the base of its array."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t size
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
+
+
+cdef object _take_data(var_column *c):
+    """The column's bytes as uint8[size]; the column is left without any."""
+    cdef _Memory memory
+    cdef uint8_t *data
+    if c.size == 0:
+        return np.zeros(0, np.uint8)
+    if c.capacity - c.size > c.capacity // 4:
+        data = <uint8_t *>realloc(c.data, c.size)
+        if data != NULL:
+            c.data = data
+    memory = _Memory.__new__(_Memory)
+    memory.data = c.data
+    memory.size = c.size
+    c.data = NULL
+    return np.frombuffer(memory, np.uint8)
+
+
+# ---- the pass --------------------------------------------------------------------------------
+
+cdef int _add_property(
+    var_column *c, const uint8_t *properties, rs_span span, int64_t row
+) noexcept nogil:
+    if span.size < 0:
+        c.null_count += 1
+        return 0
+    c.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
+    return add_text(c, properties + span.position, span.size)
+
+
+cdef int _add_value(
+    var_column *c, const uint8_t *p, const decoded *d, int64_t row
+) noexcept nogil:
+    cdef const rs_record *r = &d.record
+    cdef const uint8_t *properties = p + r.properties_position
+    if c.kind == COLUMN_BODY or c.kind == COLUMN_STORED_BODY:
+        return add_bytes(c, p + r.body_position, r.body_size)
+    if c.kind == COLUMN_TOPIC:
+        return add_text(c, p + r.topic_position, r.topic_size)
+    if c.kind == COLUMN_TAGS:
+        return _add_property(c, properties, d.properties.tags, row)
+    if c.kind == COLUMN_KEYS:
+        return _add_property(c, properties, d.properties.keys, row)
+    if c.kind == COLUMN_UNIQ_KEY:
+        return _add_property(c, properties, d.properties.uniq_key, row)
+    if c.kind == COLUMN_PROPERTIES:
+        return add_text(c, properties, r.properties_size)
+    if c.kind == COLUMN_BORN_HOST:
+        return add_host(c, p + RS_MESSAGE_POSITION_BORN_HOST, r.born_host_size, row)
+    if c.kind == COLUMN_STORE_HOST:
+        return add_host(c, p + r.store_host_position, r.store_host_size, row)
+    return add_msg_id(c, p + r.store_host_position, r.store_host_size, r.phy_offset)
+
+
+cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) noexcept nogil:
+    cdef int32_t i
+    cdef rs_span tags
+    if s.needs_properties:
+        scan_properties(
+            p + d.record.properties_position, d.record.properties_size, &d.properties
+        )
+    if s.needs_tags_code:
+        tags = d.properties.tags
+        d.tags_code = 0
+        if tags.size > 0:
+            d.tags_code = tags_code_of(
+                p + d.record.properties_position + tags.position, tags.size
+            )
+    if d.record.sys_flag & RS_COMPRESSED_FLAG and d.record.body_size > 0:
+        s.compressed_count += 1
+    for i in range(s.fixed_count):
+        if s.fixed[i].width == 4:
+            memcpy(s.fixed[i].target + 4 * row, <const uint8_t *>d + s.fixed[i].field, 4)
+        else:
+            memcpy(s.fixed[i].target + 8 * row, <const uint8_t *>d + s.fixed[i].field, 8)
+    for i in range(s.var_count):
+        s.var[i].offsets[row] = s.var[i].size
+        if _add_value(&s.var[i], p, d, row) < 0:
+            return -1
+    return 0
+
+
+cdef int _walk(
+    column_set *s,
+    const uint8_t **records,
+    const int32_t *sizes,
+    const int64_t *phy_offsets,
+    Py_ssize_t count,
+    bint check_crc,
+    Py_ssize_t *row,
+) noexcept nogil:
+    """RS_OK, or why it stopped at `row`."""
+    cdef decoded d
+    cdef Py_ssize_t i, ahead
+    cdef int32_t k
+    cdef int status
+    for i in range(count):
+        ahead = i + PREFETCH_AHEAD
+        if ahead < count:
+            __builtin_prefetch(records[ahead])
+            __builtin_prefetch(records[ahead] + CACHE_LINE)
+            __builtin_prefetch(records[ahead] + sizes[ahead] - 1 - CACHE_LINE)
+            __builtin_prefetch(records[ahead] + sizes[ahead] - 1)
+        row[0] = i
+        status = check_record(
+            records[i], sizes[i], phy_offsets[i] if phy_offsets != NULL else -1, check_crc,
+            &d.record,
+        )
+        if status != RS_OK:
+            return status
+        if _add_record(s, records[i], &d, i) < 0:
+            return RS_NO_MEMORY
+    for k in range(s.var_count):
+        s.var[k].offsets[count] = s.var[k].size
+    return RS_OK
+
+
+# ---- results ---------------------------------------------------------------------------------
+
+cdef class VarColumn:
+    """A column whose values differ in size, laid out as in Arrow.
+
+    Value i is data[offsets[i]:offsets[i + 1]]. Text is valid UTF-8: malformed bytes of the record
+    are U+FFFD, as Java would read them.
+    """
+
+    cdef readonly object offsets
+    cdef readonly object data
+    cdef readonly object validity
+    cdef readonly Py_ssize_t null_count
+    cdef readonly bint is_text
+
+    def __init__(self, offsets, data, validity, null_count, is_text):
+        """Parameters
+        ----------
+        offsets : int32[n + 1] or, above 2 GiB, int64[n + 1], bytes
+        data : uint8[bytes]
+        validity : None, or uint8[(n + 7) // 8]: bit i % 8 of byte i // 8 says that value i is there
+        null_count : int, how many are not
+        is_text : bool
+        """
+        self.offsets = offsets
+        self.data = data
+        self.validity = validity
+        self.null_count = null_count
+        self.is_text = is_text
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index):
+        cdef Py_ssize_t i = index
+        if i < 0:
+            i += len(self)
+        if not 0 <= i < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        if self.validity is not None and not self.validity[i >> 3] >> (i & 7) & 1:
+            return None
+        value = self.data[self.offsets[i]:self.offsets[i + 1]].tobytes()
+        return value.decode("utf-8") if self.is_text else value
+
+    def to_list(self) -> list:
+        """list of str or bytes, None where the value is absent."""
+        return [self[i] for i in range(len(self))]
+
+    def __reduce__(self):
+        return VarColumn, (
+            self.offsets, self.data, self.validity, self.null_count, self.is_text
+        )
+
+    def __repr__(self):
+        kind = "str" if self.is_text else "bytes"
+        return f"<VarColumn of {len(self)} {kind}, {len(self.data)} bytes>"
+
+
+cdef bytes _inflate(const uint8_t *p, int64_t size, str path, int64_t position):
+    cdef bytes body
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(
+            PyBytes_FromStringAndSize(<const char *>p, size), MAX_INFLATED_SIZE + 1
+        )
+    except zlib.error as error:
+        raise StoreCorruptionError(path, position, f"the body does not inflate: {error}") from None
+    if len(body) > MAX_INFLATED_SIZE:
+        raise StoreCorruptionError(
+            path, position, f"the body inflates to more than {MAX_INFLATED_SIZE} bytes"
+        )
+    if not inflater.eof:
+        raise StoreCorruptionError(path, position, "the compressed body is cut short")
+    return body
+
+
+cdef class _Pass:
+    """One call: the targets while they are filled, and what becomes of them."""
+
+    cdef column_set *state
+    cdef tuple names
+    cdef dict arrays
+    cdef Py_ssize_t count
+    cdef str path
+
+    def __cinit__(self):
+        self.state = <column_set *>calloc(1, sizeof(column_set))
+        if self.state == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef int32_t i
+        if self.state != NULL:
+            for i in range(self.state.var_count):
+                free(self.state.var[i].data)
+            free(self.state)
+
+    cdef int open(self, tuple names, Py_ssize_t count, const int32_t *sizes, str path) except -1:
+        """Makes the arrays."""
+        cdef int64_t total_size = 0
+        cdef Py_ssize_t i
+        for i in range(count):
+            total_size += max(sizes[i], 0)
+        self.names = names
+        self.count = count
+        self.path = path
+        self.arrays = {}
+        for name in names:
+            if name in FIXED:
+                self._add_fixed(name)
+            else:
+                self._add_var(name, total_size)
+            if name in ("tags", "keys", "uniq_key", "tags_code"):
+                self.state.needs_properties = True
+            if name == "tags_code":
+                self.state.needs_tags_code = True
+        return 0
+
+    cdef int _add_fixed(self, str name) except -1:
+        cdef fixed_column *c = &self.state.fixed[self.state.fixed_count]
+        cdef uint8_t[::1] memory
+        field, width = FIXED[name]
+        values = np.empty(self.count, np.int32 if width == 4 else np.int64)
+        self.arrays[name] = values
+        c.field = field
+        c.width = width
+        if self.count:
+            memory = values.view(np.uint8)
+            c.target = &memory[0]
+        self.state.fixed_count += 1
+        return 0
+
+    cdef int _add_var(self, str name, int64_t total_size) except -1:
+        cdef var_column *c = &self.state.var[self.state.var_count]
+        cdef int64_t[::1] memory
+        cdef uint8_t[::1] validity
+        kind, _, may_be_absent = VAR[name]
+        offsets = np.zeros(self.count + 1, np.int64)
+        memory = offsets
+        bits = None
+        c.kind = kind
+        c.offsets = &memory[0]
+        if may_be_absent:
+            bits = np.zeros((self.count + 7) // 8, np.uint8)
+            if self.count:
+                validity = bits
+                c.validity = &validity[0]
+        self.arrays[name] = (self.state.var_count, offsets, bits)
+        self.state.var_count += 1
+        # Bodies are most of a log: as much as all records have costs nothing while untouched.
+        if c.kind == COLUMN_BODY or c.kind == COLUMN_STORED_BODY:
+            if reserve(c, min(total_size, <int64_t>MAX_RESERVED)) < 0:
+                raise MemoryError
+        return 0
+
+    cdef dict close(self, const uint8_t **records, const int64_t *positions):
+        """{name: ndarray | VarColumn}."""
+        cdef dict result = {}
+        cdef int place
+        for name in self.names:
+            if name in FIXED:
+                result[name] = self.arrays[name]
+                continue
+            place, offsets, bits = self.arrays[name]
+            if name == "body" and self.state.compressed_count:
+                self._inflate_bodies(&self.state.var[place], records, positions)
+            result[name] = _var_result(&self.state.var[place], offsets, bits, VAR[name][1])
+        return result
+
+    cdef int _inflate_bodies(
+        self, var_column *c, const uint8_t **records, const int64_t *positions
+    ) except -1:
+        """The column anew, now that it can be said how large the bodies are."""
+        cdef var_column grown = c[0]
+        cdef Py_ssize_t i
+        cdef int64_t start, stop = 0, position
+        cdef bytes body
+        cdef int failed
+        grown.data = NULL
+        grown.size = grown.capacity = 0
+        try:
+            for i in range(self.count):
+                start, stop = stop, c.offsets[i + 1]
+                c.offsets[i] = grown.size
+                if start < stop and _is_compressed(records[i]):
+                    position = positions[i] if positions != NULL else _stored_phy_offset(records[i])
+                    body = _inflate(c.data + start, stop - start, self.path, position)
+                    failed = add_bytes(
+                        &grown, <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
+                    )
+                else:
+                    failed = add_bytes(&grown, c.data + start, stop - start)
+                if failed:
+                    raise MemoryError
+            c.offsets[self.count] = grown.size
+            c.data, grown.data = grown.data, c.data
+            c.size = grown.size
+            c.capacity = grown.capacity
+        finally:
+            free(grown.data)
+        return 0
+
+
+cdef inline bint _is_compressed(const uint8_t *record) noexcept:
+    return rs_load_be32(record + RS_MESSAGE_POSITION_SYS_FLAG) & RS_COMPRESSED_FLAG != 0
+
+
+cdef inline int64_t _stored_phy_offset(const uint8_t *record) noexcept:
+    return rs_load_be64(record + RS_MESSAGE_POSITION_PHYSICAL_OFFSET)
+
+
+cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
+    if c.size <= MAX_INT32:
+        offsets = offsets.astype(np.int32)
+    return VarColumn(
+        offsets, _take_data(c), bits if c.null_count else None, c.null_count, is_text
+    )
+
+
+# ---- the doors -------------------------------------------------------------------------------
+
+cdef dict _decode(
+    const uint8_t **records,
+    const int32_t *sizes,
+    const int64_t *phy_offsets,
+    const int64_t *positions,
+    Py_ssize_t count,
+    object columns,
+    bint check_crc,
+    str path,
+):
+    """`positions`: what an error says of each record; NULL: the offset that it has stored."""
+    cdef _Pass work = _Pass.__new__(_Pass)
+    cdef Py_ssize_t row = 0
+    cdef int status
+    work.open(_checked_names(columns), count, sizes, path)
+    with nogil:
+        status = _walk(work.state, records, sizes, phy_offsets, count, check_crc, &row)
+    if status == RS_NO_MEMORY:
+        raise MemoryError
+    if status != RS_OK:
+        raise StoreCorruptionError(
+            path,
+            positions[row] if positions != NULL else -1,
+            rs_status_name(status).decode("ascii"),
+        )
+    return work.close(records, positions)
+
+
+cdef object columns_from_pointers(
+    const uint8_t **records,
+    const int32_t *sizes,
+    const int64_t *phy_offsets,
+    Py_ssize_t count,
+    object columns,
+    bint check_crc=False,
+    str path="commit log",
+    int64_t file_from_offset=0,
+):
+    cdef int64_t[::1] memory
+    cdef Py_ssize_t i
+    if phy_offsets == NULL or count == 0:
+        return _decode(records, sizes, phy_offsets, NULL, count, columns, check_crc, path)
+    positions = np.empty(count, np.int64)
+    memory = positions
+    for i in range(count):
+        memory[i] = phy_offsets[i] - file_from_offset
+    return _decode(records, sizes, phy_offsets, &memory[0], count, columns, check_crc, path)
+
+
+def decode_records(
+    data,
+    const int64_t[::1] positions not None,
+    const int32_t[::1] sizes not None,
+    columns=COLUMNS,
+    *,
+    const int64_t[::1] phy_offsets=None,
+    bint check_crc=False,
+    str path="commit log",
+):
+    """Records that lie in `data`, as columns.
+
+    Parameters
+    ----------
+    data : bytes-like
+    positions : int64[n], bytes into `data`
+    sizes : int32[n], bytes: what each record has at most
+    columns : sequence of str, out of COLUMNS; the others are not decoded
+    phy_offsets : int64[n], bytes: what each record must have stored; None: not compared
+    check_crc : bool, compare each stored body with its CRC
+    path : str, what an error calls `data`; its position is the record's in `data`
+
+    Returns
+    -------
+    dict, in the order of `columns`: int32[n] for queue_id, size, flag, sys_flag, body_crc and
+    reconsume_times, int64[n] for the other numbers (offsets in bytes or messages, times in Unix
+    ms), VarColumn for text and bodies. `tags`, `keys` and `uniq_key` may be absent in a record.
+
+    Raises
+    ------
+    StoreCorruptionError: no whole record there, or a body that does not inflate, or to more than
+    64 MiB. StoreFormatError: an unknown column.
+
+    Threads: the GIL is let go for the pass; `data` must not be written to meanwhile.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t count = positions.shape[0]
+    cdef Py_ssize_t i
+    cdef const uint8_t **records
+    if sizes.shape[0] != count or (phy_offsets is not None and phy_offsets.shape[0] != count):
+        raise StoreFormatError("positions, sizes and phy_offsets must have one entry a record")
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
+    try:
+        if records == NULL:
+            raise MemoryError
+        for i in range(count):
+            if not (0 <= sizes[i] <= view.len and 0 <= positions[i] <= view.len - sizes[i]):
+                raise StoreCorruptionError(path, positions[i], "the record lies outside the data")
+            records[i] = <const uint8_t *>view.buf + positions[i]
+        return _decode(
+            records,
+            &sizes[0] if count else NULL,
+            &phy_offsets[0] if phy_offsets is not None and count else NULL,
+            &positions[0] if count else NULL,
+            count,
+            columns,
+            check_crc,
+            path,
+        )
+    finally:
+        free(records)
+        PyBuffer_Release(&view)

@@ -1,0 +1,219 @@
+"""The values of a growing column: bytes, text that is always valid UTF-8, hosts, message ids.
+
+Nothing here needs the GIL; a function gives 0, or -1 when there is no memory.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
+from libc.string cimport memcmp, memcpy
+
+from pyrocketstore._rocketstore cimport (
+    RS_HOST_V4_SIZE,
+    RS_HOST_V6_SIZE,
+    rs_load_be32,
+    rs_store_be64,
+    rs_utf8_next,
+)
+from pyrocketstore._text cimport is_mapped_v4
+
+cdef enum:
+    MIN_CAPACITY = 4096  # bytes of a column's first allocation
+    MAX_HOST_TEXT = 64   # bytes: 39 of an IPv6 address, brackets, colon, 11 of a port
+    MAX_MSG_ID_TEXT = 56
+
+
+cdef int reserve(var_column *c, int64_t extra) noexcept nogil:
+    cdef int64_t capacity = c.capacity
+    cdef uint8_t *data
+    if extra <= capacity - c.size:
+        return 0
+    if extra > (<int64_t>1 << 46) - c.size:
+        return -1
+    capacity = max(capacity + capacity // 2, c.size + extra, <int64_t>MIN_CAPACITY)
+    data = <uint8_t *>realloc(c.data, capacity)
+    if data == NULL:
+        return -1
+    c.data = data
+    c.capacity = capacity
+    return 0
+
+
+# ---- text ------------------------------------------------------------------------------------
+
+cdef inline bint _is_ascii(const uint8_t *p, int64_t size) noexcept nogil:
+    cdef int64_t i = 0
+    cdef uint64_t word, seen = 0
+    while i + 8 <= size:
+        memcpy(&word, p + i, 8)
+        seen |= word
+        i += 8
+    while i < size:
+        seen |= p[i]
+        i += 1
+    return seen & <uint64_t>0x8080808080808080 == 0
+
+
+cdef inline int64_t _put_code(uint8_t *out, uint32_t code) noexcept nogil:
+    """One code point as UTF-8; gives its bytes."""
+    if code < 0x80:
+        out[0] = <uint8_t>code
+        return 1
+    if code < 0x800:
+        out[0] = <uint8_t>(0xC0 | code >> 6)
+        out[1] = <uint8_t>(0x80 | code & 0x3F)
+        return 2
+    if code < 0x10000:
+        out[0] = <uint8_t>(0xE0 | code >> 12)
+        out[1] = <uint8_t>(0x80 | code >> 6 & 0x3F)
+        out[2] = <uint8_t>(0x80 | code & 0x3F)
+        return 3
+    out[0] = <uint8_t>(0xF0 | code >> 18)
+    out[1] = <uint8_t>(0x80 | code >> 12 & 0x3F)
+    out[2] = <uint8_t>(0x80 | code >> 6 & 0x3F)
+    out[3] = <uint8_t>(0x80 | code & 0x3F)
+    return 4
+
+
+cdef int add_bytes(var_column *c, const uint8_t *p, int64_t size) noexcept nogil:
+    if reserve(c, size) < 0:
+        return -1
+    if size > 0:
+        memcpy(c.data + c.size, p, size)
+    c.size += size
+    return 0
+
+
+cdef int add_text(var_column *c, const uint8_t *p, int64_t size) noexcept nogil:
+    cdef int64_t at = 0
+    cdef uint32_t code
+    if _is_ascii(p, size):
+        return add_bytes(c, p, size)
+    if reserve(c, 3 * size) < 0:  # a bad byte becomes the three of U+FFFD
+        return -1
+    while at < size:
+        at += rs_utf8_next(p + at, size - at, &code)
+        c.size += _put_code(c.data + c.size, code)
+    return 0
+
+
+# ---- hosts and ids ---------------------------------------------------------------------------
+
+cdef int64_t _put_decimal(uint8_t *out, int64_t value) noexcept nogil:
+    cdef uint8_t[20] digits
+    cdef int64_t count = 0, size = 0
+    if value < 0:
+        out[0] = 45  # "-"
+        size = 1
+        value = -value
+    while True:
+        digits[count] = <uint8_t>(48 + value % 10)
+        count += 1
+        value //= 10
+        if value == 0:
+            break
+    while count > 0:
+        count -= 1
+        out[size] = digits[count]
+        size += 1
+    return size
+
+
+cdef inline uint8_t _hex_digit(uint32_t value, uint8_t ten) noexcept nogil:
+    return <uint8_t>(48 + value) if value < 10 else <uint8_t>(ten + value - 10)
+
+
+cdef void _longest_zeros(const uint8_t *p, int *first, int *count) noexcept nogil:
+    """The first of the longest runs of zero groups of an IPv6 address."""
+    cdef int i = 0, start
+    first[0] = -1
+    count[0] = 0
+    while i < 8:
+        start = i
+        while i < 8 and p[2 * i] == 0 and p[2 * i + 1] == 0:
+            i += 1
+        if i - start > count[0]:
+            first[0] = start
+            count[0] = i - start
+        i += 1
+
+
+cdef int64_t _put_v6(uint8_t *out, const uint8_t *p) noexcept nogil:
+    """An IPv6 address as RFC 5952 writes it, at most 39 bytes."""
+    cdef int first, count, i = 0, shift
+    cdef int64_t size = 0
+    cdef uint32_t group
+    _longest_zeros(p, &first, &count)
+    while i < 8:
+        if i == first and count > 1:
+            out[size] = out[size + 1] = 58  # "::"
+            size += 2
+            i += count
+            continue
+        if i > 0 and not (count > 1 and i == first + count):
+            out[size] = 58
+            size += 1
+        group = <uint32_t>p[2 * i] << 8 | p[2 * i + 1]
+        shift = 12
+        while shift > 0 and group >> shift == 0:
+            shift -= 4
+        while shift >= 0:
+            out[size] = _hex_digit(group >> shift & 15, 97)
+            size += 1
+            shift -= 4
+        i += 1
+    return size
+
+
+cdef int add_host(var_column *c, const uint8_t *p, int32_t size, int64_t row) noexcept nogil:
+    cdef int64_t length, i
+    cdef uint8_t *out
+    if reserve(c, MAX_HOST_TEXT) < 0:
+        return -1
+    out = c.data + c.size
+    # Most records have the host of the one before, whose text ends the data.
+    if size == c.last_host_size and memcmp(p, c.last_host, size) == 0:
+        length = c.offsets[row] - c.offsets[row - 1]
+        memcpy(out, out - length, length)
+        c.size += length
+        return 0
+    memcpy(c.last_host, p, size)
+    c.last_host_size = size
+    length = 0
+    if size == RS_HOST_V6_SIZE and not is_mapped_v4(p):
+        out[0] = 91  # "["
+        length = 1 + _put_v6(out + 1, p)
+        out[length] = 93
+        length += 1
+    else:
+        for i in range(4):
+            if i > 0:
+                out[length] = 46
+                length += 1
+            length += _put_decimal(out + length, p[size - 8 + i])
+    out[length] = 58
+    length += 1
+    c.size += length + _put_decimal(out + length, rs_load_be32(p + size - 4))
+    return 0
+
+
+cdef int add_msg_id(
+    var_column *c, const uint8_t *host, int32_t size, int64_t phy_offset
+) noexcept nogil:
+    cdef uint8_t[8] tail
+    cdef uint8_t *out
+    cdef int32_t i
+    if reserve(c, MAX_MSG_ID_TEXT) < 0:
+        return -1
+    if size == RS_HOST_V6_SIZE and is_mapped_v4(host):
+        host += RS_HOST_V6_SIZE - RS_HOST_V4_SIZE
+        size = RS_HOST_V4_SIZE
+    rs_store_be64(tail, phy_offset)
+    out = c.data + c.size
+    for i in range(size):
+        out[2 * i] = _hex_digit(host[i] >> 4, 65)
+        out[2 * i + 1] = _hex_digit(host[i] & 15, 65)
+    out += 2 * size
+    for i in range(8):
+        out[2 * i] = _hex_digit(tail[i] >> 4, 65)
+        out[2 * i + 1] = _hex_digit(tail[i] & 15, 65)
+    c.size += 2 * (<int64_t>size + 8)
+    return 0

@@ -1,0 +1,79 @@
+"""Columns as Arrow: the arrays of _columns become an Arrow record batch without being copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._columns import VarColumn
+from pyrocketstore.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Column = npt.NDArray[Any] | VarColumn
+
+
+def require_pyarrow(what: str = "read_batch") -> Any:
+    """The module pyarrow.
+
+    Raises
+    ------
+    MissingExtraError: it is not installed; `what` is what was asked for.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtraError(what, "arrow") from error
+    return pyarrow
+
+
+def to_record_batch(
+    columns: Mapping[str, Column], metadata: Mapping[str, object] | None = None
+) -> pyarrow.RecordBatch:
+    """The columns that decode_records gives, as an Arrow record batch.
+
+    Parameters
+    ----------
+    columns : name -> int32[n], int64[n] or VarColumn, all of one length
+    metadata : name -> value for the schema; both become UTF-8 text
+
+    Returns
+    -------
+    pyarrow.RecordBatch: int32, int64 (times are Unix ms), string and binary, or their large forms
+    for a column above 2 GiB; every field is nullable. It shares the arrays' memory.
+
+    Raises
+    ------
+    MissingExtraError without pyarrow.
+    """
+    pa = require_pyarrow()
+    arrays = [_arrow_array(pa, column) for column in columns.values()]
+    fields = [
+        pa.field(name, array.type, nullable=True)
+        for name, array in zip(columns, arrays, strict=True)
+    ]
+    texts = {str(k).encode(): str(v).encode() for k, v in (metadata or {}).items()}
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=texts or None))
+
+
+def _arrow_array(pa: Any, column: Column) -> Any:
+    if isinstance(column, VarColumn):
+        return _var_array(pa, column)
+    kind = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}[column.dtype]
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(column))]
+    return pa.Array.from_buffers(kind, len(column), buffers, null_count=0)
+
+
+def _var_array(pa: Any, column: VarColumn) -> Any:
+    large = column.offsets.dtype == np.int64
+    if column.is_text:
+        kind = pa.large_string() if large else pa.string()
+    else:
+        kind = pa.large_binary() if large else pa.binary()
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, len(column), buffers, null_count=column.null_count)
