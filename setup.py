@@ -24,7 +24,7 @@ MODULES: dict[str, list[str]] = {
     "_message": ["csrc/status.c"],
     "_consume_queue": ["csrc/status.c"],
     "_index_file": ["csrc/hash.c", "csrc/status.c"],
-    "_values": ["csrc/hash.c"],
+    "_values": ["csrc/env_posix.c", "csrc/hash.c"],
     "_columns": ["csrc/status.c"],
     "_commit_log": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],
     "_put_path": ["csrc/env_posix.c"],

@@ -119,7 +119,7 @@ static inline void rs_store_be32_release(uint8_t *p, int32_t value) {
 /* Asks for the line of `p`, which is about to be written; harmless for any address. */
 static inline void rs_prefetch(const void *p) { __builtin_prefetch(p, 1, 3); }
 
-/* ---- UTF-8 as Java's decoder reads it --------------------------------------------------------- */
+/* ---- UTF-8 as Java's decoder reads it -------------------------------------------------------- */
 /* One code point from `p`, `size` > 0: gives the bytes it took, at least 1. Malformed bytes are
  * U+FFFD, one for each maximal subpart; ED A0..BF with an optional continuation byte is one.
  * Defined in hash.c. */

@@ -67,7 +67,7 @@ static uint32_t crc32_slice8(uint32_t crc, const uint8_t *p, size_t size) {
     return crc32_bytes(~crc, p, size);
 }
 
-/* ---- what this processor adds ----------------------------------------------------------------- */
+/* ---- what this processor adds --------------------------------------------------------------- */
 enum {
     NEEDS_NOTHING = 0,
     NEEDS_PCLMUL = 1,
@@ -168,9 +168,10 @@ const char *const *rs_crc32_kernels(void) {
 }
 
 rs_crc32_fn rs_crc32_by_name(const char *name) {
+    uint32_t features = processor_features();
     for (size_t i = 0; i < KERNEL_COUNT; i++) {
         if (strcmp(kernels[i].name, name) != 0) continue;
-        return (kernels[i].needs & processor_features()) == kernels[i].needs ? kernels[i].run : NULL;
+        return (kernels[i].needs & features) == kernels[i].needs ? kernels[i].run : NULL;
     }
     return NULL;
 }

@@ -44,7 +44,8 @@ BLOCK_FN rs_block block_start(rs_block x, uint32_t crc) {
 }
 BLOCK_FN rs_block block_step(rs_block x, rs_block k, rs_block next) {
     poly64x2_t a = vreinterpretq_p64_u64(x), b = vreinterpretq_p64_u64(k);
-    uint64x2_t first = vreinterpretq_u64_p128(vmull_p64(vgetq_lane_p64(a, 0), vgetq_lane_p64(b, 0)));
+    poly128_t low = vmull_p64(vgetq_lane_p64(a, 0), vgetq_lane_p64(b, 0));
+    uint64x2_t first = vreinterpretq_u64_p128(low);
     uint64x2_t second = vreinterpretq_u64_p128(vmull_high_p64(a, b));
     return veorq_u64(veorq_u64(first, second), next);
 }

@@ -100,9 +100,9 @@ TARGET_AVX512 __attribute__((always_inline)) static inline __m512i avx512_step(_
     return _mm512_ternarylogic_epi64(first, second, next, 0x96); /* a ^ b ^ c */
 }
 TARGET_AVX512 __attribute__((always_inline)) static inline rs_block avx512_narrow(__m512i v) {
-    __m256i pair = avx2_step(_mm512_castsi512_si256(v), _mm256_broadcastsi128_si256(BLOCK_PAIR(256)),
-                             _mm512_extracti64x4_epi64(v, 1));
-    return avx2_narrow(pair);
+    __m256i by_256 = _mm256_broadcastsi128_si256(BLOCK_PAIR(256));
+    return avx2_narrow(
+        avx2_step(_mm512_castsi512_si256(v), by_256, _mm512_extracti64x4_epi64(v, 1)));
 }
 
 #define FOLD_NAME crc32_vpclmul_avx512

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -7,8 +7,10 @@ from typing_extensions import Buffer
 
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
+MAX_INFLATED_SIZE: Final[int]
 COLUMNS: Final[tuple[str, ...]]
 
+@final
 class VarColumn:
     offsets: Final[npt.NDArray[np.int32] | npt.NDArray[np.int64]]  # [n + 1], bytes
     data: Final[npt.NDArray[np.uint8]]
@@ -24,12 +26,12 @@ class VarColumn:
         is_text: bool,
     ) -> None: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> str | bytes | None: ...
+    def __getitem__(self, index: int, /) -> str | bytes | None: ...
     def to_list(self) -> list[str | bytes | None]: ...
 
 # The arrays are int32[n] or int64[n].
 def decode_records(
-    data: Buffer,
+    data: Buffer | npt.NDArray[np.generic],
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int32],
     columns: Sequence[str] = ...,

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
     PyBuffer_FillInfo,
@@ -152,6 +153,8 @@ cdef tuple _checked_names(object columns):
 
 # ---- memory ----------------------------------------------------------------------------------
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class _Memory:
     """Bytes of a finished column: the base of its array."""
 
@@ -283,6 +286,7 @@ cdef int _walk(
 
 # ---- results ---------------------------------------------------------------------------------
 
+@cython.final
 cdef class VarColumn:
     """A column whose values differ in size, laid out as in Arrow.
 
@@ -357,6 +361,8 @@ cdef bytes _inflate(const uint8_t *p, int64_t size, str path, int64_t position):
     return body
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class _Pass:
     """One call: the targets while they are filled, and what becomes of them."""
 

@@ -21,7 +21,7 @@ cdef int add_bytes(var_column *c, const uint8_t *p, int64_t size) noexcept nogil
 cdef int add_text(var_column *c, const uint8_t *p, int64_t size) noexcept nogil
 # "10.0.0.1:10911" or "[2001:db8::1]:10911" as value `row`; a column has hosts only, from row 0 on.
 cdef int add_host(var_column *c, const uint8_t *p, int32_t size, int64_t row) noexcept nogil
-# The offset message id: 32 or 56 upper-case hex digits.
+# The offset message id: 32 or 56 upper-case hex digits. A column has ids only.
 cdef int add_msg_id(
     var_column *c, const uint8_t *host, int32_t size, int64_t phy_offset
 ) noexcept nogil

@@ -1,6 +1,7 @@
 """Walks of `verify`: records of the log as columns, chains of the index, ext units by address."""
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp
 
 import numpy as np
 
@@ -33,12 +34,10 @@ cdef enum:
     ROW_COUNT = 262144         # records in one piece
     KEY_COUNT = 1048576        # keys in one piece
     MAX_DELAY_LEVELS = 64
-    # what is wrong with an index entry
-    BAD_HASH = 1
-    BAD_TIME = 2
-    BAD_CHAIN = 3
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class RecordWalk:
     """Goes over commit log files and keeps what their records ask of queues and index.
 
@@ -255,6 +254,8 @@ cdef class RecordWalk:
         return names
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class ChainWalk:
     """Follows what the slots of one index file must have held as its entries were put.
 
@@ -292,7 +293,7 @@ cdef class ChainWalk:
         cdef int64_t count = raw.shape[0] // RS_INDEX_ENTRY_SIZE
         cdef int64_t[::1] found = np.empty(count, np.int64)
         cdef Py_ssize_t n = 0
-        cdef int64_t i, slot
+        cdef int64_t i
         cdef int32_t hashed, previous
         cdef const uint8_t *p
         if count == 0:

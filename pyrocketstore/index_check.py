@@ -140,7 +140,7 @@ class IndexCheck:
         self.files = [_File(env, index_file) for index_file in files]
         self.blocks: list[tuple[_File, int, int]] = []
         self.blocks_of: dict[int, list[int]] = {}
-        #: what each file covers of the log: first and last place
+        #: what each file covers of the log, by its header and its entries: first and last place
         self.ranges: list[tuple[int, int]] = []
         self._cache: collections.OrderedDict[int, _Block] = collections.OrderedDict()
         for file in self.files:
@@ -167,7 +167,8 @@ class IndexCheck:
                 self.blocks_of.setdefault(stretch, []).append(len(self.blocks))
             self.blocks.append((file, first, count))
         if file.count > 1:
-            ends = [file.phy_offset(number) for number in (1, file.count - 1)]
+            header = (file.index_file.begin_phy_offset, file.index_file.end_phy_offset)
+            ends = (*header, file.phy_offset(1), file.phy_offset(file.count - 1))
             self.ranges.append((min(ends), max(ends)))
 
     def _block(self, number: int) -> _Block:
@@ -258,17 +259,16 @@ class IndexCheck:
         self, file: _File, block: _Block, right: NDArray[np.bool_], keys: Keys
     ) -> None:
         """Seconds since the file's begin; the first entry counts from the file before it."""
-        begin = file.begin_timestamp
         rows = np.searchsorted(keys.phy_offset, block.phy_offset[right])
-        seconds = (keys.store_timestamp[rows] - begin) // 1000
-        expected = np.clip(seconds, 0, MAX_TIME_DIFF) if begin > 0 else np.zeros_like(seconds)
+        times = keys.store_timestamp[rows]
         numbers = block.number[right]
-        for number, position, name, said in (
-            (1, 0, "begin timestamp", begin),
-            (file.count - 1, 8, "end timestamp", file.end_timestamp),
-        ):
-            for row in rows[numbers == number].tolist():
-                self._check_header(file, position, name, said, int(keys.store_timestamp[row]))
+        for begin in times[numbers == 1].tolist():
+            self._check_header(file, 0, "begin timestamp", file.begin_timestamp, begin)
+            file.begin_timestamp = begin  # told once
+        for end in times[numbers == file.count - 1].tolist():
+            self._check_header(file, 8, "end timestamp", file.end_timestamp, end)
+        begin = file.begin_timestamp
+        expected = np.clip((times - begin) // 1000 if begin > 0 else 0 * times, 0, MAX_TIME_DIFF)
         differs = (block.time_diff[right] != expected) & (numbers > 1)
         for at in np.flatnonzero(differs).tolist():
             text = (
@@ -345,6 +345,14 @@ class IndexCheck:
         self._check_header(file, 24, "end phy_offset", end_phy_offset, last)
         self._check_header(file, 32, "number of slots in use", slot_count, slots_used)
         self._check_header(file, 36, "number of the next entry", index_count, file.count)
+
+    def not_loaded(self, paths: Sequence[str]) -> None:
+        """Files that are on disk, but were passed over, though the store was stopped cleanly."""
+        loaded = {file.index_file.path for file in self.files}
+        for path in paths:
+            if path not in loaded:
+                text = "the file names the log behind its end; recovery builds it from the log"
+                self.report.add(Problem("index", path, 24, text))
 
     def _check_header(self, file: _File, position: int, name: str, said: int, found: int) -> None:
         if said != found:

@@ -151,6 +151,10 @@ class _QueueState:
         directory = f"{self.queue.store_path}/{self.queue.topic}/{self.queue.queue_id}"
         return f"{directory}/{start:020d}"
 
+    def ext_path(self, store: DefaultMessageStore) -> str:
+        """Where the ext units of the queue are if there are any."""
+        return f"{store.queue_table.ext_path}/{self.queue.topic}/{self.queue.queue_id}"
+
     def position(self, queue_offset: int) -> int:
         """Where in its file a unit is."""
         return queue_offset * CQ_STORE_UNIT_SIZE % self.queue.mapped_file_size
@@ -185,6 +189,8 @@ class _Verifier:
         self.numbered: list[_QueueState | None] = []
         self.damaged = Intervals()
         self.misplaced_count = 0
+        # Read-only: a store that was not stopped may have an owner that goes on writing.
+        self.is_live = not store.read_only or self.env.exists(f"{store.root}/abort")
         files = store.index_service.files if store.config.message_index_enable else ()
         self.index = IndexCheck(
             self.env,
@@ -193,7 +199,7 @@ class _Verifier:
             self.low,
             self.end,
             self.log.get_max_offset,
-            live=not store.read_only,
+            live=self.is_live,
         )
 
     def run(self) -> VerifyReport:
@@ -236,6 +242,10 @@ class _Verifier:
         elif plan.clean and plan.ended_by not in (status_name(RS_END), status_name(RS_BLANK)):
             text = f"{reason}; the log ends here, though the store was stopped cleanly"
             self.report.add(Problem("log", path, position, text))
+        elif plan.clean and not self.is_live and self.store.config.message_index_enable:
+            folder = f"{self.store.root}/index"
+            paths = [f"{folder}/{name}" for name, size in self.env.list_files(folder) if size]
+            self.index.not_loaded([path for path in paths if path.rpartition("/")[2].isdigit()])
 
     # ---- the log ------------------------------------------------------------------------------
 
@@ -463,8 +473,12 @@ class _Verifier:
         ext = state.queue.ext
         addresses = codes[where]
         codes[where] = rows.tags_code
-        if ext is None:
+        if ext is None and self.env.is_dir(state.ext_path(self.store)):
             self.report.ext_unresolved += len(where)
+            return
+        if ext is None:
+            lost = np.arange(len(where))
+            self._read_ext(state, rows, where, codes, lost, lost, b"")
             return
         real = np.array([un_decorate(address) for address in addresses.tolist()], np.int64)
         order = np.argsort(real, kind="stable")

@@ -204,6 +204,7 @@ def column_list(column: Any) -> list[Any]:
 # ---- equality ----------------------------------------------------------------------------------
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize("seed", range(6))
 def test_random_records_against_the_plain_decoder(seed: int) -> None:
     rng = random.Random(seed)
@@ -280,6 +281,7 @@ any_text = st.one_of(
 )
 
 
+@pytest.mark.bad_input
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(topics=st.lists(any_text.map(lambda raw: raw[:127]), min_size=1, max_size=5))
 @example(topics=[b"\xed\xa0\x80", b"A", b"12345678\xff"])
@@ -320,6 +322,7 @@ def bomb() -> bytes:
     return b"".join(deflater.compress(piece) for _ in range(65)) + deflater.flush()
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -339,6 +342,7 @@ def test_a_body_that_does_not_inflate(body: bytes, reason: str) -> None:
 # ---- damage ------------------------------------------------------------------------------------
 
 
+@pytest.mark.bad_input
 def test_every_cut_is_an_error_and_every_flip_is_survived() -> None:
     record = encode(properties=b"TAGS\x01TagA\x02KEYS\x01k")
     place = np.zeros(1, np.int64)
@@ -365,6 +369,7 @@ def test_an_error_names_the_record() -> None:
     assert (caught.value.path, caught.value.position) == ("some/file", positions[1])
 
 
+@pytest.mark.bad_input
 def test_places_outside_of_the_data() -> None:
     record = encode()
     size = len(record)

@@ -376,3 +376,31 @@ def test_clean_unused_topic(tmp_path: Path) -> None:
 def test_get_statuses_have_javas_order() -> None:
     assert [s.name for s in GetMessageStatus][4] == "OFFSET_OVERFLOW_BADLY"
     assert [s.name for s in PutMessageStatus][8] == "OS_PAGECACHE_BUSY"
+
+
+def test_message_ids(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        puts = [store.put_message(message(b"%d" % i)) for i in range(5)]
+        store.wait_dispatched()
+        found = store.get_message_ids("t", 0, 1, 4, "127.0.0.1:10911")
+        assert found == {put.msg_id: put.queue_offset for put in puts[1:4]}
+        first = store.look_message_by_offset(0)
+        assert first is not None
+        assert store.get_earliest_message_time() == first.store_timestamp
+        assert store.get_earliest_message_time("t", 0) == first.store_timestamp
+
+
+def test_lmq_limit_is_enforced(tmp_path: Path) -> None:
+    settings = {
+        "enable_lmq": True,
+        "enable_multi_dispatch": True,
+        "max_lmq_consume_queue_num": 2,
+    }
+    with Opened(tmp_path, **settings) as store:
+        outcomes = []
+        for i in range(5):
+            names = {"INNER_MULTI_DISPATCH": f"%LMQ%{i}"}
+            outcomes.append(store.put_message(message(properties=names)).status.name)
+            store.wait_dispatched()
+        assert outcomes == ["PUT_OK"] * 3 + ["LMQ_CONSUME_QUEUE_NUM_EXCEEDED"] * 2
+        assert store.put_message(message()).status is PutMessageStatus.PUT_OK

@@ -55,7 +55,8 @@ int main(void) {
         }
     }
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uint8_t *base = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int access = PROT_READ | PROT_WRITE, kind = MAP_PRIVATE | MAP_ANONYMOUS;
+    uint8_t *base = mmap(NULL, 2 * page, access, kind, -1, 0);
     if (base == MAP_FAILED || mprotect(base + page, page, PROT_NONE) != 0) return 2;
     /* All leads and all second bytes, cut at every length; then noise of high bytes. */
     for (unsigned lead = 0x80; lead < 0x100; lead++)
