@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore._columns import COLUMNS, decode_records
 from pyrocketstore._reader import gather_records
+from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.tags import TagsExpression
@@ -58,9 +60,7 @@ def read_record_batch(
 
     Raises MissingExtraError, StoreCorruptionError, StoreIOError, StoreFormatError (a column).
     """
-    from pyrocketstore._columns import COLUMNS, decode_records
-    from pyrocketstore.arrow import to_record_batch
-
+    require_pyarrow()
     names = list(COLUMNS) if columns is None else list(columns)
     decoded = names if wanted is None or "tags" in names else [*names, "tags"]
     units = queue.read_units(start, stop - start)
@@ -90,8 +90,9 @@ def read_record_batch(
 
 
 def _with_tags(batch: pyarrow.RecordBatch, wanted: TagsExpression) -> pyarrow.RecordBatch:
-    import pyarrow
     import pyarrow.compute
 
-    mask = pyarrow.compute.is_in(batch["tags"], pyarrow.array(sorted(wanted.tags)))
+    mask = pyarrow.compute.is_in(
+        batch["tags"], value_set=pyarrow.array(sorted(wanted.tags), pyarrow.string())
+    )
     return batch.filter(mask)

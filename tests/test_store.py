@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -349,3 +351,68 @@ def test_sizes_come_from_the_files(tmp_path: Path) -> None:
         assert store.message_store.config.mapped_file_size_commit_log == 1 << 16
         assert store.message_store.config.mapped_file_size_consume_queue == 2000
         assert store.query("t", "k7")[0].queue_offset == 7
+
+
+ATTRIBUTES = (
+    "topic queue_id queue_offset phy_offset size body tags keys born_timestamp store_timestamp "
+    "born_host store_host flag sys_flag body_crc reconsume_times prepared_transaction_offset "
+    "msg_id tags_code stored_body"
+).split()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_read_batch_holds_what_read_gives(tmp_path: Path, read_only: bool) -> None:
+    pytest.importorskip("pyarrow")
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for i in range(400):
+            store.put(
+                "t",
+                b"%d" % i * (1 + i % 60),
+                tags=None if i % 3 else f"T{i % 2}",
+                keys=f"k{i} é" if i % 5 else None,
+                properties={"p": str(i)} if i % 4 else None,
+                flag=-i,
+                born_host="[2001:db8::1]:5" if i % 7 == 0 else None,
+            )
+    with pyrocketstore.open(tmp_path, read_only=read_only, **SIZES) as store:
+        batch = store.read_batch("t", start=0)
+        messages = list(store.read("t"))
+        assert batch.num_rows == 400
+        assert int(batch.schema.metadata[b"next_offset"]) == 400
+        for name in ATTRIBUTES:
+            assert batch[name].to_pylist() == [getattr(m, name) for m in messages], name
+        part = store.read_batch("t", start=100, max_count=50, columns=["queue_offset", "body"])
+        assert part.schema.names == ["queue_offset", "body"]
+        assert part["queue_offset"].to_pylist() == list(range(100, 150))
+        some = store.read_batch("t", start=0, columns=["queue_offset"], tags="T0 || none")
+        assert some["queue_offset"].to_pylist() == list(range(0, 400, 6))
+        one = store.read_batch("t", start=7, max_bytes=1, columns=["queue_offset"])
+        assert one["queue_offset"].to_pylist() == [7]
+        assert one.schema.metadata[b"next_offset"] == b"8"
+        sizes = [m.size for m in messages]
+        few = store.read_batch("t", start=0, max_bytes=sum(sizes[:10]), columns=["size"])
+        assert few["size"].to_pylist() == sizes[:10]
+        none = store.read_batch("t", start=400)
+        assert (none.num_rows, none.schema.metadata[b"next_offset"]) == (0, b"400")
+        with pytest.raises(StoreFormatError, match="no_such"):
+            store.read_batch("t", start=0, columns=["no_such"])
+        with pytest.raises(OffsetOutOfRange):
+            store.read_batch("t", start=401)
+
+
+def test_read_batch_names_the_extra(
+    store: pyrocketstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("t", b"x")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(pyrocketstore.MissingExtraError, match=r"pyrocketstore\[arrow\]"):
+        store.read_batch("t", start=0)
+
+
+def test_import_loads_no_extra() -> None:
+    code = (
+        "import sys, pyrocketstore, pyrocketstore.batches\n"
+        "print([m for m in ('pyarrow', 'click', 'rich', 'pyspark', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
