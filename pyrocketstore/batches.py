@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import COLUMNS, decode_records
+from pyrocketstore._columns import COLUMNS, VarColumn, decode_records
 from pyrocketstore._reader import gather_records
 from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
+Columns = dict[str, npt.NDArray[Any] | VarColumn]
 
 
 def by_file(
@@ -73,20 +74,40 @@ def read_record_batch(
     if wanted is not None and queue.ext is None:
         keep &= np.isin(units.tags_code[:taken], wanted.codes)
     phy_offset, size = units.phy_offset[:taken][keep], units.size[:taken][keep]
-    data = np.empty(int(size.sum()), np.uint8)
-    done = 0
-    kept_sizes = []
-    for file, file_offsets, file_sizes in by_file(log, phy_offset, size):
-        gather_records(file, file_offsets, file_sizes, data, done)
-        done += int(file_sizes.sum())
-        kept_sizes.append(file_sizes)
-    all_sizes = np.concatenate(kept_sizes) if kept_sizes else np.empty(0, np.int32)
-    positions = np.cumsum(all_sizes, dtype=np.int64) - all_sizes
-    found = decode_records(data[:done], positions, all_sizes, decoded)
-    batch = to_record_batch(found, {"next_offset": str(start + taken)})
+    parts = [_decode(*piece, decoded) for piece in by_file(log, phy_offset, size)]
+    if not parts:
+        empty = np.empty(0, np.int64)
+        parts = [decode_records(b"", empty, empty.astype(np.int32), decoded)]
+    batch = _one_batch([to_record_batch(part) for part in parts], start + taken)
     if wanted is not None:
         batch = _with_tags(batch, wanted)
     return batch if decoded == names else batch.select(names)
+
+
+def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns:
+    """Records of one file as columns: out of the mapping, or copied where there is none."""
+    positions = phy_offset - file.file_from_offset
+    if file.mode == "shared":
+        view = file.select_mapped_buffer(0, int((positions + size).max()))
+        if view is not None:
+            with view:
+                return decode_records(
+                    view.byte_buffer, positions, size, names, phy_offsets=phy_offset, path=file.path
+                )
+    data = np.empty(int(size.sum()), np.uint8)
+    gather_records(file, phy_offset, size, data, 0)
+    starts = np.cumsum(size, dtype=np.int64) - size
+    return decode_records(data, starts, size, names, phy_offsets=phy_offset, path=file.path)
+
+
+def _one_batch(batches: list[pyarrow.RecordBatch], next_offset: int) -> pyarrow.RecordBatch:
+    """The pieces as one batch that says where to go on."""
+    import pyarrow
+
+    whole = batches[0]
+    if len(batches) > 1:
+        whole = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return whole.replace_schema_metadata({b"next_offset": str(next_offset).encode()})
 
 
 def _with_tags(batch: pyarrow.RecordBatch, wanted: TagsExpression) -> pyarrow.RecordBatch:

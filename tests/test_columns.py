@@ -301,6 +301,17 @@ def test_ipv6_hosts(groups: list[int]) -> None:
     assert columns["born_host"].to_list() == [host_of(host)]
 
 
+@pytest.mark.parametrize("size", [8, 20])
+def test_hosts_that_differ_in_one_byte_from_the_one_before(size: int) -> None:
+    hosts = [bytes(size)]
+    for at in range(size):
+        hosts += [hosts[-1], hosts[-1][:at] + b"\x21" + hosts[-1][at + 1 :]]
+    records = [encode(born_host=host, store_host=host) for host in hosts]
+    columns = decode_records(*laid_out(records), ["born_host", "store_host", "msg_id"])
+    for name, column in columns.items():
+        assert column_list(column) == [decode(record)[name] for record in records], name
+
+
 # ---- bodies ------------------------------------------------------------------------------------
 
 
