@@ -28,6 +28,7 @@ from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     OffsetOutOfRange,
     PutError,
+    StoreError,
     StoreFormatError,
     StoreIOError,
     StoreStateError,
@@ -726,10 +727,18 @@ def _column(name: str, values: Any, count: int | None) -> list[Any]:
 
 
 def _close_at_exit() -> None:
+    texts = []
     for store in list(OPEN_STORES):
         if store.pid == os.getpid():
-            warnings.warn(f"{store.root}: the store was not closed", ResourceWarning, stacklevel=1)
-            store.shutdown()
+            text = f"{store.root}: the store was not closed"
+            try:
+                store.shutdown()
+            except StoreError as error:
+                text += f", and that failed now: {error}"
+            texts.append(text)
+    # Last, since a warning may be an error.
+    for text in texts:
+        warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
 atexit.register(_close_at_exit)

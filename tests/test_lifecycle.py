@@ -1,0 +1,621 @@
+"""Goal: a store behaves as an object of its process: forked, opened twice, forgotten, killed or
+interrupted, it loses nothing, harms nobody and keeps nobody waiting.
+Method: each scene is a script in a process of its own; it asserts inside, and the files tell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore.errors import StoreStateError
+from test_golden import snapshot
+
+TIMEOUT_S = 60
+PYTHONPATH = os.pathsep.join(
+    [str(Path(pyrocketstore.__file__).parent.parent), str(Path(__file__).parent)]
+)
+#: Small files, so that making them costs nothing.
+SETTINGS = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 20000,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 4000,
+}
+PRELUDE = f"""\
+import gc, os, signal, sys, threading, time, warnings
+import pyrocketstore
+from pyrocketstore.errors import *
+path = sys.argv[1]
+SETTINGS = {SETTINGS!r}
+def open_store(target=path, **more):
+    return pyrocketstore.open(target, **{{**SETTINGS, **more}})
+"""
+
+#: Every public method of Store, with arguments that an open store would take.
+CALLS = """
+import asyncio
+def calls(store):
+    return {
+        "put": lambda: store.put("T", b"x"),
+        "put many": lambda: store.put_many("T", [b"x"]),
+        "put_batch": lambda: store.put_batch("T", [b"x"]),
+        "aput": lambda: asyncio.run(store.aput("T", b"x")),
+        "wait_dispatched": lambda: store.wait_dispatched(1),
+        "flush": store.flush,
+        "topics": store.topics,
+        "queues": lambda: store.queues("T"),
+        "min_offset": lambda: store.min_offset("T", 0),
+        "max_offset": lambda: store.max_offset("T", 0),
+        "offset_at": lambda: store.offset_at("T", 0, 0),
+        "read": lambda: list(store.read("T")),
+        "read all": lambda: list(store.read("T", None)),
+        "read_batch": lambda: store.read_batch("T", 0, start=0),
+        "query": lambda: store.query("T", "k1"),
+        "query_many": lambda: store.query_many("T", ["k1"]),
+        "get": lambda: store.get(0),
+        "get id": lambda: store.get("7F00000100002A9F0000000000000000"),
+        "verify": store.verify,
+    }
+def all_refuse(store):
+    for name, call in calls(store).items():
+        try:
+            call()
+        except StoreStateError:
+            continue
+        raise AssertionError(f"{name} went through")
+    names = {name for name in dir(store) if not name.startswith("_") and callable(getattr(store, name))}
+    tried = {name.split(" ")[0] for name in calls(store)} | {"put_many"}
+    assert names - tried == {"close", "bind_put_path"}, names - tried
+"""
+
+
+def start(script: str, *args: object, flags: tuple[str, ...] = (), **options) -> subprocess.Popen:
+    text = PRELUDE + CALLS + textwrap.dedent(script)
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", text, *map(str, args)],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def run(
+    script: str, *args: object, flags: tuple[str, ...] = (), code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end, within a minute."""
+    child = start(script, *args, flags=flags)
+    try:
+        out, err = child.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+        raise AssertionError(f"still running\n{out}\n{err}") from None
+    assert child.returncode == code, f"exit code {child.returncode}\n{out}\n{err}"
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+def open_store(root: Path, **options) -> pyrocketstore.Store:
+    return pyrocketstore.open(root, **{**SETTINGS, **options})
+
+
+def filled(root: Path, count: int = 20) -> Path:
+    with open_store(root) as store:
+        for i in range(count):
+            store.put("T", b"%d" % i, keys=f"k{i}")
+    return root
+
+
+def contents(root: Path) -> list[tuple[object, ...]]:
+    """The store's files without their times; what a live owner rewrites at any time left out."""
+    return [
+        (name, mode, digest)
+        for name, mode, _, digest in snapshot(root)
+        if name not in ("checkpoint", ".")
+    ]
+
+
+# ---- fork ---------------------------------------------------------------------------------------
+
+
+def test_after_a_fork_the_copy_is_dead(tmp_path):
+    result = run(
+        """
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+        sys.path.insert(0, sys.argv[2])
+        from test_lifecycle import contents
+        from pathlib import Path
+        store = open_store()
+        other = open_store(path + "-2")
+        for i in range(50):
+            store.put("T", b"%d" % i, keys=f"k{i}")
+        iterator = store.read("T")
+        next(iterator)
+        store.flush()
+        before = contents(Path(path))
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                all_refuse(store)
+                assert "fork" in repr(store), repr(store)
+                try:
+                    list(iterator)
+                except StoreStateError:
+                    status = 0
+                store.close()
+                with store:
+                    pass
+                # One copy is collected, the other one is there when the process exits.
+                del store, iterator
+                gc.collect()
+            finally:
+                if status:
+                    sys.stdout.flush()
+                    os._exit(status)
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert contents(Path(path)) == before
+        assert not store.closed
+        store.put("T", b"after", keys="after")
+        assert [m.body for m in store.query("T", "after")] == [b"after"]
+        assert len(list(iterator)) == 49
+        # The lock is still ours.
+        again = os.fork()
+        if again == 0:
+            try:
+                open_store()
+            except StoreStateError as error:
+                os._exit(0 if "already open by another process" in str(error) else 1)
+            os._exit(2)
+        assert os.waitpid(again, 0)[1] == 0
+        store.close()
+        other.close()
+        assert not os.path.exists(path + "/abort")
+        print("ok")
+        """,
+        tmp_path / "store",
+        Path(__file__).parent,
+    )
+    assert result.stdout == "ok\n"
+    assert "not closed" not in result.stderr
+    with open_store(tmp_path / "store") as store:
+        assert store.max_offset("T") == 51
+        assert store.verify().ok
+
+
+# ---- opened twice -------------------------------------------------------------------------------
+
+
+def test_a_second_open_is_refused_and_touches_nothing(tmp_path):
+    root = tmp_path / "store"
+    (tmp_path / "link").symlink_to(root)
+    run(
+        """
+        sys.path.insert(0, sys.argv[2])
+        from test_lifecycle import contents
+        from pathlib import Path
+        store = open_store()
+        for i in range(5):
+            store.put("T", b"x")
+        store.flush()
+        before = contents(Path(path))
+        link = os.path.join(os.path.dirname(path), "link")
+        for target in (path, link, path + "/", path + "/../store"):
+            for _ in range(2):
+                try:
+                    open_store(target)
+                except StoreStateError as error:
+                    assert "already open" in str(error), error
+                else:
+                    raise AssertionError(target)
+        assert contents(Path(path)) == before
+        store.put("T", b"goes on")
+        with open_store(read_only=True) as reader:
+            pass
+        store.put("T", b"still")
+        store.close()
+        with open_store(link) as store:
+            assert store.max_offset("T") == 7
+        """,
+        root,
+        Path(__file__).parent,
+    )
+
+
+def test_another_process_is_refused_and_touches_nothing(tmp_path):
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        store.put("T", b"x")
+        store.flush()
+        before = contents(root)
+        result = run(
+            """
+            for target in (path, sys.argv[2]):
+                try:
+                    open_store(target)
+                except StoreStateError as error:
+                    print(error)
+            """,
+            root,
+            shutil.copy(_link(tmp_path, root), tmp_path / "same", follow_symlinks=False),
+        )
+        assert result.stdout.count("already open by another process") == 2
+        assert contents(root) == before
+        store.put("T", b"y")
+        assert store.max_offset("T") == 2
+    result = run("print(open_store().max_offset('T'))", root)
+    assert result.stdout == "2\n"
+
+
+def _link(directory: Path, target: Path) -> Path:
+    link = directory / "link"
+    link.symlink_to(target)
+    return link
+
+
+def test_refused_settings_leave_no_lock(tmp_path):
+    """A store that could not be opened can be opened afterwards, by the same process."""
+    root = filled(tmp_path / "store")
+    run(
+        """
+        file = path + "/consumequeue/T/0/" + "0" * 20
+        os.truncate(file, 19980)
+        try:
+            open_store()
+        except StoreCorruptionError as error:
+            assert file in str(error)
+        else:
+            raise AssertionError
+        os.truncate(file, 20000)
+        with open_store() as store:
+            assert store.max_offset("T") == 20
+        """,
+        root,
+    )
+
+
+# ---- forgotten ----------------------------------------------------------------------------------
+
+FORGOTTEN = """
+stores = [open_store(), open_store(path + "-2")]
+for store in stores:
+    for i in range(30):
+        store.put("T", b"%d" % i, keys=f"k{i}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "end", "code"),
+    [
+        ((), "", 0),
+        (("-W", "default"), "", 0),
+        (("-W", "error"), "", 0),
+        (("-W", "default"), "sys.exit(3)", 3),
+        (("-W", "default"), "raise RuntimeError('own')", 1),
+        (("-W", "default"), "del store, stores; gc.collect()", 0),
+    ],
+    ids=["plain", "warn", "error", "exit", "raise", "dropped"],
+)
+def test_a_store_never_closed_is_closed_at_exit(tmp_path, flags, end, code):
+    root = tmp_path / "store"
+    result = run(FORGOTTEN + end, root, flags=flags, code=code)
+    if flags:
+        assert f"{root}: the store was not closed" in result.stderr
+    assert ("Traceback" in result.stderr) == (end.startswith("raise") or "error" in flags)
+    for path in (root, tmp_path / "store-2"):
+        assert not (path / "abort").exists()
+        with open_store(path) as store:
+            assert store.message_store.plan.clean
+            assert store.max_offset("T") == 30
+
+
+def test_a_read_only_store_never_closed_is_no_trouble(tmp_path):
+    root = filled(tmp_path / "store")
+    before = snapshot(root)
+    run("store = open_store(read_only=True); next(store.read('T'))", root, flags=("-W", "error"))
+    assert snapshot(root) == before
+
+
+def test_threads_of_the_store_end_with_it(tmp_path):
+    run(
+        """
+        before = threading.active_count()
+        for _ in range(3):
+            with open_store() as store:
+                store.put("T", b"x")
+                assert threading.active_count() > before
+                assert all(t.daemon for t in threading.enumerate() if t is not threading.main_thread())
+            assert threading.active_count() == before, threading.enumerate()
+        """,
+        tmp_path / "store",
+    )
+
+
+# ---- closed -------------------------------------------------------------------------------------
+
+
+def test_a_closed_store_refuses_everything(tmp_path):
+    run(
+        """
+        store = open_store()
+        for i in range(9):
+            store.put("T", b"%d" % i, keys=f"k{i}")
+        iterator = store.read("T")
+        message = next(iterator)
+        for call in calls(store).values():
+            call()
+        store.close()
+        store.close()
+        assert store.closed and "closed" in repr(store)
+        all_refuse(store)
+        try:
+            list(iterator)
+        except StoreStateError:
+            pass
+        else:
+            raise AssertionError("the iterator went on")
+        assert message.body == b"0" and message.topic == "T"
+        below = store.message_store
+        assert below.get_message("g", "T", 0, 0, 32) is None
+        below.shutdown()
+        try:
+            with open_store() as store:
+                store.put("T", b"kept")
+                raise KeyError("own")
+        except KeyError:
+            assert store.closed
+        with open_store(read_only=True) as store:
+            last = list(store.read("T"))[-1]
+            assert last.body == b"kept"
+        all_refuse(store)
+        assert not os.path.exists(path + "/abort")
+        """,
+        tmp_path / "store",
+    )
+
+
+def test_open_and_close_are_quick(tmp_path):
+    """Only told, not asserted: this machine may be busy."""
+    root = filled(tmp_path / "store")
+    result = run(
+        """
+        open_store().close()
+        start = time.perf_counter()
+        for _ in range(5):
+            open_store().close()
+        spent = (time.perf_counter() - start) / 5
+        print(f"open and close of an idle store: {spent * 1000:.1f} ms")
+        assert spent < 5
+        """,
+        root,
+    )
+    print(result.stdout)
+
+
+# ---- killed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_was_acknowledged_outlives_a_kill(tmp_path, flush):
+    root = tmp_path / "store"
+    child = start(
+        """
+        store = open_store(flush_disk_type=sys.argv[2])
+        i = 0
+        while True:
+            result = store.put("T", b"body %d " % i * 20, queue_id=i % 3, keys=f"k{i}", tags="t")
+            print(i, result.queue_offset, result.phy_offset, flush=True)
+            i += 1
+        """,
+        root,
+        flush,
+    )
+    acknowledged = [child.stdout.readline().split() for _ in range(300)]
+    os.kill(child.pid, signal.SIGKILL)
+    rest, _ = child.communicate(timeout=TIMEOUT_S)
+    acknowledged += [line.split() for line in rest.splitlines() if line.count(" ") == 2][:-1]
+    assert (root / "abort").exists()
+    for read_only in (True, False):
+        with open_store(root, read_only=read_only) as store:
+            assert not store.message_store.plan.clean
+            report = store.verify()
+            assert report.ok, report.problems
+            bodies = {i: [m.body for m in store.read("T", i)] for i in range(3)}
+            for number, queue_offset, phy_offset in acknowledged:
+                i = int(number)
+                assert bodies[i % 3][int(queue_offset)] == b"body %d " % i * 20
+                assert store.get(int(phy_offset)).keys == f"k{i}"
+            last = acknowledged[-1]
+            assert [m.phy_offset for m in store.query("T", f"k{last[0]}")] == [int(last[2])]
+    with open_store(root) as store:
+        assert store.message_store.plan.clean
+
+
+# ---- interrupted --------------------------------------------------------------------------------
+
+INTERRUPT = """
+from faults import broken
+from pyrocketstore.env import Env
+
+env = Env()
+let_go = threading.Event()
+reached = threading.Event()
+
+def hang(name):
+    # Only in the threads of that name: the others go on.
+    def function(original, *args):
+        if threading.current_thread().name == name:
+            reached.set()
+            let_go.wait(50)
+        return original(*args)
+    return function
+
+def interrupted(call):
+    # Ctrl-C once the call waits; it must get through while what it waits for still hangs.
+    def press():
+        reached.wait(20)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+    presser = threading.Thread(target=press, daemon=True)
+    presser.start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        assert not let_go.is_set()
+        presser.join()
+        reached.clear()
+        return
+    raise AssertionError("the call came back")
+"""
+
+
+def test_ctrl_c_gets_through_waiting_for_dispatch(tmp_path):
+    result = run(
+        INTERRUPT
+        + """
+with open_store(env=env) as store, broken(env, "fallocate", hang("ReputMessageService")):
+    store.put("T", b"x", keys="k")
+    for call in (
+        store.wait_dispatched,
+        lambda: store.wait_dispatched(30),
+        lambda: store.max_offset("T"),
+        lambda: list(store.read("T")),
+        lambda: store.query("T", "k"),
+        store.verify,
+        store.flush,
+    ):
+        reached.set()
+        interrupted(call)
+        print("through")
+    let_go.set()
+    assert store.wait_dispatched(30)
+    assert [m.body for m in store.read("T")] == [b"x"]
+assert not os.path.exists(path + "/abort")
+""",
+        tmp_path / "store",
+    )
+    assert result.stdout == "through\n" * 7
+
+
+def test_ctrl_c_gets_through_waiting_for_a_flush(tmp_path):
+    """Another thread's force hangs in the device: who waits behind it can be interrupted."""
+    result = run(
+        INTERRUPT
+        + """
+with open_store(env=env, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=40000) as store:
+    store.put("T", b"first")
+    with broken(env, "msync", hang("putter")), broken(env, "fdatasync", hang("putter")):
+        putter = threading.Thread(target=lambda: store.put("T", b"hangs"), name="putter")
+        putter.start()
+        assert reached.wait(20)
+        interrupted(lambda: store.put("T", b"behind"))
+        reached.set()
+        interrupted(lambda: store.put_many("T", [b"behind"] * 3))
+        reached.set()
+        interrupted(store.flush)
+        print("through")
+        let_go.set()
+        putter.join()
+    store.put("T", b"last")
+    bodies = [m.body for m in store.read("T")]
+    assert bodies == [b"first", b"hangs", *[b"behind"] * 4, b"last"], bodies
+assert not os.path.exists(path + "/abort")
+""",
+        tmp_path / "store",
+    )
+    assert result.stdout == "through\n"
+
+
+def test_ctrl_c_gets_through_work_without_end(tmp_path):
+    root = filled(tmp_path / "store", 2000)
+    result = run(
+        INTERRUPT
+        + """
+def forever(call):
+    while True:
+        call()
+def read(store):
+    for m in store.read("T"):
+        m.body
+with open_store(env=env) as store:
+    for call in (
+        lambda: read(store),
+        lambda: store.put("U", b"x"),
+        lambda: store.put_many("U", [b"x"] * 100),
+        lambda: store.query("T", "k7"),
+        store.verify,
+        store.flush,
+    ):
+        reached.set()
+        interrupted(lambda: forever(call))
+    store.put("U", b"goes on")
+    print("through")
+with open_store() as store:
+    assert store.message_store.plan.clean
+    assert store.verify().ok
+""",
+        root,
+    )
+    assert result.stdout == "through\n"
+
+
+def test_ctrl_c_gets_through_close(tmp_path):
+    """A close that waits for a hanging thread; `abort` stays then, and nothing is lost."""
+    root = tmp_path / "store"
+    run(
+        INTERRUPT
+        + """
+store = open_store(env=env)
+with broken(env, "fallocate", hang("ReputMessageService")):
+    store.put("T", b"x")
+    interrupted(store.close)
+    assert store.closed
+    all_refuse(store)
+    os._exit(0)
+""",
+        root,
+    )
+    assert (root / "abort").exists()
+    with open_store(root) as store:
+        assert [m.body for m in store.read("T")] == [b"x"]
+
+
+def test_an_interrupted_script_closes_its_store(tmp_path):
+    root = tmp_path / "store"
+    child = start(
+        """
+        with open_store() as store:
+            store.put("T", b"x")
+            print("ready", flush=True)
+            while True:
+                store.put("T", b"y")
+        """,
+        root,
+    )
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=TIMEOUT_S)
+    assert child.returncode != 0
+    assert "KeyboardInterrupt" in err
+    with open_store(root) as store:
+        assert store.message_store.plan.clean
+
+
+def test_in_this_process_too(tmp_path):
+    """The registry of open directories knows the directory, not its name."""
+    with open_store(tmp_path / "store") as store:
+        store.put("T", b"x")
+        (tmp_path / "store").rename(tmp_path / "moved")
+        with pytest.raises(StoreStateError, match="already open"):
+            open_store(tmp_path / "moved")
+        (tmp_path / "moved").rename(tmp_path / "store")
