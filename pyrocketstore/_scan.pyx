@@ -182,7 +182,8 @@ cdef class FileWindow:
         return self.size
 
 
-cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source, int64_t size) noexcept nogil:
+cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source,
+                                int64_t size) noexcept nogil:
     cdef int64_t at = 0
     cdef int64_t step = source - target
     cdef int64_t piece

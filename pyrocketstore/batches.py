@@ -13,6 +13,7 @@ from pyrocketstore._reader import gather_records
 from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.tags import TagsExpression
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def read_record_batch(
 def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns:
     """Records of one file as columns: out of the mapping, or copied where there is none."""
     positions = phy_offset - file.file_from_offset
+    beyond = np.flatnonzero((size <= 0) | (positions + size > file.get_read_position()))
+    if len(beyond):  # before memory is taken for it
+        reason = "a queue names bytes that the log does not hold"
+        raise StoreCorruptionError(file.path, int(positions[beyond[0]]), reason)
     if file.mode == "shared":
         view = file.select_mapped_buffer(0, int((positions + size).max()))
         if view is not None:

@@ -187,9 +187,10 @@ def infer_geometry(
         ):
             continue
         return candidate
-    known = f" with maxHashSlotNum={hash_slot_num}, maxIndexNum={index_num}" if configured else ""
+    names = {"maxHashSlotNum": hash_slot_num, "maxIndexNum": index_num}
+    given = ", ".join(f"{name}={value}" for name, value in names.items() if value is not None)
     raise StoreFormatError(
-        f"{paths[-1]}: slots and entries do not lie where they would{known}; give maxHashSlotNum"
+        f"{paths[-1]}: the index does not fit {given or 'the usual geometries'}: give maxHashSlotNum"
         " (and maxIndexNum) as it was when the store was written"
     )
 
@@ -248,6 +249,8 @@ class IndexService:
         self._root = root
         self._configured = (hash_slot_num, index_num)
         self._geometry: tuple[int, int] | None = None
+        #: why a read-only store cannot read its index: queries raise it, and nothing else does
+        self.geometry_error: StoreFormatError | None = None
         self._checkpoint = checkpoint
         self._flags = flags
         self._read_only = read_only
@@ -287,7 +290,13 @@ class IndexService:
         dropped = [f for f in found if not last_exit_ok and f.end_timestamp > limit]
         kept = [f for f in found if f.size > 0 and f not in dropped]
         counted = kept or [f for f in dropped if f.size > 0]
-        self._geometry = infer_geometry(self._env, [f.path for f in counted], self._configured)
+        try:
+            self._geometry = infer_geometry(self._env, [f.path for f in counted], self._configured)
+        except StoreFormatError as error:
+            if not self._read_only:
+                raise
+            self.geometry_error = error
+            return True
         files = [self._open(f.path) for f in kept]
         if not self._read_only:
             for lost in found:
@@ -502,6 +511,10 @@ class IndexService:
         return count
 
     # ---- queries -------------------------------------------------------------------------------
+    def _check_geometry(self) -> None:
+        if self.geometry_error is not None:
+            raise self.geometry_error
+
     def query_offset(
         self,
         topic: str,
@@ -525,6 +538,7 @@ class IndexService:
         Raises: StoreFormatError when max_num is negative; StoreIOError; StoreCorruptionError.
         Source: RocketMQ 4.9.3 IndexService#queryOffset.
         """
+        self._check_geometry()
         if max_num < 0:
             raise StoreFormatError(f"max_num {max_num} is negative")
         max_num = min(max_num, limit)
@@ -554,6 +568,7 @@ class IndexService:
 
         Raises: StoreIOError; StoreCorruptionError.
         """
+        self._check_geometry()
         key_hash = key_hash_of(topic, key)
         for index_file in reversed(self._files):
             # Small pieces first: most callers want a few.

@@ -171,7 +171,7 @@ class DefaultMessageStore:
             on_index_record=self._index_record,
             on_error=self._dispatch_error,
             delay_levels=self.commit_log.delay_levels,
-            index_enabled=self.config.message_index_enable,
+            index_enabled=self.index_enabled,
             multi_dispatch=self.config.enable_multi_dispatch,
             moved=self.moved,
         )
@@ -183,6 +183,12 @@ class DefaultMessageStore:
             self.env, self.config, self.commit_log, self.queue_table, self.index_service
         )
         self._loaded = True
+
+    @property
+    def index_enabled(self) -> bool:
+        """True when messages are indexed and the index can be read."""
+        known = self.index_service.geometry_error is None
+        return self.config.message_index_enable and known
 
     def _given(self, name: str) -> int | None:
         """A setting, or None for one that the files must tell."""

@@ -51,6 +51,11 @@ class Recoverable(Protocol):
         """Every queue that is known."""
         ...
 
+    @property
+    def index_enabled(self) -> bool:
+        """True when messages are indexed and the index can be read."""
+        ...
+
 
 @dataclasses.dataclass
 class RecoveryPlan:
@@ -195,7 +200,7 @@ def _replay_from(
         if held < first_offset:
             covered = -1 if queue is None else queue.covered_phy_offset
             starts.append(lowest if covered < 0 else min(covered, plan.log_end))
-    if not plan.clean and store.config.message_index_enable:
+    if not plan.clean and store.index_enabled:
         starts.append(max(lowest, store.index_service.indexed_phy_offset))
     if store.config.message_index_enable:
         behind = store.index_service.begin_of_files_behind(plan.log_end)
@@ -237,7 +242,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
 def _replay_plan(store: Recoverable, plan: RecoveryPlan, start: int) -> None:
     """Fill what 4.9.3 would leave out first, then go on as 4.9.3 does from its own start."""
     kept = store.index_service.files
-    if not plan.clean and start < plan.scan_from and store.config.message_index_enable:
+    if not plan.clean and start < plan.scan_from and store.index_enabled:
         replay(store, start, plan.scan_from)
         start = plan.scan_from
         if not kept or kept[-1].is_write_full():

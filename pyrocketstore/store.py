@@ -565,7 +565,14 @@ class Store(PutPath):
     ) -> Iterator[MessageExt]:
         """The records at these places, file by file."""
         for file, offsets, sizes in by_file(self.message_store.commit_log, phy_offset, size):
-            yield from read_messages(file, offsets, sizes)
+            try:
+                found = read_messages(file, offsets, sizes)
+            except StoreError:
+                # One by one: what lies before the damage is given first.
+                for i in range(len(offsets)):
+                    yield from read_messages(file, offsets[i : i + 1], sizes[i : i + 1])
+                continue
+            yield from found
 
     def read_batch(
         self,

@@ -205,6 +205,9 @@ class _Verifier:
     def run(self) -> VerifyReport:
         report = self.report
         report.undispatched_bytes = self.log.get_max_offset() - self.end
+        unknown = self.store.index_service.geometry_error
+        if unknown is not None and self.store.config.message_index_enable:
+            report.add(Problem("index", f"{self.store.root}/index", -1, str(unknown)))
         self._recovery()
         self._log_files()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):

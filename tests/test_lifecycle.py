@@ -4,8 +4,8 @@ Method: each scene is a script in a process of its own; it asserts inside, and t
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from pyrocketstore.errors import StoreStateError
 from test_golden import snapshot
 
 TIMEOUT_S = 60
@@ -71,7 +70,7 @@ def all_refuse(store):
         except StoreStateError:
             continue
         raise AssertionError(f"{name} went through")
-    names = {name for name in dir(store) if not name.startswith("_") and callable(getattr(store, name))}
+    names = {n for n in dir(store) if not n.startswith("_") and callable(getattr(store, n))}
     tried = {name.split(" ")[0] for name in calls(store)} | {"put_many"}
     assert names - tried == {"close", "bind_put_path"}, names - tried
 """
@@ -115,12 +114,13 @@ def filled(root: Path, count: int = 20) -> Path:
     return root
 
 
-def contents(root: Path) -> list[tuple[object, ...]]:
-    """The store's files without their times; what a live owner rewrites at any time left out."""
+def contents(root: Path) -> list[tuple[str, str]]:
+    """The store's files by name and digest; without what its owner rewrites at any time, and
+    without `lock`: who opens and closes that file loses the lock, as POSIX has it."""
     return [
-        (name, mode, digest)
-        for name, mode, _, digest in snapshot(root)
-        if name not in ("checkpoint", ".")
+        (str(path.relative_to(root)), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name not in ("checkpoint", "lock")
     ]
 
 
@@ -136,7 +136,7 @@ def test_after_a_fork_the_copy_is_dead(tmp_path):
         from pathlib import Path
         store = open_store()
         other = open_store(path + "-2")
-        for i in range(50):
+        for i in range(1500):
             store.put("T", b"%d" % i, keys=f"k{i}")
         iterator = store.read("T")
         next(iterator)
@@ -168,7 +168,7 @@ def test_after_a_fork_the_copy_is_dead(tmp_path):
         assert not store.closed
         store.put("T", b"after", keys="after")
         assert [m.body for m in store.query("T", "after")] == [b"after"]
-        assert len(list(iterator)) == 49
+        assert len(list(iterator)) == 1499
         # The lock is still ours.
         again = os.fork()
         if again == 0:
@@ -189,7 +189,7 @@ def test_after_a_fork_the_copy_is_dead(tmp_path):
     assert result.stdout == "ok\n"
     assert "not closed" not in result.stderr
     with open_store(tmp_path / "store") as store:
-        assert store.max_offset("T") == 51
+        assert store.max_offset("T") == 1501
         assert store.verify().ok
 
 
@@ -247,7 +247,7 @@ def test_another_process_is_refused_and_touches_nothing(tmp_path):
                     print(error)
             """,
             root,
-            shutil.copy(_link(tmp_path, root), tmp_path / "same", follow_symlinks=False),
+            _link(tmp_path, root),
         )
         assert result.stdout.count("already open by another process") == 2
         assert contents(root) == before
@@ -309,8 +309,9 @@ for store in stores:
 def test_a_store_never_closed_is_closed_at_exit(tmp_path, flags, end, code):
     root = tmp_path / "store"
     result = run(FORGOTTEN + end, root, flags=flags, code=code)
-    if flags:
-        assert f"{root}: the store was not closed" in result.stderr
+    # Where warnings are errors the first one ends it; both stores are closed by then.
+    warned = {(): 0, ("-W", "default"): 2, ("-W", "error"): 1}[flags]
+    assert result.stderr.count(": the store was not closed") == warned
     assert ("Traceback" in result.stderr) == (end.startswith("raise") or "error" in flags)
     for path in (root, tmp_path / "store-2"):
         assert not (path / "abort").exists()
@@ -334,7 +335,8 @@ def test_threads_of_the_store_end_with_it(tmp_path):
             with open_store() as store:
                 store.put("T", b"x")
                 assert threading.active_count() > before
-                assert all(t.daemon for t in threading.enumerate() if t is not threading.main_thread())
+                others = set(threading.enumerate()) - {threading.main_thread()}
+                assert all(thread.daemon for thread in others)
             assert threading.active_count() == before, threading.enumerate()
         """,
         tmp_path / "store",
@@ -348,7 +350,7 @@ def test_a_closed_store_refuses_everything(tmp_path):
     run(
         """
         store = open_store()
-        for i in range(9):
+        for i in range(1500):  # more than an iterator reads ahead
             store.put("T", b"%d" % i, keys=f"k{i}")
         iterator = store.read("T")
         message = next(iterator)
@@ -609,13 +611,3 @@ def test_an_interrupted_script_closes_its_store(tmp_path):
     assert "KeyboardInterrupt" in err
     with open_store(root) as store:
         assert store.message_store.plan.clean
-
-
-def test_in_this_process_too(tmp_path):
-    """The registry of open directories knows the directory, not its name."""
-    with open_store(tmp_path / "store") as store:
-        store.put("T", b"x")
-        (tmp_path / "store").rename(tmp_path / "moved")
-        with pytest.raises(StoreStateError, match="already open"):
-            open_store(tmp_path / "moved")
-        (tmp_path / "moved").rename(tmp_path / "store")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import Any
 
 import click
 
 from pyrocketstore.cli.app import Target, TimeMs, app, store_command
 from pyrocketstore.cli.inspect import (
     FILE_COLUMNS,
+    PROBLEM_COLUMNS,
     QUEUE_COLUMNS,
     file_rows,
     queue_rows,
@@ -42,10 +42,11 @@ def info(target: Target, files: bool) -> None:
     """Topics, queues, offsets, sizes, and whether the store was stopped cleanly."""
     output = target.output
     with target.open() as store:
-        output.facts("store", store_facts(target.path, store))
+        log_path = store.message_store.config.commit_log_path
+        output.facts("store", store_facts(target.path, log_path, store))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store))
     if files:
-        output.table("file", FILE_COLUMNS, file_rows(target.path))
+        output.table("file", FILE_COLUMNS, file_rows(target.path, log_path))
 
 
 @app.command()
@@ -117,10 +118,15 @@ def _phy_offset_or_msg_id(text: str) -> int | str:
 def verify(target: Target) -> None:
     """Check log, queues and index against each other; exit code 1 if there is damage."""
     output = target.output
-    with target.open() as store:
-        if output.is_rich:
-            with output.console.status("checking"):
-                report: Any = store.verify()
-        else:
-            report = store.verify()
-    output.facts("verify", report)
+    with target.open() as store, output.progress("checking the log") as advance:
+        report = store.verify(advance)
+    facts = report.to_dict()
+    problems, rebuilt = facts.pop("problems"), facts.pop("rebuilt")
+    recovery = facts.pop("recovery")
+    output.facts("verify", facts)
+    output.facts("recovery", recovery)
+    for kind, found in (("problem", problems), ("rebuilt", rebuilt)):
+        if found:
+            output.table(kind, PROBLEM_COLUMNS, [tuple(item.values()) for item in found])
+    if not report.ok:
+        sys.exit(1)

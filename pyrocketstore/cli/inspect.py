@@ -18,6 +18,7 @@ QUEUE_COLUMNS = (
     "last store time",
 )
 FILE_COLUMNS = ("path", "size", "modified time")
+PROBLEM_COLUMNS = ("kind", "path", "position", "text", "count")
 
 _CHECKPOINT = struct.Struct(">qqq")
 _CHECKPOINT_NAMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
@@ -42,8 +43,8 @@ def store_facts(root: str, commit_log_path: str, store: Any) -> dict[str, Any]:
     return {
         "path": root,
         "stopped_cleanly": not env.exists(f"{root}/abort"),
-        "min_phy_offset": store.min_phy_offset,
-        "max_phy_offset": store.max_phy_offset,
+        "min_phy_offset": store.message_store.get_min_phy_offset(),
+        "max_phy_offset": store.message_store.get_max_phy_offset(),
         "topic_count": len(topics),
         "queue_count": sum(len(store.queues(topic)) for topic in topics),
         "commit_log_file_count": len(log),

@@ -6,10 +6,12 @@ import base64
 import datetime
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -164,6 +166,16 @@ class Output:
                 self.console.print(Text.assemble((f"{label:<20} ", "bold"), text))
             else:
                 self.lines([f"{label}\t{text}"])
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
+        """A bar on a terminal for long work, told of (done, in all); nothing elsewhere."""
+        if not self.is_rich:
+            yield lambda done, total: None
+            return
+        with Progress(console=self.errors, transient=True) as bar:
+            task = bar.add_task(text, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def messages(self, messages: Iterable[Any]) -> int:
         """Messages as they come, one a line; their count."""
