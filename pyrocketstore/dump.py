@@ -11,8 +11,9 @@ from typing import Any
 from pyrocketstore._message import MessageExt
 from pyrocketstore._text import java_host
 from pyrocketstore.commit_log import try_decode
-from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import GetMessageStatus
@@ -49,7 +50,9 @@ def dump_lines(
         settings = config.at_root(path)
     else:
         settings, _ = MessageStoreConfig.from_broker_conf(config, root=path)
-    store = DefaultMessageStore(settings, read_only=True)
+    env = Env()
+    settings = detect_sizes(env, str(path), settings)
+    store = DefaultMessageStore(settings, env=env, read_only=True)
     store.load()
     try:
         yield from dump_store(store)

@@ -619,3 +619,157 @@ def test_random_damage_with_light_queues_and_ext(light_survey: Survey, kind: str
         mutant = random_mutant(rng, light_survey.base.path, kind)
         assert mutant is not None
         light_survey.run(mutant)
+
+
+# ---- index: headers, slots, chains --------------------------------------------------------------
+
+
+def index_mutants(root: Path) -> Iterator[Mutant]:
+    """Lies of an index file that keep its length."""
+    names = [path.name for path in sorted((root / "index").iterdir())]
+    entries_at = 40 + 4 * SLOTS
+    for name in (names[0], names[-1]):
+        path = f"index/{name}"
+        count = oracle.IndexFile.decode((root / path).read_bytes(), SLOTS, ENTRIES).index_count
+        for field, (at, code) in {"begin time": (0, "q"), "end time": (8, "q"),
+                                  "begin offset": (16, "q"), "end offset": (24, "q"),
+                                  "slots": (32, "i"), "count": (36, "i")}.items():  # fmt: skip
+            top = 2 ** (63 if code == "q" else 31) - 1
+            for value in (-1, 0, 1, 2, top, -top - 1, ENTRIES, ENTRIES + 1, 1 << 20):
+                data = struct.pack(">" + code, value)
+                yield Mutant(f"{field} {value} of {path}", "index", write_at(path, at, data))
+        for value in (-1, 1, count - 1, count, ENTRIES, 2**31 - 1):
+            slots = struct.pack(">i", value) * SLOTS
+            yield Mutant(f"all slots {value} of {path}", "index", write_at(path, 40, slots))
+        for text, link in {"itself": lambda n: n, "the next": lambda n: n % (count - 1) + 1,
+                           "the last": lambda n: count - 1, "far": lambda n: 2**31 - 1,
+                           "below": lambda n: -n, "none": lambda n: 0}.items():  # fmt: skip
+            hurts = [
+                write_at(path, entries_at + 20 * n + 16, struct.pack(">i", link(n)))
+                for n in range(1, count)
+            ]
+            yield Mutant(f"every entry of {path} names {text}", "index", both(*hurts))
+        for value in (-1, 0, 1, 2**63 - 1, -(2**63), 1 << 20):
+            hurts = [
+                write_at(path, entries_at + 20 * n + 4, struct.pack(">q", value))
+                for n in range(1, count)
+            ]
+            yield Mutant(f"every entry of {path} is at {value}", "index", both(*hurts))
+        for value in (-1, 2**31 - 1, -(2**31)):
+            hurts = [
+                write_at(path, entries_at + 20 * n + 12, struct.pack(">i", value))
+                for n in range(1, count)
+            ]
+            yield Mutant(f"every entry of {path} is {value} s old", "index", both(*hurts))
+        for size in (0, 1, 39, 40, 41, entries_at, entries_at + 20 * ENTRIES - 1, 1 << 20):
+            text = f"{path} has {size} bytes"
+            yield Mutant(text, "index", lambda root, path=path, size=size: os.truncate(
+                root / path, size))  # fmt: skip
+
+
+def test_lies_of_index_files(survey: Survey) -> None:
+    mutants = list(index_mutants(survey.base.path))
+    for i, mutant in enumerate(mutants):
+        survey.run(mutant, writable=i % 5 == 0)
+
+
+# ---- names and kinds of files --------------------------------------------------------------------
+
+
+def directory(path: str) -> Hurt:
+    def hurt(root: Path) -> None:
+        if (root / path).is_file():
+            (root / path).unlink()
+        (root / path).mkdir(parents=True, exist_ok=True)
+
+    return hurt
+
+
+def loop(path: str) -> Hurt:
+    def hurt(root: Path) -> None:
+        if (root / path).is_dir():
+            shutil.rmtree(root / path)
+        (root / path).unlink(missing_ok=True)
+        (root / path).symlink_to((root / path).name)
+
+    return hurt
+
+
+def instead(path: str) -> Hurt:
+    """A file in the place of a directory."""
+
+    def hurt(root: Path) -> None:
+        shutil.rmtree(root / path)
+        (root / path).write_bytes(b"x")
+
+    return hurt
+
+
+def sized(path: str, size: int) -> Hurt:
+    return lambda root: os.truncate(root / path, size)
+
+
+def name_mutants(root: Path) -> Iterator[Mutant]:
+    zero, second = "0" * 20, f"{FILE_SIZE:020d}"
+    last = log_files(root)[-1].name
+    index = sorted(path.name for path in (root / "index").iterdir())[-1]
+    queue = "consumequeue/orders/1"
+    for path in (f"commitlog/{last}", f"{queue}/{zero}", f"index/{index}", "checkpoint", "abort",
+                 "lock"):  # fmt: skip
+        kind = path.split("/")[0]
+        place = {"commitlog": "log", "consumequeue": "queue", "index": "index"}.get(kind, "other")
+        for text, hurt in {"a directory": directory, "a loop of links": loop}.items():
+            yield Mutant(f"{path} is {text}", place, hurt(path))
+    for path in ("commitlog", "consumequeue", "index", "consumequeue/orders", queue, "config"):
+        place = {"commitlog": "log", "index": "index", "config": "other"}.get(path, "queue")
+        if (root / path).is_dir():
+            yield Mutant(f"{path} is a file", place, instead(path))
+            yield Mutant(f"{path} is a loop", place, loop(path))
+    for size in (0, 7, 21, QUEUE_FILE_SIZE - 20, QUEUE_FILE_SIZE + 20, 2 * QUEUE_FILE_SIZE):
+        for name in (zero, f"{QUEUE_FILE_SIZE:020d}"):
+            path = f"{queue}/{name}"
+            yield Mutant(f"{path} has {size} bytes", "queue", sized(path, size))
+    for size in (0, 7, 23, 24, 4095, 5000):
+        yield Mutant(f"checkpoint has {size} bytes", "other", sized("checkpoint", size))
+    for value in (-1, 2**63 - 1, -(2**63), 1):
+        data = struct.pack(">qqq", value, value, value).ljust(4096, b"\0")
+        yield Mutant(f"checkpoint says {value}", "other", content("checkpoint", data), False)
+    for name in (b"readme", b".hidden", b"12", b"9" * 19, b"-" + b"0" * 19, b"0" * 21, b"\xff\xfe",
+                 b"9" * 20, b"1" * 255, "\u0663".encode() * 20, b"x.tmp"):  # fmt: skip
+        for place in ("commitlog", queue, "index"):
+            kind = {"commitlog": "log", "index": "index"}.get(place, "queue")
+            for what, data in {"with a byte": b"x", "empty": b""}.items():
+                def hurt(root: Path, place=place, name=name, data=data) -> None:
+                    (root / place / os.fsdecode(name)).write_bytes(data)
+
+                yield Mutant(f"{name!r} in {place}, {what}", kind, hurt)
+    for name in (b"007", b"-1", b"+1", b"99999999999", b"2147483647", b"2147483648", b"x", b"",
+                 "\u0663".encode(), b"\xff", b" 1", b"1_0", b"0x1"):  # fmt: skip
+        def stray(root: Path, name=name) -> None:
+            made = root / "consumequeue" / "orders" / os.fsdecode(name)
+            made.mkdir(exist_ok=True)
+            (made / "stray").write_bytes(b"x")
+            shutil.copytree(made, root / "consumequeue" / os.fsdecode(name or b"y"),
+                            dirs_exist_ok=True)  # fmt: skip
+
+        yield Mutant(f"a queue directory {name!r}", "other", stray)
+    for name in (b"007", b"-1", b"5"):
+        def twin(root: Path, name=name) -> None:
+            shutil.copytree(root / queue, root / "consumequeue" / "orders" / os.fsdecode(name))
+
+        yield Mutant(f"a copy of a queue as {name!r}", "other", twin)
+    yield Mutant("a log file far behind", "log", lambda root: (
+        root / "commitlog" / f"{1 << 40:020d}").write_bytes(bytes(FILE_SIZE)) and None)  # fmt: skip
+    yield Mutant("an odd log file", "log", lambda root: (root / "commitlog" / last).rename(
+        root / "commitlog" / f"{int(last) + 100:020d}") and None)  # fmt: skip
+    yield Mutant("the first log file is missing", "log", lambda root: (
+        root / "commitlog" / zero).unlink())  # fmt: skip
+    yield Mutant("the second log file is missing", "log", lambda root: (
+        root / "commitlog" / second).unlink())  # fmt: skip
+    yield Mutant("an empty last log file", "log", content(f"commitlog/{1 << 20:020d}", b""), False)
+
+
+def test_names_and_kinds_of_files(survey: Survey) -> None:
+    for mutant in list(name_mutants(survey.base.path)):
+        for killed in (False, True):
+            survey.run(mutant, killed=killed, writable=True)

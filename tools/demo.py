@@ -107,8 +107,9 @@ def write_and_kill(store: Path, journal: Path, count: int) -> tuple[int, float]:
     journal.touch()
     command = [sys.executable, __file__, "--write", str(store), str(journal), str(count)]
     with (
-        Progress("putting", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                 console=console) as bar,  # fmt: skip
+        Progress(
+            "putting", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        ) as bar,  # fmt: skip
         subprocess.Popen(command) as child,
     ):
         task = bar.add_task("putting", total=count)

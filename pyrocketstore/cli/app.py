@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -32,7 +32,13 @@ class StoreGroup(click.Group):
             raise click.ClickException(text) from error
 
 
-class TimeMs(click.ParamType):
+if TYPE_CHECKING:
+    IntType = click.ParamType[int]
+else:  # generic since click 8.3 only
+    IntType = click.ParamType
+
+
+class TimeMs(IntType):
     """A time as Unix ms or as ISO 8601; without an offset it is local time."""
 
     name = "time"
@@ -111,10 +117,9 @@ def app() -> None:
     """
 
 
-def run() -> int:
-    """Run the command line of this process; never returns but by SystemExit."""
+def run() -> NoReturn:
+    """Run the command line of this process; ends in SystemExit."""
     from pyrocketstore.cli import commands
 
     assert commands  # importing it has registered the commands
     app.main(prog_name="pyrocketstore")
-    return 0

@@ -1,0 +1,116 @@
+"""Goal: topics.json stays what a 4.9.3 broker reads and wrote. Method: the broker's own file, byte
+for byte; damaged files; crashes between the calls."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import StoreCorruptionError
+from pyrocketstore.env import Env
+from pyrocketstore.topic_config import TopicConfigFile
+
+GOLDEN = Path(__file__).parent / "golden" / "broker-clean.tar.xz"
+NEW_ENTRY = (
+    '\t\t"orders":{\n\t\t\t"order":false,\n\t\t\t"perm":6,\n\t\t\t"readQueueNums":3,\n'
+    '\t\t\t"topicFilterType":"SINGLE_TAG",\n\t\t\t"topicName":"orders",\n'
+    '\t\t\t"topicSysFlag":0,\n\t\t\t"writeQueueNums":3\n\t\t}\n'
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config" / "topics.json"
+
+
+def loaded(path: Path) -> TopicConfigFile:
+    file = TopicConfigFile(Env(), str(path))
+    file.load()
+    return file
+
+
+def broker_file() -> bytes:
+    with tarfile.open(GOLDEN) as archive:
+        member = archive.extractfile("broker-clean/config/topics.json")
+        assert member is not None
+        return member.read()
+
+
+def test_the_brokers_file_round_trips(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(broker_file())
+    file = loaded(path)
+    assert file.text().encode() == broker_file()
+    assert file.topics()["orders"] == 4
+    assert not file.ensure("orders", 3)
+    file.persist()
+    assert path.read_bytes() == broker_file()
+
+
+def test_a_new_file_has_the_brokers_form(path: Path) -> None:
+    file = loaded(path)
+    assert file.ensure("orders", 2)
+    file.persist()
+    text = path.read_text()
+    assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"timestamp":')
+    assert text.endswith('\t"topicConfigTable":{\n' + NEW_ENTRY + "\t}\n}")
+    assert loaded(path).topics() == {"orders": 3}
+
+
+def test_entries_are_widened_never_narrowed(path: Path) -> None:
+    path.parent.mkdir()
+    content = json.loads(broker_file())
+    content["topicConfigTable"]["orders"]["attributes"] = {"later": "kept"}
+    content["topicConfigTable"]["orders"]["perm"] = 4
+    path.write_text(json.dumps(content))
+    file = loaded(path)
+    assert file.ensure("orders", 9)
+    assert not file.ensure("orders", 1)
+    file.persist()
+    written = json.loads(path.read_bytes())
+    orders = written["topicConfigTable"]["orders"]
+    assert (orders["readQueueNums"], orders["writeQueueNums"], orders["perm"]) == (10, 10, 4)
+    assert orders["attributes"] == {"later": "kept"}
+    assert written["dataVersion"]["counter"] == content["dataVersion"]["counter"] + 1
+    assert json.loads(path.with_name("topics.json.bak").read_bytes()) == content
+
+
+def test_the_backup_stands_in(path: Path) -> None:
+    path.parent.mkdir()
+    path.with_name("topics.json.bak").write_bytes(broker_file())
+    for broken in (None, b"", b"{", b"\xff\xfe", b"[]"):
+        if broken is not None:
+            path.write_bytes(broken)
+        assert loaded(path).topics()["orders"] == 4
+
+
+def test_nothing_readable_is_an_error_that_names_the_file(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not json")
+    with pytest.raises(StoreCorruptionError, match=r"topics\.json: not JSON"):
+        loaded(path)
+    with pytest.raises(StoreCorruptionError, match="topics_json=False"):
+        pyrocketstore.open(path.parent.parent)
+    with pyrocketstore.open(path.parent.parent, topics_json=False) as store:
+        store.put("t", b"x")
+    assert path.read_bytes() == b"not json"
+
+
+def test_numbers_as_keys_are_read(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"topicConfigTable":{"a":{"readQueueNums":2}},"other":{1:2,-3:4}}')
+    assert loaded(path).topics() == {"a": 2}
+
+
+def test_a_store_keeps_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pyrocketstore.open(tmp_path) as store:
+            store.put("a", b"x", queue_id=5)
+            store.put_many("b", [b"x", b"y"], queue_ids=[0, 1])
+            store.put_batch("c", [b"x"])
+    file = loaded(tmp_path / "config" / "topics.json")
+    assert file.topics() == {"a": 6, "b": 2, "c": 1}
