@@ -105,7 +105,7 @@ class TopicConfigFile:
             self._changed = False
 
     def text(self) -> str:
-        """The content as fastjson prints it: tabs, no blank after a colon, no newline at the end."""
+        """The content as fastjson prints it: tabs, no blank after a colon, no last newline."""
         return _pretty(self._content, 0)
 
 
