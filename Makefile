@@ -37,7 +37,7 @@ build/release.stamp: $(VENV)/.ready $(BUILD_INPUTS)
 
 # Metadata and the `pyrocketstore` command; the extensions are there already.
 build/editable.stamp: pyproject.toml $(VENV)/.ready | build/release.stamp
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 build: build/release.stamp build/editable.stamp ## make .venv and compile in place

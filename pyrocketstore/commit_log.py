@@ -406,7 +406,7 @@ class CommitLog:
             rolled = rolled or status == RS_END_OF_FILE
             try:
                 self.roll(len(records))
-            except StoreIOError as failure:
+            except (StoreIOError, StoreCorruptionError) as failure:
                 return make_result(
                     PutMessageStatus.CREATE_MAPEDFILE_FAILED,
                     AppendMessageStatus.END_OF_FILE if rolled else -1,
@@ -427,7 +427,8 @@ class CommitLog:
     def roll(self, size: int) -> None:
         """End the current file if `size` bytes do not fit, and go on in the next one.
 
-        Raises StoreIOError when the next file cannot be made.
+        Raises StoreIOError or StoreCorruptionError (its name is taken) when the next file cannot be
+        made.
         """
         with self._roll_lock:
             if self._closed:

@@ -111,6 +111,7 @@ class DefaultMessageStore:
         self.on_dead: Callable[[str | None], None] = lambda state: None
         self._started = False
         self._loaded = False
+        self._made_abort = False
         self._busy_check = config.os_page_cache_busy_time_out_mills
 
     # ---- life cycle ---------------------------------------------------------------------------
@@ -129,11 +130,19 @@ class DefaultMessageStore:
         try:
             self._load()
         except BaseException:
-            self._let_go()
-            self._lock_file.release()
+            self._give_up()
             raise
         OPEN_STORES.add(self)
         return True
+
+    def _give_up(self) -> None:
+        """After a load() that failed: the next one finds the store as this one did."""
+        try:
+            self._let_go()
+            if self._made_abort and self.plan is None:
+                self._abort_file.delete()
+        finally:
+            self._lock_file.release()
 
     def _create_directories(self) -> None:
         for path in (
@@ -150,6 +159,7 @@ class DefaultMessageStore:
         self.queue_table.load()
         if not self.read_only:
             self._abort_file.create()
+            self._made_abort = clean
         self.checkpoint = StoreCheckpoint(
             self.env, os.path.join(self.root, "checkpoint"), read_only=self.read_only
         )
@@ -287,10 +297,12 @@ class DefaultMessageStore:
             clean = self._force_recovered()
         if self._loaded and not self.read_only:
             clean = self._finish(clean)
-        self._let_go()
-        if clean and self.failure is None:
-            self._abort_file.delete()
-        self._lock_file.release()
+        try:
+            self._let_go()
+            if clean and self.failure is None:
+                self._abort_file.delete()
+        finally:
+            self._lock_file.release()
 
     def _force_recovered(self) -> bool:
         """After load() without start(): what recovery changed goes to the device."""
@@ -316,12 +328,14 @@ class DefaultMessageStore:
         if self.allocate_service is not None:
             self.allocate_service.shutdown()
         self.commit_log.close()
-        if self._loaded:
-            self.dispatcher.set_index_file(None)
-            self.index_service.shutdown()
-        self.queue_table.close()
-        self.commit_log.mapped_file_queue.shutdown(0)
-        self._loaded = False
+        try:
+            if self._loaded:
+                self.dispatcher.set_index_file(None)
+                self.index_service.shutdown()
+        finally:
+            self.queue_table.close()
+            self.commit_log.mapped_file_queue.shutdown(0)
+            self._loaded = False
 
     def after_fork(self) -> None:
         """In a forked child: this copy is dead and touches nothing."""

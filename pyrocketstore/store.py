@@ -28,6 +28,7 @@ from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     OffsetOutOfRange,
     PutError,
+    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreIOError,
@@ -313,6 +314,8 @@ class Store(PutPath):
             self.message_store.commit_log.roll(size)
         except StoreIOError as error:
             return error.errno or errno.EIO
+        except StoreCorruptionError:
+            return errno.EEXIST  # the name of the next file is taken
         return 0
 
     def put_many(

@@ -127,7 +127,8 @@ class Place(NamedTuple):
 
 def log_files(root: Path) -> list[Path]:
     """The files that the engine takes for the log's."""
-    found = sorted((root / "commitlog").iterdir())
+    directory = root / "commitlog"
+    found = sorted(directory.iterdir()) if directory.is_dir() else []
     files = [p for p in found if p.is_file() and len(p.name) == 20 and p.name.isdigit()]
     while files and files[-1].stat().st_size == 0:
         files.pop()
@@ -773,3 +774,145 @@ def test_names_and_kinds_of_files(survey: Survey) -> None:
     for mutant in list(name_mutants(survey.base.path)):
         for killed in (False, True):
             survey.run(mutant, killed=killed, writable=True)
+
+
+# ---- whole records that say what no store says ---------------------------------------------------
+
+
+def crafted(
+    path: Path, odd: list[dict[str, Any]], *, light: bool = False
+) -> tuple[list[oracle.Record], dict[str, Any]]:
+    """A killed store that is a log alone: odd records (what differs) among ordinary ones."""
+    records = []
+    for i in range(12 * (len(odd) + 1)):
+        properties = f"KEYS\x01k{i}\x02TAGS\x01T\x02"
+        ordinary = oracle.Record(
+            topic=b"orders", body=b"body %d" % i, properties=properties.encode(), queue_id=i % 2,
+            queue_offset=i // 2, store_timestamp=1_700_000_000_000 + i, flag=i,
+        )  # fmt: skip
+        records.append(ordinary)
+        if i % 12 == 5 and i // 12 < len(odd):
+            changed = {"topic": b"odd", "flag": -1, **odd[i // 12]}
+            records.append(dataclasses.replace(ordinary, **changed))
+    (path / "commitlog").mkdir(parents=True)
+    at = 0
+    for n, data in enumerate(oracle.write_log(records, FILE_SIZE)):
+        (path / "commitlog" / f"{n * FILE_SIZE:020d}").write_bytes(data)
+        at += len(data)
+    (path / "abort").touch()
+    return records, LIGHT if light else PLAIN
+
+
+def check_crafted(path: Path, settings: dict[str, Any], *, around: Path) -> dict[str, list[int]]:
+    """Open a crafted store in every way: all ordinary records are found. Gives {topic: queues}."""
+    places = all_places(path)
+    ordinary = [place for place in places if place.record.topic == b"orders"]
+    ordinary = [place for place in ordinary if place.record.flag != -1]
+    topics: dict[str, list[int]] = {}
+    for read_only in (True, False, True):
+        before = snapshot(path)
+        with bounded(), pyrocketstore.open(path, read_only=read_only, **settings) as store:
+            answers = Answers(store, places)
+            assert answers.end == places[-1].phy_offset + len(places[-1].data)
+            missed = answers.miss(ordinary, queues=True, keys=True)
+            missed += answers.miss(places, queues=False, keys=False)
+            assert not missed, missed[:5]
+            assert not answers.errors, answers.errors
+            topics = {topic: store.queues(topic) for topic in store.topics()}
+        if read_only:
+            assert snapshot(path) == before
+    with pyrocketstore.open(path, **settings) as store:
+        assert store.put("orders", b"goes on").queue_offset == len(ordinary) // 2
+    outside = [p for p in around.iterdir() if p != path]
+    assert not outside, outside
+    below = [p.relative_to(path).parts for p in (path / "consumequeue").rglob("*") if p.is_file()]
+    assert all(len(parts) == 4 for parts in below), below
+    return topics
+
+
+ODD_TOPICS = (
+    b"../../x", b"a/b", b"", b"nul\0nul", b".", b"..", b"/etc/x", b"..\\x", b"\xff\xfe", b"x" * 127,
+    b"\xed\xa0\x80", b"line\nbreak", b"\xf0\x9f\x98\x80" * 31, b"lost+found", b"%LMQ%x", b"\0",
+    b"SCHEDULE_TOPIC_XXXX", b"TBW102", b" ", b"~", b"$HOME", b"a:b", b"-rf", b"\xef\xbf\xbd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["plain", "light"])
+def test_odd_topics(tmp_path: Path, light: bool) -> None:
+    root = tmp_path / "deep" / "store"
+    _, settings = crafted(root, [{"topic": topic} for topic in ODD_TOPICS], light=light)
+    topics = check_crafted(root, settings, around=root.parent)
+    assert {"", ".", "..", "a/b", "../../x"}.isdisjoint(topics)
+    assert not any("/" in topic or "\0" in topic for topic in topics)
+    assert {"orders", "x" * 127, "lost+found", "\U0001f600" * 31} <= topics.keys()
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["plain", "light"])
+def test_odd_topics_by_multi_dispatch(tmp_path: Path, light: bool) -> None:
+    root = tmp_path / "deep" / "store"
+    names = [*ODD_TOPICS, b"%LMQ%../../x", b"%LMQ%", b",", b",,a", b"a,", b"orders", b"a,a"]
+    odd = []
+    for name in names:
+        for offsets in (b"0", b"-1", b"9223372036854775807", b"9" * 30, b"1099511627776", b"x", b"",
+                        b"0,0", b",", "\u0663".encode(), b"1_0", b" 1 "):  # fmt: skip
+            text = b"INNER_MULTI_DISPATCH\1" + name + b"\2INNER_MULTI_QUEUE_OFFSET\1" + offsets
+            odd.append({"properties": text, "queue_id": 7})
+    _, settings = crafted(root, odd, light=light)
+    topics = check_crafted(root, settings, around=root.parent)
+    assert not any("/" in topic or "\0" in topic for topic in topics)
+    assert {"", ".", ".."}.isdisjoint(topics)
+
+
+ODD_NUMBERS = (-1, -(2**63), 2**63 - 1, 1 << 40, 1 << 62, 2**63 // 20, 2**63 // 20 + 1, 1 << 31)
+
+
+@pytest.mark.parametrize("value", ODD_NUMBERS)
+@pytest.mark.parametrize("topic", [b"odd", b"orders"])
+def test_odd_queue_offsets(tmp_path: Path, topic: bytes, value: int) -> None:
+    root = tmp_path / "deep" / "store"
+    odd = [{"topic": topic, "queue_offset": value, "queue_id": i} for i in (0, 1, 9)]
+    _, settings = crafted(root, odd)
+    check_crafted(root, settings, around=root.parent)
+    used = sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file())
+    assert used < 4 << 20
+
+
+def test_odd_numbers_in_records(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "store"
+    longs = ("born_timestamp", "store_timestamp", "prepared_transaction_offset")
+    ints = ("queue_id", "sys_flag", "reconsume_times")
+    odd = [{name: value} for name in longs for value in (*ODD_NUMBERS, 0)]
+    odd += [{name: value} for name in ints for value in (-1, 2**31 - 1, -(2**31), 0x41)]
+    odd += [{"properties": text} for text in (b"\1", b"\2", b"\1\2", b"KEYS\1\2", b"KEYS\1 ",
+            b"TAGS\1\xff\2KEYS\1\xff\xfe \xed\xa0\x80", b"\xff" * 300, b"KEYS\1" + b"k " * 5000,
+            b"DELAY\1" + b"9" * 40, b"UNIQ_KEY\1" + b"\0" * 9)]  # fmt: skip
+    _, settings = crafted(root, odd)
+    check_crafted(root, settings, around=root.parent)
+
+
+def test_delays_that_are_no_levels(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "store"
+    levels = (b"-1", b"0", b"19", b"2147483647", b"-2147483648", b"9" * 40, b"x", "\u0663".encode())
+    odd = [{"topic": b"SCHEDULE_TOPIC_XXXX", "properties": b"DELAY\1" + level, "queue_offset": i,
+            "queue_id": 0, "store_timestamp": time}
+           for time in (0, 2**63 - 1, -(2**63)) for i, level in enumerate(levels)]  # fmt: skip
+    _, settings = crafted(root, odd)
+    check_crafted(root, settings, around=root.parent)
+
+
+@pytest.mark.parametrize("fields", [{"phy_offset": 1}, {"phy_offset": -1}, {"crc": 1}], ids=str)
+def test_a_record_that_is_not_its_own_ends_the_log(tmp_path: Path, fields: dict[str, int]) -> None:
+    root = tmp_path / "store"
+    _, settings = crafted(root, [{}])
+    places = all_places(root)
+    bad = next(place for place in places if place.record.flag == -1)
+    data = oracle.encode_record(dataclasses.replace(bad.record, **fields))
+    write_log(bad.phy_offset, data)(root)
+    before = [place for place in places if place.phy_offset < bad.phy_offset]
+    for read_only in (True, False):
+        with bounded(), pyrocketstore.open(root, read_only=read_only, **settings) as store:
+            answers = Answers(store, places)
+            assert answers.end == bad.phy_offset
+            assert not answers.miss(before, queues=True, keys=True)
+    (kept,) = (root / ".broken").rglob("0*")
+    assert places[-1].data in kept.read_bytes()

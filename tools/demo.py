@@ -74,7 +74,7 @@ def show_messages(store: pyrocketstore.Store) -> None:
             f"  {TOPIC}/{message.queue_id}/{message.queue_offset}  tags={message.tags}  "
             f"keys={message.keys}  {len(message.body):,} bytes"
         )
-    for key in ("tx-4", "cust-14", "cust-19"):
+    for key in ("tx-4", "order-1490", "cust-19"):
         hits = store.query(TOPIC, key)
         places = ", ".join(f"{m.queue_id}/{m.queue_offset}" for m in hits) or "nowhere"
         console.print(f"  key {key}: {len(hits)} found, at queue/offset {places}")
