@@ -1,7 +1,7 @@
 # The only commands to remember. `make help` lists them.
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; do \
-	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -85,7 +85,7 @@ lint-python: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m mypy.stubtest $(addprefix pyrocketstore.,$(COMPILED))
+	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml $(addprefix pyrocketstore.,$(COMPILED))
 
 lint-c:
 	@for source in $(C_SOURCES); do \
