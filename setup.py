@@ -23,6 +23,7 @@ MODULES: dict[str, list[str]] = {
     "_text": ["csrc/hash.c"],
     "_message": ["csrc/status.c"],
     "_consume_queue": ["csrc/status.c"],
+    "_index_walk": [],
     "_index_file": ["csrc/hash.c", "csrc/status.c"],
     "_values": ["csrc/env_posix.c", "csrc/hash.c"],
     "_columns": ["csrc/status.c"],

@@ -33,6 +33,8 @@ class PutPath:
         born_host: object | None = None,
     ) -> tuple[int, int, int]: ...
 
+    def _append_batch(self, columns: Columns) -> tuple[PutMessageResult | None, int, int]: ...
+
 class Columns:
     def __init__(
         self,
@@ -42,7 +44,9 @@ class Columns:
         tags: list[str | None] | None,
         keys: list[Any] | None,
         texts: list[bytes | None] | None,
+        flags: list[int] | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
 
-class Chunk: ...
+class Chunk:
+    def __init__(self, capacity: int = 4096) -> None: ...

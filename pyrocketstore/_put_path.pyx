@@ -87,9 +87,10 @@ cdef class Columns:
     cdef list tags
     cdef list keys
     cdef list texts
+    cdef list flags
 
     def __init__(self, str topic not None, list bodies not None, queue_ids, list tags, list keys,
-                 list texts):
+                 list texts, list flags=None):
         """`queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
 
         Raises StoreFormatError for tags or keys that would not read back equal.
@@ -104,7 +105,8 @@ cdef class Columns:
         self.tags = tags
         self.keys = keys
         self.texts = texts
-        for column in (queue_ids, tags, keys, texts):
+        self.flags = flags
+        for column in (queue_ids, tags, keys, texts, flags):
             if type(column) is list and len(column) != len(bodies):
                 raise StoreFormatError("the columns differ in length")
         for i in range(len(bodies)):
@@ -124,11 +126,13 @@ cdef class Chunk:
     cdef int64_t *text_positions
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
+    cdef int64_t size
+    cdef QueueSlot slot
     cdef RecordBuffer texts
     cdef list owners
 
-    def __cinit__(self):
-        self.capacity = 4096
+    def __cinit__(self, Py_ssize_t capacity=4096):
+        self.capacity = capacity
         self.pending = <pending_record *>malloc(self.capacity * sizeof(pending_record))
         self.views = <Py_buffer *>malloc(self.capacity * sizeof(Py_buffer))
         self.text_positions = <int64_t *>malloc(self.capacity * sizeof(int64_t))
@@ -149,8 +153,8 @@ cdef class Chunk:
             PyBuffer_Release(&self.views[self.count])
 
     cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
-                         Py_ssize_t first, RecordBuffer buffer) except -2:
-        # Takes rows until 4 MiB are full; -1: the first row is larger than a record may be.
+                         Py_ssize_t first, RecordBuffer buffer, int64_t bytes_max) except -2:
+        # Takes rows until so many bytes are full; -1: the first row is larger than a record may be.
         cdef Py_ssize_t total = len(columns.bodies)
         cdef int64_t bytes_total = 0
         cdef int64_t texts_total = 0
@@ -172,6 +176,8 @@ cdef class Chunk:
             message.born_timestamp = now
             slot = self.slot_at(core, entry, columns, i, slot)
             message.queue_id = slot.queue_id
+            if columns.flags is not None:
+                message.flag = columns.flags[i]
             size = self.text_at(columns, i, texts_total)
             message.properties_size = <int32_t>size
             self.text_positions[self.count] = texts_total
@@ -185,7 +191,7 @@ cdef class Chunk:
                 if self.count == 0:
                     return -1
                 break
-            if self.count and bytes_total + size > CHUNK_BYTES:
+            if self.count and bytes_total + size > bytes_max:
                 PyBuffer_Release(&self.views[self.count])
                 break
             self.pending[self.count].position = bytes_total
@@ -196,6 +202,8 @@ cdef class Chunk:
         for i in range(self.count):      # now the texts do not move any more
             self.pending[i].outgoing.properties = self.texts.data + self.text_positions[i]
         buffer.ensure(bytes_total)
+        self.size = bytes_total
+        self.slot = slot
         return self.count
 
     cdef QueueSlot slot_at(self, CommitLogCore core, TopicEntry entry, Columns columns,
@@ -381,7 +389,8 @@ cdef class PutPath:
             template.born_host_size = fill_outgoing_host(born_host, template.born_host)
         try:
             while first < total:
-                count = chunk.fill(self.core, &template, columns, first, buffer)
+                count = chunk.fill(self.core, &template, columns, first, buffer,
+                                   CHUNK_BYTES)
                 if count < 0:
                     return first, RS_TOO_LARGE, 0
                 done = 0
@@ -404,3 +413,40 @@ cdef class PutPath:
             chunk.clear()
             self.core.buffers.append(buffer)
         return total, RS_OK, 0
+
+    def _append_batch(self, Columns columns not None):
+        """Append checked columns as one batch: one queue, one file, all or nothing.
+
+        Returns (PutMessageResult or None, status, errno): the result with RS_OK; RS_TOO_LARGE when
+        the records have more bytes than maxMessageSize or a file.
+        """
+        cdef Py_ssize_t total = len(columns.bodies)
+        cdef Py_ssize_t i
+        cdef RecordBuffer buffer = self.core.buffers.pop() if self.core.buffers else RecordBuffer()
+        cdef Chunk chunk = Chunk(total + 1)
+        cdef rs_append out
+        cdef PutMessageResult result
+        cdef int status = RS_TOO_LARGE
+        memset(&out, 0, sizeof(out))
+        try:
+            if chunk.fill(self.core, &self.template, columns, 0, buffer,
+                          self.core.max_message_size) < total:
+                return None, RS_TOO_LARGE, 0
+            with nogil:
+                chunk.encode(buffer.data)
+            while True:
+                status = self.core.append(buffer.data, chunk.size, <int32_t>total, chunk.slot, True,
+                                          &out)
+                if status != RS_END_OF_FILE and status != RS_NEED_FILE:
+                    break
+                errno = self._roll(chunk.size)
+                if errno:
+                    return None, status, errno
+            if status != RS_OK:
+                return None, status, -out.error
+            result = self.result_of(&out)
+            result.positions = [out.phy_offset + chunk.pending[i].position for i in range(total)]
+            return result, RS_OK, 0
+        finally:
+            chunk.clear()
+            self.core.buffers.append(buffer)

@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 
 from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, ConsumeQueueCore
 from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
-from pyrocketstore.consume_queue_ext import (
-    NO_ADDRESS,
-    ConsumeQueueExt,
-    CqExtUnit,
-    is_ext_addr,
-)
+from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
+from pyrocketstore.message import parse_java_int
 from pyrocketstore.queue_units import (
     CQ_STORE_UNIT_SIZE,
     NO_LIMIT,
@@ -126,6 +122,8 @@ class ConsumeQueue:
         self._open_files()
         #: an entry was given up: the queue takes no more, so that recovery finds where it ends
         self.failed = False
+        #: recovery found units behind the queue's end: some have been lost before them
+        self.cut_short = False
         self._stated_max_physic_offset = -1
         self._tail_is_clean = True
         self._first_readable: tuple[int, int] | None = None
@@ -239,6 +237,7 @@ class ConsumeQueue:
         """
         mapped_files = self.mapped_file_queue.mapped_files
         self._stated_max_physic_offset = -1
+        self.cut_short = False
         if not mapped_files:
             self._set_end(-1)
             return
@@ -253,7 +252,11 @@ class ConsumeQueue:
             if address != NO_ADDRESS:
                 last_address = address
             if valid_size < self.mapped_file_size:
+                is_last = mapped_file is mapped_files[-1]
+                self.cut_short = not is_last or self.reader.has_data(mapped_file, valid_size)
                 break
+        if self.cut_short:
+            LOG.warning("%s/%d: units are lost from byte %d on", self.topic, self.queue_id, end)
         self._cut(end, drop_empty=False)
         if max_phy_offset < 0:
             max_phy_offset = self.reader.last_phy_offset()
@@ -477,9 +480,8 @@ class ConsumeQueue:
         if self.find_consume_queue is None:
             raise StoreStateError(f"{self.topic}: multi-dispatch needs find_consume_queue")
         for name, text in zip(names, offsets, strict=True):
-            try:
-                queue_offset = int(text)
-            except ValueError:
+            queue_offset = parse_java_int(text, 64)
+            if queue_offset is None:
                 LOG.error("%s: queue %s has the offset %r", self.topic, name, text)
                 continue
             light = self.enable_lmq and name.startswith(LMQ_PREFIX)

@@ -157,9 +157,15 @@ def message_fields(
     }
 
 
-def _java_order(item: tuple[str, str]) -> bytes:
+def _java_order(item: tuple[str, str]) -> list[int]:
     """Java sorts strings by UTF-16 unit."""
-    return item[0].encode("utf-16-be", "surrogatepass")
+    units = []
+    for code in map(ord, item[0]):
+        if code > 0xFFFF:
+            units += [0xD800 + ((code - 0x10000) >> 10), 0xDC00 + (code & 0x3FF)]
+        else:
+            units.append(code)
+    return units
 
 
 def _time_lines(

@@ -107,7 +107,7 @@ def _entry_agrees(
 
     def entry(at: int) -> tuple[int, int, int, int]:
         raw = env.pread(fd, INDEX_SIZE, entries + at * INDEX_SIZE, path)
-        return _ENTRY.unpack(raw)  # type: ignore[return-value]
+        return _ENTRY.unpack(raw)
 
     key_hash, phy_offset, time_diff, previous = entry(number)
     if not (key_hash or phy_offset or time_diff or previous):
@@ -190,8 +190,8 @@ def infer_geometry(
     names = {"maxHashSlotNum": hash_slot_num, "maxIndexNum": index_num}
     given = ", ".join(f"{name}={value}" for name, value in names.items() if value is not None)
     raise StoreFormatError(
-        f"{paths[-1]}: the index does not fit {given or 'the usual geometries'}: give maxHashSlotNum"
-        " (and maxIndexNum) as it was when the store was written"
+        f"{paths[-1]}: the index does not fit {given or 'the usual geometries'}: give"
+        " maxHashSlotNum (and maxIndexNum) as it was when the store was written"
     )
 
 

@@ -226,10 +226,10 @@ class MessageExtBatch(MessageExtBrokerInner):
 # ---- numbers ------------------------------------------------------------------------------------
 
 
-def parse_java_int(text: str) -> int | None:
-    """The int32 that Java's Integer.parseInt makes of `text`, or None where it throws.
+def parse_java_int(text: str, bits: int = 32) -> int | None:
+    """The number that Java's Integer.parseInt makes of `text`, or None where it throws.
 
-    Unlike Python's int() it takes no blanks and no underscores.
+    With 64 bits as Long.parseLong. Unlike Python's int() it takes no blanks and no underscores.
     """
     digits = text[1:] if text[:1] in ("+", "-") else text
     # Java looks at UTF-16 units, so a digit above U+FFFF is none.
@@ -238,10 +238,10 @@ def parse_java_int(text: str) -> int | None:
     value = 0
     for digit in digits:
         value = value * 10 + int(digit)
-        if value > -INT32_MIN:
+        if value > 1 << (bits - 1):
             return None
     value = -value if text[0] == "-" else value
-    return None if value > INT32_MAX else value
+    return None if value >> (bits - 1) > 0 else value
 
 
 # ---- what the face refuses ----------------------------------------------------------------------

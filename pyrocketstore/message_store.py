@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import weakref
@@ -25,7 +26,7 @@ from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.flush import (
     CommitLogFlush,
     FlushConsumeQueueService,
@@ -124,7 +125,10 @@ class DefaultMessageStore:
         Source: RocketMQ 4.9.3 DefaultMessageStore#load.
         Differs: takes the lock first and creates `abort` before anything is changed.
         """
-        if not self.read_only:
+        if self.read_only:
+            if not self.env.is_dir(self.root):
+                raise StoreIOError(errno.ENOENT, "open", self.root)
+        else:
             self._create_directories()
             self._lock_file.take()
         try:

@@ -26,6 +26,7 @@ NO_LIMIT = 2**63 - 1
 _FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
 _LAST_READ_SIZE = 65536 * CQ_STORE_UNIT_SIZE
 _LAST_READ_COUNT = 65536
+_TAIL_READ_SIZE = 8192
 
 #: (phy_offset, size) of a message to its store time, Unix ms; -1 where it cannot be read.
 PickupStoreTimestamp = Callable[[int, int], int]
@@ -101,6 +102,11 @@ class UnitReader:
             if valid < len(piece):
                 break
         return valid_size, max_phy_offset, last_address
+
+    def has_data(self, mapped_file: MappedFile, position: int) -> bool:
+        """Whether what lies right behind `position` is more than zeros: two pages are looked at."""
+        size = min(_TAIL_READ_SIZE, mapped_file.wrote - position)
+        return bool(self.read(mapped_file, position, size).strip(b"\0"))
 
     def find_min(
         self, mapped_file: MappedFile, min_phy_offset: int

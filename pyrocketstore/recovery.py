@@ -102,8 +102,12 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     plan.scan_from = files[first].file_from_offset
     at_file, status = _scan(store, files, first, seen, plan)
     plan.ended_by = status_name(status)
-    plan.broken = _valid_records_behind(store, files, at_file, status, plan)
     furthest = max((q.max_physic_offset for q in store.consume_queues()), default=-1)
+    # A queue that knows more than the log holds: its end is no usual one.
+    is_usual = clean and status in (RS_END, RS_BLANK) and furthest <= plan.log_end
+    plan.broken = _valid_records_behind(store, files, at_file, is_usual, plan)
+    if plan.broken and store.read_only and _has_grown(store, files[at_file], plan.log_end):
+        plan.broken = []  # another process has written on meanwhile: nothing is damaged
     plan.cut_queues = furthest >= plan.log_end
     plan.replay_from = _replay_from(store, plan, seen.seen())
     return plan
@@ -160,11 +164,10 @@ def _valid_records_behind(
     store: Recoverable,
     files: tuple[MappedFile, ...],
     at_file: int,
-    status: int,
+    is_usual: bool,
     plan: RecoveryPlan,
 ) -> list[tuple[str, int, int]]:
     """Pieces behind the end that must not be lost: (path, position, size) of each file."""
-    is_usual = plan.clean and status in (RS_END, RS_BLANK)
     if is_usual and at_file + 1 == len(files):
         return []
     pieces: list[tuple[str, int, int]] = []
@@ -182,6 +185,15 @@ def _valid_records_behind(
     return pieces
 
 
+def _has_grown(store: Recoverable, file: MappedFile, log_end: int) -> bool:
+    """True when there is a record now where the scan found the end."""
+    position = log_end - file.file_from_offset
+    status, _, count, _ = scan_file(
+        store.env, file.path, file.file_from_offset, position, file.file_size, True
+    )
+    return count > 0 or status == RS_BLANK
+
+
 def _replay_from(
     store: Recoverable,
     plan: RecoveryPlan,
@@ -191,6 +203,7 @@ def _replay_from(
     lowest = max(0, store.commit_log.get_min_offset())
     starts = [] if plan.clean else [plan.scan_from]
     table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
+    starts += [q.covered_phy_offset for q in table.values() if q.cut_short]
     for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
         queue = table.get(key)
         held = 0 if queue is None else queue.units_before(plan.log_end)

@@ -36,9 +36,7 @@ from pyrocketstore.errors import (
 )
 from pyrocketstore.message import (
     Message,
-    MessageExtBatch,
     MessageExtBrokerInner,
-    MessageRefused,
     check_properties,
     check_text,
     check_topic,
@@ -369,7 +367,7 @@ class Store(PutPath):
 
     def _put_many_failed(self, done: int, status: int, error: int) -> None:
         if status == RS_TOO_LARGE:
-            reason = f"message {done}: longer than maxMessageSize or a commit log file"
+            reason = f"from message {done} on: longer than maxMessageSize or a commit log file"
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
         path = self.message_store.config.commit_log_path
         cause = StoreIOError(error or errno.EIO, "append", path)
@@ -422,23 +420,26 @@ class Store(PutPath):
         """
         self._check_writable()
         check_topic(topic)
-        items = [self._batch_item(topic, item) for item in messages]
-        if not items:
+        columns = self._batch_columns(topic, list(messages), queue_id)
+        status = self.message_store.check_store_status()
+        if status is not PutMessageStatus.PUT_OK:
+            raise PutError(status, False, 0, str(self.message_store.failure or ""))
+        result, outcome, error = self._append_batch(columns)
+        if result is None:
+            self._put_many_failed(0, outcome, error)
+            raise AssertionError("not reached")
+        return self._checked(self.message_store.wait_flushed(result), len(columns))
+
+    def _batch_columns(self, topic: str, messages: list[Any], queue_id: int) -> Columns:
+        """The messages of a batch as columns, all checked."""
+        if not messages:
             raise StoreFormatError("a batch needs at least one message")
-        try:
-            body = _message.encode_messages(items)
-        except MessageRefused as refused:
-            status = PutMessageStatus[refused.status]
-            raise PutError(status, False, 0, refused.reason) from refused
-        batch = MessageExtBatch(
-            topic,
-            body,
-            queue_id,
-            born_timestamp=self.message_store.now(),
-            born_host=self.store_host,
-            store_host=self.store_host,
-        )
-        return self._checked(self.message_store.put_messages(batch), len(items))
+        if not self._unique_key and all(type(item) is bytes for item in messages):
+            return Columns(topic, messages, queue_id, None, None, None)
+        items = [self._batch_item(topic, item) for item in messages]
+        texts: list[bytes | None] = [put_properties(None, None, item.properties) for item in items]
+        flags = [item.flag for item in items]
+        return Columns(topic, [item.body for item in items], queue_id, None, None, texts, flags)
 
     def _batch_item(self, topic: str, item: Any) -> Message:
         if isinstance(item, Message):

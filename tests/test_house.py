@@ -56,6 +56,7 @@ LEVELS = {
     "_columns": 1.3,
     "_consume_queue": 1.3,
     "_index_file": 1.3,
+    "_index_walk": 1.2,
     "_values": 1.25,
     "_message": 1.2,
     "_mapped_file": 1.1,

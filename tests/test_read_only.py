@@ -395,7 +395,7 @@ def test_a_user_who_may_only_read(open_place):
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("mode", [0o000, 0o111, 0o444], ids=oct)
+@pytest.mark.parametrize("mode", [0o000, 0o444], ids=oct)
 def test_a_user_without_rights(open_place, mode):
     root = filled(open_place / "store", 30)
     before = snapshot(root)

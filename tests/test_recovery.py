@@ -13,7 +13,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import StoreCorruptionError, StoreWarning
-from tests import oracle
+import oracle
 
 SIZES = {
     "mapped_file_size_commit_log": 16384,
