@@ -4,7 +4,7 @@ An entry is complete before its slot names it, and a slot names it before the co
 that any thread may select while one puts. Every number read from the file is checked against what
 the file can hold before it is followed.
 """
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from pyrocketstore._mapped_file cimport confirm_range
@@ -124,7 +124,7 @@ cdef inline int _put_at(
         rs_store_be64(x.base, store_timestamp)
         rs_store_be64(x.base + 16, phy_offset)
     if previous == 0:
-        x.hash_slot_count += 1
+        x.hash_slot_count = <int32_t>(<uint32_t>x.hash_slot_count + 1)
         rs_store_be32(x.base + 32, x.hash_slot_count)
     x.end_phy_offset = phy_offset
     x.end_timestamp = store_timestamp

@@ -70,7 +70,7 @@ def fill(path: Path, settings: dict[str, Any]) -> Base:
     rng = random.Random(SEED)
     light = "enable_lmq" in settings
     with pyrocketstore.open(path, **settings) as store:
-        for i in range(150):
+        for i in range(180):
             body = rng.randbytes(rng.randrange(1, 400))
             topic, queue_id = ("orders", i % 3) if i % 4 else ("events", 0)
             keys = None if i % 7 == 0 else f"k{i} all"

@@ -29,6 +29,11 @@ def java_divide(value: int, by: int) -> int:
     return -(-value // by) if value < 0 else value // by
 
 
+def int64(value: int) -> int:
+    """What is left of a number in Java's long."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 class OracleIndexFile:
     """One file as bytes in memory."""
 
@@ -43,6 +48,17 @@ class OracleIndexFile:
         struct.pack_into(
             ">qqqq", self.data, 0, self.begin_time, self.end_time, self.begin_phy, self.end_phy
         )
+
+    @classmethod
+    def of_bytes(cls, data: bytes, slots: int, entries: int) -> OracleIndexFile:
+        """What a file holds; a count that cannot be is put right."""
+        self = cls(slots, entries)
+        self.data[:] = data[: len(self.data)]
+        self.begin_time, self.end_time, self.begin_phy, self.end_phy, self.slot_count, count = (
+            HEADER.unpack_from(self.data)
+        )
+        self.count = min(max(count, 1), entries)
+        return self
 
     def slot_at(self, hashed: int) -> int:
         return 40 + 4 * (hashed % self.slots)
@@ -82,7 +98,7 @@ class OracleIndexFile:
             own, phy, diff, previous = ENTRY.unpack_from(self.data, self.entry_at(number))
             if diff < 0:
                 break
-            time = self.begin_time + diff * 1000
+            time = int64(self.begin_time + diff * 1000)
             if own == hashed and begin <= time <= end:
                 found.append(phy)
             if previous <= 0 or previous >= number or time < begin:

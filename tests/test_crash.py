@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import oracle
 import pyrocketstore
-from tests import oracle
-from tests.crash_child import SETTINGS, Putter
+from crash_child import SETTINGS, Putter
 
 SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))

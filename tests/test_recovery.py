@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import oracle
 import pyrocketstore
 from pyrocketstore import StoreCorruptionError, StoreWarning
-import oracle
 
 SIZES = {
     "mapped_file_size_commit_log": 16384,
