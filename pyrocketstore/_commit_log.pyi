@@ -1,9 +1,15 @@
 from collections.abc import Callable
+from typing import Final, Self
+
+from typing_extensions import disjoint_base
 
 from pyrocketstore._env import EnvTable, Event
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 
+__test__: Final[dict[str, object]]
+
+@disjoint_base
 class QueueSlot:
     offset: int
     @property
@@ -11,11 +17,13 @@ class QueueSlot:
     @property
     def queue_id(self) -> int: ...
 
+@disjoint_base
 class TopicEntry:
-    def __init__(self, topic: str) -> None: ...
+    def __new__(cls, topic: str) -> Self: ...
     @property
     def topic(self) -> str: ...
 
+@disjoint_base
 class PutMessageResult:
     @property
     def status_code(self) -> int: ...
@@ -59,16 +67,18 @@ def with_status(
     base: PutMessageResult, status: int, error: BaseException | None = None
 ) -> PutMessageResult: ...
 
+@disjoint_base
 class RecordBuffer: ...
 
+@disjoint_base
 class CommitLogCore:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         env: EnvTable,
         max_message_size: int,
         appended: Event,
         on_new_queue: Callable[[str, int], None] | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def env(self) -> EnvTable: ...
     @property

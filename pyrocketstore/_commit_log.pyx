@@ -48,6 +48,7 @@ cdef object PUT_STATUS = tuple(PutMessageStatus)
 cdef object APPEND_STATUS = tuple(AppendMessageStatus)
 
 
+@cython.auto_pickle(False)
 cdef class QueueSlot:
     """One entry of topicQueueTable: the offset that the queue's next message gets.
 
@@ -64,6 +65,7 @@ cdef class QueueSlot:
         rs_store_release(&self.next_offset, value)
 
 
+@cython.auto_pickle(False)
 cdef class TopicEntry:
     """A topic that was put to: its UTF-8 bytes and its queues' slots."""
 
@@ -76,6 +78,7 @@ cdef class TopicEntry:
 
 
 @cython.freelist(64)
+@cython.auto_pickle(False)
 cdef class PutMessageResult:
     """What became of a put.
 
@@ -155,6 +158,7 @@ def with_status(PutMessageResult base, int status, object error=None):
     return result
 
 
+@cython.auto_pickle(False)
 cdef class RecordBuffer:
     """A growing buffer that records are encoded into before the put lock is taken."""
 
@@ -173,6 +177,7 @@ cdef class RecordBuffer:
         return 0
 
 
+@cython.auto_pickle(False)
 cdef class CommitLogCore:
     """The state that an append touches.
 

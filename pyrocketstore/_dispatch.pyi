@@ -1,15 +1,20 @@
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
+
+from typing_extensions import disjoint_base
 
 from pyrocketstore._env import EnvTable, Event
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.results import DispatchRequest
 
+__test__: Final[dict[str, object]]
+
+@disjoint_base
 class Dispatcher:
     def __init__(
         self,
-        *,
+        *args: object,
         on_new_queue: Callable[[str, int], Any],
         on_queue_record: Callable[[DispatchRequest, bool], None],
         on_index_file: Callable[[], IndexFile | None],

@@ -3,6 +3,7 @@
 It comes back to Python only for what is uncommon: a queue seen for the first time, a file that is
 full, a record that feeds more than one queue, damage.
 """
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
 
@@ -53,6 +54,7 @@ cdef enum:
     ATTACHED_MAX = 16384    # well below vm.max_map_count's 65530
 
 
+@cython.auto_pickle(False)
 cdef class Dispatcher:
     """Feeds consume queues and index from ranges of the log.
 

@@ -1,11 +1,15 @@
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
 from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
 
+__test__: Final[dict[str, object]]
+
+@disjoint_base
 class PutPath:
     put_fast: bool
     @property
@@ -35,6 +39,7 @@ class PutPath:
 
     def _append_batch(self, columns: Columns) -> tuple[PutMessageResult | None, int, int]: ...
 
+@disjoint_base
 class Columns:
     def __init__(
         self,
@@ -48,5 +53,6 @@ class Columns:
     ) -> None: ...
     def __len__(self) -> int: ...
 
+@disjoint_base
 class Chunk:
-    def __init__(self, capacity: int = 4096) -> None: ...
+    def __new__(cls, capacity: int = 4096) -> Self: ...

@@ -1,4 +1,5 @@
 """The compiled part of the face: `put` and `put_many` as one call each."""
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -78,6 +79,7 @@ cdef bint plain(value) except -1:
     return plain_text(text, size)
 
 
+@cython.auto_pickle(False)
 cdef class Columns:
     """The columns of put_many, checked: one entry a message, or None for a column without any."""
     cdef str topic
@@ -119,6 +121,7 @@ cdef class Columns:
         return len(self.bodies)
 
 
+@cython.auto_pickle(False)
 cdef class Chunk:
     """Rows of put_many that are encoded together: their buffers are pinned while it lives."""
     cdef pending_record *pending
@@ -246,6 +249,7 @@ cdef class Chunk:
             encode_record(&self.pending[i].outgoing, buffer + self.pending[i].position)
 
 
+@cython.auto_pickle(False)
 cdef class PutPath:
     """The compiled part of the face: `put` and `put_many` as one call each.
 

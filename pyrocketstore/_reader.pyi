@@ -1,8 +1,12 @@
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._message import MessageExt
+
+__test__: Final[dict[str, object]]
 
 def read_messages(
     mapped_file: MappedFile,

@@ -1,11 +1,19 @@
+from typing import Final, Self
+
+from typing_extensions import disjoint_base
+
 from pyrocketstore._env import EnvTable
 
+__test__: Final[dict[str, object]]
+
+@disjoint_base
 class TopicQueueMap:
     # (topic, queue id) -> (first queue offset, its physical offset, next queue offset, count)
     def seen(self) -> dict[tuple[str, int], tuple[int, int, int, int]]: ...
 
+@disjoint_base
 class FileWindow:
-    def __init__(self, env: EnvTable, path: str) -> None: ...
+    def __new__(cls, env: EnvTable, path: str) -> Self: ...
     def close(self) -> None: ...
 
 def scan_file(

@@ -2,6 +2,7 @@
 
 The walks run without the GIL over a `FileWindow`, one buffer that pread fills again and again.
 """
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
@@ -26,6 +27,7 @@ from pyrocketstore._text cimport java_text
 from pyrocketstore.errors import StoreIOError
 
 
+@cython.auto_pickle(False)
 cdef class TopicQueueMap:
     """(topic, queue id) → what is known of that queue; found and grown without the GIL."""
     def __cinit__(self):
@@ -131,6 +133,7 @@ cdef class TopicQueueMap:
         return result
 
 
+@cython.auto_pickle(False)
 cdef class FileWindow:
     """A piece of a file, read with pread into one buffer that is used again.
 

@@ -106,7 +106,7 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     # A queue that knows more than the log holds: its end is no usual one.
     is_usual = clean and status in (RS_END, RS_BLANK) and furthest <= plan.log_end
     plan.broken = _valid_records_behind(store, files, at_file, is_usual, plan)
-    if plan.broken and store.read_only and _has_grown(store, files[at_file], plan.log_end):
+    if plan.broken and store.read_only and _has_grown(store, files[at_file], plan):
         plan.broken = []  # another process has written on meanwhile: nothing is damaged
     plan.cut_queues = furthest >= plan.log_end
     plan.replay_from = _replay_from(store, plan, seen.seen())
@@ -185,13 +185,13 @@ def _valid_records_behind(
     return pieces
 
 
-def _has_grown(store: Recoverable, file: MappedFile, log_end: int) -> bool:
-    """True when there is a record now where the scan found the end."""
-    position = log_end - file.file_from_offset
+def _has_grown(store: Recoverable, file: MappedFile, plan: RecoveryPlan) -> bool:
+    """True when there is a record, or a BLANK, now where the scan found none."""
+    position = plan.log_end - file.file_from_offset
     status, _, count, _ = scan_file(
         store.env, file.path, file.file_from_offset, position, file.file_size, True
     )
-    return count > 0 or status == RS_BLANK
+    return count > 0 or (status == RS_BLANK and plan.ended_by != status_name(RS_BLANK))
 
 
 def _replay_from(
