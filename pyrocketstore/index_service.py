@@ -102,7 +102,7 @@ def _sample(count: int) -> list[int]:
 def _entry_agrees(
     env: Env, fd: int, path: str, number: int, hash_slot_num: int, index_num: int
 ) -> bool | None:
-    """True or False; None for an entry of zeros."""
+    """True or False; None for an entry of zeros, or one whose slot names such an entry."""
     entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
 
     def entry(at: int) -> tuple[int, int, int, int]:
@@ -119,7 +119,10 @@ def _entry_agrees(
     (newest,) = _SLOT.unpack(raw)
     if not number <= newest < index_num:
         return False
-    newest_hash = entry(newest)[0]
+    newest_entry = entry(newest)
+    if not any(newest_entry):
+        return None
+    newest_hash = newest_entry[0]
     return newest_hash >= 0 and newest_hash % hash_slot_num == slot
 
 
@@ -408,7 +411,11 @@ class IndexService:
             create=True,
             name=name,
         )
-        index_file.open_for_writing()
+        try:
+            index_file.open_for_writing()
+        except StoreIOError:
+            index_file.destroy()
+            raise
         return index_file
 
     def _new_name(self) -> str:

@@ -170,7 +170,7 @@ def test_zeros_in_the_last_log_file_hide_nothing(survey: Survey, size: int) -> N
     last = int(log_files(survey.base.path)[-1].name)
     for place in [place for place in survey.places if place.phy_offset > last][::5]:
         text = f"{size} zeros at {place.phy_offset}"
-        hurt = write_log(place.phy_offset, bytes(size))
+        hurt = write_log(place.phy_offset, bytes(min(size, last + FILE_SIZE - place.phy_offset)))
         survey.run(Mutant(text, "log", hurt, False), killed=False, writable=True)
 
 

@@ -1,6 +1,6 @@
-"""Goal: an index file holds the bytes that 4.9.3 writes and gives its answers, in every mode; damage
-ends a chain, and never the process. Method: the same rows into tests/oracle_index.py, by hypothesis,
-and checksums of files that the real IndexFile wrote."""
+"""Goal: an index file holds the bytes that 4.9.3 writes and gives its answers, in every mode, and
+damage ends a chain, never the process. Method: the same rows into tests/oracle_index.py, chosen by
+hypothesis, and checksums of files that the real IndexFile wrote."""
 
 from __future__ import annotations
 
@@ -256,6 +256,7 @@ def test_bytes_and_answers_are_the_oracles(tmp_path_factory, slots, entries, pre
     PRESETS,
     st.integers(1, 5),
 )
+@example([(1, 0), (1, 4000)], (500, TIME - 2500), 1)
 def test_select_hits_misses_nothing(tmp_path_factory, rows, preset, room):
     """Clocks that jump, whole seconds and the odd first entry: every record in time is a hit."""
     path = tmp_path_factory.mktemp("i") / "1"
@@ -453,6 +454,18 @@ def test_a_device_that_fills_up(tmp_path):
     for row in rows:
         model.put(*row)
     assert path.read_bytes() == model.data
+
+
+def test_room_is_asked_for_before_it_is_used(tmp_path):
+    """Also where an entry begins in one chunk and ends in the next."""
+    env = Env()
+    index = IndexFile(env, str(tmp_path / "1"), 64, 9000, create=True)
+    with watched(env, "fallocate") as calls:
+        for n in range(8000):
+            assert index.put_hash(n, n, TIME)
+            end = max(at + size for _, at, size in calls)
+            assert index.used_size <= end <= index.file_size
+    assert len(calls) < 5
 
 
 def test_a_file_that_cannot_be_made(tmp_path):

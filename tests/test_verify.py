@@ -456,6 +456,18 @@ def test_a_wrong_index_header_is_found(store_path, position, text):
     ), report.problems
 
 
+def test_an_index_file_that_recovery_passes_over_is_found(store_path):
+    """It ends far behind the log, so that it is built again in memory: after a clean stop that
+    must not go unsaid."""
+    path = index_files(store_path)[0]
+    flip(path, 26)
+    report = verify(store_path)
+    assert places(report) == [("index", str(path), 24)]
+    assert report.rebuilt_index_entries >= INDEX_COUNT - 1
+    (store_path / "abort").touch()
+    assert verify(store_path).ok
+
+
 def test_a_wrong_slot_is_found(store_path):
     path = index_files(store_path)[0]
     slot = next(
