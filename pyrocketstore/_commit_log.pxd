@@ -59,6 +59,7 @@ cdef class CommitLogCore:
     cdef int64_t end_offset
     cdef readonly int64_t max_message_size
     cdef dict topics
+    cdef dict recovered
     cdef list buffers
     cdef readonly object on_new_queue
 

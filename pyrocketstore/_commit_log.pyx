@@ -195,6 +195,7 @@ cdef class CommitLogCore:
         self.env = env
         self.max_message_size = max_message_size
         self.topics = {}
+        self.recovered = {}     # (topic, queue id): next offset, until the queue is put to
         self.buffers = []
         self.on_new_queue = on_new_queue
         self._ahead_owner = [appended]
@@ -230,6 +231,7 @@ cdef class CommitLogCore:
         slot = QueueSlot.__new__(QueueSlot)
         slot.topic = topic
         slot.queue_id = queue_id
+        slot.next_offset = self.recovered.get((topic, queue_id), 0)
         return entry.slots.setdefault(queue_id, slot)
 
     def slot(self, str topic, int64_t queue_id):
@@ -238,32 +240,33 @@ cdef class CommitLogCore:
 
     def set_next_offset(self, str topic, int64_t queue_id, int64_t next_offset):
         """Install what recovery found. Source: RocketMQ 4.9.3 recoverTopicQueueTable."""
-        cdef TopicEntry entry = self.topic_entry(topic)
-        cdef QueueSlot slot
-        found = entry.slots.get(queue_id)
-        if found is None:
-            slot = QueueSlot.__new__(QueueSlot)
-            slot.topic = topic
-            slot.queue_id = <int32_t>queue_id
-            found = entry.slots.setdefault(queue_id, slot)
-        slot = <QueueSlot>found
-        self.take()
-        slot.next_offset = next_offset
-        rs_lock_release(self.lock)
+        cdef TopicEntry entry
+        self.recovered[topic, queue_id] = next_offset
+        entry = self.topics.get(topic)
+        slot = None if entry is None else entry.slots.get(queue_id)
+        if slot is not None:
+            self.take()
+            (<QueueSlot>slot).next_offset = next_offset
+            rs_lock_release(self.lock)
 
     def table(self):
         """topicQueueTable as {(topic, queue_id): next offset}."""
-        return {
+        return self.recovered | {
             (entry.topic, queue_id): (<QueueSlot>slot).offset
             for entry in list(self.topics.values())
             for queue_id, slot in list((<TopicEntry>entry).slots.items())
         }
 
     def forget(self, str topic, queue_id):
-        """Drop the counter of a destroyed queue, which then starts at 0 again."""
+        """Let a destroyed queue start at 0 again; the caller has the put lock, or is alone.
+
+        The slot stays: a put that found it before goes on with it.
+        """
+        self.recovered.pop((topic, queue_id), None)
         entry = self.topics.get(topic)
-        if entry is not None:
-            (<TopicEntry>entry).slots.pop(queue_id, None)
+        slot = None if entry is None else (<TopicEntry>entry).slots.get(queue_id)
+        if slot is not None:
+            rs_store_release(&(<QueueSlot>slot).next_offset, 0)
 
     # ---- the file that is written to -----------------------------------------------------------
 

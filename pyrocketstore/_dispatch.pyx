@@ -393,8 +393,9 @@ cdef class Dispatcher:
             self.index_begun = True
             self.keys_done = 0x7FFFFFFF
         elif wish == INDEX_ERROR:
+            # The index ends before this record, so that recovery finds where to go on.
             self.on_error("index", self.topic_of(p), self.record.queue_id, self.errno_)
-            self.keys_done = 0x7FFFFFFF
+            self.index_enabled = False
         return 0
 
     cdef int provide_file(self, str topic, int32_t queue_id) except -1:

@@ -205,6 +205,12 @@ cdef int start_walk(const rs_index_file *x, index_reader *r, index_walk *w) noex
     w.limit = count if count < x.index_num else <int32_t>(x.index_num - 1)
     w.base_timestamp = x.begin_timestamp
     w.slot_num = x.hash_slot_num
+    while w.every and r.base == NULL and w.limit < number < x.index_num:
+        # Put by the file's owner since we read the header: what we know lies behind it.
+        p = load_entry(r, entry_position(w.slot_num, number), RS_INDEX_ENTRY_SIZE)
+        if p == NULL:
+            return -1
+        number = rs_load_be32(p + 16) if rs_load_be32(p + 16) < number else 0
     if 0 < number <= w.limit and (count > 1 or w.every):
         w.next_index = number
     return RS_OK

@@ -235,7 +235,6 @@ cdef void encode_record(const rs_outgoing *m, uint8_t *out) noexcept nogil:
         sys_flag |= RS_STOREHOSTADDRESS_V6_FLAG
     rs_store_be32(out, <int32_t>encoded_size(m))
     rs_store_be32(out + 4, RS_MESSAGE_MAGIC_CODE)
-    rs_store_be32(out + 8, <int32_t>body_crc32(m.body, m.body_size))
     rs_store_be32(out + 12, m.queue_id)
     rs_store_be32(out + 16, m.flag)
     memset(out + RS_MESSAGE_POSITION_QUEUE_OFFSET, 0, 16)
@@ -252,7 +251,10 @@ cdef void encode_record(const rs_outgoing *m, uint8_t *out) noexcept nogil:
     at += 16
     if m.body_size > 0:
         memcpy(at, m.body, m.body_size)
-        at += m.body_size
+    # Of the copy: another thread may change the caller's buffer meanwhile, and a record whose sum
+    # is wrong would end the log.
+    rs_store_be32(out + 8, <int32_t>body_crc32(at, m.body_size))
+    at += m.body_size
     at[0] = <uint8_t>m.topic_size
     memcpy(at + 1, m.topic, m.topic_size)
     at += 1 + m.topic_size

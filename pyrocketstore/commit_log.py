@@ -148,10 +148,19 @@ class CommitLog:
         """Find the files. Raises StoreCorruptionError naming a file of the wrong size."""
         self.mapped_file_queue.load()
 
-    def open_end(self, log_end: int) -> None:
-        """Install what recovery found: the log ends at `log_end`."""
+    def open_end(self, log_end: int, forced_to: int | None = None) -> None:
+        """Install what recovery found: the log ends at `log_end`.
+
+        What lies behind `forced_to`, the start of a file, is forced by the next flush: a process
+        that was killed may have left it in the page cache alone.
+        """
         self.mapped_file_queue.flushed_where = log_end
         self.mapped_file_queue.committed_where = log_end
+        if forced_to is not None and not self.read_only:
+            self.mapped_file_queue.flushed_where = min(forced_to, log_end)
+            for file in self.mapped_file_queue.mapped_files:
+                if file.file_from_offset >= forced_to:
+                    file.flushed = 0
         self.core.set_end_offset(log_end if self.mapped_file_queue.mapped_files else 0)
         if self.read_only:
             return

@@ -254,6 +254,9 @@ class ConsumeQueue:
             if valid_size < self.mapped_file_size:
                 is_last = mapped_file is mapped_files[-1]
                 self.cut_short = not is_last or self.reader.has_data(mapped_file, valid_size)
+                if self.cut_short and self.read_only:
+                    # Another process may have gone on writing: then there are units here now.
+                    self.cut_short = self.reader.scan(mapped_file, NO_LIMIT)[0] == valid_size
                 break
         if self.cut_short:
             LOG.warning("%s/%d: units are lost from byte %d on", self.topic, self.queue_id, end)

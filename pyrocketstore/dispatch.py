@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
@@ -53,6 +55,8 @@ class ReputMessageService(ServiceThread):
         self.event = appended  # so that an append wakes the thread, as wakeup() does
         self.moved = moved
         self._tell = on_failure
+        self._walking = threading.Lock()
+        self._turn = threading.Lock()  # so that one who waits for `_walking` gets it next
 
     def behind(self) -> int:
         """Bytes of the log that are not dispatched yet.
@@ -85,8 +89,22 @@ class ReputMessageService(ServiceThread):
         self._tell(error)
         self.moved.signal()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is dispatched inside, so that a queue may be taken away."""
+        with self._turn, self._walking:
+            yield
+
     def do_reput(self) -> bool:
         """Dispatch what one file has; True when there was something to do."""
+        with self._turn:
+            self._walking.acquire()
+        try:
+            return self._dispatch_file()
+        finally:
+            self._walking.release()
+
+    def _dispatch_file(self) -> bool:
         position = self.dispatcher.position
         lowest = self.commit_log.get_min_offset()
         if position < lowest:

@@ -60,6 +60,14 @@ def is_in(values: Int64s, ordered: Int64s) -> NDArray[np.bool_]:
     return np.asarray(ordered[at] == values, np.bool_)
 
 
+def _read_header(env: Env, path: str) -> bytes:
+    fd = env.open(path, 0)
+    try:
+        return env.pread(fd, INDEX_HEADER_SIZE, 0, path).ljust(INDEX_HEADER_SIZE, b"\0")
+    finally:
+        env.close(fd)
+
+
 class _Block(NamedTuple):
     """Entries of one file, sorted by place: columns of one length."""
 
@@ -93,12 +101,7 @@ class _File:
             return self.count
         if self.index_file.path is None:
             return 1
-        fd = self.env.open(self.index_file.path, 0)
-        try:
-            header = self.env.pread(fd, INDEX_HEADER_SIZE, 0, self.index_file.path)
-        finally:
-            self.env.close(fd)
-        return max(1, int.from_bytes(header[36:40], "big", signed=True))
+        return max(1, int(_HEADER.unpack(_read_header(self.env, self.index_file.path))[5]))
 
     def read_entries(self, first: int, count: int) -> bytes:
         return self.read(self.entries_at + first * INDEX_SIZE, count * INDEX_SIZE)
@@ -132,6 +135,7 @@ class IndexCheck:
         *,
         live: bool,
     ) -> None:
+        self.env = env
         self.report = report
         self.low = low
         self.end = end
@@ -347,11 +351,15 @@ class IndexCheck:
         self._check_header(file, 36, "number of the next entry", index_count, file.count)
 
     def not_loaded(self, paths: Sequence[str]) -> None:
-        """Files that are on disk, but were passed over, though the store was stopped cleanly."""
+        """Files on disk that were passed over, though the store was stopped cleanly: one must say
+        that it goes on behind the log; those after it went with it."""
         loaded = {file.index_file.path for file in self.files}
         for path in paths:
-            if path not in loaded:
-                text = "the file names the log behind its end; recovery builds it from the log"
+            if path in loaded:
+                continue
+            end_phy_offset = _HEADER.unpack(_read_header(self.env, path))[3]
+            if end_phy_offset >= self.log_end():
+                text = f"the file ends at {end_phy_offset}, behind the log; recovery builds it anew"
                 self.report.add(Problem("index", path, 24, text))
 
     def _check_header(self, file: _File, position: int, name: str, said: int, found: int) -> None:

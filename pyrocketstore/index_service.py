@@ -198,8 +198,19 @@ def infer_geometry(
     )
 
 
-def _is_behind(index_file: IndexFile, phy_offset: int) -> bool:
-    return index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset
+def _drop_growing(files: list[IndexFile], limit: int) -> None:
+    """Take away the last file if an owner that lives may be putting into it while we read.
+
+    It is not full then, and just made, or ends after `limit`, where the last full one ended, or in
+    the same ms.
+    """
+    while files and not files[-1].is_write_full():
+        last = files[-1]
+        only = len(files) < 2 or files[-2].end_timestamp < limit
+        is_old = last.end_timestamp < limit or (last.end_timestamp == limit and only)
+        if last.index_count > 1 and last.end_timestamp > 0 and is_old:
+            return
+        files.pop()
 
 
 # ---- the service -------------------------------------------------------------------------------
@@ -301,6 +312,8 @@ class IndexService:
             self.geometry_error = error
             return True
         files = [self._open(f.path) for f in kept]
+        if self._read_only and not last_exit_ok:
+            _drop_growing(files, limit)
         if not self._read_only:
             for lost in found:
                 if lost not in kept:
@@ -662,26 +675,40 @@ class IndexService:
         return removed
 
     def begin_of_files_behind(self, phy_offset: int) -> int:
-        """Where the first file begins that names a record at or behind `phy_offset`; -1: none does.
+        """From where keys must be put again once `drop_files_behind` ran; -1: nothing is dropped.
 
-        Returns bytes of the log: what must be put again once these files are dropped.
+        Returns bytes of the log.
         """
-        behind = [f.begin_phy_offset for f in self._files if _is_behind(f, phy_offset)]
-        return min(behind, default=-1)
+        first = self._first_behind(phy_offset)
+        if first == len(self._files):
+            return -1
+        if first > 0:
+            return self._files[first - 1].end_phy_offset
+        begin = self._files[0].begin_phy_offset
+        return begin if 0 <= begin < phy_offset else 0
 
     def drop_files_behind(self, phy_offset: int) -> None:
-        """Remove (read-only: pass over) the files that name a record at or behind `phy_offset`.
+        """Remove (read-only: pass over) the files from the first one on that names a record at or
+        behind `phy_offset`, or whose header says so.
 
-        A log that was cut takes new records there, which such a file would count as indexed.
+        A log that was cut takes new records there, which such a file would count as indexed; and
+        what one file lacks can only be put again when no later one is there.
 
         Raises: StoreIOError. Threads: nobody builds.
         """
-        dropped = [index_file for index_file in self._files if _is_behind(index_file, phy_offset)]
+        first = self._first_behind(phy_offset)
+        dropped = self._files[first:]
+        with self._lock:
+            self._files = self._files[:first]
         for index_file in dropped:
             index_file.destroy(3000)
-        with self._lock:
-            self._files = tuple(f for f in self._files if f not in dropped)
         self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
+
+    def _first_behind(self, phy_offset: int) -> int:
+        for number, index_file in enumerate(self._files):
+            if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset:
+                return number
+        return len(self._files)
 
     def destroy(self) -> None:
         """Remove every file. Threads: nobody builds.

@@ -274,15 +274,15 @@ class MappedFileQueue:
         Raises StoreIOError; nothing counts as flushed then.
         Durability: everything below `flushed_where` is on the device.
         Source: RocketMQ 4.9.3 MappedFileQueue#flush.
-        Differs: goes on behind files that were deleted.
+        Differs: goes on behind files that are not there.
         """
         start = self.flushed_where
         mapped_file = self.find_mapped_file_by_offset(start, start == 0)
         if mapped_file is None:
-            first = self.get_first_mapped_file()
-            if first is None or start >= first.file_from_offset:
+            behind = (f for f in self.mapped_files if f.file_from_offset > start)
+            mapped_file = next(behind, None)
+            if mapped_file is None:
                 return True
-            mapped_file = first
         timestamp = mapped_file.store_timestamp
         if mapped_file.is_available():
             where = mapped_file.file_from_offset + mapped_file.flush(flush_least_pages)

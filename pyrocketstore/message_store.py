@@ -110,6 +110,7 @@ class DefaultMessageStore:
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         #: told when no put is taken any more: on a failure, and in a forked child
         self.on_dead: Callable[[str | None], None] = lambda state: None
+        self.running_flags.on_not_writeable = lambda: self.on_dead(None)
         self._started = False
         self._loaded = False
         self._made_abort = False
@@ -246,7 +247,7 @@ class DefaultMessageStore:
             self.config,
             self.checkpoint,
             self.consume_queues,
-            lambda: int(self.dispatcher.logics_timestamp),
+            self._queued_timestamp,
             self.env.now_ms,
             self.fail,
         )
@@ -256,6 +257,11 @@ class DefaultMessageStore:
         for service in self._services():
             service.start()
         self.shutdown_flag = False
+
+    def _queued_timestamp(self) -> int:
+        """Store time up to which every record is in its queue; 0 once an entry was given up."""
+        logics = int(self.dispatcher.logics_timestamp)
+        return 0 if self.running_flags.is_logics_queue_error() else logics
 
     def _services(self) -> list[ServiceThread]:
         services: list[ServiceThread] = (
@@ -274,7 +280,6 @@ class DefaultMessageStore:
             self.failure = error
             LOG.error("the store is not writeable any more: %s", error)
         self.running_flags.get_and_make_not_writeable()
-        self.on_dead(None)
 
     def shutdown(self) -> None:
         """Stop the services, force everything, and note the clean end.
@@ -291,7 +296,8 @@ class DefaultMessageStore:
         if self._started:
             self._started = False
             self.commit_log.close()
-            self.reput_service.shutdown()
+            # As long as it takes: what it writes to must not be unmapped under it.
+            self.reput_service.shutdown(None)
             self.flush_service.shutdown()
             self.flush_queue_service.shutdown()
             clean = clean and self.reput_service.behind() == 0
@@ -654,13 +660,36 @@ class DefaultMessageStore:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
         """
-        lowest = self.commit_log.get_min_offset()
         for queue in self.consume_queues():
-            last = queue.get_last_offset()
-            if queue.topic != SCHEDULE_TOPIC and last != -1 and last < lowest:
-                self._destroy_queue(queue.topic, queue.queue_id)
+            if queue.topic != SCHEDULE_TOPIC and self._is_expired(queue):
+                self._destroy_queue(queue.topic, queue.queue_id, self._is_expired)
 
-    def _destroy_queue(self, topic: str, queue_id: int) -> None:
+    def _is_expired(self, queue: ConsumeQueue) -> bool:
+        return -1 < queue.get_last_offset() < self.commit_log.get_min_offset()
+
+    def _destroy_queue(
+        self, topic: str, queue_id: int, still: Callable[[ConsumeQueue], bool] = lambda queue: True
+    ) -> None:
+        """Take a queue away when all that was put to it is in it; its next offset is 0 then.
+
+        Puts wait meanwhile: a message that still had an offset of the old queue would otherwise
+        make those of the new one repeats.
+        """
+        if not self._started:
+            self._take_away(topic, queue_id)
+            return
+        self.wait_dispatched()
+        self.commit_log.core.take()
+        try:
+            self.wait_dispatched()
+            with self.reput_service.paused():
+                queue = self.queue_table.get(topic, queue_id)
+                if queue is not None and still(queue):
+                    self._take_away(topic, queue_id)
+        finally:
+            self.commit_log.core.release()
+
+    def _take_away(self, topic: str, queue_id: int) -> None:
         self.commit_log.core.forget(topic, queue_id)
         self.dispatcher.forget(topic, queue_id)
         self.queue_table.remove(topic, queue_id)

@@ -155,9 +155,9 @@ def _scan(
         plan.log_end = file.file_from_offset + position
         if status != RS_BLANK or index + 1 == len(files):
             return index, status
-        if files[index + 1].file_from_offset != file.file_from_offset + file.file_size:
-            return index, status
         index += 1
+        if files[index].file_from_offset != file.file_from_offset + file.file_size:
+            LOG.warning("%s: the file before it is missing", files[index].path)
 
 
 def _valid_records_behind(
@@ -241,7 +241,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     if plan.broken and not store.read_only:
         _keep_broken(store, plan)
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
-    log.open_end(plan.log_end)
+    log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
     if store.config.message_index_enable:
         store.index_service.drop_files_behind(plan.log_end)
     if plan.cut_queues:

@@ -81,8 +81,11 @@ class ServiceThread:
         self._stopped = True
         self.event.signal()
 
-    def shutdown(self, timeout: float = JOIN_SECONDS) -> bool:
-        """Ask the thread to end and wait for it; False when it still runs after `timeout` (s)."""
+    def shutdown(self, timeout: float | None = JOIN_SECONDS) -> bool:
+        """Ask the thread to end and wait for it; False when it still runs after `timeout` (s).
+
+        None waits as long as it takes.
+        """
         self.request_stop()
         thread = self._thread
         if thread is None or thread is threading.current_thread():

@@ -168,15 +168,15 @@ class Store(PutPath):
         self.bind_put_path(self.message_store.commit_log.core, self.store_host)
         self.message_store.load()
         self._state = "open"
-        if self.message_store.plan is not None and self.message_store.plan.broken:
-            self._warn_broken()
         self.message_store.on_dead = self._stop_putting
-        if not parts.read_only:
-            try:
+        try:
+            if self.message_store.plan is not None and self.message_store.plan.broken:
+                self._warn_broken()
+            if not parts.read_only:
                 self._start(parts)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     def _start(self, parts: DefaultStoreParts) -> None:
         self.message_store.start()
@@ -187,6 +187,8 @@ class Store(PutPath):
         sync = parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         slave = parts.config.broker_role is BrokerRole.SLAVE
         self.put_fast = not (sync or slave or parts.unique_key)
+        if not self.message_store.running_flags.is_writeable():
+            self._stop_putting()
 
     def _warn_broken(self) -> None:
         plan = self.message_store.plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 import threading
+from collections.abc import Callable
 from typing import ClassVar
 
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
@@ -120,6 +121,8 @@ class RunningFlags:
     def __init__(self) -> None:
         self._bits = 0
         self._lock = threading.Lock()
+        #: called after a bit was set that forbids puts
+        self.on_not_writeable: Callable[[], None] = lambda: None
 
     @property
     def flag_bits(self) -> int:
@@ -131,7 +134,10 @@ class RunningFlags:
         with self._lock:
             before = self._bits
             self._bits = before | mask_flags if on else before & ~mask_flags
-            return self._bits != before
+            changed = self._bits != before
+        if changed and on and not self.is_writeable():
+            self.on_not_writeable()
+        return changed
 
     def is_readable(self) -> bool:
         """True while messages may be read."""

@@ -207,7 +207,7 @@ class _Verifier:
         report.undispatched_bytes = self.log.get_max_offset() - self.end
         unknown = self.store.index_service.geometry_error
         if unknown is not None and self.store.config.message_index_enable:
-            report.add(Problem("index", f"{self.store.root}/index", -1, str(unknown)))
+            report.index_unchecked = str(unknown)
         self._recovery()
         self._log_files()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):
@@ -245,7 +245,7 @@ class _Verifier:
         elif plan.clean and plan.ended_by not in (status_name(RS_END), status_name(RS_BLANK)):
             text = f"{reason}; the log ends here, though the store was stopped cleanly"
             self.report.add(Problem("log", path, position, text))
-        elif plan.clean and not self.is_live and self.store.config.message_index_enable:
+        elif plan.clean and not self.is_live and self.store.index_enabled:
             folder = f"{self.store.root}/index"
             paths = [f"{folder}/{name}" for name, size in self.env.list_files(folder) if size]
             self.index.not_loaded([path for path in paths if path.rpartition("/")[2].isdigit()])

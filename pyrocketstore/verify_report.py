@@ -72,6 +72,8 @@ class VerifyReport:
     not_indexed: int = 0
     missing_keys: int = 0
     rebuilt_index_entries: int = 0
+    #: why the index was not looked at, "" when it was
+    index_unchecked: str = ""
     problem_count: int = 0
     problems: list[Problem] = dataclasses.field(default_factory=list)
     rebuilt: list[Problem] = dataclasses.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Says above the tests which build they run on."""
+"""Says which build the tests ran on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 import sys
 import sysconfig
 from pathlib import Path
+
+import pytest
 
 import pyrocketstore
 
@@ -30,6 +32,7 @@ def _gil() -> str:
     return "on" if sys._is_gil_enabled() else "off"  # type: ignore[attr-defined]
 
 
-def pytest_report_header() -> list[str]:
-    """One line above the tests."""
-    return [f"pyrocketstore: {_flavour()} build, CRC kernel {_kernel()}, GIL {_gil()}"]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line above the counts; pytest's own header is not shown under -q."""
+    text = f"pyrocketstore: {_flavour()} build, CRC kernel {_kernel()}, GIL {_gil()}"
+    terminalreporter.write_line(text)

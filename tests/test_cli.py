@@ -114,6 +114,10 @@ def test_dump(store: Path) -> None:
 def test_mistakes_get_one_line(store: Path, tmp_path: Path) -> None:
     assert "does not exist" in run("info", tmp_path / "none", code=2).stderr
     assert not (tmp_path / "none").exists()
+    (tmp_path / "empty").mkdir()
+    for command in ("info", "dump", "verify"):
+        assert "holds no store" in run(command, tmp_path / "empty", code=1).stderr
+    assert list((tmp_path / "empty").iterdir()) == []
     bad = tmp_path / "bad.conf"
     bad.write_text("mappedFileSizeCommitLog=12x\nnoSuchKey=1\n")
     warned = run("info", store, "--config", bad).stderr

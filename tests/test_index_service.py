@@ -350,7 +350,10 @@ def test_load_after_a_crash(limit, kept, dropped_from, indexed, place):
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_file_without_a_byte_is_what_a_crash_left(clean, place):
-    place.write("1", [("T#a", 100, 0)])
+    place.write("1", [("T#a", 100, TIME)])
+    checkpoint = StoreCheckpoint(place.env, place.checkpoint_path)
+    checkpoint.index_msg_timestamp = TIME
+    checkpoint.flush()
     (place.root / "2").write_bytes(b"")
     service = place.open(clean=clean, read_only=True)
     assert len(service.files) == 1 and place.names() == ["1", "2"]
@@ -693,7 +696,8 @@ def test_files_behind_a_cut_are_dropped(place):
     service = place.open()
     build(service, *(message(n, *"abcde") for n in range(4)))
     assert service.begin_of_files_behind(400) == -1
-    assert service.begin_of_files_behind(150) == 200
+    # From the end of what is kept, since the header of what is dropped may be wrong.
+    assert service.begin_of_files_behind(150) == 100
     service.drop_files_behind(150)
     assert find(service, "a") == [100, 0] and service.indexed_phy_offset == 100
     assert len(place.names()) == 2

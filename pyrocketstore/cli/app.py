@@ -67,12 +67,21 @@ class Target:
         self.output = output
 
     def config(self) -> MessageStoreConfig | None:
-        """The settings of `--config`, their warnings printed; None without the option."""
-        if self.config_path is None:
-            return None
-        config, found = MessageStoreConfig.from_broker_conf(self.config_path, root=self.path)
-        for text in found:
-            self.output.warn(text)
+        """The settings of `--config`, their warnings printed; None without the option.
+
+        Raises
+        ------
+        click.ClickException
+            There is no commit log: an empty answer would hide a path that was mistyped.
+        """
+        config = None
+        if self.config_path is not None:
+            config, found = MessageStoreConfig.from_broker_conf(self.config_path, root=self.path)
+            for text in found:
+                self.output.warn(text)
+        log_path = f"{self.path}/commitlog" if config is None else config.commit_log_path
+        if not Path(log_path).is_dir():
+            raise click.ClickException(f"{self.path} holds no store: there is no {log_path}")
         return config
 
     @contextmanager

@@ -80,7 +80,7 @@ def cat(
 @click.option("--end", type=TimeMs(), help="Latest store time.")
 @click.option("--max", "max_num", type=click.IntRange(min=1), default=32, show_default=True)
 def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
-    """Print the newest messages of TOPIC that have KEY."""
+    """Print the newest messages of TOPIC that have KEY; exit code 1 if there is none."""
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
         if target.output.messages(messages) == 0:

@@ -148,10 +148,13 @@ class Output:
             return
         table = Table(title=title or None, title_justify="left")
         for column in columns:
-            table.add_column(column)
+            table.add_column(column, overflow="fold")  # never cut what someone may copy
         for row in rows:
-            cells = (_cell(name, value) for name, value in zip(columns, row, strict=True))
-            table.add_row(*(Text(cell) for cell in cells))
+            cells = [_cell(name, value) for name, value in zip(columns, row, strict=True)]
+            for at, name in enumerate(columns):
+                if _is_time(name):
+                    cells[at] = cells[at].replace("T", " ")  # a place to break the line
+            table.add_row(*map(Text, cells))
         self.console.print(table)
 
     def facts(self, kind: str, facts: Mapping[str, Any]) -> None:
@@ -210,12 +213,16 @@ class Output:
         self.facts("body", {"body": body_preview(message.body, 10 * PREVIEW_COUNT)})
 
 
+def _is_time(name: str) -> bool:
+    return name.endswith(("timestamp", "time"))
+
+
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int) and (name.endswith(("timestamp", "time"))):
+    if isinstance(value, int) and _is_time(name):
         return time_text(value)
     return one_line(str(value))
 
