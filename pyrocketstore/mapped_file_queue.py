@@ -527,7 +527,7 @@ class AllocateMappedFileService(ServiceThread):
             if not self.stopped:
                 self._work_ahead()
 
-    def shutdown(self, timeout: float = 90.0) -> bool:
+    def shutdown(self, timeout: float | None = 90.0) -> bool:
         """End the thread, and delete the files that were made and not used."""
         ended = super().shutdown(timeout)
         self._watched = None
