@@ -19,6 +19,7 @@ from pyrocketstore._rocketstore cimport (
     RS_END_OF_FILE,
     RS_MAX_PROPERTIES_SIZE,
     RS_NEED_FILE,
+    RS_NEED_PYTHON,
     RS_OK,
     RS_TOO_LARGE,
     rs_lock_release,
@@ -376,11 +377,14 @@ cdef class PutPath:
 
         Returns
         -------
-        (done, status, errno): how many are in the log, and why it stopped (RS_OK: all are)
+        (done, status, cause): how many are in the log, and why it stopped (RS_OK: all are); the
+        cause is an errno, or with RS_NEED_PYTHON the exception that a later row raised. Where
+        nothing is in the log yet, that exception is raised.
         """
         cdef Py_ssize_t total = len(columns.bodies)
         cdef Py_ssize_t first = 0
-        cdef Py_ssize_t count, done
+        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t count
         cdef int64_t[::1] queue_view = queue_offsets
         cdef int64_t[::1] phy_view = phy_offsets
         cdef RecordBuffer buffer = self.core.buffers.pop() if self.core.buffers else RecordBuffer()
@@ -397,7 +401,6 @@ cdef class PutPath:
                                    CHUNK_BYTES)
                 if count < 0:
                     return first, RS_TOO_LARGE, 0
-                done = 0
                 with nogil:
                     chunk.encode(buffer.data)
                 while done < count:
@@ -413,6 +416,11 @@ cdef class PutPath:
                     elif status != RS_OK:
                         return first + done, status, -out.error
                 first += count
+                done = 0
+        except Exception as problem:
+            if first + done == 0:
+                raise
+            return first + done, RS_NEED_PYTHON, problem
         finally:
             chunk.clear()
             self.core.buffers.append(buffer)

@@ -93,6 +93,7 @@ class GroupCommitService(ServiceThread):
         self.done = Event()
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
+        self._ended = False
 
     def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
         """PUT_OK once everything before `end_offset` is on the device, else FLUSH_DISK_TIMEOUT."""
@@ -127,12 +128,33 @@ class GroupCommitService(ServiceThread):
         """A future for the same, completed by the service's thread."""
         future: Future[PutMessageStatus] = Future()
         with self._requests_lock:
-            self._requests.append((end_offset, future))
+            ended = self._ended
+            if not ended:
+                self._requests.append((end_offset, future))
+        if ended:
+            self._complete([(end_offset, future)])
         self.event.signal()
         return future
 
+    def _complete(self, requests: list[tuple[int, Future[PutMessageStatus]]]) -> None:
+        for end_offset, future in requests:
+            ok = self.flush.flushed_where >= end_offset
+            future.set_result(
+                PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
+            )
+
     def run(self) -> None:
         """Serve requests and unwaited puts until told to stop; then all that is left."""
+        try:
+            self._serve()
+        finally:
+            # Nobody may wait for a thread that is gone.
+            with self._requests_lock:
+                self._ended = True
+                requests, self._requests = self._requests, []
+            self._complete(requests)
+
+    def _serve(self) -> None:
         while True:
             seen = self.event.sequence()
             with self._requests_lock:
@@ -140,11 +162,7 @@ class GroupCommitService(ServiceThread):
             target = self.flush.commit_log.get_max_offset()
             if self.flush.error is None and self.flush.flushed_where < target:
                 self.handle_disk_flush(target, True)
-            for end_offset, future in requests:
-                ok = self.flush.flushed_where >= end_offset
-                future.set_result(
-                    PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
-                )
+            self._complete(requests)
             if self.stopped and not requests:
                 return
             if not requests:

@@ -704,6 +704,15 @@ class IndexService:
             index_file.destroy(3000)
         self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
 
+    def forget_files(self) -> None:
+        """Start empty because the directory was moved away; no file is touched.
+
+        Threads: nobody builds.
+        """
+        with self._lock:
+            self._files = ()
+        self.indexed_phy_offset = -1
+
     def _first_behind(self, phy_offset: int) -> int:
         for number, index_file in enumerate(self._files):
             if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset:

@@ -117,7 +117,7 @@ class MappedFileQueue:
             if size != self.mapped_file_size:
                 reason = f"the file has {size} bytes and must have {self.mapped_file_size}"
                 raise StoreCorruptionError(self._path(name), -1, reason)
-            if int(name) > MAX_OFFSET - size:
+            if int(name) > MAX_OFFSET - size or int(name) % size:
                 raise StoreCorruptionError(self._path(name), -1, "the name is no possible offset")
             mapped_file = self._open(self._path(name))
             mapped_file.set_positions(size)
@@ -537,7 +537,11 @@ class AllocateMappedFileService(ServiceThread):
             self._changed.notify_all()
         for request in requests:
             if request.mapped_file is not None:
-                request.mapped_file.destroy()
+                try:
+                    request.mapped_file.destroy()
+                except StoreError as error:
+                    # Recovery takes such a file away as well.
+                    LOG.warning("a file that was made ahead stays: %s", error)
         return ended
 
     @staticmethod

@@ -26,7 +26,7 @@ from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
 from pyrocketstore.flush import (
     CommitLogFlush,
     FlushConsumeQueueService,
@@ -40,7 +40,7 @@ from pyrocketstore.message import (
     MessageExtBatch,
     MessageExtBrokerInner,
 )
-from pyrocketstore.queue_table import ConsumeQueueTable
+from pyrocketstore.queue_table import ConsumeQueueTable, is_safe_name
 from pyrocketstore.reads import GetMessageResult, MessageFilter, QueryMessageResult, StoreReads
 from pyrocketstore.recovery import RecoveryPlan, apply_plan, check_not_newer, make_plan
 from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
@@ -296,10 +296,10 @@ class DefaultMessageStore:
         if self._started:
             self._started = False
             self.commit_log.close()
-            # As long as it takes: what it writes to must not be unmapped under it.
-            self.reput_service.shutdown(None)
-            self.flush_service.shutdown()
-            self.flush_queue_service.shutdown()
+            # As long as it takes: what they write to must not be unmapped under them, and what they
+            # did not force must not count as clean.
+            for service in (self.reput_service, self.flush_service, self.flush_queue_service):
+                service.shutdown(None)
             clean = clean and self.reput_service.behind() == 0
             clean = clean and self.flush_queue_service.error is None
             clean = clean and self.log_flush.error is None
@@ -446,6 +446,8 @@ class DefaultMessageStore:
             and utf16_length(message.properties_string) > 32767
         ):
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+        if not is_safe_name(message.topic):
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=no_queue(message.topic))
         if (
             self.config.enable_lmq
             and self.config.enable_multi_dispatch
@@ -461,6 +463,8 @@ class DefaultMessageStore:
             return make_result(status, error=self.failure)
         if utf16_length(batch.topic) > 127 or len(batch.body) > self.config.max_message_size:
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+        if not is_safe_name(batch.topic):
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=no_queue(batch.topic))
         return self.commit_log.put_messages(batch)
 
     def _wait(self, result: PutMessageResult, wait_store_msg_ok: bool) -> PutMessageResult:
@@ -472,6 +476,7 @@ class DefaultMessageStore:
 
     def _later(self, result: PutMessageResult, wait_store_msg_ok: bool) -> Future[PutMessageResult]:
         done: Future[PutMessageResult] = Future()
+        done.set_running_or_notify_cancel()  # the message is in the log: it is too late to cancel
         if result.status_code != 0 or not wait_store_msg_ok:
             done.set_result(self._wait(result, wait_store_msg_ok))
             return done
@@ -693,6 +698,11 @@ class DefaultMessageStore:
         self.commit_log.core.forget(topic, queue_id)
         self.dispatcher.forget(topic, queue_id)
         self.queue_table.remove(topic, queue_id)
+
+
+def no_queue(topic: str) -> StoreFormatError:
+    """Why a topic is refused whose messages no queue could take."""
+    return StoreFormatError(f"{topic!r} cannot be the name of a directory, so it has no queue")
 
 
 def utf16_length(text: str) -> int:

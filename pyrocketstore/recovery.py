@@ -308,13 +308,15 @@ def _keep_broken(store: Recoverable, plan: RecoveryPlan) -> None:
 
 
 def _set_queues_aside(store: Recoverable) -> None:
-    """An empty log: its queues say nothing any more, but are kept out of harm's way.
+    """An empty log: its queues and index say nothing any more, but are kept out of harm's way.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#destroyLogics.
-    Differs: moved to ROOT/.broken/<time> instead of deleted.
+    Differs: moved to ROOT/.broken/<time> instead of deleted; the index too, which would count the
+    first records of a new log as indexed.
     """
     queues = [queue for queue in store.consume_queues() if queue.get_max_offset_in_queue() > 0]
-    if not queues:
+    index = any(file.end_phy_offset > 0 for file in store.index_service.files)
+    if not queues and not index:
         return
     LOG.warning("the commit log is empty: %d consume queues are set aside", len(queues))
     if not store.read_only:
@@ -322,10 +324,11 @@ def _set_queues_aside(store: Recoverable) -> None:
         root = store.config.store_path_root_dir
         folder = os.path.join(root, ".broken", env.local_time_name(env.now_ms()))
         env.make_directories(folder)
-        for name in ("consumequeue", "consumequeue_ext"):
+        for name in ("consumequeue", "consumequeue_ext", "index"):
             if env.is_dir(os.path.join(root, name)):
                 env.rename(os.path.join(root, name), os.path.join(folder, name))
         env.make_directories(os.path.join(root, "consumequeue"))
+        store.index_service.forget_files()
     for queue in store.consume_queues():
         queue.forget_files()
 

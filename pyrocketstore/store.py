@@ -208,8 +208,15 @@ class Store(PutPath):
             self._state = state
 
     def _on_new_queue(self, topic: str, queue_id: int) -> None:
-        if self._topics is not None and self._topics.ensure(topic, queue_id):
+        if self._topics is None:
+            return
+        self._topics.ensure(topic, queue_id)
+        try:
             self._topics.persist()
+        except StoreIOError as error:
+            raise PutError(
+                PutMessageStatus.SERVICE_NOT_AVAILABLE, False, 0, f"config/topics.json: {error}"
+            ) from error
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -367,7 +374,12 @@ class Store(PutPath):
             raise PutError(flushed, True, count)
         return queue_offsets, phy_offsets
 
-    def _put_many_failed(self, done: int, status: int, error: int) -> None:
+    def _put_many_failed(self, done: int, status: int, error: int | Exception) -> None:
+        if isinstance(error, Exception):
+            outcome = PutMessageStatus.MESSAGE_ILLEGAL
+            if isinstance(error, (PutError, StoreStateError)):
+                outcome = PutMessageStatus.SERVICE_NOT_AVAILABLE
+            raise PutError(outcome, False, done, str(error)) from error
         if status == RS_TOO_LARGE:
             reason = f"from message {done} on: longer than maxMessageSize or a commit log file"
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
@@ -445,7 +457,11 @@ class Store(PutPath):
 
     def _batch_item(self, topic: str, item: Any) -> Message:
         if isinstance(item, Message):
-            return item
+            if item.topic != topic:
+                raise StoreFormatError(f"a message for {item.topic!r} in a batch for {topic!r}")
+            named = dict(item.properties)
+            named = self._properties(named.pop("TAGS", None), named.pop("KEYS", None), named)
+            return Message(topic, item.body, flag=item.flag, properties=named)
         if isinstance(item, Mapping):
             unknown = item.keys() - {"body", "tags", "keys", "properties", "flag"}
             if unknown or "body" not in item:
@@ -651,7 +667,6 @@ class Store(PutPath):
         self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
     ) -> list[MessageExt]:
         """The newest hits, ascending by physical offset."""
-        log = self.message_store.commit_log
         seen: set[int] = set()
         hits: list[MessageExt] = []
         for phy_offset, _ in self.message_store.index_service.query_all(topic, key, begin, end):
@@ -660,7 +675,7 @@ class Store(PutPath):
             if phy_offset in seen:
                 continue
             seen.add(phy_offset)
-            message = log.look_message(phy_offset)
+            message = self._message_at(phy_offset)
             if message is None or not begin <= message.store_timestamp <= end:
                 continue
             if exact and not has_key(message, topic, key):
@@ -698,7 +713,12 @@ class Store(PutPath):
             _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
         else:
             phy_offset = phy_offset_or_msg_id
-        return self.message_store.look_message_by_offset(phy_offset)
+        return self._message_at(phy_offset)
+
+    def _message_at(self, phy_offset: int) -> MessageExt | None:
+        """The message whose own place that is: bytes inside of a body may look like one."""
+        message = self.message_store.look_message_by_offset(phy_offset)
+        return None if message is None or message.phy_offset != phy_offset else message
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Check log, queues and index against each other; nothing is changed.

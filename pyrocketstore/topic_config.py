@@ -48,6 +48,10 @@ class TopicConfigFile:
         Raises StoreCorruptionError when there is something and none of it can be read.
         Source: RocketMQ 4.9.3 ConfigManager#load.
         """
+        folder = os.path.dirname(self.path)
+        if self.env.exists(folder) and not self.env.is_dir(folder):
+            reason = "must be a directory; mend it, or open the store with topics_json=False"
+            raise StoreCorruptionError(folder, -1, reason)
         broken = None
         for path in (self.path, self.path + BACKUP_SUFFIX):
             data = self.env.read_file(path) if self.env.exists(path) else b""

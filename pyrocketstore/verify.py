@@ -232,18 +232,15 @@ class _Verifier:
         if not self.store.read_only or plan.empty:
             return
         path, position = self._place_of(plan.log_end)
-        reason = plan.ended_by
-        if reason == status_name(RS_BLANK):
-            reason = "the file after this one is missing"
         if plan.broken:
             size = sum(piece[2] for piece in plan.broken)
             text = (
-                f"{reason}; the log ends here, though valid records lie behind, in"
+                f"{plan.ended_by}; the log ends here, though valid records lie behind, in"
                 f" {size} bytes of {len(plan.broken)} file(s)"
             )
             self.report.add(Problem("log", path, position, text))
         elif plan.clean and plan.ended_by not in (status_name(RS_END), status_name(RS_BLANK)):
-            text = f"{reason}; the log ends here, though the store was stopped cleanly"
+            text = f"{plan.ended_by}; the log ends here, though the store was stopped cleanly"
             self.report.add(Problem("log", path, position, text))
         elif plan.clean and not self.is_live and self.store.index_enabled:
             folder = f"{self.store.root}/index"

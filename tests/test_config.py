@@ -288,10 +288,10 @@ def make_files(directory: Path, sizes: dict[str, int]) -> None:
 
 def test_sizes_come_from_the_files(tmp_path):
     log = {f"{i * 4096:020d}": 4096 for i in range(3)}
-    make_files(tmp_path / "commitlog", log | {".hidden": 7, f"{3 * 4096:020d}": 0})
+    make_files(tmp_path / "commitlog", log | {".hidden": 7, f"{3 * 4096:020d}": 0, "9" * 20: 8192})
     make_files(tmp_path / "consumequeue/T/0", {"0" * 20: 400, f"{400:020d}": 400})
     make_files(tmp_path / "consumequeue/T/1", {"0" * 20: 400, f"{400:020d}": 13})
-    make_files(tmp_path / "consumequeue/U/0", {"0" * 20: 100})
+    make_files(tmp_path / "consumequeue/U/0", {"0" * 20: 800})
     make_files(tmp_path / "consumequeue_ext/T/0", {"0" * 20: 77})
     (tmp_path / "consumequeue/V").mkdir()
     (tmp_path / "consumequeue/stray").write_bytes(b"x")
