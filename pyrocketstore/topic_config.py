@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any
 
+from pyrocketstore._text import java_hash
 from pyrocketstore.errors import StoreCorruptionError
 
 if TYPE_CHECKING:
@@ -15,6 +17,26 @@ if TYPE_CHECKING:
 
 BACKUP_SUFFIX = ".bak"
 PERM_READ_WRITE = 6
+#: Topics that a broker makes by itself. Source: RocketMQ 4.9.3 TopicValidator.
+SYSTEM_TOPICS = frozenset(
+    {
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+#: Bins of the broker's table of topics (a ConcurrentHashMap made for 1024), and the most that it
+#: is believed to grow to: the file has the order of the bins.
+_BINS = 2048
+_MAX_BINS = 1 << 22
+_QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
 #: fastjson leaves numbers that are keys without quotes
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
@@ -70,19 +92,21 @@ class TopicConfigFile:
     def topics(self) -> dict[str, int]:
         """{topic: number of its queues}."""
         table = self._content.get("topicConfigTable", {})
-        return {
-            name: int(entry.get("readQueueNums", 0))
-            for name, entry in table.items()
-            if isinstance(entry, dict)
-        }
+        return {name: entry.get("readQueueNums", 0) for name, entry in table.items()}
 
     def ensure(self, topic: str, queue_id: int) -> bool:
-        """Have a topic with at least `queue_id` + 1 queues; True when that changed something."""
+        """Have a topic with at least `queue_id` + 1 queues; True when that changed something.
+
+        The topics that a broker makes by itself are left to it.
+        """
+        if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+            return False
         with self._lock:
             table = self._content.setdefault("topicConfigTable", {})
             entry = table.get(topic)
-            if not isinstance(entry, dict):
-                table[topic] = _new_entry(topic, queue_id + 1)
+            if entry is None:
+                added = _with_topic(table, topic, _new_entry(topic, queue_id + 1))
+                self._content["topicConfigTable"] = added
             elif not _widen(entry, queue_id + 1):
                 return False
             self._changed = True
@@ -98,13 +122,15 @@ class TopicConfigFile:
             if not self._changed:
                 return
             version = self._content.setdefault("dataVersion", {"counter": 0, "timestamp": 0})
-            version["counter"] = int(version.get("counter", 0)) + 1
+            version["counter"] = version.get("counter", 0) + 1
             version["timestamp"] = self.env.now_ms()
             if next(iter(self._content)) != "dataVersion":
                 self._content = {"dataVersion": version, **self._content}
             self.env.make_directories(os.path.dirname(self.path))
-            if self.env.exists(self.path):
-                self.env.write_file(self.path + BACKUP_SUFFIX, self.env.read_file(self.path))
+            old = self.env.read_file(self.path) if self.env.exists(self.path) else b""
+            # Only what can be read: a backup that stands in for a damaged file must live on.
+            if _parsed(old) is not None:
+                self.env.write_file(self.path + BACKUP_SUFFIX, old)
             self.env.write_file(self.path, self.text().encode("utf-8"))
             self._changed = False
 
@@ -125,10 +151,36 @@ def _new_entry(topic: str, queue_count: int) -> dict[str, Any]:
     }
 
 
+def _bin_of(topic: str) -> int:
+    """Where a Java map keeps a key, modulo its number of bins."""
+    hashed = java_hash(topic) & 0xFFFFFFFF
+    return hashed ^ hashed >> 16
+
+
+def _with_topic(table: dict[str, Any], topic: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The table with one topic more, where a broker would print it.
+
+    In a table that no broker has ordered the topic comes last.
+    """
+    bins = {name: _bin_of(name) for name in (*table, topic)}
+    count = _BINS
+    while len(table) >= count // 4 * 3:
+        count *= 2
+    wider = (count << shift for shift in range(_MAX_BINS.bit_length() - count.bit_length()))
+    for mask in (count - 1 for count in wider):
+        places = [bins[name] & mask for name in table]
+        if all(a <= b for a, b in itertools.pairwise(places)):
+            names = sorted(bins, key=lambda name: bins[name] & mask)  # noqa: B023
+            break
+    else:
+        names = list(bins)
+    return {name: entry if name == topic else table[name] for name in names}
+
+
 def _widen(entry: dict[str, Any], queue_count: int) -> bool:
     changed = False
-    for name in ("readQueueNums", "writeQueueNums"):
-        if int(entry.get(name, 0)) < queue_count:
+    for name in _QUEUE_COUNTS:
+        if entry.get(name, 0) < queue_count:
             entry[name] = queue_count
             changed = True
     return changed
@@ -145,10 +197,24 @@ def _parsed(data: bytes) -> dict[str, Any] | None:
             content = json.loads(candidate)
         except ValueError:
             continue
-        if isinstance(content, dict) and isinstance(content.get("topicConfigTable", {}), dict):
-            return content
-        return None
+        return content if _is_topic_config(content) else None
     return None
+
+
+def _is_topic_config(content: Any) -> bool:
+    """Whether the parts that are looked at have their types."""
+    if not isinstance(content, dict):
+        return False
+    version = content.get("dataVersion", {})
+    table = content.get("topicConfigTable", {})
+    if not isinstance(version, dict) or not isinstance(table, dict):
+        return False
+    entries = table.values()
+    if not all(isinstance(entry, dict) for entry in entries):
+        return False
+    numbers = [version.get("counter", 0)]
+    numbers += [entry.get(name, 0) for entry in entries for name in _QUEUE_COUNTS]
+    return all(isinstance(number, int) for number in numbers)
 
 
 def _pretty(value: Any, depth: int) -> str:

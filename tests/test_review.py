@@ -68,7 +68,7 @@ def test_queues_are_destroyed_in_peace_while_messages_flow(tmp_path: Path) -> No
     """Goal: taking queues away while they are written harms neither the dispatcher nor later
     messages. Method: one thread puts, the other destroys in a loop."""
     stop = threading.Event()
-    failures: list[Exception] = []
+    failures: list[pyrocketstore.StoreError] = []
 
     with pyrocketstore.open(tmp_path, **BROADER) as store:
 
@@ -78,7 +78,7 @@ def test_queues_are_destroyed_in_peace_while_messages_flow(tmp_path: Path) -> No
                     store.put_many("t", [b"x"] * 200, queue_ids=[i % 4 for i in range(200)])
                     for _ in range(20):
                         store.put("t", b"y", queue_id=1)
-            except Exception as error:
+            except pyrocketstore.StoreError as error:
                 failures.append(error)
 
         thread = threading.Thread(target=put)
