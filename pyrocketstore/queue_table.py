@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+#: Together with the dispatcher's own, well below vm.max_map_count's 65530.
+ATTACHED_MAX = 16384
+
 
 class ConsumeQueueTable:
     """(topic, queue id) → ConsumeQueue.
@@ -46,6 +49,7 @@ class ConsumeQueueTable:
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
         self._lock = threading.Lock()
         self._refused: set[str] = set()
+        self._attached: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self) -> None:
         """Find the queues on disk. Raises StoreCorruptionError naming a file of the wrong size.
@@ -112,12 +116,24 @@ class ConsumeQueueTable:
                 queue = self._table.setdefault((topic, queue_id), queue)
             if self._is_lmq(topic):
                 self.lmq_count += 1
+        self._bound_mappings(queue)
         return queue
+
+    def _bound_mappings(self, queue: ConsumeQueue) -> None:
+        """Only so many of the queues that are put to keep their last file mapped."""
+        key = queue.topic, queue.queue_id
+        self._attached.pop(key, None)
+        self._attached[key] = queue
+        if len(self._attached) > ATTACHED_MAX:
+            oldest = self._attached.pop(next(iter(self._attached)))
+            oldest.detach()
+            oldest.unmap_idle()
 
     def remove(self, topic: str, queue_id: int) -> None:
         """Destroy a queue and forget it."""
         with self._lock:
             queue = self._table.pop((topic, queue_id), None)
+            self._attached.pop((topic, queue_id), None)
         if queue is not None:
             queue.destroy()
 

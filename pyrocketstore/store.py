@@ -22,6 +22,7 @@ from pyrocketstore._put_path import Columns, PutPath
 from pyrocketstore._reader import read_messages
 from pyrocketstore._text import put_properties
 from pyrocketstore.batches import by_file, read_record_batch
+from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
@@ -208,7 +209,8 @@ class Store(PutPath):
             self._state = state
 
     def _on_new_queue(self, topic: str, queue_id: int) -> None:
-        if self._topics is None:
+        light = self.message_store.config.enable_lmq and topic.startswith(LMQ_PREFIX)
+        if self._topics is None or light:  # a broker knows light queues by their messages
             return
         self._topics.ensure(topic, queue_id)
         try:

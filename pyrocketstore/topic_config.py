@@ -164,17 +164,19 @@ def _with_topic(table: dict[str, Any], topic: str, entry: dict[str, Any]) -> dic
     """
     bins = {name: _bin_of(name) for name in (*table, topic)}
     count = _BINS
-    while len(table) >= count // 4 * 3:
+    while count <= _MAX_BINS and not _is_ordered([bins[name] % count for name in table]):
         count *= 2
-    wider = (count << shift for shift in range(_MAX_BINS.bit_length() - count.bit_length()))
-    for mask in (count - 1 for count in wider):
-        places = [bins[name] & mask for name in table]
-        if all(a <= b for a, b in itertools.pairwise(places)):
-            names = sorted(bins, key=lambda name: bins[name] & mask)  # noqa: B023
-            break
-    else:
-        names = list(bins)
+    if count > _MAX_BINS:
+        return {**table, topic: entry}
+    # As full as this a Java map doubles.
+    while len(bins) >= count // 4 * 3:
+        count *= 2
+    names = sorted(bins, key=lambda name: bins[name] % count)
     return {name: entry if name == topic else table[name] for name in names}
+
+
+def _is_ordered(places: list[int]) -> bool:
+    return all(a <= b for a, b in itertools.pairwise(places))
 
 
 def _widen(entry: dict[str, Any], queue_count: int) -> bool:

@@ -24,6 +24,7 @@ from pyrocketstore import (
     PutMessageStatus,
     StoreCorruptionError,
     StoreFormatError,
+    queue_table,
 )
 from pyrocketstore.env import Env
 from pyrocketstore.message import MessageExtBrokerInner
@@ -201,7 +202,8 @@ def test_put_many_says_how_many_when_a_later_row_is_bad(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         bodies: list[Any] = [b"x"] * 9000
         for column in ("body", "queue", "property"):
-            rows, options = list(bodies), {}
+            rows = list(bodies)
+            options: dict[str, Any] = {}
             if column == "body":
                 rows[8500] = "text"
             elif column == "queue":
@@ -337,3 +339,23 @@ def test_futures_of_a_flush_service_that_has_ended_are_done(tmp_path: Path) -> N
     service = store.message_store.flush_service
     assert service.submit(1).result(1) is PutMessageStatus.PUT_OK
     assert service.submit(1 << 40).result(1) is PutMessageStatus.FLUSH_DISK_TIMEOUT
+
+
+def test_light_queues_do_not_fill_the_address_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: as many light queues as one likes, though each file has a mapping while it is put to.
+    Method: the bound is lowered, and the mappings are counted."""
+    monkeypatch.setattr(queue_table, "ATTACHED_MAX", 8)
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with pyrocketstore.open(tmp_path, **SIZES, **light) as store:
+        for _ in range(3):
+            for i in range(40):
+                store.put("t", b"x", properties={"INNER_MULTI_DISPATCH": f"%LMQ%q{i}"})
+        store.wait_dispatched()
+        mapped = [line for line in Path("/proc/self/maps").read_text().splitlines()
+                  if f"{tmp_path}/consumequeue" in line]  # fmt: skip
+        assert 0 < len(mapped) <= 9
+        assert [store.max_offset(f"%LMQ%q{i}") for i in range(40)] == [3] * 40
+    table = json.loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert [*table] == ["t"]

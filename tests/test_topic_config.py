@@ -3,6 +3,7 @@ for byte; damaged files; crashes between the calls."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 from pathlib import Path
@@ -98,6 +99,86 @@ def test_nothing_readable_is_an_error_that_names_the_file(path: Path) -> None:
     with pyrocketstore.open(path.parent.parent, topics_json=False) as store:
         store.put("t", b"x")
     assert path.read_bytes() == b"not json"
+
+
+def test_a_backup_that_stands_in_lives_on(path: Path) -> None:
+    path.parent.mkdir()
+    backup = path.with_name("topics.json.bak")
+    backup.write_bytes(broker_file())
+    path.write_bytes(b"{torn")
+    file = loaded(path)
+    assert file.ensure("orders", 7)
+    file.persist()
+    assert backup.read_bytes() == broker_file()
+    assert loaded(path).topics()["orders"] == 8
+    old = path.read_bytes()
+    assert file.ensure("orders", 8)
+    file.persist()
+    assert backup.read_bytes() == old
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"topicConfigTable":{"orders":[]}}',
+        '{"topicConfigTable":{"orders":{"readQueueNums":"x"}}}',
+        '{"topicConfigTable":{"orders":{"writeQueueNums":null}}}',
+        '{"topicConfigTable":{"orders":{}},"dataVersion":7}',
+        '{"topicConfigTable":{"orders":{}},"dataVersion":{"counter":[]}}',
+    ],
+)
+def test_values_of_another_kind_are_not_read(text: str, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(StoreCorruptionError):
+        loaded(path)
+    assert path.read_text() == text
+
+
+def test_the_brokers_own_topics_are_left_to_it(path: Path) -> None:
+    file = loaded(path)
+    for topic in ("SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel_timer"):
+        assert not file.ensure(topic, 20)
+    file.persist()
+    assert not path.exists()
+
+
+#: Checksums of the order in which a Java ConcurrentHashMap(1024) gives the same names.
+ORDERS = {
+    40: "d9f7477c5ae47ab69cf8add8d88bf168d8baf68cce486fb35db114c56cca1155",
+    1535: "890e2a5293e8659c3502d08800374f69b0689bcaa946bd1cc352e3cc57ab7d96",
+}
+
+
+def test_topics_stand_where_a_broker_prints_them(path: Path) -> None:
+    file = loaded(path)
+    for number in range(max(ORDERS)):
+        file.ensure(f"t-{number * 7}%{number}", 0)
+        if number + 1 in ORDERS:
+            names = "".join(f"{name}\n" for name in file.topics())
+            assert hashlib.sha256(names.encode()).hexdigest() == ORDERS[number + 1]
+
+
+def test_a_new_topic_is_inserted_into_the_brokers_order(path: Path) -> None:
+    path.parent.mkdir()
+    content = json.loads(broker_file())
+    lost = content["topicConfigTable"].pop("batchy")
+    path.write_text(json.dumps(content))
+    file = loaded(path)
+    assert file.ensure("batchy", 3)
+    assert list(file.topics()) == list(json.loads(broker_file())["topicConfigTable"])
+    assert json.loads(file.text())["topicConfigTable"]["batchy"] == lost
+
+
+def test_an_order_that_is_no_brokers_stays(path: Path) -> None:
+    path.parent.mkdir()
+    content = json.loads(broker_file())
+    names = sorted(content["topicConfigTable"])
+    content["topicConfigTable"] = {name: content["topicConfigTable"][name] for name in names}
+    path.write_text(json.dumps(content))
+    file = loaded(path)
+    assert file.ensure("A", 0)
+    assert list(file.topics()) == [*names, "A"]
 
 
 def test_numbers_as_keys_are_read(path: Path) -> None:
