@@ -325,7 +325,7 @@ cdef class Dispatcher:
                 return NOTHING
             if (self.record.sys_flag & RS_TRANSACTION_MASK) == RS_TRANSACTION_ROLLBACK_TYPE:
                 return NOTHING
-            if self.record.phy_offset == self.index.end_phy_offset and self.index.index_count > 1:
+            if self.record.phy_offset == self.index.end_phy_offset:
                 return INDEX_RECORD
             self.index_begun = True
         elif self.index == NULL:

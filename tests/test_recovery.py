@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 import warnings
 from pathlib import Path
 
@@ -326,3 +327,23 @@ def test_topic_that_climbs_out_makes_no_directory(tmp_path: Path) -> None:
         assert all(".." not in topic for topic in store.topics())
         store.put("orders", b"goes on")
     assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.mark.parametrize("count", [38, 39, 40, 41])
+def test_the_end_of_a_full_index_file_is_not_indexed_twice(tmp_path: Path, count: int) -> None:
+    """The record that fills an index file is met again when recovery goes on in the next one."""
+    sizes = {**SIZES, "max_hash_slot_num": 7, "max_index_num": 20}
+    path = tmp_path / "store"
+    with pyrocketstore.open(path, **sizes) as store:
+        for i in range(count):
+            store.put("orders", body_of(i), keys=[f"k{i}", f"x{i}"])
+        store.wait_dispatched()
+        time.sleep(0.05)  # the full files' times reach the checkpoint by a thread of its own
+    (path / "abort").touch()
+    with pyrocketstore.open(path, **sizes) as store:
+        files = store.message_store.index_service.files
+        assert sum(max(0, file.index_count - 1) for file in files) == 2 * count
+        for i in range(count):
+            for key in (f"k{i}", f"x{i}"):
+                hits = store.message_store.index_service.query_offset("orders", key, 64, 0, 1 << 62)
+                assert len(hits.phy_offsets) == len(set(hits.phy_offsets)) >= 1

@@ -347,7 +347,7 @@ def test_light_queues_do_not_fill_the_address_space(
     """Goal: as many light queues as one likes, though each file has a mapping while it is put to.
     Method: the bound is lowered, and the mappings are counted."""
     monkeypatch.setattr(queue_table, "ATTACHED_MAX", 8)
-    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    light: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
     with pyrocketstore.open(tmp_path, **SIZES, **light) as store:
         for _ in range(3):
             for i in range(40):
