@@ -18,8 +18,6 @@ from pyrocketstore._message import MessageExt
 from pyrocketstore.commit_log import (
     LMQ_PREFIX,
     SCHEDULE_TOPIC,
-    TRANSACTION_COMMIT_TYPE,
-    TRANSACTION_MASK,
     CommitLog,
 )
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
@@ -710,11 +708,6 @@ def utf16_length(text: str) -> int:
     return (
         len(text) + sum(1 for char in text if char > "\uffff") if not text.isascii() else len(text)
     )
-
-
-def is_queued(sys_flag: int) -> bool:
-    """True for records that belong into a consume queue."""
-    return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT_TYPE)
 
 
 def _kill_copies_after_fork() -> None:

@@ -207,11 +207,7 @@ class StoreReads:
             if self._is_full(result, size, max_msg_nums, log_end - phy_offset > self.memory_bound):
                 break
             visited += 1
-            code: int | None = unit_code
-            ext = None
-            if queue.is_ext_addr(unit_code):
-                ext = queue.get_ext(unit_code)
-                code = None if ext is None else ext.tags_code
+            ext, code = queue.resolve_tags(unit_code)
             empty = not result.message_mapped_list
             if message_filter is not None and not message_filter.is_matched_by_consume_queue(
                 code, ext
