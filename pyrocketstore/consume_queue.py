@@ -14,7 +14,7 @@ from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, ConsumeQueueC
 from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message import parse_java_int
 from pyrocketstore.queue_units import (
@@ -62,8 +62,8 @@ class QueueFlags(Protocol):
     def is_cq_writeable(self) -> bool:
         """Whether queues may be written."""
 
-    def make_logics_queue_error(self) -> None:
-        """Remember that a queue lost an entry."""
+    def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
+        """Remember that a queue lost an entry, and why."""
 
 
 class ConsumeQueue:
@@ -567,12 +567,14 @@ class ConsumeQueue:
 
     def _persist(self, action: Callable[[], bool]) -> bool:
         """Run `action` until it works or cannot any more; raises the flag in that case."""
+        cause: StoreIOError | None = None
         for attempt in range(MAX_RETRIES):
             if not self._may_write():
                 break
             try:
                 return action()
             except StoreIOError as error:
+                cause = error
                 LOG.warning("%s/%d: attempt %d: %s", self.topic, self.queue_id, attempt + 1, error)
                 if error.errno not in PASSING_ERRORS:
                     break
@@ -583,7 +585,7 @@ class ConsumeQueue:
         )
         self.failed = True
         if self.flags is not None:
-            self.flags.make_logics_queue_error()
+            self.flags.make_logics_queue_error(cause)
         return False
 
     def _is_repeat(self, phy_offset: int, size: int, queue_offset: int) -> bool:

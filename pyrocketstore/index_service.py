@@ -475,7 +475,7 @@ class IndexService:
     def _failed(self, error: StoreError | None) -> None:
         self.last_error = error
         self._retry_after_ns = self._env.monotonic_ns() + self.retry_backoff_ms * 1_000_000
-        self._flags.make_index_file_error()
+        self._flags.make_index_file_error(error)
 
     # ---- building ------------------------------------------------------------------------------
     def build_index(self, request: DispatchRequest) -> bool:

@@ -279,6 +279,11 @@ class DefaultMessageStore:
             LOG.error("the store is not writeable any more: %s", error)
         self.running_flags.get_and_make_not_writeable()
 
+    @property
+    def why_not_writeable(self) -> BaseException | None:
+        """What stopped a service, a queue or the index first; None when nothing did."""
+        return self.failure or self.running_flags.cause
+
     def shutdown(self) -> None:
         """Stop the services, force everything, and note the clean end.
 
@@ -382,11 +387,12 @@ class DefaultMessageStore:
 
     def _dispatch_error(self, kind: str, topic: str, queue_id: int, errno: int) -> None:
         reason = os.strerror(errno) if errno else "no file"
-        LOG.error("%s of %s-%d: %s", kind, topic, queue_id, reason)
+        cause = StoreError(f"the {kind} entry of {topic}-{queue_id} could not be written: {reason}")
+        LOG.error("%s", cause)
         if kind == "queue":
-            self.running_flags.make_logics_queue_error()
+            self.running_flags.make_logics_queue_error(cause)
         else:
-            self.running_flags.make_index_file_error()
+            self.running_flags.make_index_file_error(cause)
 
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that are not dispatched yet."""
@@ -438,7 +444,7 @@ class DefaultMessageStore:
     def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
         status = self.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
-            return make_result(status, error=self.failure)
+            return make_result(status, error=self.why_not_writeable)
         if utf16_length(message.topic) > 127 or (
             message.properties_string is not None
             and utf16_length(message.properties_string) > 32767
@@ -458,7 +464,7 @@ class DefaultMessageStore:
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
         status = self.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
-            return make_result(status, error=self.failure)
+            return make_result(status, error=self.why_not_writeable)
         if utf16_length(batch.topic) > 127 or len(batch.body) > self.config.max_message_size:
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
         if not is_safe_name(batch.topic):

@@ -314,8 +314,10 @@ class Store(PutPath):
             return result
         status = PutMessageStatus(result.status_code)
         stored = status in STORED_STATUSES
-        reason = "" if result.error is None else str(result.error)
-        raise PutError(status, stored, count if stored else 0, reason) from result.error
+        # A store that died earlier refuses without an error of its own.
+        cause = result.error or self.message_store.why_not_writeable
+        reason = "" if cause is None else str(cause)
+        raise PutError(status, stored, count if stored else 0, reason) from cause
 
     def _roll(self, size: int) -> int:
         """Go on in the next file; the errno when it cannot be made, else 0."""

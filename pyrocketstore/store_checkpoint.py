@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
-from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 
 __all__ = ["CHECKPOINT_SIZE", "AbortFile", "LockFile", "RunningFlags", "StoreCheckpoint"]
 
@@ -56,8 +56,16 @@ class StoreCheckpoint:
         env.make_directories(parent_directory(self._path))
         fd = env.open(self._path, O_RDWR | O_CREAT)
         try:
-            if env.file_size(fd, self._path) < CHECKPOINT_SIZE:
+            short = env.file_size(fd, self._path) < CHECKPOINT_SIZE
+            if short:
                 env.ftruncate(fd, CHECKPOINT_SIZE, self._path)
+            # A store whose disk has filled up must still be able to note its times.
+            try:
+                env.fallocate(fd, 0, CHECKPOINT_SIZE, self._path)
+            except StoreIOError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+            if short:
                 env.fsync(fd, self._path)
         finally:
             env.close(fd, self._path)
@@ -121,6 +129,8 @@ class RunningFlags:
     def __init__(self) -> None:
         self._bits = 0
         self._lock = threading.Lock()
+        #: what first stopped a queue or an index file from being written
+        self.cause: StoreError | None = None
         #: called after a bit was set that forbids puts
         self.on_not_writeable: Callable[[], None] = lambda: None
 
@@ -182,8 +192,9 @@ class RunningFlags:
         self.set_bits(self.NOT_WRITEABLE)
         return before
 
-    def make_logics_queue_error(self) -> None:
-        """A consume queue could not be written."""
+    def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
+        """A consume queue could not be written, and why."""
+        self.cause = self.cause or cause
         self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR)
 
     def clear_logics_queue_error(self) -> None:
@@ -194,8 +205,9 @@ class RunningFlags:
         """True after a consume queue could not be written."""
         return bool(self._bits & self.WRITE_LOGICS_QUEUE_ERROR)
 
-    def make_index_file_error(self) -> None:
-        """An index file could not be written."""
+    def make_index_file_error(self, cause: StoreError | None = None) -> None:
+        """An index file could not be written, and why."""
+        self.cause = self.cause or cause
         self.set_bits(self.WRITE_INDEX_FILE_ERROR)
 
     def clear_index_file_error(self) -> None:

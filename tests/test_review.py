@@ -23,6 +23,7 @@ from pyrocketstore import (
     PutError,
     PutMessageStatus,
     StoreCorruptionError,
+    StoreError,
     StoreFormatError,
     queue_table,
 )
@@ -173,10 +174,10 @@ def test_the_checkpoint_stays_behind_a_lost_queue_entry(tmp_path: Path) -> None:
         time.sleep(0.01)
         store.put("t", b"")
         store.wait_dispatched()
-        store.message_store.running_flags.make_logics_queue_error()
+        store.message_store.running_flags.make_logics_queue_error(StoreError("the reason"))
         store.flush()
         assert store.message_store.checkpoint.logics_msg_timestamp == before
-        with pytest.raises(PutError):
+        with pytest.raises(PutError, match="the reason"):
             store.put("t", b"")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from faults import broken, failing, watched
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.store_checkpoint import (
     CHECKPOINT_SIZE,
     AbortFile,
@@ -117,13 +117,22 @@ def test_running_flags():
     assert flags.get_and_make_disk_ok() is False
     assert flags.get_and_make_not_writeable() is True
     assert flags.get_and_make_writeable() is False
-    flags.make_logics_queue_error()
-    flags.make_index_file_error()
+    first = StoreError("the first")
+    flags.make_logics_queue_error(first)
+    flags.make_index_file_error(StoreError("the second"))
+    assert flags.cause is first
     assert flags.is_logics_queue_error()
     assert flags.is_index_file_error()
     flags.clear_logics_queue_error()
     flags.clear_index_file_error()
     assert flags.flag_bits == 0
+
+
+def test_the_checkpoint_has_its_page_before_the_disk_fills_up(env, tmp_path):
+    with watched(env, "fallocate") as allocated:
+        StoreCheckpoint(env, str(tmp_path / "checkpoint"))
+    assert [call[1:3] for call in allocated] == [(0, 4096)]
+    assert (tmp_path / "checkpoint").stat().st_blocks * 512 >= 4096
 
 
 def test_abort_file(env, tmp_path):
