@@ -1,9 +1,14 @@
 """The append end of the commit log, for the modules that write through it."""
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore._env cimport EnvTable
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_event, rs_lock, rs_mapped_file
+
+
+cdef enum:
+    NEAR_QUEUES = 32
 
 
 cdef struct rs_append:
@@ -13,6 +18,14 @@ cdef struct rs_append:
     int64_t size
     int32_t count
     int32_t error          # negated errno with RS_IO_ERROR
+
+
+cdef struct rs_run_row:
+    # One of many records that are encoded back to back.
+    int64_t position       # in the buffer, bytes
+    int64_t *next_offset   # of its queue
+    int32_t size
+    int32_t queue_id
 
 
 cdef class QueueSlot:
@@ -28,6 +41,8 @@ cdef class TopicEntry:
     cdef const uint8_t *data
     cdef int32_t size
     cdef dict slots
+    cdef PyObject *nearest[NEAR_QUEUES]   # the slots of the first queue ids, borrowed from `slots`
+    cdef QueueSlot near(self, object queue_id)
 
 
 cdef class PutMessageResult:
@@ -44,6 +59,12 @@ cdef class PutMessageResult:
     cdef uint8_t host[20]
 
 
+cdef class RecordBuffer:
+    cdef uint8_t *data
+    cdef int64_t capacity
+    cdef int ensure(self, int64_t size) except -1
+
+
 cdef class CommitLogCore:
     cdef readonly EnvTable env
     cdef rs_lock *lock
@@ -58,9 +79,11 @@ cdef class CommitLogCore:
     cdef int64_t begin_time_in_lock
     cdef int64_t end_offset
     cdef readonly int64_t max_message_size
+    cdef int64_t last_timestamp
     cdef dict topics
+    cdef TopicEntry last_entry
     cdef dict recovered
-    cdef list buffers
+    cdef RecordBuffer spare
     cdef readonly object on_new_queue
 
     cpdef take(self)
@@ -68,14 +91,17 @@ cdef class CommitLogCore:
     cdef TopicEntry topic_entry(self, str topic)
     cdef QueueSlot slot_of(self, str topic, int64_t queue_id)
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
-                           int64_t *next_offset, bint queued, rs_append *out) noexcept nogil
+                           int64_t *next_offset, bint queued, int64_t now,
+                           rs_append *out) noexcept nogil
     cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
-                    bint queued, rs_append *out)
+                    bint queued, int64_t now, rs_append *out)
+    cdef int append_run(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil
+    cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil
+    cdef RecordBuffer take_buffer(self)
+    cdef void give_buffer(self, RecordBuffer buffer)
     cdef void signal_appended(self) noexcept nogil
     cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil
-
-
-cdef class RecordBuffer:
-    cdef uint8_t *data
-    cdef int64_t capacity
-    cdef int ensure(self, int64_t size) except -1

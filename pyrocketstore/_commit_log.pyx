@@ -6,7 +6,8 @@ while it holds the lock.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -44,6 +45,9 @@ from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 # costs about as much as the CRC of 5 KiB.
 cdef int64_t NOGIL_MIN_BYTES = 8192
 
+# A larger buffer is not kept for the next put.
+cdef int64_t KEPT_BUFFER_BYTES = 8388608
+
 cdef object PUT_STATUS = tuple(PutMessageStatus)
 cdef object APPEND_STATUS = tuple(AppendMessageStatus)
 
@@ -75,6 +79,14 @@ cdef class TopicEntry:
         self.data = <const uint8_t *>PyBytes_AS_STRING(self.utf8)
         self.size = <int32_t>PyBytes_GET_SIZE(self.utf8)
         self.slots = {}
+        memset(self.nearest, 0, sizeof(self.nearest))
+
+    cdef QueueSlot near(self, object queue_id):
+        # The slot of a queue that was put to before, or None. `queue_id` is an int.
+        cdef int64_t number = queue_id
+        if 0 <= number < NEAR_QUEUES and self.nearest[number] != NULL:
+            return <QueueSlot>self.nearest[number]
+        return <QueueSlot>self.slots.get(queue_id)
 
 
 @cython.freelist(64)
@@ -177,6 +189,15 @@ cdef class RecordBuffer:
         return 0
 
 
+cdef Py_ssize_t rows_within(rs_run_row *rows, Py_ssize_t first, Py_ssize_t count,
+                            int64_t room) noexcept nogil:
+    # The end of the rows from `first` on that fit into `room` bytes.
+    cdef int64_t base = rows[first].position
+    while count > first and rows[count - 1].position + rows[count - 1].size - base > room:
+        count -= 1
+    return count
+
+
 @cython.auto_pickle(False)
 cdef class CommitLogCore:
     """The state that an append touches.
@@ -196,7 +217,6 @@ cdef class CommitLogCore:
         self.max_message_size = max_message_size
         self.topics = {}
         self.recovered = {}     # (topic, queue id): next offset, until the queue is put to
-        self.buffers = []
         self.on_new_queue = on_new_queue
         self._ahead_owner = [appended]
         self.appended = appended.event
@@ -232,7 +252,10 @@ cdef class CommitLogCore:
         slot.topic = topic
         slot.queue_id = queue_id
         slot.next_offset = self.recovered.get((topic, queue_id), 0)
-        return entry.slots.setdefault(queue_id, slot)
+        slot = entry.slots.setdefault(queue_id, slot)
+        if queue_id < NEAR_QUEUES:
+            entry.nearest[<int64_t>queue_id] = <PyObject *>slot
+        return slot
 
     def slot(self, str topic, int64_t queue_id):
         """The QueueSlot of a queue, made at offset 0 when it is new."""
@@ -386,8 +409,10 @@ cdef class CommitLogCore:
         rs_store_release(&self.dispatcher_idle, idle)
 
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
-                           int64_t *next_offset, bint queued, rs_append *out) noexcept nogil:
-        # The caller holds the put lock. `records` are `count` encoded records, back to back.
+                           int64_t *next_offset, bint queued, int64_t now,
+                           rs_append *out) noexcept nogil:
+        # The caller holds the put lock. `records` are `count` encoded records, back to back. `now`
+        # is a time that the caller has just read, or 0.
         cdef rs_mapped_file *file = self.file
         cdef int64_t position
         cdef int64_t at = 0
@@ -401,7 +426,10 @@ cdef class CommitLogCore:
             out.error = confirm(file, position + size)
             if out.error < 0:
                 return RS_IO_ERROR
-        out.store_timestamp = self.env.table.now_ms()
+        # Store times do not go back between records: another put may have been between.
+        out.store_timestamp = now if now and now >= self.last_timestamp else (
+            self.env.table.now_ms())
+        self.last_timestamp = out.store_timestamp
         rs_store_release(&self.begin_time_in_lock, out.store_timestamp)
         out.phy_offset = file.file_from_offset + position
         out.queue_offset = next_offset[0] if queued else 0
@@ -431,18 +459,84 @@ cdef class CommitLogCore:
             self.ahead_asked = confirmed
             rs_event_signal(self.ahead)
 
+    cdef int append_run(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil:
+        # Single records of any queues, from rows[done[0]] on: as many as the file takes, under one
+        # hold of the put lock. RS_OK: all are in the log.
+        cdef int status
+        out.error = 0
+        rs_lock_take(self.lock)
+        status = self.run_locked(records, rows, count, done, queue_offsets, phy_offsets, out)
+        rs_lock_release(self.lock)
+        self.signal_appended()
+        return status
+
+    cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil:
+        cdef rs_mapped_file *file = self.file
+        cdef Py_ssize_t i = done[0]
+        cdef Py_ssize_t stop
+        cdef int64_t first, position, size, now
+        if file == NULL:
+            return RS_NEED_FILE
+        position = file.wrote
+        first = rows[i].position
+        stop = rows_within(rows, i, count,
+                           file.file_size - RS_END_FILE_MIN_BLANK_LENGTH - position)
+        if stop == i:
+            return RS_END_OF_FILE
+        size = rows[stop - 1].position + rows[stop - 1].size - first
+        if position + size > rs_load_acquire(&file.confirmed):
+            out.error = confirm(file, position + size)
+            if out.error < 0:
+                # What there was room for before still fits.
+                stop = rows_within(rows, i, stop, rs_load_acquire(&file.confirmed) - position)
+                if stop == i:
+                    return RS_IO_ERROR
+                size = rows[stop - 1].position + rows[stop - 1].size - first
+        now = self.env.table.now_ms()
+        self.last_timestamp = now
+        rs_store_release(&self.begin_time_in_lock, now)
+        for i in range(done[0], stop):
+            queue_offsets[i] = rows[i].next_offset[0]
+            phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
+            patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
+            rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
+        memcpy(file.base + position, records + first, <size_t>size)
+        done[0] = stop
+        file.store_timestamp = now
+        rs_store_release(&file.wrote, position + size)
+        rs_store_release(&self.end_offset, file.file_from_offset + position + size)
+        rs_store_release(&self.begin_time_in_lock, 0)
+        self.ask_ahead(file, position + size)
+        if stop == count:
+            return RS_OK
+        return RS_IO_ERROR if out.error < 0 else RS_END_OF_FILE
+
+    cdef RecordBuffer take_buffer(self):
+        # One is kept for the next put; a second thread makes its own.
+        cdef RecordBuffer buffer = self.spare
+        self.spare = None
+        return RecordBuffer() if buffer is None else buffer
+
+    cdef void give_buffer(self, RecordBuffer buffer):
+        if buffer.capacity <= KEPT_BUFFER_BYTES:
+            self.spare = buffer
+
     cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
-                    bint queued, rs_append *out):
+                    bint queued, int64_t now, rs_append *out):
         # The GIL is held on entry and on return; it is let go to wait or to copy much.
         cdef int status
         out.error = 0
         if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
-            status = self.append_locked(records, size, count, &slot.next_offset, queued, out)
+            status = self.append_locked(records, size, count, &slot.next_offset, queued, now, out)
             rs_lock_release(self.lock)
         else:
             with nogil:
                 rs_lock_take(self.lock)
-                status = self.append_locked(records, size, count, &slot.next_offset, queued, out)
+                status = self.append_locked(records, size, count, &slot.next_offset, queued, 0, out)
                 rs_lock_release(self.lock)
         if status == RS_OK:
             self.signal_appended()
@@ -465,7 +559,7 @@ cdef class CommitLogCore:
         (status, phy_offset, queue_offset, store_timestamp, errno)
         """
         cdef int64_t size = PyBytes_GET_SIZE(records)
-        cdef RecordBuffer buffer = self.buffers.pop() if self.buffers else RecordBuffer()
+        cdef RecordBuffer buffer = self.take_buffer()
         cdef rs_append out
         cdef int status = RS_OK
         cdef bint moved = False
@@ -473,7 +567,7 @@ cdef class CommitLogCore:
         buffer.ensure(size)
         memcpy(buffer.data, PyBytes_AS_STRING(records), <size_t>size)
         if expected is None:
-            status = self.append(buffer.data, size, count, slot, queued, &out)
+            status = self.append(buffer.data, size, count, slot, queued, 0, &out)
         else:
             self.take()
             for other, value in expected:
@@ -482,7 +576,7 @@ cdef class CommitLogCore:
             if moved:
                 status = RS_RETRY
             else:
-                status = self.append_locked(buffer.data, size, count, &slot.next_offset, queued,
+                status = self.append_locked(buffer.data, size, count, &slot.next_offset, queued, 0,
                                             &out)
                 if status == RS_OK and queued:
                     for other, value in expected:
@@ -490,7 +584,7 @@ cdef class CommitLogCore:
             rs_lock_release(self.lock)
             if status == RS_OK:
                 self.signal_appended()
-        self.buffers.append(buffer)
+        self.give_buffer(buffer)
         return status, out.phy_offset, out.queue_offset, out.store_timestamp, -out.error
 
     def append_raw(self, bytes data):

@@ -1,11 +1,12 @@
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
 from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
+from pyrocketstore._put_columns import Columns
 
 __test__: Final[dict[str, object]]
 
@@ -38,21 +39,3 @@ class PutPath:
     ) -> tuple[int, int, int | Exception]: ...
 
     def _append_batch(self, columns: Columns) -> tuple[PutMessageResult | None, int, int]: ...
-
-@disjoint_base
-class Columns:
-    def __init__(
-        self,
-        topic: str,
-        bodies: list[Any],  # bytes-like
-        queue_ids: list[int | None] | int,
-        tags: list[str | None] | None,
-        keys: list[Any] | None,
-        texts: list[bytes | None] | None,
-        flags: list[int] | None = None,
-    ) -> None: ...
-    def __len__(self) -> int: ...
-
-@disjoint_base
-class Chunk:
-    def __new__(cls, capacity: int = 4096) -> Self: ...

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from pyrocketstore import _message
 from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._message import MessageExt
-from pyrocketstore._put_path import Columns, PutPath
+from pyrocketstore._put_columns import Columns
+from pyrocketstore._put_path import PutPath
 from pyrocketstore._reader import read_messages
 from pyrocketstore._text import put_properties
 from pyrocketstore.batches import by_file, read_record_batch
@@ -452,8 +453,10 @@ class Store(PutPath):
         """The messages of a batch as columns, all checked."""
         if not messages:
             raise StoreFormatError("a batch needs at least one message")
-        if not self._unique_key and all(type(item) is bytes for item in messages):
-            return Columns(topic, messages, queue_id, None, None, None)
+        if not self._unique_key:
+            columns = Columns.of_items(topic, messages, queue_id)
+            if columns is not None:
+                return columns
         items = [self._batch_item(topic, item) for item in messages]
         texts: list[bytes | None] = [put_properties(None, None, item.properties) for item in items]
         flags = [item.flag for item in items]

@@ -48,6 +48,7 @@ LEVELS = {
     "env": 2.0,
     "arrow": 1.5,
     "_put_path": 1.5,
+    "_put_columns": 1.45,
     "_commit_log": 1.4,
     "_dispatch": 1.5,
     "_scan": 1.4,

@@ -199,18 +199,16 @@ def test_keys_are_found_after_the_log_was_emptied(
 
 def test_put_many_says_how_many_when_a_later_row_is_bad(tmp_path: Path) -> None:
     """Goal: what of a put_many is in the log is never unsaid. Method: a row far behind is no bytes,
-    a queue id no number, a text too long."""
+    or has no queue id; a text that is too long is seen before anything is written."""
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         bodies: list[Any] = [b"x"] * 9000
-        for column in ("body", "queue", "property"):
+        for column in ("body", "queue"):
             rows = list(bodies)
             options: dict[str, Any] = {}
             if column == "body":
                 rows[8500] = "text"
-            elif column == "queue":
-                options = {"queue_ids": [0] * 8500 + [-1] + [0] * 499}
             else:
-                options = {"tags": ["a"] * 8500 + ["a" * 40_000] + ["a"] * 499}
+                options = {"queue_ids": [0] * 8500 + [-1] + [0] * 499}
             before = store.max_offset("t")
             with pytest.raises(PutError) as caught:
                 store.put_many("t", rows, **options)
@@ -219,6 +217,8 @@ def test_put_many_says_how_many_when_a_later_row_is_bad(tmp_path: Path) -> None:
         end = store.max_offset("t")
         with pytest.raises(TypeError):
             store.put_many("t", ["text"])
+        with pytest.raises(StoreFormatError, match="message 8500"):
+            store.put_many("t", bodies, tags=["a"] * 8500 + ["a" * 40_000] + ["a"] * 499)
         assert store.max_offset("t") == end
 
 

@@ -1,0 +1,140 @@
+"""put_many and put_batch: what is written is what single puts write, however the rows came."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyrocketstore
+from faults import failing
+from pyrocketstore import Message, PutError, StoreFormatError
+from pyrocketstore._put_columns import Columns
+from pyrocketstore.env import Env
+
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 20000,
+}
+TEXTS = [None, "a", "k1 k2", "schlüssel", "\U0001f600", "x" * 3000]
+
+
+def rows() -> Iterator[tuple[bytes, str | None, str | None, int]]:
+    number = 0
+    for tags in TEXTS:
+        for keys in TEXTS:
+            number += 1
+            yield bytes([number]) * (number * 37 % 400), tags, keys, number % 3
+
+
+def contents(store: pyrocketstore.Store, queue_id: int) -> list[tuple[Any, ...]]:
+    return [
+        (m.queue_offset, m.body, m.tags, m.keys, m.flag, m.body_crc, m.sys_flag, m.size)
+        for m in store.read("t", queue_id)
+    ]
+
+
+def test_many_write_what_single_puts_write(tmp_path: Path) -> None:
+    """Over several files and queues, with every kind of text."""
+    table = [*rows()] * 20
+    with pyrocketstore.open(tmp_path / "one", **SIZES) as store:
+        for i, (body, tags, keys, _) in enumerate(table):
+            store.put("t", body, queue_id=i % 40, tags=tags, keys=keys)
+        single = [contents(store, i) for i in range(40)]
+        assert store.message_store.get_max_phy_offset() > 3 * SIZES["mapped_file_size_commit_log"]
+    with pyrocketstore.open(tmp_path / "many", **SIZES) as store:
+        queue_offsets, phy_offsets = store.put_many(
+            "t",
+            [row[0] for row in table],
+            queue_ids=np.arange(len(table)) % 40,
+            tags=[row[1] for row in table],
+            keys=[row[2] for row in table],
+        )
+        assert [contents(store, i) for i in range(40)] == single
+        assert queue_offsets.tolist() == [i // 40 for i in range(len(table))]
+        for i in range(0, len(table), 7):
+            assert store.get(int(phy_offsets[i])).body == table[i][0]
+        stamps = [store.get(int(p)).store_timestamp for p in phy_offsets]
+        assert stamps == sorted(stamps)
+
+
+def test_a_batch_of_dicts_is_a_batch_of_messages(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        table = [*rows()][:20]
+        items = [{"body": b, "tags": t, "keys": k, "flag": f} for b, t, k, f in table]
+        first = store.put_batch("t", items, 0)
+        slow = []
+        for body, tags, keys, flag in table:
+            named = {"TAGS": tags, "KEYS": keys}
+            properties = {name: value for name, value in named.items() if value}
+            slow.append(Message("t", body, flag=flag, properties=properties))
+        second = store.put_batch("t", slow, 1)
+        assert contents(store, 0) == contents(store, 1)
+        assert first.message_count == second.message_count == len(table)
+        assert len(first.msg_id.split(",")) == len(table)
+        mixed = [b"plain", {"body": b"flagged", "flag": 7}, {"body": bytearray(b"other")}, b"last"]
+        store.put_batch("t", mixed, 2)
+        assert [(m.body, m.flag) for m in store.read("t", 2)] == [
+            (b"plain", 0),
+            (b"flagged", 7),
+            (b"other", 0),
+            (b"last", 0),
+        ]
+
+
+@pytest.mark.parametrize(
+    "item", ["text", {"tags": "a"}, {"body": b"", "color": 1}, {"body": b"", "properties": {}}, 5]
+)
+def test_uncommon_items_are_left_to_the_careful_path(item: object) -> None:
+    assert Columns.of_items("t", [b"", item], 0) is None
+
+
+@pytest.mark.parametrize("text", ["", "a\x01", "\x02", "\ud800", 5, b"x"])
+@pytest.mark.parametrize("name", ["tags", "keys"])
+def test_text_that_would_not_read_back_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, text: Any
+) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"")
+        with pytest.raises((StoreFormatError, TypeError)):
+            store.put_many("t", [b"a", b"b"], **{name: ["fine", text]})
+        with pytest.raises((StoreFormatError, TypeError)):
+            store.put_batch("t", [{"body": b"a"}, {"body": b"b", name: text}])
+        with pytest.raises((StoreFormatError, TypeError)):
+            store.put("t", b"", **{name: text})
+        assert store.max_offset("t") == 1
+
+
+def test_a_full_device_takes_what_it_still_has_room_for(tmp_path: Path) -> None:
+    """Goal: `count` says exactly what is in the log. Method: allocation fails after the first."""
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        store.put_many("t", [bytes(1000)] * 3)
+        store.wait_dispatched()
+        before = store.max_offset("t")
+        with failing(env, "fallocate", errno.ENOSPC), pytest.raises(PutError) as caught:
+            store.put_many("t", [bytes(1000)] * 500)
+        assert caught.value.count == store.max_offset("t") - before
+        assert "No space left" in str(caught.value)
+        store.put_many("t", [b"after"] * 100)
+        bodies = [m.body for m in store.read("t")]
+        assert len(bodies) == before + caught.value.count + 100
+        assert bodies[-1] == b"after"
+
+
+def test_buffers_are_let_go_after_a_refused_call(tmp_path: Path) -> None:
+    """Goal: no body stays pinned. Method: a bytearray may be resized again."""
+    bodies: list[Any] = [bytearray(b"x" * 100) for _ in range(50)]
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put_many("t", bodies)
+        with pytest.raises((PutError, TypeError)):
+            store.put_many("t", [*bodies, "text"])
+        for body in bodies:
+            body.append(1)
+        assert store.max_offset("t") >= 50
