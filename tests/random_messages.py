@@ -48,6 +48,7 @@ KINDS = (
     "lmq",
     "collide",
     "wide",
+    "long",
 )
 
 
@@ -156,6 +157,10 @@ def _properties(rng: random.Random, i: int, kinds: frozenset[str]) -> list[tuple
         for j in range(rng.randint(5, 60)):  # more than 12 make Java's HashMap grow
             name = rng.choice(("p", "属性", "\U00010437", "Aa", "BB"))
             pairs[f"{name}{rng.randrange(1000)}"] = f"{j}\U0001f680é"
+    if "long" in kinds and rng.random() < 0.1:
+        # At most 32,766 bytes of UTF-8 altogether; 4.9.3 refuses 32,768.
+        room = 32_766 - len(properties_to_string(pairs).encode()) - 20
+        pairs["long"] = rng.choice(("x", "é", "属")) * (rng.randrange(room // 2, room) // 3)
     items = list(pairs.items())
     rng.shuffle(items)
     return items
@@ -170,6 +175,17 @@ def spec_line(spec: Mapping[str, Any]) -> str:
 
 def _encoded(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, "body": base64.b64encode(item["body"]).decode("ascii")}
+
+
+def from_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The message behind a line of `spec_line`, parsed."""
+    if "batch" in line:
+        return {**line, "batch": [_decoded(item) for item in line["batch"]]}
+    return _decoded(line)
+
+
+def _decoded(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {**item, "body": base64.b64decode(item["body"])}
 
 
 def is_queued(spec: Mapping[str, Any]) -> bool:

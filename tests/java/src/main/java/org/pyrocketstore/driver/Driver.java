@@ -11,6 +11,7 @@ import java.util.logging.LogManager;
  * dump  DIR [queries=FILE] [out=FILE] [started] [NAME=VALUE ...]
  * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
  * bench DIR what=NAME count=N [...]
+ * serve                                          (commands come in through standard input)
  * </pre>
  *
  * NAME is a property of MessageStoreConfig in its own spelling, or {@code config=FILE} names a
@@ -37,6 +38,9 @@ public final class Driver {
     }
 
     private static int run(String[] arguments) throws Exception {
+        if (arguments.length == 1 && arguments[0].equals("serve")) {
+            return ServeCommand.run();
+        }
         if (arguments.length < 2) {
             throw new IllegalArgumentException("usage: put|dump|index|bench PATH [NAME=VALUE ...]");
         }

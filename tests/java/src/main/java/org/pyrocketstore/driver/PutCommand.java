@@ -45,14 +45,14 @@ final class PutCommand {
         return 0;
     }
 
-    private static PutMessageResult put(DefaultMessageStore store, JSONObject spec)
+    static PutMessageResult put(DefaultMessageStore store, JSONObject spec)
         throws Exception {
         return MessageSpec.isBatch(spec)
             ? store.putMessages(MessageSpec.batch(spec))
             : store.putMessage(MessageSpec.single(spec));
     }
 
-    private static JsonLine answer(DefaultMessageStore store, PutMessageResult put,
+    static JsonLine answer(DefaultMessageStore store, PutMessageResult put,
         boolean withRecords) {
         JsonLine line = new JsonLine().put("status", put.getPutMessageStatus().name());
         AppendMessageResult append = put.getAppendMessageResult();

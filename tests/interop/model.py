@@ -1,0 +1,301 @@
+"""What a store must hold, in plain Python: told of every put, it predicts each record's place and
+every line of a dump. It has no code in common with the engine, nor with 4.9.3."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import ipaddress
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import oracle
+from golden_lines import Line, index_hash, java_hash
+from random_messages import SCHEDULE_TOPIC, is_queued, stored_form
+
+QUERY_COUNT_MAX = 64
+BLANK_HEAD_SIZE = 8
+Spec = dict[str, Any]
+Query = tuple[str, str, int, int, int]
+
+
+def java_host(text: str) -> str:
+    """A host as Java's InetSocketAddress prints it."""
+    address, _, port = text.rpartition(":")
+    if not address.startswith("["):
+        return f"/{text}"
+    groups = ipaddress.ip_address(address[1:-1]).exploded.split(":")
+    return f"/[{':'.join(f'{int(group, 16):x}' for group in groups)}]:{port}"
+
+
+def host_bytes(text: str) -> bytes:
+    """A host as the log has it: 4 or 16 bytes, then the port."""
+    address, _, port = text.rpartition(":")
+    return ipaddress.ip_address(address.strip("[]")).packed + struct.pack(">i", int(port))
+
+
+@dataclasses.dataclass
+class Stored:
+    """A record of the log. `born_timestamp` and `store_timestamp` are -1 until they are known."""
+
+    spec: Spec  # as it is stored: with the topic and the properties that a delay gives it
+    item: Spec  # the same, or one message of a batch
+    queue_offset: int
+    phy_offset: int
+    store_timestamp: int = -1
+    born_timestamp: int = -1
+
+    def __post_init__(self) -> None:
+        self.properties = dict(self.item["properties"])
+        if self.item is not self.spec:  # the batch's own come behind, and win
+            self.properties |= dict(self.spec["properties"])
+        self.born_timestamp = self.spec["born_timestamp"]
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        return self.spec["topic"], self.spec["queue_id"]
+
+    @property
+    def queued(self) -> bool:
+        return is_queued(self.spec)
+
+    @property
+    def sys_flag(self) -> int:
+        v6 = [self.spec[name].startswith("[") for name in ("born_host", "store_host")]
+        return self.spec["sys_flag"] | v6[0] * oracle.BORN_V6 | v6[1] * oracle.STORE_V6
+
+    @property
+    def size(self) -> int:
+        hosts = len(host_bytes(self.spec["born_host"])) + len(host_bytes(self.spec["store_host"]))
+        texts = len(self.item["body"]) + len(self.spec["topic"].encode())
+        return 75 + hosts + texts + self._properties_size()
+
+    def _properties_size(self) -> int:
+        """Bytes of UTF-8; a batch's text lies behind that of the message, doubles and all."""
+        parts = [self.item["properties"]]
+        parts += [] if self.item is self.spec else [self.spec["properties"]]
+        pairs = [pair for part in parts for pair in part]
+        return len("\x02".join(f"{name}\x01{value}" for name, value in pairs).encode())
+
+    @property
+    def msg_id(self) -> str:
+        host = host_bytes(self.spec["store_host"])
+        return (host + struct.pack(">q", self.phy_offset)).hex().upper()
+
+    @property
+    def body_crc(self) -> int:
+        return zlib.crc32(self.item["body"]) & 0x7FFFFFFF
+
+    def keys(self) -> list[int]:
+        """The hashes under which it is indexed, in the order of the index."""
+        if self.spec["sys_flag"] & oracle.TRANSACTION_MASK == oracle.ROLLBACK:
+            return []
+        names = [self.properties.get("UNIQ_KEY"), *self.properties.get("KEYS", "").split(" ")]
+        return [index_hash(self.spec["topic"], name) for name in names if name]
+
+    def fields(self, delay_ms: int) -> Line:
+        """A dump's line of it, but for where it was found."""
+        code = java_hash(self.properties.get("TAGS", ""))
+        if self.spec["topic"] == SCHEDULE_TOPIC:
+            code = self.store_timestamp + delay_ms
+        body = self.item["body"]
+        return {
+            "topic": self.spec["topic"],
+            "queue_id": self.spec["queue_id"],
+            "queue_offset": self.queue_offset,
+            "phy_offset": self.phy_offset,
+            "size": self.size,
+            "tags_code": code,
+            "decoded_commitlog_offset": self.phy_offset,
+            "store_size": self.size,
+            "flag": self.item["flag"],
+            "sys_flag": self.sys_flag,
+            "body_crc": self.body_crc,
+            "born_timestamp": self.born_timestamp,
+            "store_timestamp": self.store_timestamp,
+            "born_host": java_host(self.spec["born_host"]),
+            "store_host": java_host(self.spec["store_host"]),
+            "reconsume_times": self.spec["reconsume_times"],
+            "prepared_transaction_offset": self.spec.get("prepared_transaction_offset", 0),
+            "msg_id": self.msg_id,
+            "body_len": len(body),
+            "body_sha256_8": hashlib.sha256(body).hexdigest()[:16] if body else "",
+            "properties": self.properties,
+        }
+
+
+class Model:
+    """A store of small files that was never hurt: what was put, in order, and where it must be."""
+
+    def __init__(self, file_size: int, delay_ms: int) -> None:
+        self.file_size = file_size
+        self.delay_ms = delay_ms
+        self.end = 0
+        self.records: list[Stored] = []
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def put(self, spec: Spec, answer: Line) -> None:
+        """One put that was acknowledged: the answer must be what is predicted."""
+        records = self.place(spec)
+        first, last = records[0], records[-1]
+        want = {
+            "status": "PUT_OK",
+            "wrote_offset": first.phy_offset,
+            "wrote_bytes": last.phy_offset + last.size - first.phy_offset,
+            "logics_offset": first.queue_offset,
+            "msg_num": len(records),
+            "msg_id": ",".join(record.msg_id for record in records),
+        }
+        have = {name: answer[name] for name in want}
+        assert have == want, f"put {_told(spec)}: wanted {want}, found {have}"
+        self.take(records, answer["store_timestamp"])
+
+    def put_columns(self, specs: Sequence[Spec], answer: Line, root: Path) -> None:
+        """A put_many: times are those in the log."""
+        records = []
+        for spec in specs:
+            records += self.place(spec)
+            self.take(records[-1:], -1)
+        assert answer["phy_offsets"] == [record.phy_offset for record in records]
+        assert answer["queue_offsets"] == [record.queue_offset for record in records]
+        for record, (_, found) in zip(records, self.scan(root, records[0].phy_offset), strict=True):
+            record.store_timestamp = found.store_timestamp
+            record.born_timestamp = found.born_timestamp
+
+    def place(self, spec: Spec) -> list[Stored]:
+        """Where the next put goes; a batch goes into one file as a whole."""
+        stored = spec if "batch" in spec else stored_form(spec)
+        items = spec.get("batch", [stored])
+        records = [Stored(stored, item, 0, 0) for item in items]
+        total = sum(record.size for record in records)
+        at = self.end
+        if at % self.file_size + total + BLANK_HEAD_SIZE > self.file_size:
+            at += self.file_size - at % self.file_size
+        queue_offset = self.next_offset(records[0].queue) if records[0].queued else 0
+        for i, record in enumerate(records):
+            record.phy_offset = at
+            record.queue_offset = queue_offset + i if record.queued else 0
+            at += record.size
+        return records
+
+    def take(self, records: Iterable[Stored], store_timestamp: int) -> None:
+        """These are in the log now."""
+        for record in records:
+            record.store_timestamp = store_timestamp
+            self.records.append(record)
+            self.end = record.phy_offset + record.size
+
+    def next_offset(self, queue: tuple[str, int]) -> int:
+        return sum(record.queued and record.queue == queue for record in self.records)
+
+    # ---- a kill -------------------------------------------------------------------------------
+
+    def scan(self, root: Path, phy_offset: int) -> list[tuple[int, oracle.Record]]:
+        """The records of the log from a place on, by the plain-Python oracle."""
+        found = []
+        at = phy_offset
+        while (path := root / "commitlog" / f"{at - at % self.file_size:020d}").exists():
+            data = path.read_bytes()
+            verdict, size = oracle.check_record(data[at % self.file_size :], at)
+            if verdict == "blank":
+                at += self.file_size - at % self.file_size
+                continue
+            if verdict != "ok":
+                break
+            start = at % self.file_size
+            found.append((at, oracle.decode_record(data[start : start + size])))
+            at += size
+        return found
+
+    def survive(self, root: Path, pending: Iterable[Spec]) -> int:
+        """Puts that nobody acknowledged: a first part of them may be there. How many messages."""
+        found = iter(self.scan(root, self.end))
+        count = 0
+        for spec in pending:
+            for record in self.place(spec):
+                phy_offset, have = next(found, (-1, None))
+                if have is None:
+                    return count
+                assert phy_offset == record.phy_offset, (phy_offset, record.phy_offset)
+                body, topic = have.body, oracle.java_text(have.topic)
+                assert (body, (topic, have.queue_id)) == (record.item["body"], record.queue)
+                assert have.queue_offset == record.queue_offset
+                self.take([record], have.store_timestamp)
+                count += 1
+        assert next(found, None) is None, "a record that nobody put"
+        return count
+
+    # ---- a dump -------------------------------------------------------------------------------
+
+    def lines(self) -> list[Line]:
+        """The dump, but for offsets by time and for queries."""
+        least = 0 if self.records else -1
+        found: list[Line] = [{"store": {"min_phy_offset": least, "max_phy_offset": self.end}}]
+        for topic, queue_id in sorted({record.queue for record in self.records if record.queued}):
+            records = [r for r in self.records if r.queued and r.queue == (topic, queue_id)]
+            last = records[-1]
+            queue = {"topic": topic, "queue_id": queue_id, "min_offset": 0}
+            queue |= {"max_offset": len(records), "max_physic_offset": last.phy_offset + last.size}
+            found.append({"queue": queue})
+            for i, record in enumerate(records):
+                where = {"cq_topic": topic, "cq_queue_id": queue_id, "cq_offset": i}
+                found.append({"message": where | record.fields(self.delay_ms)})
+        return found
+
+    def hits(self, topic: str, key: str) -> list[int]:
+        """All entries of a key in the order of the index, collisions included."""
+        asked = index_hash(topic, key)
+        return [r.phy_offset for r in self.records for code in r.keys() if code == asked]
+
+    def check(self, dump: Iterable[str], *, with_index: bool) -> None:
+        """A dump shows just this; `with_index`: and every key is found.
+
+        Queries are compared where their window is all of time. Doubles, which 4.9.3 makes when it
+        starts on what was killed, may take the place of older hits.
+        """
+        parsed = [json.loads(line) for line in dump]
+        have = [line for line in parsed if not {"query", "offset_by_time"} & line.keys()]
+        for want, line in zip(self.lines(), have, strict=False):
+            assert want == line, f"the model has {want}\nthe dump has  {line}"
+        assert len(have) == len(self.lines()), f"{len(have)} lines, the model {len(self.lines())}"
+        for line in parsed:
+            if "query" in line and (line["query"]["begin"], line["query"]["end"]) == ALL_TIME:
+                self._check_query(line["query"], with_index)
+
+    def _check_query(self, query: Line, with_index: bool) -> None:
+        offsets = query["phy_offsets"]
+        hits = self.hits(query["topic"], query["key"])
+        assert offsets == sorted(offsets), query
+        assert set(offsets) <= set(hits), f"no hits: {set(offsets) - set(hits)}: {query}"
+        limit = min(query["max_num"], QUERY_COUNT_MAX)
+        assert len(offsets) <= limit, query
+        if not with_index:
+            return
+        newest = sorted(set(hits))[-len(set(offsets)) :] if offsets else []
+        assert sorted(set(offsets)) == newest, f"an older hit was taken: {query}, {hits}"
+        assert len(offsets) == limit or set(offsets) == set(hits), f"{query}, not all of {hits}"
+
+
+ALL_TIME = (0, (1 << 63) - 1)
+
+
+def _told(spec: Spec) -> str:
+    """A message, short."""
+    return ", ".join(f"{name}={str(value)[:60]}" for name, value in spec.items())
+
+
+def encoded_row(spec: Spec) -> Line:
+    """A message as a row of the command `columns`."""
+    properties = dict(spec["properties"])
+    return {
+        "queue_id": spec["queue_id"],
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS"),
+        "body": base64.b64encode(spec["body"]).decode("ascii"),
+    }

@@ -1,0 +1,53 @@
+"""Goal: pyrocketstore and 4.9.3 take turns on one directory, at any time, and nothing that was
+acknowledged is ever lost or told differently. Method: random programs (programs.py); after every
+step both sides' dumps equal each other and a plain-Python model (model.py).
+
+ROCKETSTORE_SOAK=N runs N more programs, ROCKETSTORE_SEED other ones; ROCKETSTORE_PROGRAM=SEED runs
+the one that a failure named.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors import Actors, actors
+from java_store import require_java
+from programs import Runner, make
+
+pytestmark = pytest.mark.java
+
+SEED = os.environ.get("ROCKETSTORE_SEED", "20240719")
+SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))
+ONLY = os.environ.get("ROCKETSTORE_PROGRAM", "")
+PROGRAMS = 12 + SOAK
+STEPS = 8 + 6 * bool(SOAK)
+KILLS_OF_A_PROGRAM = 2.5
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Actors]:
+    with actors(require_java()) as made:
+        yield made
+
+
+@pytest.mark.timeout(300 + 60 * SOAK)
+def test_programs(pool: Actors, tmp_path: Path) -> None:
+    seeds = [ONLY] if ONLY else [f"{SEED}.{number}" for number in range(PROGRAMS)]
+    steps = 0
+    for seed in seeds:
+        program = make(seed, steps=STEPS)
+        directory = tmp_path / seed
+        directory.mkdir()
+        Runner(program, pool, directory).run()
+        steps += len(program.steps)
+        print(f"program {seed}: {len(program.steps)} steps", flush=True)
+        shutil.rmtree(directory)
+    kills = sum(pool.kills.values())
+    print(f"{len(seeds)} programs, {steps} steps, {kills} kills and reopenings: {pool.kills}")
+    if SOAK and not ONLY:
+        assert kills >= KILLS_OF_A_PROGRAM * SOAK
