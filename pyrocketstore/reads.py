@@ -219,7 +219,8 @@ class StoreReads:
             if view is None:
                 if empty:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                skip_until = self.commit_log.roll_next_file(phy_offset)
+                if size > 0:  # a hole in the queue says nothing of a file of the log
+                    skip_until = self.commit_log.roll_next_file(phy_offset)
                 continue
             if message_filter is not None and not message_filter.is_matched_by_commit_log(
                 view.byte_buffer

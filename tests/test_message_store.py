@@ -417,3 +417,20 @@ def test_hits_that_are_no_records_are_left_out(tmp_path: Path) -> None:
         found = store.query_message("t", "k", 32, 0, 1 << 62)
         assert found.phy_offsets == [puts[0].phy_offset, puts[3].phy_offset]
         found.release()
+
+
+def test_a_pull_goes_on_behind_units_that_were_never_written(tmp_path: Path) -> None:
+    """A hole in a queue, as a crash of the machine leaves it: what lies behind is still given."""
+    with Opened(tmp_path / "store") as store:
+        for i in range(400):
+            assert store.put_message(message(b"%d" % i)).status is PutMessageStatus.PUT_OK
+    path = tmp_path / "store" / "consumequeue" / "t" / "0" / f"{0:020}"
+    data = path.read_bytes()
+    path.write_bytes(bytes(10 * 20) + data[10 * 20 :])  # recovery looks at the last three files
+    with Opened(tmp_path / "store") as store:
+        result = store.get_message("group", "t", 0, 0, 32)
+        assert result is not None
+        assert result.status is GetMessageStatus.FOUND
+        assert result.message_queue_offsets == list(range(10, 42))
+        assert result.next_begin_offset == 42
+        result.release()

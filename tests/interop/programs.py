@@ -174,6 +174,8 @@ class Runner:
         return None if step.what in ("close", "kill") else actor
 
     def open(self, side: str) -> Actor:
+        if self.java_refuses(self.root):
+            side = OURS
         unclean = (self.root / "abort").exists()
         self.java_recovered |= unclean and side == JAVA
         actor = self.actors.start(side)
@@ -199,6 +201,12 @@ class Runner:
         self.actors.kills[actor.side] += 1
         return actor.kill()
 
+    def java_refuses(self, root: Path) -> bool:
+        """4.9.3 does not start on a file without length, which it leaves behind when it is killed
+        between making the file and giving it a size."""
+        patterns = ("commitlog/*", "consumequeue/*/*/*")
+        return any(not path.stat().st_size for p in patterns for path in root.glob(p))
+
     def compare(self, number: int) -> None:
         """Both sides' dumps of copies, and the model."""
         ours, theirs = self.directory / "ours", self.directory / "java"
@@ -211,9 +219,11 @@ class Runner:
         assert not warnings
         our_lines = list(dump_lines(ours, config, queries))
         their_lines = self.actors.dump(theirs, self.conf, queries)
-        assert their_lines is not None, "4.9.3 cannot load it"
         unclean = self.was_killed or (ours / "abort").exists()
         self.model.check(our_lines, with_index=not self.java_recovered)
-        compare_lines(their_lines, our_lines, unclean=unclean)
+        if their_lines is None:
+            assert self.java_refuses(ours), "4.9.3 cannot load it"
+        else:
+            compare_lines(their_lines, our_lines, unclean=unclean)
         shutil.rmtree(ours)
         shutil.rmtree(theirs)

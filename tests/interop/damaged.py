@@ -1,0 +1,203 @@
+"""Both engines' answers over the same damage: ours has all that 4.9.3 kept, and each kind of
+difference is a row of docs/differs.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import oracle
+from actors import ActorError
+from golden_lines import Line, java_hash
+from pyrocketstore.errors import StoreError
+
+QUERY_COUNT_MAX = 64
+
+# The first cells of the rows that explain a difference.
+ZERO_UNIT = "A unit that was never written is no message"
+EMPTY_FILE = "An empty last file gets no unit of zeros"
+NO_RECORD = "Bytes that are no record are undecodable, not a message"
+STALE_KEYS = "Index entries behind the end of the log are taken out"
+REBUILT = "Queues and index entries that 4.9.3 would leave lost are rebuilt from the log"
+OTHER_PLACE = "A record whose stored physicalOffset is not its own place ends the log"
+NO_LENGTH = "A last file of no length is dropped"
+WRONG_LENGTH = "Any other wrong length is an error that names the file"
+SHORT_INDEX = "A file shorter than its geometry is an error"
+NO_HIT = "`queryMessage` leaves out every hit that is no record"
+CHAINS = "Chains are followed only downwards"
+LENGTHS = "A length is checked against what is left before it is used"
+NAMES = "No two index files get one name"
+ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, WRONG_LENGTH,
+        SHORT_INDEX, NO_HIT, CHAINS, LENGTHS, NAMES)  # fmt: skip
+
+
+class Answer:
+    """The lines of a dump, taken apart."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = list(lines)
+        self.queues: dict[tuple[str, int], Line] = {}
+        self.messages: dict[tuple[str, int], list[Line]] = {}
+        self.queries: list[Line] = []
+        self.undecodable = 0
+        key = ("", 0)
+        for line in map(json.loads, self.lines):
+            if "store" in line:
+                self.store = line["store"]
+            elif "queue" in line:
+                key = line["queue"]["topic"], line["queue"]["queue_id"]
+                self.queues[key] = line["queue"]
+                self.messages[key] = []
+            elif "message" in line:
+                self.messages[key].append(line["message"])
+            elif "query" in line:
+                self.queries.append(line["query"])
+            self.undecodable += "undecodable" in line
+
+    @property
+    def end(self) -> int:
+        """Where the log ends."""
+        return int(self.store["max_phy_offset"])
+
+
+def refused(java: Answer | ActorError | None, ours: Answer | StoreError, root: Path) -> set[str]:
+    """The row that explains why one side opens the store and the other does not, or neither."""
+    text = str(ours) if isinstance(ours, StoreError) else ""
+    if java is None and text:
+        assert "the file has" in text, text
+        return {WRONG_LENGTH}
+    if java is None:
+        last = [max(path.parent.iterdir()) for path in root.glob("c*/**/*") if path.is_file()]
+        assert any(not path.stat().st_size for path in last), "4.9.3 does not load it"
+        return {NO_LENGTH}
+    if text:
+        assert "but an index file of" in text, f"only 4.9.3 opens it: {text}"
+        return {SHORT_INDEX}
+    problem = str(java)
+    if "answers nothing" in problem:
+        return {CHAINS}
+    if "OutOfMemoryError" in problem:
+        assert "checkMessageAndReturnSize" in problem, problem
+        return {LENGTHS}
+    assert "IndexOutOfBounds" in problem, problem
+    return {ZERO_UNIT}
+
+
+def differences(java: Answer, ours: Answer, log: Log) -> set[str]:
+    """The rows that explain how ours differs.
+
+    Raises AssertionError where it does in another way, or lacks what 4.9.3 has.
+    """
+    if java.lines == ours.lines:
+        return set()
+    rows = set()
+    if java.store != ours.store:
+        assert java.store["min_phy_offset"] == ours.store["min_phy_offset"]
+        _compare_ends(java, ours, log)
+        rows.add(OTHER_PLACE)
+    if java.undecodable > ours.undecodable:
+        rows.add(ZERO_UNIT)
+    for key, queue in java.queues.items():
+        if key not in ours.queues:
+            assert not java.messages[key], f"the queue {key} is missing"
+            continue
+        rows |= _compare_queue(key, java, ours, log)
+        if _told(java.messages[key]) != _told(ours.messages[key]) or queue != ours.queues[key]:
+            rows.add(REBUILT)
+    for want, have in zip(java.queries, ours.queries, strict=True):
+        if want != have:
+            rows |= _compare_query(want, have, ours, log)
+    return rows or {REBUILT}
+
+
+class Log(NamedTuple):
+    """The damaged log, read by the plain-Python oracle."""
+
+    root: Path
+    file_size: int
+
+    def data(self, phy_offset: int) -> bytes:
+        """From there to the end of the file."""
+        position = phy_offset % self.file_size
+        path = self.root / "commitlog" / f"{phy_offset - position:020d}"
+        return path.read_bytes()[position:] if path.exists() else b""
+
+    def is_record(self, phy_offset: int) -> bool:
+        """Whether a whole record lies there; its body may be damaged."""
+        return oracle.check_record(self.data(phy_offset), check_crc=False)[0] == "ok"
+
+    def store_timestamp(self, phy_offset: int) -> int:
+        """Of the record there."""
+        data = self.data(phy_offset)
+        size = oracle.check_record(data, check_crc=False)[1]
+        return oracle.decode_record(data[:size]).store_timestamp
+
+
+def _compare_ends(java: Answer, ours: Answer, log: Log) -> None:
+    """Ours may end earlier: at a record that says that its place is another."""
+    assert ours.end < java.end, f"4.9.3 ends at {java.end}, ours at {ours.end}"
+    verdicts = [oracle.check_record(log.data(ours.end), place)[0] for place in (-1, ours.end)]
+    assert verdicts == ["ok", "bad_offset"], f"4.9.3 ends at {java.end}, ours at {ours.end}"
+
+
+def _told(messages: Iterable[Line]) -> list[Line]:
+    """Messages without what the dump of 4.9.3 misnumbers after a gap."""
+    return [{k: v for k, v in m.items() if k not in ("cq_offset", "tags_code")} for m in messages]
+
+
+def _compare_queue(key: tuple[str, int], java: Answer, ours: Answer, log: Log) -> set[str]:
+    rows = set()
+    mine = {message["phy_offset"]: message for message in ours.messages[key]}
+    for message in java.messages[key]:
+        found = mine.get(message["phy_offset"])
+        if found is None and message["phy_offset"] >= ours.end:
+            continue
+        if found is None and not log.is_record(message["phy_offset"]):
+            rows.add(NO_RECORD)
+            continue
+        assert found is not None, f"{key} lacks {message}"
+        assert _told([found]) == _told([message]), f"{key}: 4.9.3 {message}\nours {found}"
+        if found["cq_offset"] == found["queue_offset"] and found["topic"] == key[0]:
+            code = java_hash(message["properties"].get("TAGS", ""))
+            assert found["tags_code"] in (code, message["tags_code"]), f"{key}: {found}"
+    theirs, have = java.queues[key], ours.queues[key]
+    if have["max_offset"] < theirs["max_offset"] and ours.end == java.end:
+        assert theirs["max_physic_offset"] == 0, f"{key}: 4.9.3 {theirs}, ours {have}"
+        rows.add(EMPTY_FILE)
+    return rows
+
+
+def _compare_query(want: Line, have: Line, ours: Answer, log: Log) -> set[str]:
+    asked = ("topic", "key", "max_num", "begin", "end")
+    assert [want[name] for name in asked] == [have[name] for name in asked]
+    rows = set()
+    offsets = have["phy_offsets"]
+    missing = {hit for hit in want["phy_offsets"] if hit < ours.end} - set(offsets)
+    damaged = {hit for hit in missing if not log.is_record(hit)}
+    if damaged:
+        missing -= damaged
+        rows.add(NO_HIT)
+    # Index files that 4.9.3 made in one millisecond are one file, which answers for any time.
+    stray = {h for h in missing if not want["begin"] <= log.store_timestamp(h) <= want["end"]}
+    if stray:
+        missing -= stray
+        rows.add(NAMES)
+    limit = min(want["max_num"], QUERY_COUNT_MAX)
+    pushed_out = len(offsets) == limit and max(missing, default=0) < min(offsets, default=0)
+    if missing and not pushed_out:
+        raise AssertionError(f"hits are missing: {sorted(missing)}\n4.9.3 {want}\nours  {have}")
+    if offsets != want["phy_offsets"]:
+        rows.add(REBUILT)
+    last = want["index_last_update_phyoffset"]
+    if have["index_last_update_phyoffset"] < last:
+        assert last >= ours.end, f"4.9.3 {want}\nours  {have}"
+        rows.add(STALE_KEYS)
+    return rows or {REBUILT}
+
+
+def counted(found: dict[str, int], rows: Iterable[str]) -> None:
+    """Count how often each row was seen."""
+    for row in rows:
+        found[row] = found.get(row, 0) + 1

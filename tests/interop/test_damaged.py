@@ -1,0 +1,259 @@
+"""Goal: over the same damage we keep all that 4.9.3 keeps, and where we differ from it, a row of
+docs/differs.md says so. Method: a sound store is hurt (damage.py); copies of it are recovered by
+4.9.3, read by us, and opened by us to be written; the answers are compared (damaged.py).
+
+ROCKETSTORE_SOAK=N hurts 10 N more stores, ROCKETSTORE_SEED in other ways; ROCKETSTORE_DAMAGE=SEED
+hurts only the one that a failure named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import damaged
+import pyrocketstore
+from actors import JAVA, OURS, ActorError, Actors, actors, write_conf
+from damage import hurt, used_size
+from damaged import Answer, Log, differences, refused
+from golden_lines import write_queries
+from java_store import require_java
+from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.dump import dump_lines
+from pyrocketstore.errors import StoreError
+from random_messages import random_messages, random_queries, spec_line
+
+pytestmark = pytest.mark.java
+
+SEED = os.environ.get("ROCKETSTORE_SEED", "20240720")
+SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))
+ONLY = os.environ.get("ROCKETSTORE_DAMAGE", "")
+DAMAGES = 60 + 10 * SOAK
+DIFFERS = Path(__file__).parents[2] / "docs" / "differs.md"
+FILE_SIZE = 32_768
+CONFIG = {
+    "mappedFileSizeCommitLog": FILE_SIZE,
+    "mappedFileSizeConsumeQueue": 400,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 150,
+}
+# 4.9.3 rebuilds the units of delayed messages with wrong tags codes.
+KINDS = ("batch", "v6", "tx", "comp", "empty", "collide")
+#: 4.9.3 never comes back from a looping chain.
+HANG_TIMEOUT_S = 20
+
+
+class Base(NamedTuple):
+    """A sound store, and what to ask of it."""
+
+    path: Path
+    queries: Path
+
+
+class Survey:
+    """Hurts copies of sound stores and compares what both sides make of them."""
+
+    def __init__(self, pool: Actors, directory: Path) -> None:
+        self.pool = pool
+        self.directory = directory
+        self.conf = write_conf(directory / "broker.conf", CONFIG)
+        self.bases = {(s, e): self._base(s, e) for s in (OURS, JAVA) for e in ("close", "kill")}
+        self.seen: dict[str, int] = {}
+
+    def _base(self, side: str, ending: str) -> Base:
+        path = self.directory / f"{side}-{ending}"
+        specs = random_messages(5, 200, KINDS, queues=3, max_body=600)
+        with self.pool.start(side) as actor:
+            actor.ask("open", path=str(path), conf=str(self.conf))
+            times = []
+            for spec in specs:
+                answer = actor.ask("put", spec=json.loads(spec_line(spec)))
+                times.append(answer["store_timestamp"])
+            actor.ask("wait")
+            if ending == "close":
+                actor.ask("close")
+        rows = random_queries(1, specs, (min(times), max(times)), 60)
+        return Base(path, write_queries(self.directory / f"{path.name}.tsv", rows))
+
+    def run(self, base: Base, change: Callable[[Path], str]) -> set[str]:
+        """Hurt a copy and compare; the rows of docs/differs.md that explain the differences."""
+        root, java, read, written = (
+            self.directory / name for name in ("hurt", "java", "read", "written")
+        )
+        try:
+            shutil.copytree(base.path, root)
+            text = change(root)
+            for copy in (java, read, written):
+                shutil.copytree(root, copy)
+            try:
+                theirs = self._theirs(java, base)
+                ours = self._ours(read, base)
+                rows = self._judge(theirs, ours, root)
+                kept = self._written(written, base)
+                rows |= self._judge(theirs, kept, root)
+                if isinstance(theirs, Answer) and isinstance(kept, Answer):
+                    assert_kept(theirs, kept, Log(root, FILE_SIZE), written)
+            except BaseException as error:
+                error.add_note(f"{base.path.name}: {text}")
+                raise
+        finally:
+            for copy in (root, java, read, written):
+                shutil.rmtree(copy, ignore_errors=True)
+        damaged.counted(self.seen, rows)
+        return rows
+
+    def _theirs(self, copy: Path, base: Base) -> Answer | ActorError | None:
+        try:
+            lines = self.pool.dump(copy, self.conf, base.queries, timeout=HANG_TIMEOUT_S)
+        except ActorError as error:
+            return error
+        return None if lines is None else Answer(lines)
+
+    def _ours(self, copy: Path, base: Base) -> Answer | StoreError:
+        config, notes = MessageStoreConfig.from_broker_conf(self.conf, root=copy)
+        assert not notes
+        try:
+            return Answer(dump_lines(copy, config, base.queries))
+        except StoreError as error:
+            return error
+
+    def _written(self, copy: Path, base: Base) -> Answer | StoreError:
+        """Opened to be written and closed, then read."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", pyrocketstore.StoreWarning)
+                pyrocketstore.open(copy, config=self.conf).close()
+        except StoreError as error:
+            return error
+        return self._ours(copy, base)
+
+    @staticmethod
+    def _judge(java: Answer | ActorError | None, ours: Answer | StoreError, root: Path) -> set[str]:
+        if isinstance(java, Answer) and isinstance(ours, Answer):
+            return differences(java, ours, Log(root, FILE_SIZE))
+        return refused(java, ours, root)
+
+
+def assert_kept(java: Answer, ours: Answer, log: Log, copy: Path) -> None:
+    """What 4.9.3 still has behind the end of our log lies in .broken."""
+    broken = [path.read_bytes() for path in (copy / ".broken").rglob("*") if path.is_file()]
+    for messages in java.messages.values():
+        for message in messages:
+            if message["phy_offset"] >= ours.end:
+                record = log.data(message["phy_offset"])[: message["size"]]
+                assert any(record in data for data in broken), f"lost: {message}"
+
+
+@pytest.fixture(scope="module")
+def survey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survey]:
+    with actors(require_java()) as pool:
+        yield Survey(pool, tmp_path_factory.mktemp("damaged"))
+
+
+@pytest.mark.timeout(300 + 10 * SOAK)
+def test_damaged_stores(survey: Survey) -> None:
+    for seed in [ONLY] if ONLY else [f"{SEED}.{number}" for number in range(DAMAGES)]:
+        rng = random.Random(seed)
+        base = survey.bases[rng.choice((OURS, JAVA)), rng.choice(("close", "kill"))]
+        try:
+            survey.run(base, lambda root, rng=rng: hurt(rng, root))  # type: ignore[misc]
+        except BaseException as error:
+            error.add_note(f"ROCKETSTORE_DAMAGE={seed}")
+            raise
+    print(f"{DAMAGES} damaged stores; differences: {survey.seen}")
+
+
+def test_every_difference_is_a_row_of_differs() -> None:
+    cells = {line.split(" | ")[0].removeprefix("| ") for line in DIFFERS.read_text().splitlines()}
+    assert set(damaged.ROWS) <= cells
+
+
+# ---- one damage each for the rows that name this file -------------------------------------------
+
+
+def first_file(root: Path, pattern: str, at_least: int = 2) -> Path:
+    """The first file of a row of several."""
+    for directory in sorted(root.glob(pattern)):
+        files = sorted(directory.iterdir())
+        if len(files) > at_least:
+            return files[0]
+    raise AssertionError(f"no long row of files: {pattern}")
+
+
+def zero(path: Path, position: int, size: int) -> str:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes(size))
+    return f"{size} zeros at {position} of {path}"
+
+
+@pytest.mark.parametrize("side", [OURS, JAVA])
+def test_a_unit_of_zeros_is_no_message(survey: Survey, side: str) -> None:
+    """In a file that recovery does not look at: 4.9.3 gives each out as a message of size 0."""
+
+    def change(root: Path) -> str:
+        return zero(first_file(root, "consumequeue/*/*", 4), 0, 200)
+
+    assert damaged.ZERO_UNIT in survey.run(survey.bases[side, "close"], change)
+
+
+@pytest.mark.parametrize("side", [OURS, JAVA])
+def test_zeros_in_the_log_are_no_message(survey: Survey, side: str) -> None:
+    """In a file that recovery does not look at: 4.9.3 gives out what is left of a record."""
+
+    def change(root: Path) -> str:
+        path = sorted((root / "commitlog").iterdir())[1]
+        return zero(path, 8192, 12_288)
+
+    assert damaged.NO_RECORD in survey.run(survey.bases[side, "close"], change)
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_index_entries_behind_the_end_are_taken_out(survey: Survey, ending: str) -> None:
+    """4.9.3 keeps them, and says that its index reaches further than its log."""
+
+    def change(root: Path) -> str:
+        path = [p for p in sorted((root / "commitlog").iterdir()) if p.read_bytes().strip(b"\0")][
+            -1
+        ]
+        half = used_size(path) // 2
+        return zero(path, half, FILE_SIZE - half)
+
+    assert damaged.STALE_KEYS in survey.run(survey.bases[JAVA, "close"], change)
+
+
+def test_a_length_is_checked_before_it_is_used(survey: Survey) -> None:
+    """4.9.3 makes an array of the size that the record says, and runs out of memory."""
+
+    def change(root: Path) -> str:
+        path = sorted((root / "commitlog").iterdir())[0]
+        with path.open("r+b") as file:
+            (size,) = struct.unpack(">i", file.read(4))
+            file.seek(size)
+            file.write(b"\x7f")
+        return "the second record is 2 GiB long"
+
+    assert damaged.LENGTHS in survey.run(survey.bases[JAVA, "kill"], change)
+
+
+def test_index_files_have_names_of_their_own(survey: Survey, tmp_path: Path) -> None:
+    """Many are made in one millisecond when the index is rebuilt; their names are times."""
+    copy = tmp_path / "store"
+    base = survey.bases[OURS, "kill"]
+    shutil.copytree(base.path, copy)
+    shutil.rmtree(copy / "index")
+    conf = write_conf(tmp_path / "conf", CONFIG | {"maxIndexNum": 8, "maxHashSlotNum": 4})
+    with pyrocketstore.open(copy, config=conf) as store:
+        assert store.verify().ok
+        entries = store.verify().index_entries
+    names = [path.name for path in (copy / "index").iterdir()]
+    assert len(names) == -(-entries // 7) > 50
