@@ -43,7 +43,7 @@ class Actor:
     def __init__(self, side: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         self.side = side
         # Unlinked at once: the process and we keep it open.
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -91,7 +91,7 @@ class Stored:
     def body_crc(self) -> int:
         return zlib.crc32(self.item["body"]) & 0x7FFFFFFF
 
-    def keys(self) -> list[int]:
+    def key_hashes(self) -> list[int]:
         """The hashes under which it is indexed, in the order of the index."""
         if self.spec["sys_flag"] & oracle.TRANSACTION_MASK == oracle.ROLLBACK:
             return []
@@ -261,7 +261,7 @@ class Model:
     def hits(self, topic: str, key: str) -> list[int]:
         """All entries of a key in the order of the index, collisions included."""
         asked = index_hash(topic, key)
-        return [r.phy_offset for r in self.records for code in r.keys() if code == asked]
+        return [r.phy_offset for r in self.records for code in r.key_hashes() if code == asked]
 
     def check(self, dump: Iterable[str], *, with_index: bool) -> None:
         """A dump shows just this; `with_index`: and every key is found.

@@ -11,6 +11,8 @@ import java.util.logging.LogManager;
  * dump  DIR [queries=FILE] [out=FILE] [started] [NAME=VALUE ...]
  * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
  * bench DIR what=NAME count=N [...]
+ * consume NAMESRV group=NAME topics=A,B count=N [timeout=SECONDS]
+ * produce NAMESRV from=FILE [compressOver=BYTES]
  * serve                                          (commands come in through standard input)
  * </pre>
  *
@@ -53,6 +55,10 @@ public final class Driver {
                 return DumpCommand.run(path, options);
             case "index":
                 return IndexCommand.run(path, options);
+            case "consume":
+                return ClientCommand.consume(path, options);
+            case "produce":
+                return ClientCommand.produce(path, options);
             case "bench":
                 return BenchCommand.run(path, options);
             default:

@@ -1,0 +1,149 @@
+"""A whole RocketMQ 4.9.3: a name server and a broker on free ports of the loopback, and clients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors import ActorError, ended, write_conf
+from java_store import HOME, JavaStore
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
+CLIENT_TIMEOUT_S = 90
+LOGBACK_NAMES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml")
+#: A small heap that serves, and nothing below the directory of the user.
+JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m")
+
+Line = dict[str, Any]
+
+
+def free_ports(count: int, gaps: Sequence[int] = (0,)) -> list[int]:
+    """Ports p for which p + gap is free for each gap; they may be taken before they are used."""
+    found: list[int] = []
+    with contextlib.ExitStack() as taken:
+        while len(found) < count:
+            with contextlib.suppress(OSError, OverflowError):
+                first = _bound(taken, 0)
+                for gap in gaps:
+                    if gap:
+                        _bound(taken, first + gap)
+                found.append(first)
+    return found
+
+
+def _bound(taken: contextlib.ExitStack, port: int) -> int:
+    holder = taken.enter_context(socket.socket())
+    holder.bind(("127.0.0.1", port))
+    return int(holder.getsockname()[1])
+
+
+class Cluster:
+    """One name server, and a broker that can be started and stopped on a store's directory."""
+
+    def __init__(self, java: JavaStore, home: Path) -> None:
+        self.java = java
+        self.home = home
+        (home / "conf").mkdir(parents=True)
+        for name in LOGBACK_NAMES:
+            shutil.copy(HOME / "logback.xml", home / "conf" / name)
+        (self.name_port,) = free_ports(1)
+        # 4.9.3 listens at listenPort, and at listenPort - 2 for the fast lane.
+        self.port, self.ha_port = free_ports(1, (0, -2))[0], free_ports(1)[0]
+        self.name_server = f"127.0.0.1:{self.name_port}"
+
+    def _command(self, main: str, conf: Path) -> list[str]:
+        jvm = [*JVM, f"-Drocketmq.home.dir={self.home}", f"-Duser.home={self.home}"]
+        command = self.java.command(jvm=jvm)
+        return [*command[:-1], main, "-c", str(conf)]
+
+    @contextlib.contextmanager
+    def names(self) -> Iterator[None]:
+        """The name server runs."""
+        conf = write_conf(self.home / "namesrv.conf", {"listenPort": self.name_port})
+        command = self._command("org.apache.rocketmq.namesrv.NamesrvStartup", conf)
+        with self._process(command) as process:
+            wait_for(process, "boot success")
+            yield
+
+    @contextlib.contextmanager
+    def broker(
+        self, store: Path, config: Mapping[str, Any], ending: signal.Signals
+    ) -> Iterator[None]:
+        """The broker runs on that directory; at the end it gets the signal."""
+        settings = {
+            "brokerName": "broker-a",
+            "brokerClusterName": "c",
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "namesrvAddr": self.name_server,
+            "listenPort": self.port,
+            "haListenPort": self.ha_port,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            **config,
+        }
+        conf = write_conf(self.home / "broker.conf", settings)
+        command = self._command("org.apache.rocketmq.broker.BrokerStartup", conf)
+        with self._process(command) as process:
+            wait_for(process, "boot success")
+            yield
+            process.send_signal(ending)
+            process.wait(STOP_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _process(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        )
+        with process, ended(process):
+            yield process
+
+    def _client(self, *words: str) -> list[Line]:
+        command = self.java.command(*words)
+        with self._process(command) as process:
+            output, _ = process.communicate(timeout=CLIENT_TIMEOUT_S)
+        text = output.decode("utf-8")
+        assert process.returncode == 0, text[-4000:]
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def consume(self, topics: Iterable[str], count: int, group: str) -> list[Line]:
+        """The first `count` messages that a consumer of these topics gets."""
+        words = [f"topics={','.join(topics)}", f"count={count}", f"group={group}"]
+        return self._client("consume", self.name_server, *words)
+
+    def produce(self, requests: Iterable[Line]) -> list[Line]:
+        """What became of each message or batch that a producer sent."""
+        path = self.home / "requests"
+        path.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        return self._client("produce", self.name_server, f"from={path}")
+
+
+def wait_for(process: subprocess.Popen[bytes], words: str) -> None:
+    """Until the process says so."""
+    assert process.stdout is not None
+    said = b""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while words.encode() not in said:
+        left = max(0.0, deadline - time.monotonic())
+        ready, _, _ = select.select([process.stdout], [], [], left)
+        data = os.read(process.stdout.fileno(), 1 << 16) if ready else b""
+        if not data:
+            raise ActorError(f"no {words!r}; it said:\n{said.decode('utf-8', 'replace')}")
+        said += data
