@@ -199,7 +199,11 @@ def close_gaps(queue: ConsumeQueue, min_phy_offset: int) -> None:
             return
         before, after = row[gaps[-1] - 1], row[gaps[-1]]
         LOG.warning("%s: the file before it is missing", after.path)
-        if int.from_bytes(after.read(0, 8), "big", signed=True) <= min_phy_offset:
+        unit = after.read(0, 12)
+        phy_offset, unit_size = (
+            int.from_bytes(p, "big", signed=True) for p in (unit[:8], unit[8:])
+        )
+        if unit_size > 0 and phy_offset <= min_phy_offset:
             files.delete_files_before(after.file_from_offset)
         else:
             files.truncate_dirty_files(before.file_from_offset + size)

@@ -347,3 +347,20 @@ def test_the_end_of_a_full_index_file_is_not_indexed_twice(tmp_path: Path, count
             for key in (f"k{i}", f"x{i}"):
                 hits = store.message_store.index_service.query_offset("orders", key, 64, 0, 1 << 62)
                 assert len(hits.phy_offsets) == len(set(hits.phy_offsets)) >= 1
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_missing_queue_file_before_a_page_of_zeros(filled: Path, tmp_path: Path, killed: bool):
+    """Zeros behind the gap do not say that the log has lost what was in it."""
+    path = tmp_path / "store"
+    shutil.copytree(filled, path)
+    if killed:
+        halt(path)
+    files = sorted((path / "consumequeue" / "orders" / "0").iterdir())
+    files[1].unlink()
+    files[2].write_bytes(bytes(400))
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        assert content(store) == expect(300)
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(300)
+        assert store.verify().ok

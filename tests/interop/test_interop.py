@@ -121,7 +121,9 @@ def assert_holds(lines: Sequence[str], specs: Sequence[Spec], answers: Sequence[
         at = answer["wrote_offset"]
         record = Stored(spec, spec, answer["logics_offset"], at, answer["store_timestamp"])
         message = have.pop(at)
-        lmq = [name for name in record.properties.get("INNER_MULTI_DISPATCH", "").split(",") if name]
+        lmq = [
+            name for name in record.properties.get("INNER_MULTI_DISPATCH", "").split(",") if name
+        ]
         named += [(name, at) for name in lmq]
         added = message["properties"].pop("INNER_MULTI_QUEUE_OFFSET", "")
         assert len(added.split(",")) == max(1, len(lmq))
