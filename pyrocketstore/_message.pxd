@@ -22,6 +22,7 @@ from pyrocketstore._text cimport (
     host_text,
     is_mapped_v4,
     java_text,
+    known_text,
     properties_text,
     utf8_of,
 )
@@ -35,16 +36,19 @@ cdef int fill_outgoing(
 
 cdef class MessageExt:
     cdef rs_record fields
-    cdef readonly bytes record
+    cdef bytes _head_and_tail  # the record without its body
+    cdef bytes _stored         # the body as it lies in the log
     cdef rs_properties _spans
     cdef bint _scanned
-    cdef object _topic
     cdef object _body
-    cdef object _properties
+    cdef object _keys
+    cdef dict _properties
 
-    cdef const uint8_t *_bytes(self) noexcept
-    cdef str _span_text(self, rs_span span)
+    cdef const uint8_t *_head(self) noexcept
+    cdef const uint8_t *_tail(self, int32_t position) noexcept
+    cdef const uint8_t *_named(self, rs_span span) noexcept
     cdef rs_properties *_scan(self) noexcept
+    cdef dict _properties_dict(self)
 
 
 # A message that owns a copy of the record at `p`; `r` is what parse_record gave for it.

@@ -40,30 +40,34 @@ MAX_INFLATED_SIZE = 64 << 20
 @cython.freelist(256)
 cdef class MessageExt:
     """A message of the commit log. It owns a copy of its record; every attribute is made when it
-    is asked for, and equal messages have equal records.
+    is asked for, but for the stored body, and equal messages have equal records.
 
     Source: RocketMQ 4.9.3 MessageExt.
     Differs: `body` is inflated where sys_flag says that it is compressed; `stored_body` is as kept.
     """
 
     def __cinit__(self):
-        self.record = b""  # so that no pointer is wrong before message_from_record
+        # So that no pointer is wrong before message_from_record.
+        self._head_and_tail = b""
+        self._stored = b""
 
     def __init__(self):
         raise TypeError("a MessageExt is made by decode()")
 
-    cdef const uint8_t *_bytes(self) noexcept:
-        return <const uint8_t *>PyBytes_AS_STRING(self.record)
+    cdef const uint8_t *_head(self) noexcept:
+        return <const uint8_t *>PyBytes_AS_STRING(self._head_and_tail)
 
-    cdef str _span_text(self, rs_span span):
-        if span.size < 0:
-            return None
-        return java_text(self._bytes() + self.fields.properties_position + span.position, span.size)
+    cdef const uint8_t *_tail(self, int32_t position) noexcept:
+        """Of a position in the record that lies behind the body."""
+        return self._head() + (position - self.fields.body_size)
+
+    cdef const uint8_t *_named(self, rs_span span) noexcept:
+        return self._tail(self.fields.properties_position) + span.position
 
     cdef rs_properties *_scan(self) noexcept:
         if not self._scanned:
             scan_properties(
-                self._bytes() + self.fields.properties_position,
+                self._tail(self.fields.properties_position),
                 self.fields.properties_size,
                 &self._spans,
             )
@@ -71,13 +75,15 @@ cdef class MessageExt:
         return &self._spans
 
     @property
+    def record(self) -> bytes:
+        """bytes[size]: the whole record as it lies in the log."""
+        cdef int32_t at = self.fields.body_position
+        return self._head_and_tail[:at] + self._stored + self._head_and_tail[at:]
+
+    @property
     def topic(self) -> str:
         """str."""
-        if self._topic is None:
-            self._topic = java_text(
-                self._bytes() + self.fields.topic_position, self.fields.topic_size
-            )
-        return self._topic
+        return known_text(self._tail(self.fields.topic_position), self.fields.topic_size)
 
     @property
     def queue_id(self) -> int:
@@ -138,20 +144,20 @@ cdef class MessageExt:
     def born_host(self) -> str:
         """str: "10.0.0.1:10911" or "[2001:db8::1]:10911"."""
         return host_text(
-            self._bytes() + RS_MESSAGE_POSITION_BORN_HOST, self.fields.born_host_size
+            self._head() + RS_MESSAGE_POSITION_BORN_HOST, self.fields.born_host_size
         )
 
     @property
     def store_host(self) -> str:
         """str, as born_host."""
         return host_text(
-            self._bytes() + self.fields.store_host_position, self.fields.store_host_size
+            self._head() + self.fields.store_host_position, self.fields.store_host_size
         )
 
     @property
     def born_host_bytes(self) -> bytes:
         """bytes[8 or 20]: address, then port as a big-endian int32."""
-        return self._bytes()[
+        return self._head()[
             RS_MESSAGE_POSITION_BORN_HOST:RS_MESSAGE_POSITION_BORN_HOST + self.fields.born_host_size
         ]
 
@@ -159,13 +165,12 @@ cdef class MessageExt:
     def store_host_bytes(self) -> bytes:
         """bytes[8 or 20], as born_host_bytes."""
         cdef int32_t at = self.fields.store_host_position
-        return self._bytes()[at:at + self.fields.store_host_size]
+        return self._head()[at:at + self.fields.store_host_size]
 
     @property
     def stored_body(self) -> bytes:
         """bytes: the body as it lies in the log."""
-        cdef int32_t at = self.fields.body_position
-        return self._bytes()[at:at + self.fields.body_size]
+        return self._stored
 
     @property
     def body(self) -> bytes:
@@ -175,46 +180,47 @@ cdef class MessageExt:
         ------
         StoreCorruptionError: it does not inflate, or to more than MAX_INFLATED_SIZE bytes.
         """
+        if not self.fields.sys_flag & RS_COMPRESSED_FLAG or self.fields.body_size == 0:
+            return self._stored
         if self._body is None:
-            self._body = self.stored_body
-            if self.fields.sys_flag & RS_COMPRESSED_FLAG and self.fields.body_size > 0:
-                try:
-                    self._body = _inflate(self._body, self.fields.phy_offset)
-                except StoreCorruptionError:
-                    self._body = None
-                    raise
+            self._body = _inflate(self._stored, self.fields.phy_offset)
         return self._body
 
     @property
     def properties(self) -> "dict[str, str]":
         """dict[str, str]: every property; {} if there are none."""
         if self._properties is None:
-            self._properties = _properties_dict(
-                self._bytes() + self.fields.properties_position, self.fields.properties_size
-            )
+            self._properties = self._properties_dict()
         return self._properties
 
     @property
     def properties_string(self) -> str:
         """str: the properties as text."""
         return java_text(
-            self._bytes() + self.fields.properties_position, self.fields.properties_size
+            self._tail(self.fields.properties_position), self.fields.properties_size
         )
 
     @property
     def tags(self) -> "str | None":
         """str or None: the property TAGS."""
-        return self._span_text(self._scan().tags)
+        cdef rs_span span = self._scan().tags
+        return None if span.size < 0 else known_text(self._named(span), span.size)
 
     @property
     def keys(self) -> "str | None":
         """str or None: the property KEYS, keys separated by blanks."""
-        return self._span_text(self._scan().keys)
+        cdef rs_span span
+        if self._keys is None:
+            span = self._scan().keys
+            if span.size >= 0:
+                self._keys = java_text(self._named(span), span.size)
+        return self._keys
 
     @property
     def uniq_key(self) -> "str | None":
         """str or None: the property UNIQ_KEY, the sender's message id."""
-        return self._span_text(self._scan().uniq_key)
+        cdef rs_span span = self._scan().uniq_key
+        return None if span.size < 0 else java_text(self._named(span), span.size)
 
     @property
     def tags_code(self) -> int:
@@ -223,9 +229,7 @@ cdef class MessageExt:
         cdef rs_span span = self._scan().tags
         if span.size < 0:
             return 0
-        return tags_code_of(
-            self._bytes() + self.fields.properties_position + span.position, span.size
-        )
+        return tags_code_of(self._named(span), span.size)
 
     @property
     def msg_id(self) -> str:
@@ -235,13 +239,37 @@ cdef class MessageExt:
         """
         return _message_id(host_bytes(self.store_host_bytes), self.fields.phy_offset)
 
+    cdef dict _properties_dict(self):
+        cdef dict properties = {}
+        cdef const uint8_t *at = self._tail(self.fields.properties_position)
+        cdef const uint8_t *stop = at + self.fields.properties_size
+        cdef const uint8_t *keys = self._named(self._scan().keys)
+        cdef const uint8_t *end
+        cdef const uint8_t *value
+        while at < stop:
+            end = <const uint8_t *>memchr(at, 2, stop - at)
+            if end == NULL:
+                end = stop
+            value = <const uint8_t *>memchr(at, 1, end - at)
+            if value != NULL and value > at and value + 1 < end:
+                value += 1
+                properties[known_text(at, value - 1 - at)] = (
+                    self._keys if value == keys and self._keys is not None
+                    else known_text(value, end - value)
+                )
+            at = end + 1
+        return properties
+
     def __reduce__(self):
         return decode, (self.record,)
 
     def __eq__(self, other):
         if not isinstance(other, MessageExt):
             return NotImplemented
-        return self.record == (<MessageExt>other).record
+        return (
+            self._stored == (<MessageExt>other)._stored
+            and self._head_and_tail == (<MessageExt>other)._head_and_tail
+        )
 
     def __hash__(self):
         return hash(self.record)
@@ -251,23 +279,6 @@ cdef class MessageExt:
             f"<MessageExt {self.topic!r} queue_id={self.queue_id} queue_offset={self.queue_offset}"
             f" phy_offset={self.phy_offset} size={self.size}>"
         )
-
-
-cdef dict _properties_dict(const uint8_t *p, int64_t size):
-    cdef dict properties = {}
-    cdef const uint8_t *at = p
-    cdef const uint8_t *stop = p + size
-    cdef const uint8_t *end
-    cdef const uint8_t *value
-    while at < stop:
-        end = <const uint8_t *>memchr(at, 2, stop - at)
-        if end == NULL:
-            end = stop
-        value = <const uint8_t *>memchr(at, 1, end - at)
-        if value != NULL and value > at and value + 1 < end:
-            properties[java_text(at, value - at)] = java_text(value + 1, end - value - 1)
-        at = end + 1
-    return properties
 
 
 cdef bytes _inflate(bytes stored, int64_t phy_offset):
@@ -289,7 +300,13 @@ cdef bytes _inflate(bytes stored, int64_t phy_offset):
 
 cdef MessageExt message_from_record(const uint8_t *p, const rs_record *r):
     cdef MessageExt message = MessageExt.__new__(MessageExt)
-    message.record = PyBytes_FromStringAndSize(<const char *>p, r.total_size)
+    cdef bytes rest = PyBytes_FromStringAndSize(NULL, r.total_size - r.body_size)
+    cdef uint8_t *out = <uint8_t *>PyBytes_AS_STRING(rest)
+    cdef int32_t behind = r.body_position + r.body_size
+    memcpy(out, p, r.body_position)
+    memcpy(out + r.body_position, p + behind, r.total_size - behind)
+    message._head_and_tail = rest
+    message._stored = PyBytes_FromStringAndSize(<const char *>p + r.body_position, r.body_size)
     message.fields = r[0]
     return message
 

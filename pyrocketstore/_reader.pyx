@@ -1,12 +1,20 @@
-"""Messages out of commit log files: a range of queue units becomes a list of messages."""
+"""Messages out of commit log files: ranges of queue units become messages, one after the other."""
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from pyrocketstore._allocation cimport pread_path
 from pyrocketstore._mapped_file cimport MappedFile, SelectMappedBufferResult
-from pyrocketstore._message cimport MessageExt, message_from_record
-from pyrocketstore._record cimport check_record
+from pyrocketstore._message cimport MessageExt, known_text, message_from_record
+from pyrocketstore._record cimport check_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_OK,
+    RS_TORN,
+    check_io,
+    rs_load_acquire,
+    rs_prefetch,
+    rs_properties,
     rs_record,
     rs_status_name,
 )
@@ -16,65 +24,229 @@ from pyrocketstore.errors import StoreCorruptionError
 # Records that lie this far apart are read one by one when the file is not mapped.
 cdef int64_t GAP_BYTES = 65536
 cdef int64_t BLOCK_BYTES = 4194304
+# What an iterator reads at once: it stays in the cache until it is decoded.
+cdef int64_t PIECE_BYTES = 524288
+cdef enum:
+    PREFETCH_AHEAD = 4       # records
+    PREFETCH_BYTES = 2048    # of each
+    CACHE_LINE = 64
+
+cdef str NOT_HELD = "a queue names bytes that the log does not hold"
 
 
-cdef Py_ssize_t block_end(const int64_t[::1] phy_offsets, const int32_t[::1] sizes,
-                          Py_ssize_t first) noexcept:
-    # How far records lie so close together that one read is cheaper than several.
+@cython.final
+@cython.auto_pickle(False)
+cdef class RecordBytes:
+    """Bytes of commit log files, for compiled readers. Threads: one at a time."""
+
+    def __dealloc__(self):
+        free(self.buffer)
+
+    cdef const uint8_t *at(
+        self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
+    ) except NULL:
+        if mapped_file.file.base != NULL:
+            return mapped_file.file.base + position
+        if mapped_file is not self.mapped_file or not (
+            self.start <= position and position + size <= self.end
+        ):
+            self.fill(mapped_file, position, size, stop)
+        return self.buffer + (position - self.start)
+
+    cdef int fill(
+        self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
+    ) except -1:
+        cdef int64_t wanted = max(size, stop - position)
+        cdef int64_t got
+        cdef uint8_t *grown
+        self.mapped_file = None
+        if wanted > self.capacity:
+            grown = <uint8_t *>realloc(self.buffer, wanted)
+            if grown == NULL:
+                raise MemoryError
+            self.buffer = grown
+            self.capacity = wanted
+        with nogil:
+            got = pread_path(
+                mapped_file.file.env, mapped_file._path_text, self.buffer, wanted, position
+            )
+            if got < size and size < wanted:  # what is asked for may be all right
+                wanted = size
+                got = pread_path(
+                    mapped_file.file.env, mapped_file._path_text, self.buffer, wanted, position
+                )
+        check_io(got, "pread", mapped_file.path, position)
+        if got < size:
+            raise StoreCorruptionError(
+                mapped_file.path, position, f"the file ends after {got} of {size} bytes"
+            )
+        self.mapped_file = mapped_file
+        self.start = position
+        self.end = position + got
+        return 0
+
+
+cdef int64_t block_stop(
+    const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
+    Py_ssize_t *end
+) noexcept:
+    """How far records lie so close together that one read is cheaper than several: the offset
+    behind the last one; `end` is its index and one."""
     cdef Py_ssize_t n = phy_offsets.shape[0]
     cdef int64_t start = phy_offsets[first]
     cdef int64_t stop = start + sizes[first]
     cdef Py_ssize_t i = first + 1
     while (i < n and sizes[i] > 0 and phy_offsets[i] >= stop and phy_offsets[i] - stop < GAP_BYTES
-           and phy_offsets[i] + sizes[i] - start <= BLOCK_BYTES):
+           and phy_offsets[i] + sizes[i] - start <= limit):
         stop = phy_offsets[i] + sizes[i]
         i += 1
-    return i
+    end[0] = i
+    return stop
 
 
-cdef SelectMappedBufferResult select_block(MappedFile mapped_file, const int64_t[::1] phy_offsets,
-                                           const int32_t[::1] sizes, Py_ssize_t first,
-                                           Py_ssize_t end):
-    cdef int64_t position = phy_offsets[first] - mapped_file.file.file_from_offset
-    cdef int64_t stop = phy_offsets[end - 1] + sizes[end - 1]
-    block = mapped_file.select_mapped_buffer(position, stop - phy_offsets[first])
-    if block is None:
-        raise StoreCorruptionError(mapped_file.path, position,
-                                   "a queue names bytes that the log does not hold")
-    return block
+# ---- one after the other -----------------------------------------------------------------------
 
-
-def read_messages(MappedFile mapped_file not None, const int64_t[::1] phy_offsets not None,
-                  const int32_t[::1] sizes not None, bint check_crc=False):
-    """The messages at the given places of one commit log file, each with its own copy of its bytes.
+@cython.final
+@cython.auto_pickle(False)
+cdef class MessageIterator:
+    """The messages at given places of the commit log, each with its own copy of its bytes.
 
     Parameters
     ----------
-    phy_offsets : int64[n], bytes, ascending for speed
-    sizes : int32[n], bytes
-    check_crc : bool, compare each body with its CRC
+    pieces : iterable of (MappedFile, int64[n] bytes of the log, int32[n] bytes): places in one file
+    tags : frozenset of str, to pass over messages without one of these tags; None: all
+    check_open : callable, called when a file was taken away; it raises when the store is closed,
+        else what is left of that file is passed over
 
     Raises
     ------
-    StoreCorruptionError with file and position: what lies there is not that record
+    StoreCorruptionError with file and position: what lies there is not that record. What lies
+    before it is given first, and nothing after it.
     StoreIOError
 
-    Threads: any; the file is held for the time of the call.
+    Threads: one at a time. A record is read when its turn comes.
     """
-    cdef Py_ssize_t i = 0
-    cdef Py_ssize_t j
-    cdef list messages = []
-    cdef SelectMappedBufferResult block
-    while i < phy_offsets.shape[0]:
-        j = block_end(phy_offsets, sizes, i)
-        block = select_block(mapped_file, phy_offsets, sizes, i, j)
+
+    cdef object pieces
+    cdef object tags
+    cdef object check_open
+    cdef MappedFile mapped_file
+    cdef const int64_t[::1] phy_offsets
+    cdef const int32_t[::1] sizes
+    cdef Py_ssize_t at
+    cdef Py_ssize_t count
+    cdef RecordBytes source
+    cdef bint busy
+
+    def __init__(self, pieces, tags, check_open):
+        self.pieces = iter(pieces)
+        self.tags = tags
+        self.check_open = check_open
+        self.source = RecordBytes()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef MessageExt message = None
+        if self.busy:
+            raise ValueError("the iterator is used by another thread")
+        self.busy = True
         try:
-            while i < j:
-                messages.append(decode_at(mapped_file, block, phy_offsets[i], sizes[i], check_crc))
-                i += 1
+            while message is None:
+                if self.at < self.count:
+                    message = self.take()
+                else:
+                    self.begin(next(self.pieces))
         finally:
-            block.release()
-    return messages
+            self.busy = False
+            if message is None:  # it ended, or failed
+                self.pieces = iter(())
+                self.count = 0
+        return message
+
+    cdef int begin(self, tuple piece) except -1:
+        self.count = self.at = 0
+        self.mapped_file, self.phy_offsets, self.sizes = piece
+        self.count = min(self.phy_offsets.shape[0], self.sizes.shape[0])
+        return 0
+
+    cdef MessageExt take(self):
+        """The next message; None where it is passed over."""
+        cdef Py_ssize_t i = self.at
+        cdef MessageExt message
+        if not self.mapped_file.hold():
+            self.check_open()
+            self.at = self.count
+            return None
+        self.at = i + 1
+        try:
+            if self.mapped_file.file.base != NULL and i + PREFETCH_AHEAD < self.count:
+                self.prefetch(i + PREFETCH_AHEAD)
+            message = self.decode(i)
+        finally:
+            self.mapped_file.release()
+        return message
+
+    cdef void prefetch(self, Py_ssize_t i) noexcept:
+        cdef int64_t position = self.phy_offsets[i] - self.mapped_file.file.file_from_offset
+        cdef int64_t size = min(self.sizes[i], <int64_t>PREFETCH_BYTES)
+        cdef int64_t at = 0
+        if 0 <= position < self.mapped_file.file.file_size - size:
+            while at < size:
+                rs_prefetch(self.mapped_file.file.base + position + at)
+                at += CACHE_LINE
+
+    cdef MessageExt decode(self, Py_ssize_t i):
+        cdef int64_t start = self.mapped_file.file.file_from_offset
+        cdef int64_t position = self.phy_offsets[i] - start
+        cdef int64_t size = self.sizes[i]
+        cdef int64_t wrote = rs_load_acquire(&self.mapped_file.file.wrote)
+        cdef int64_t stop = position + size
+        cdef Py_ssize_t end = 0
+        cdef const uint8_t *p
+        cdef rs_record record
+        cdef rs_properties spans
+        cdef MessageExt message
+        cdef int status
+        if position < 0 or size < 0 or size > wrote - position:
+            raise StoreCorruptionError(self.mapped_file.path, position, NOT_HELD)
+        if self.mapped_file.file.base == NULL:
+            stop = block_stop(self.phy_offsets, self.sizes, i, PIECE_BYTES, &end) - start
+            stop = min(stop, wrote)
+        p = NULL
+        status = RS_TORN
+        if size > 0:
+            p = self.source.at(self.mapped_file, position, size, stop)
+            status = check_record(p, size, self.phy_offsets[i], False, &record)
+        if status != RS_OK:
+            raise StoreCorruptionError(
+                self.mapped_file.path, position, rs_status_name(status).decode("ascii")
+            )
+        if self.tags is None:
+            return message_from_record(p, &record)
+        scan_properties(p + record.properties_position, record.properties_size, &spans)
+        if spans.tags.size < 0 or known_text(
+            p + record.properties_position + spans.tags.position, spans.tags.size
+        ) not in self.tags:
+            return None
+        message = message_from_record(p, &record)
+        message._spans = spans
+        message._scanned = True
+        return message
+
+
+# ---- one behind the other ----------------------------------------------------------------------
+
+cdef SelectMappedBufferResult select_block(MappedFile mapped_file, const int64_t[::1] phy_offsets,
+                                           const int32_t[::1] sizes, Py_ssize_t first,
+                                           Py_ssize_t *end):
+    cdef int64_t position = phy_offsets[first] - mapped_file.file.file_from_offset
+    cdef int64_t stop = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, end)
+    block = mapped_file.select_mapped_buffer(position, stop - phy_offsets[first])
+    if block is None:
+        raise StoreCorruptionError(mapped_file.path, position, NOT_HELD)
+    return block
 
 
 def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offsets not None,
@@ -83,20 +255,23 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
 
     Parameters
     ----------
-    phy_offsets, sizes : as of read_messages
+    phy_offsets : int64[n], bytes, ascending for speed
+    sizes : int32[n], bytes
     out : uint8[m], with room for all of them from `position` on
 
-    Raises as read_messages; IndexError when `out` is too small.
+    Raises
+    ------
+    StoreCorruptionError with file and position: what lies there is not that record
+    StoreIOError; IndexError when `out` is too small.
     """
     cdef Py_ssize_t i = 0
-    cdef Py_ssize_t j
+    cdef Py_ssize_t j = 0
     cdef int status = RS_OK
     cdef rs_record record
     cdef const uint8_t *source
     cdef SelectMappedBufferResult block
     while i < phy_offsets.shape[0]:
-        j = block_end(phy_offsets, sizes, i)
-        block = select_block(mapped_file, phy_offsets, sizes, i, j)
+        block = select_block(mapped_file, phy_offsets, sizes, i, &j)
         try:
             with nogil:
                 while i < j:
@@ -115,15 +290,3 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
                                        rs_status_name(status).decode("ascii"))
         if i < j:
             raise IndexError("the buffer is too small")
-
-
-cdef MessageExt decode_at(MappedFile mapped_file, SelectMappedBufferResult block,
-                          int64_t phy_offset, int32_t size, bint check_crc):
-    cdef rs_record record
-    cdef int status = check_record(block.data + (phy_offset - block.start_offset), size,
-                                   phy_offset, check_crc, &record)
-    if status != RS_OK:
-        raise StoreCorruptionError(mapped_file.path,
-                                   phy_offset - mapped_file.file.file_from_offset,
-                                   rs_status_name(status).decode("ascii"))
-    return message_from_record(block.data + (phy_offset - block.start_offset), &record)

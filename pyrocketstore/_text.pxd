@@ -3,6 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 # UTF-8 as Java decodes it: malformed bytes become U+FFFD.
 cdef str java_text(const uint8_t *p, Py_ssize_t size)
+# The same for text that comes again and again (topics, tags, names): often no new str is made.
+cdef str known_text(const uint8_t *p, Py_ssize_t size)
 # "1.2.3.4:10911" or "[2001:db8::1]:10911" from an address (4 or 16 bytes) and an i32 port.
 cdef str host_text(const uint8_t *p, int32_t size)
 # Gives 8 or 20. `host` is "1.2.3.4:10911", "[2001:db8::1]:10911", (address, port), or the 8 or

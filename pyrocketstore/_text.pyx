@@ -23,6 +23,10 @@ from pyrocketstore.message import MessageRefused
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     str PyUnicode_DecodeUTF8(const char *p, Py_ssize_t size, const char *errors)
+    bint PyUnicode_IS_ASCII(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    const void *PyUnicode_DATA(object text)
+    PyObject *PyList_GET_ITEM(object items, Py_ssize_t i)
 
 cdef enum:
     PLAIN_ENTRIES = 12  # a HashMap with at most so many entries has 16 buckets
@@ -40,6 +44,30 @@ cdef str java_text(const uint8_t *p, Py_ssize_t size):
     except UnicodeDecodeError:
         # Python would replace an encoded surrogate byte by byte, Java makes it one character.
         return LONE_SURROGATE.sub(b"\xff", p[:size]).decode("utf-8", "replace")
+
+
+cdef enum:
+    KNOWN_TEXTS = 256        # a power of two
+    MAX_KNOWN_TEXT_SIZE = 64
+
+cdef list KNOWN = [None] * KNOWN_TEXTS  # the str seen last for each place, ASCII or None
+
+
+cdef str known_text(const uint8_t *p, Py_ssize_t size):
+    cdef Py_ssize_t place
+    cdef object known
+    if size < 1 or size > MAX_KNOWN_TEXT_SIZE:
+        return java_text(p, size)
+    place = (size * 37 + p[0] * 5 + p[size >> 1] * 3 + p[size - 1]) & (KNOWN_TEXTS - 1)
+    known = <object>PyList_GET_ITEM(KNOWN, place)
+    if known is not None and PyUnicode_GET_LENGTH(known) == size and (
+        memcmp(PyUnicode_DATA(known), p, size) == 0
+    ):
+        return <str>known
+    known = java_text(p, size)
+    if PyUnicode_IS_ASCII(known):
+        KNOWN[place] = known
+    return <str>known
 
 
 cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL:

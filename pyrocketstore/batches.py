@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
+#: A commit log file, and where records lie: bytes of the log, and bytes.
+Piece = tuple["MappedFile", Int64s, Int32s]
 Columns = dict[str, npt.NDArray[Any] | VarColumn]
 
 
-def by_file(
-    log: CommitLog, phy_offset: Int64s, size: Int32s
-) -> Iterator[tuple[MappedFile, Int64s, Int32s]]:
+def by_file(log: CommitLog, phy_offset: Int64s, size: Int32s) -> Iterator[Piece]:
     """The pieces of these places that lie in one commit log file each; gone files are left out."""
     first = 0
     numbers = phy_offset // log.file_size

@@ -20,9 +20,9 @@ from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_path import PutPath
-from pyrocketstore._reader import read_messages
+from pyrocketstore._reader import MessageIterator
 from pyrocketstore._text import put_properties
-from pyrocketstore.batches import by_file, read_record_batch
+from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
     from pyrocketstore.verify import VerifyReport
 
-#: Units that an iterator reads ahead.
-READ_COUNT = 1024
+#: Units that an iterator reads ahead: at first, since many want a few messages, and later.
+FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: The compiled append's answers; the same numbers as rs_status.
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -559,7 +559,9 @@ class Store(PutPath):
             parts = [self.read(topic, i, start=start, stop=stop, tags=tags) for i in ids]
             return heapq.merge(*parts, key=lambda m: (m.store_timestamp, m.phy_offset))
         first, end = self._range(topic, queue_id, start, stop)
-        return self._read(topic, queue_id, first, end, tags_filter(tags))
+        wanted = tags_filter(tags)
+        pieces = self._pieces(topic, queue_id, first, end, wanted)
+        return MessageIterator(pieces, None if wanted is None else wanted.tags, self._check_open)
 
     def _range(
         self, topic: str, queue_id: int, start: int | None, stop: int | None
@@ -571,13 +573,15 @@ class Store(PutPath):
             raise OffsetOutOfRange(low, high, first)
         return first, high if stop is None else min(stop, high)
 
-    def _read(
+    def _pieces(
         self, topic: str, queue_id: int, start: int, stop: int, wanted: TagsExpression | None
-    ) -> Iterator[MessageExt]:
+    ) -> Iterator[Piece]:
+        """Where the messages of a range of a queue lie, file by file."""
         queue = self.message_store.find_consume_queue(topic, queue_id)
+        count = FIRST_READ_COUNT
         while start < stop:
             self._check_open()
-            units = queue.read_units(start, min(READ_COUNT, stop - start))
+            units = queue.read_units(start, min(count, stop - start))
             if not len(units.phy_offset):
                 return
             keep = ~units.is_pre_blank()
@@ -585,23 +589,10 @@ class Store(PutPath):
             if wanted is not None and queue.ext is None:
                 keep &= np.isin(units.tags_code, wanted.codes)
             start += len(units.phy_offset)
-            for message in self._messages(units.phy_offset[keep], units.size[keep]):
-                if wanted is None or message.tags in wanted.tags:
-                    yield message
-
-    def _messages(
-        self, phy_offset: npt.NDArray[np.int64], size: npt.NDArray[np.int32]
-    ) -> Iterator[MessageExt]:
-        """The records at these places, file by file."""
-        for file, offsets, sizes in by_file(self.message_store.commit_log, phy_offset, size):
-            try:
-                found = read_messages(file, offsets, sizes)
-            except StoreError:
-                # One by one: what lies before the damage is given first.
-                for i in range(len(offsets)):
-                    yield from read_messages(file, offsets[i : i + 1], sizes[i : i + 1])
-                continue
-            yield from found
+            count = min(2 * count, READ_COUNT)
+            yield from by_file(
+                self.message_store.commit_log, units.phy_offset[keep], units.size[keep]
+            )
 
     def read_batch(
         self,
