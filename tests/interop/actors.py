@@ -141,10 +141,17 @@ class Actors:
         return Actor(JAVA, self.java.command("serve"), environment)
 
     def dump(
-        self, copy: Path, conf: Path, queries: Path, *, timeout: float = ANSWER_TIMEOUT_S
+        self,
+        copy: Path,
+        conf: Path,
+        queries: Path,
+        *,
+        timeout: float = ANSWER_TIMEOUT_S,
+        read: bool = True,
     ) -> list[str] | None:
         """What 4.9.3 answers after load(), which recovers the copy in place; None if load() says
-        no. One that throws or hangs is an ActorError."""
+        no. One that throws or hangs is an ActorError. Without `read`, the lines stay in the file
+        COPY.jsonl, and [] is given."""
         if self._dumper is not None and self._dumps >= DUMPS_OF_ONE_JVM:
             self._drop_dumper()
         if self._dumper is None:
@@ -159,7 +166,7 @@ class Actors:
             raise
         if answer["exit"]:
             return None
-        return out.read_text(encoding="ascii").splitlines()
+        return out.read_text(encoding="ascii").splitlines() if read else []
 
     def _drop_dumper(self) -> None:
         assert self._dumper is not None

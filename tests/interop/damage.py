@@ -94,7 +94,7 @@ def zeroed_pages(rng: random.Random, root: Path) -> str:
 def flipped_byte(rng: random.Random, root: Path) -> str:
     """One wrong byte in the log, a queue, the index or the checkpoint."""
     pattern = rng.choice((LOG, LOG, QUEUE, INDEX, "checkpoint"))
-    path = rng.choice(_used(files(root, pattern)) or files(root, "checkpoint"))
+    path = rng.choice(_used(files(root, pattern)) or _used(files(root, LOG)))
     position = rng.randrange(used_size(path))
     mask = rng.randrange(1, 256)
     _overwrite(path, position, bytes([path.read_bytes()[position] ^ mask]))

@@ -33,8 +33,8 @@ CONFIG = {
 TOPICS = ("orders", "audit")
 QUEUES = 4
 #: What a broker or a client adds to what was put.
-ADDED = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "CLUSTER", "WAIT", "MSG_REGION",
-         "TRACE_ON"}  # fmt: skip
+ADDED = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "CLUSTER", "WAIT",
+         "MSG_REGION", "TRACE_ON"}  # fmt: skip
 BORN_HOST = "192.168.3.4:5678"
 V6_HOST = "[2001:db8::7]:4321"
 

@@ -94,7 +94,7 @@ def asked(store: Path, seed: int, specs: Sequence[Spec], answers: Sequence[Line]
     return write_queries(store.parent / f"{store.name}.tsv", rows)
 
 
-# ---- light queues ---------------------------------------------------------------------------------
+# ---- light queues --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
@@ -135,7 +135,7 @@ def assert_holds(lines: Sequence[str], specs: Sequence[Spec], answers: Sequence[
     assert sorted(light) == sorted(named)
 
 
-# ---- the face -------------------------------------------------------------------------------------
+# ---- the face ------------------------------------------------------------------------------------
 
 
 def test_the_real_store_reads_what_the_face_wrote(pool: Actors, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_real_store_reads_what_the_face_wrote(pool: Actors, tmp_path: Path) 
     assert [m["phy_offset"] for m in found[100:250]] == columns[1].tolist()
 
 
-# ---- torn logs ------------------------------------------------------------------------------------
+# ---- torn logs -----------------------------------------------------------------------------------
 
 
 def test_both_end_a_torn_log_at_the_same_record(pool: Actors, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_both_end_a_torn_log_at_the_same_record(pool: Actors, tmp_path: Path) ->
             model.check(lines, with_index=True)
 
 
-# ---- the same input on both sides -----------------------------------------------------------------
+# ---- the same input on both sides ----------------------------------------------------------------
 
 
 def test_same_input_same_files(pool: Actors, tmp_path: Path) -> None:

@@ -4,10 +4,17 @@ import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONObject;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageExtBrokerInner;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.PutMessageStatus;
 
 /**
  * Does what each line of standard input says and answers it with one line, so that one process
@@ -16,6 +23,7 @@ import org.apache.rocketmq.store.DefaultMessageStore;
  * <pre>
  * {"do": "open", "path": DIR, "conf": FILE}      {"open": true}, or false when load() said no
  * {"do": "put", "spec": {...}}                   the result, as PutCommand prints it
+ * {"do": "fill", "count": N, "topics": T, "queues": Q, "body_size": BYTES}       {"fill": N}
  * {"do": "wait"}                                 {"wait": true} when everything is dispatched
  * {"do": "flush"}                                {"flush": OFFSET}
  * {"do": "close"}                                {"close": true}
@@ -58,6 +66,8 @@ final class ServeCommand {
             case "put":
                 JSONObject spec = request.getJSONObject("spec");
                 return PutCommand.answer(store, PutCommand.put(store, spec), false);
+            case "fill":
+                return new JsonLine().put("fill", fill(request));
             case "wait":
                 Stores.awaitDispatch(store);
                 return new JsonLine().put("wait", true);
@@ -74,6 +84,40 @@ final class ServeCommand {
             default:
                 throw new IllegalArgumentException("no such command: " + request);
         }
+    }
+
+    /** Message i of a large store: queue by queue in turn, its number first in its body. */
+    private long fill(JSONObject request) throws Exception {
+        int topics = request.getIntValue("topics");
+        int queues = request.getIntValue("queues");
+        byte[] body = new byte[request.getIntValue("body_size")];
+        for (int j = 0; j < body.length; j++) {
+            body[j] = (byte) (31 * j + 7);
+        }
+        InetSocketAddress host = new InetSocketAddress(InetAddress.getByName("127.0.0.1"), 10911);
+        long count = request.getLongValue("count");
+        for (int i = 0; i < count; i++) {
+            ByteBuffer.wrap(body).putLong(i);
+            MessageExtBrokerInner message = new MessageExtBrokerInner();
+            message.setTopic("big-" + i % topics);
+            message.setQueueId(i / topics % queues);
+            message.setBody(body);
+            message.setBornHost(host);
+            message.setStoreHost(host);
+            message.setTags("T" + i % 5);
+            message.setKeys("k" + i);
+            message.setPropertiesString(
+                MessageDecoder.messageProperties2String(message.getProperties()));
+            PutMessageResult result = store.putMessage(message);
+            while (result.getPutMessageStatus() == PutMessageStatus.OS_PAGECACHE_BUSY) {
+                Thread.sleep(10);
+                result = store.putMessage(message);
+            }
+            if (result.getPutMessageStatus() != PutMessageStatus.PUT_OK) {
+                throw new IllegalStateException("message " + i + ": " + result);
+            }
+        }
+        return count;
     }
 
     private static Options options(JSONObject request, String... names) {
