@@ -17,7 +17,7 @@ BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test pytest test-debug test-asan bench lint lint-c lint-python format \
+.PHONY: help build demo test pytest test-debug test-asan soak-interop bench lint lint-c lint-python format \
 	actionlint dist clean
 
 help: ## this text
@@ -75,6 +75,10 @@ test-debug: build/debug.stamp ## all tests on a build with every check on
 
 test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 	$(ASAN_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
+
+# 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB.
+soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two
+	ROCKETSTORE_SOAK=$${ROCKETSTORE_SOAK:-200} $(BIN)/python -m pytest -s tests/interop $(PYTEST_ARGS)
 
 bench: build ## all benchmarks; BENCH_FULL=1 measures
 	$(BIN)/python bench/run.py
