@@ -417,6 +417,6 @@ def test_canary_docstrings():
 def test_departures_name_tests_that_exist() -> None:
     text = (ROOT / "docs" / "differs.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", text))
-    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").glob("test_*.py"))
+    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py"))
     assert named
     assert sorted(n for n in named if f"def {n}(" not in sources) == []
