@@ -29,6 +29,7 @@ MODULES: dict[str, list[str]] = {
     "_columns": ["csrc/status.c"],
     "_commit_log": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],
     "_put_columns": [],
+    "_group_commit": ["csrc/group_commit.c"],
     "_put_path": ["csrc/env_posix.c"],
     "_scan": ["csrc/status.c"],
     "_reader": ["csrc/status.c"],

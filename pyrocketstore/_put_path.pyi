@@ -6,6 +6,7 @@ import numpy.typing as npt
 from typing_extensions import disjoint_base
 
 from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
+from pyrocketstore._group_commit import GroupCommit
 from pyrocketstore._put_columns import Columns
 
 __test__: Final[dict[str, object]]
@@ -16,6 +17,7 @@ class PutPath:
     @property
     def core(self) -> CommitLogCore: ...
     def bind_put_path(self, core: CommitLogCore, store_host: object) -> None: ...
+    def _wait_in(self, group: GroupCommit) -> None: ...
     def put(
         self,
         topic: str,

@@ -13,6 +13,7 @@ from pyrocketstore._commit_log cimport (
     TopicEntry,
     rs_append,
 )
+from pyrocketstore._group_commit cimport GroupCommit
 from pyrocketstore._put_columns cimport Chunk, Columns, tags_and_keys
 from pyrocketstore._record cimport encode_record, encoded_size
 from pyrocketstore._rocketstore cimport (
@@ -24,6 +25,9 @@ from pyrocketstore._rocketstore cimport (
     rs_outgoing,
 )
 from pyrocketstore._text cimport fill_outgoing_host
+
+from pyrocketstore._commit_log import with_status
+from pyrocketstore.results import PutMessageStatus
 
 # Above this many bytes, encoding runs without the GIL.
 cdef int64_t NOGIL_MIN_BYTES = 8192
@@ -37,7 +41,7 @@ cdef Py_ssize_t CHUNK_ROWS = 1024
 cdef class PutPath:
     """The compiled part of the face: `put` and `put_many` as one call each.
 
-    A subclass in Python gives `_put_slow`, `_roll` and `_after_put`, which deal with everything
+    A subclass in Python gives `_put_slow`, `_roll` and `_checked`, which deal with everything
     that is not an ordinary put.
     """
 
@@ -45,6 +49,11 @@ cdef class PutPath:
     cdef rs_outgoing template
     cdef public bint put_fast
     cdef Chunk spare_chunk
+    cdef GroupCommit group
+
+    def _wait_in(self, GroupCommit group):
+        """Let each `put` wait in `group` until it is on the device."""
+        self.group = group
 
     def bind_put_path(self, CommitLogCore core, store_host):
         """Write through `core`, with `store_host` ("ip:port") as store and born host."""
@@ -142,6 +151,9 @@ cdef class PutPath:
         if status != RS_OK:
             return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                   message.born_timestamp, born_host)
+        if self.group is not None and not self.group.wait_for(out.phy_offset + out.size):
+            return self._checked(
+                with_status(self.result_of(&out), PutMessageStatus.FLUSH_DISK_TIMEOUT), 1)
         return self.result_of(&out)
 
     cdef PutMessageResult result_of(self, rs_append *out):

@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from pyrocketstore._env import Event
+from pyrocketstore._group_commit import GroupCommit
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
@@ -45,13 +46,16 @@ class CommitLogFlush:
         self.commit_log = commit_log
         self.checkpoint = checkpoint
         self.on_failure = on_failure
-        self.lock = threading.Lock()
+        #: who forces; under SYNC_FLUSH the lead of the group commit
+        self.lock: AbstractContextManager[object] = threading.Lock()
+        self.group: GroupCommit | None = None
         self.error: StoreError | None = None
 
     @property
     def flushed_where(self) -> int:
         """Everything before this physical offset is on the device."""
-        return int(self.commit_log.mapped_file_queue.flushed_where)
+        where = int(self.commit_log.mapped_file_queue.flushed_where)
+        return where if self.group is None else max(where, self.group.forced)
 
     def flush_to(self, end_offset: int) -> None:
         """Force the log up to `end_offset`, over however many files. Call with `lock` held."""
@@ -68,12 +72,25 @@ class CommitLogFlush:
         try:
             idle = queue.flush(flush_least_pages)
         except StoreError as error:
-            self.error = error
-            self.on_failure(error)
+            self.failed(error)
             raise
         if queue.store_timestamp > 0:
             self.checkpoint.physic_msg_timestamp = queue.store_timestamp
         return idle
+
+    def failed(self, error: StoreError) -> None:
+        """A force has failed: no other is tried."""
+        self.error = error
+        self.on_failure(error)
+
+    def note_forced(self, where: int, timestamp: int) -> None:
+        """The group commit has forced the log up to `where`, the record of that store time (ms)."""
+        queue = self.commit_log.mapped_file_queue
+        if where > queue.flushed_where:
+            queue.flushed_where = where
+            if timestamp > 0:
+                queue.store_timestamp = timestamp
+                self.checkpoint.physic_msg_timestamp = timestamp
 
 
 class GroupCommitService(ServiceThread):
@@ -89,8 +106,8 @@ class GroupCommitService(ServiceThread):
     def __init__(self, flush: CommitLogFlush, config: MessageStoreConfig) -> None:
         super().__init__("GroupCommitService")
         self.flush = flush
-        self.timeout_ms = config.sync_flush_timeout
-        self.done = Event()
+        self.group = GroupCommit(flush.commit_log.core, flush, config.sync_flush_timeout)
+        flush.group = flush.lock = self.group
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
         self._ended = False
@@ -100,29 +117,8 @@ class GroupCommitService(ServiceThread):
         if not wait_store_msg_ok:
             self.event.signal()
             return PutMessageStatus.PUT_OK
-        flush = self.flush
-        clock = flush.commit_log.env.monotonic_ns
-        deadline = clock() + self.timeout_ms * 1_000_000
-        while True:
-            seen = self.done.sequence()
-            if flush.flushed_where >= end_offset:
-                return PutMessageStatus.PUT_OK
-            if flush.error is not None:
-                return PutMessageStatus.FLUSH_DISK_TIMEOUT
-            if flush.lock.acquire(blocking=False):
-                try:
-                    flush.flush_to(flush.commit_log.get_max_offset())
-                except StoreError as error:
-                    LOG.error("a flush failed: %s", error)
-                    return PutMessageStatus.FLUSH_DISK_TIMEOUT
-                finally:
-                    flush.lock.release()
-                    self.done.signal()
-                continue
-            left = deadline - clock()
-            if left <= 0:
-                return PutMessageStatus.FLUSH_DISK_TIMEOUT
-            self.done.wait(seen, min(left / 1e9, 1.0))
+        ok = self.group.wait(end_offset)
+        return PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def submit(self, end_offset: int) -> Future[PutMessageStatus]:
         """A future for the same, completed by the service's thread."""

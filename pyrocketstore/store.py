@@ -24,7 +24,7 @@ from pyrocketstore._reader import MessageIterator
 from pyrocketstore._text import put_properties
 from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
-from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig, detect_sizes
+from pyrocketstore.config import BrokerRole, MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
@@ -36,6 +36,7 @@ from pyrocketstore.errors import (
     StoreIOError,
     StoreStateError,
 )
+from pyrocketstore.flush import GroupCommitService
 from pyrocketstore.message import (
     Message,
     MessageExtBrokerInner,
@@ -158,6 +159,7 @@ class Store(PutPath):
 
     def __init__(self, parts: DefaultStoreParts) -> None:
         self.put_fast = False
+        self._put_waits = False
         self._state = "closed"
         self._unique_key = parts.unique_key
         self.read_only = parts.read_only
@@ -186,9 +188,12 @@ class Store(PutPath):
             path = os.path.join(self.path, "config", "topics.json")
             self._topics = TopicConfigFile(parts.env, path)
             self._topics.load()
-        sync = parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        service = self.message_store.flush_service
+        if isinstance(service, GroupCommitService):
+            self._put_waits = True
+            self._wait_in(service.group)
         slave = parts.config.broker_role is BrokerRole.SLAVE
-        self.put_fast = not (sync or slave or parts.unique_key)
+        self.put_fast = not (slave or parts.unique_key)
         if not self.message_store.running_flags.is_writeable():
             self._stop_putting()
 
@@ -479,7 +484,7 @@ class Store(PutPath):
 
     async def aput(self, topic: str, body: Any, **options: Any) -> PutMessageResult:
         """`put` for asyncio: the event loop goes on while the flush is waited for."""
-        if self.put_fast:
+        if self.put_fast and not self._put_waits:
             return self.put(topic, body, **options)
         return await asyncio.to_thread(self.put, topic, body, **options)
 

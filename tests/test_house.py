@@ -49,6 +49,7 @@ LEVELS = {
     "arrow": 1.5,
     "_put_path": 1.5,
     "_put_columns": 1.45,
+    "_group_commit": 1.45,
     "_commit_log": 1.4,
     "_dispatch": 1.5,
     "_scan": 1.4,

@@ -1,0 +1,42 @@
+"""Group commit, for the put path."""
+from libc.stdint cimport int64_t
+
+from pyrocketstore._commit_log cimport CommitLogCore
+from pyrocketstore._mapped_file cimport MappedFile
+
+
+cdef extern from "group_commit.h" nogil:
+    enum:
+        RS_GROUP_WAITS
+        RS_GROUP_LEADS
+        RS_GROUP_FORCED
+        RS_GROUP_FAILED
+    const int64_t RS_GROUP_LEAD_ONLY
+
+    ctypedef struct rs_group:
+        pass
+    ctypedef struct rs_waiter:
+        pass
+    rs_group *rs_group_new(int64_t forced) noexcept
+    void rs_group_free(rs_group *group) noexcept
+    int64_t rs_group_forced(const rs_group *group) noexcept
+    int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) noexcept
+    int rs_group_sleep(rs_group *group, rs_waiter *waiter, int64_t timeout_ms) noexcept
+    int rs_group_leave(rs_group *group, rs_waiter *waiter) noexcept
+    void rs_group_finish(rs_group *group, int64_t forced, int failed) noexcept
+
+
+cdef class GroupCommit:
+    cdef rs_group *group
+    cdef CommitLogCore core
+    cdef object flush
+    cdef unsigned long main_thread
+    cdef int64_t timeout_ns
+
+    cdef bint wait_for(self, int64_t end) except -1
+    cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil
+    cdef int sleep(self, rs_waiter *waiter, int64_t deadline) except -1
+    cdef int leave(self, rs_waiter *waiter) noexcept
+    cdef int force(self, MappedFile file, int64_t *forced, int64_t *timestamp) noexcept nogil
+    cdef bint force_slowly(self, int64_t end) except -1
+    cdef int failed(self, error) except -1
