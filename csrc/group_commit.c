@@ -4,13 +4,21 @@
 #endif
 #include "group_commit.h"
 
-#include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { NOWHERE = 0, PENDING = 1, READY = 2 };
+
+/* How long a woken waiter may keep the turn. */
+#define TURN_MAX_NS 300000
+
+struct rs_slot {
+    pthread_cond_t changed;
+    rs_slot *next;
+};
 
 typedef struct waiters {
     rs_waiter *first;
@@ -24,8 +32,20 @@ struct rs_group {
     int leading;
     int failed;
     waiters pending; /* in the order in which they came */
-    waiters ready;   /* their state is final, and they sleep on: each that wakes wakes the next */
+    waiters ready;   /* their state is final, and they sleep until it is their turn */
+    int turns;       /* how many have been woken and did not pass the turn on */
+    rs_slot *slots;  /* not in use */
+    int64_t turn_ns; /* when the last one was woken */
 };
+
+/* Whom to wake once the mutex is let go, or they would wake only to wait for it. */
+typedef struct wakes {
+    pthread_cond_t *first;
+    pthread_cond_t *second;
+} wakes;
+
+/* The group whose turn this thread has to pass on. */
+static _Thread_local rs_group *has_turn;
 
 rs_group *rs_group_new(int64_t forced) {
     rs_group *group = calloc(1, sizeof *group);
@@ -42,6 +62,12 @@ rs_group *rs_group_new(int64_t forced) {
 void rs_group_free(rs_group *group) {
     /* A forked child leaves alone what its parent's threads may hold. */
     if (group == NULL || group->owner != getpid()) return;
+    while (group->slots != NULL) {
+        rs_slot *slot = group->slots;
+        group->slots = slot->next;
+        pthread_cond_destroy(&slot->changed);
+        free(slot);
+    }
     pthread_mutex_destroy(&group->mutex);
     free(group);
 }
@@ -73,27 +99,90 @@ static void unlink_waiter(waiters *list, rs_waiter *waiter) {
     waiter->place = NOWHERE;
 }
 
-static void wake_one(rs_group *group) {
-    /* A crowd woken at once would only queue for the GIL: one wakes the next instead. */
+/* What a waiter sleeps on. It stays with the group, so that it may be signalled a little late. */
+static rs_slot *take_slot(rs_group *group) {
+    rs_slot *slot = group->slots;
+    if (slot != NULL) {
+        group->slots = slot->next;
+        return slot;
+    }
+    slot = calloc(1, sizeof *slot);
+    if (slot == NULL) return NULL;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+#if !defined(__APPLE__)
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(&slot->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return slot;
+}
+
+static void give_slot(rs_group *group, rs_waiter *waiter) {
+    waiter->slot->next = group->slots;
+    group->slots = waiter->slot;
+    waiter->slot = NULL;
+}
+
+static void unlock(rs_group *group, const wakes *wake) {
+    pthread_mutex_unlock(&group->mutex);
+    if (wake->second != NULL) pthread_cond_signal(wake->second);
+    if (wake->first != NULL) pthread_cond_signal(wake->first);
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Who is done does not run at once: all would only wait for the GIL, and each wait is a sleep more.
+ * One is woken, and wakes the next when it comes back with its next bytes, the GIL just let go.
+ * Should it not come back soon, whoever comes next, or the leader when it is done, goes on in its
+ * place; and while nobody leads, each wakes the next at once. */
+static void wake_one(rs_group *group, wakes *wake) {
     rs_waiter *waiter = group->ready.first;
     if (waiter == NULL) return;
     unlink_waiter(&group->ready, waiter);
-    pthread_cond_signal(&waiter->changed);
+    waiter->has_turn = 1;
+    group->turns += 1;
+    group->turn_ns = now_ns();
+    wake->first = &waiter->slot->changed;
 }
 
-static void promote(rs_group *group) {
+static void pass_turn(rs_group *group, wakes *wake) {
+    if (group->turns > 0) group->turns -= 1;
+    wake_one(group, wake);
+}
+
+static void look_after_turns(rs_group *group, wakes *wake) {
+    if (group->ready.first == NULL) return;
+    if (group->turns > 0 && now_ns() - group->turn_ns < TURN_MAX_NS) return;
+    group->turns = 0;
+    wake_one(group, wake);
+}
+
+static void promote(rs_group *group, wakes *wake) {
     rs_waiter *waiter = group->pending.first;
     group->leading = waiter != NULL;
     if (waiter == NULL) return;
     unlink_waiter(&group->pending, waiter);
     waiter->state = RS_GROUP_LEADS;
-    pthread_cond_signal(&waiter->changed);
+    wake->second = &waiter->slot->changed;
 }
 
 int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
     waiter->end = end;
     waiter->place = NOWHERE;
+    waiter->has_turn = 0;
+    wakes wake = {NULL, NULL};
     pthread_mutex_lock(&group->mutex);
+    if (has_turn == group) {
+        has_turn = NULL;
+        pass_turn(group, &wake);
+    } else {
+        look_after_turns(group, &wake);
+    }
     if (atomic_load(&group->forced) >= end) {
         waiter->state = RS_GROUP_FORCED;
     } else if (group->failed && end != RS_GROUP_LEAD_ONLY) {
@@ -102,26 +191,25 @@ int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
         group->leading = 1;
         waiter->state = RS_GROUP_LEADS;
     } else {
-        pthread_condattr_t attributes;
-        pthread_condattr_init(&attributes);
-#if !defined(__APPLE__)
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-#endif
-        pthread_cond_init(&waiter->changed, &attributes);
-        pthread_condattr_destroy(&attributes);
-        waiter->state = RS_GROUP_WAITS;
-        push(&group->pending, waiter, PENDING);
+        waiter->slot = take_slot(group);
+        waiter->state = waiter->slot == NULL ? RS_GROUP_FAILED : RS_GROUP_WAITS;
+        if (waiter->slot != NULL) push(&group->pending, waiter, PENDING);
     }
     int state = waiter->state;
-    pthread_mutex_unlock(&group->mutex);
+    unlock(group, &wake);
     return state;
 }
 
-/* Under the mutex: the waiter stops waiting, and wakes who comes after it. */
-static int done_waiting(rs_group *group, rs_waiter *waiter) {
+/* Under the mutex: the waiter stops waiting. */
+static int done_waiting(rs_group *group, rs_waiter *waiter, wakes *wake) {
+    give_slot(group, waiter);
     if (waiter->place == PENDING) unlink_waiter(&group->pending, waiter);
-    else if (waiter->place == READY) unlink_waiter(&group->ready, waiter);
-    wake_one(group);
+    if (waiter->place == READY) unlink_waiter(&group->ready, waiter);
+    if (!waiter->has_turn) return waiter->state;
+    if (group->leading)
+        has_turn = group;
+    else
+        pass_turn(group, wake);
     return waiter->state;
 }
 
@@ -138,26 +226,27 @@ int rs_group_sleep(rs_group *group, rs_waiter *waiter, int64_t timeout_ms) {
         until.tv_sec += 1;
         until.tv_nsec -= 1000000000;
     }
+    wakes wake = {NULL, NULL};
     pthread_mutex_lock(&group->mutex);
     int result = 0;
     while (waiter->state == RS_GROUP_WAITS && result == 0)
-        result = pthread_cond_timedwait(&waiter->changed, &group->mutex, &until);
+        result = pthread_cond_timedwait(&waiter->slot->changed, &group->mutex, &until);
     int state = waiter->state;
-    if (state != RS_GROUP_WAITS) done_waiting(group, waiter);
-    pthread_mutex_unlock(&group->mutex);
-    if (state != RS_GROUP_WAITS) pthread_cond_destroy(&waiter->changed);
+    if (state != RS_GROUP_WAITS) done_waiting(group, waiter, &wake);
+    unlock(group, &wake);
     return state;
 }
 
 int rs_group_leave(rs_group *group, rs_waiter *waiter) {
+    wakes wake = {NULL, NULL};
     pthread_mutex_lock(&group->mutex);
-    int state = done_waiting(group, waiter);
-    pthread_mutex_unlock(&group->mutex);
-    pthread_cond_destroy(&waiter->changed);
+    int state = done_waiting(group, waiter, &wake);
+    unlock(group, &wake);
     return state;
 }
 
 void rs_group_finish(rs_group *group, int64_t forced, int failed) {
+    wakes wake = {NULL, NULL};
     pthread_mutex_lock(&group->mutex);
     if (forced > atomic_load(&group->forced)) atomic_store(&group->forced, forced);
     forced = atomic_load(&group->forced);
@@ -170,7 +259,10 @@ void rs_group_finish(rs_group *group, int64_t forced, int failed) {
         waiter->state = waiter->end <= forced ? RS_GROUP_FORCED : RS_GROUP_FAILED;
         push(&group->ready, waiter, READY);
     }
-    promote(group);
-    wake_one(group);
-    pthread_mutex_unlock(&group->mutex);
+    promote(group, &wake);
+    if (group->leading)
+        look_after_turns(group, &wake);
+    else
+        wake_one(group, &wake);
+    unlock(group, &wake);
 }

@@ -4,7 +4,6 @@
 #ifndef ROCKETSTORE_GROUP_COMMIT_H
 #define ROCKETSTORE_GROUP_COMMIT_H
 
-#include <pthread.h>
 #include <stdint.h>
 
 /* A waiter's end that no force reaches: it waits for the lead alone. */
@@ -18,16 +17,18 @@ typedef enum rs_group_state {
 } rs_group_state;
 
 typedef struct rs_group rs_group;
+typedef struct rs_slot rs_slot;
 
 /* On the waiting thread's stack, from rs_group_join to the first state that is not WAITS, or to
  * rs_group_leave. */
 typedef struct rs_waiter {
     int64_t end;
     int state;
-    int place; /* in which list it is */
+    int place;    /* in which list it is */
+    int has_turn; /* it was woken, and must let the next one be */
     struct rs_waiter *next;
     struct rs_waiter *previous;
-    pthread_cond_t changed;
+    rs_slot *slot;
 } rs_waiter;
 
 /* NULL without memory. `forced`: the log is on the device up to there. */
