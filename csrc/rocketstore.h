@@ -148,6 +148,7 @@ typedef struct rs_mapped_file {
     int64_t confirmed;    /* bytes [0, confirmed) are known to be allocated */
     int64_t confirm_step; /* bytes that one allocation goes ahead */
     int64_t populate;     /* of those, bytes whose pages are touched ahead */
+    int64_t zeroed;       /* 1: what is confirmed was written as zeros too */
     int64_t store_timestamp;
 } rs_mapped_file;
 

@@ -30,8 +30,12 @@ cdef enum:
     INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
+cdef uint8_t ZEROS[PAGE_SIZE]
+memset(ZEROS, 0, PAGE_SIZE)
+
 # Where the file system cannot allocate, bytes are written back over themselves instead: one
-# thread at a time, so that no store can fall between the read and the write.
+# thread at a time, so that no store can fall between the read and the write. Writing zeros ahead of
+# the writer goes the same way.
 cdef rs_lock *rewrite_lock = rs_lock_new()
 if rewrite_lock == NULL:
     raise MemoryError
@@ -153,6 +157,35 @@ cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nog
     return error
 
 
+cdef void write_zeros(rs_mapped_file *f, int fd, int64_t start, int64_t end) noexcept nogil:
+    # Over allocated pages that nobody has stored to, so that an error may wait for the force. Page
+    # by page: what is written in one piece is cached in one, and a store would dirty all of it.
+    while start < end:
+        if f.env.pwrite(fd, ZEROS, PAGE_SIZE, start) != PAGE_SIZE:
+            return
+        start += PAGE_SIZE
+
+
+cdef int confirm_zeroed(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
+    # The caller has rewrite_lock: nobody stores at or behind `confirmed` before we are through.
+    cdef int64_t seen = rs_load_acquire(&f.confirmed)
+    cdef int64_t wrote = rs_load_acquire(&f.wrote)
+    cdef int64_t start = max(seen, page_down(wrote))
+    cdef int64_t wished = min(f.file_size, page_up(end + f.confirm_step))
+    cdef int error = 0
+    if end <= seen:
+        return 0
+    if start < wished:
+        error = allocate(f, fd, start, min(page_up(end), f.file_size), wished)
+    if error < 0:
+        return error
+    if error == 1:
+        wished = min(page_up(end), f.file_size)
+    write_zeros(f, fd, page_up(max(seen, wrote)), page_down(wished))
+    publish(f, seen, wished)
+    return 0
+
+
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
     cdef int64_t seen = rs_load_acquire(&f.confirmed)
     cdef int64_t start, wished
@@ -171,7 +204,11 @@ cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
     fd = f.env.open(f.path, O_RDWR, 0)
     if fd < 0:
         return fd
-    if start >= wished:
+    if f.zeroed:
+        rs_lock_take(rewrite_lock)
+        error = confirm_zeroed(f, fd, end)
+        rs_lock_release(rewrite_lock)
+    elif start >= wished:
         # `wrote` was moved past `end`: what lies below it is not stored to again.
         error = 0
     else:
@@ -181,7 +218,7 @@ cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
         error = confirm_by_writing(f, fd, end)
         rs_lock_release(rewrite_lock)
     else:
-        if error >= 0:
+        if error >= 0 and not f.zeroed:
             if error == 1:
                 wished = min(page_up(end), f.file_size)
             publish(f, seen, wished)

@@ -30,6 +30,7 @@ cdef class MappedFile:
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int force(self, int64_t start, int64_t end) noexcept nogil
+    cdef int sync(self) noexcept nogil
     cdef int zero_memory(self, int64_t position) except -1
     cdef bytes pread(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)

@@ -61,6 +61,7 @@ cdef class MappedFile:
     file_from_offset : int, the queue's byte that is the file's first; None: the file's name
     confirm_step : int, bytes that are allocated ahead of what is needed
     populate : int, of those, bytes whose pages are touched at once
+    zeroed : bool, what is allocated is written as zeros too: forcing written blocks is cheaper
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
@@ -72,7 +73,7 @@ cdef class MappedFile:
 
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
-                  int64_t populate=0):
+                  int64_t populate=0, bint zeroed=False):
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if file_size <= 0 or confirm_step < 0 or populate < 0:
@@ -96,6 +97,7 @@ cdef class MappedFile:
         self.file.file_size = file_size
         self.file.confirm_step = confirm_step
         self.file.populate = populate
+        self.file.zeroed = zeroed
         if self.kind == SHARED:
             self.file.path = self._path_text
         self.open_file(create)
@@ -244,6 +246,11 @@ cdef class MappedFile:
         if position < 0 or position > self.file.file_size:
             raise ValueError(f"position {position} is outside of 0 to {self.file.file_size}")
         return 0
+
+    @property
+    def zeroed(self):
+        """True when what is allocated is written as zeros too."""
+        return self.file.zeroed != 0
 
     def set_positions(self, int64_t position):
         """Set wrote, committed and flushed to `position` (bytes)."""
@@ -434,6 +441,8 @@ cdef class MappedFile:
                 target = min(self.file.file_size, rs_load_acquire(&self.file.wrote) + ahead)
                 if rs_load_acquire(&self.file.confirmed) < target:
                     error = confirm(&self.file, target)
+                    if error == 0 and self.file.zeroed:
+                        error = self.sync()
                 while error == 0 and self.available:
                     # In pieces, so that a writer that has come nearer is seen.
                     start = max(self.populated, page_down(rs_load_acquire(&self.file.wrote)))
@@ -517,12 +526,15 @@ cdef class MappedFile:
                 return position
 
     cdef int force(self, int64_t start, int64_t end) noexcept nogil:
-        cdef const rs_env *env = self.file.env
         cdef uint8_t *base = self.file.base
-        cdef int fd, error, closed
         if base != NULL:
             start = page_down(start)
-            return env.msync(base + start, end - start)
+            return self.file.env.msync(base + start, end - start)
+        return self.sync()
+
+    cdef int sync(self) noexcept nogil:
+        cdef const rs_env *env = self.file.env
+        cdef int fd, error, closed
         fd = env.open(self._path_text, O_RDWR, 0)
         if fd < 0:
             return fd

@@ -203,6 +203,7 @@ cdef extern from "rocketstore.h" nogil:
         int64_t confirmed
         int64_t confirm_step
         int64_t populate
+        int64_t zeroed
         int64_t store_timestamp
 
     ctypedef struct rs_queue:

@@ -49,8 +49,10 @@ RS_OK, RS_END_OF_FILE, RS_RETRY, RS_IO_ERROR = 0, 20, 25, 26
 #: Bytes that are allocated ahead of the writer, and of those whose pages are touched ahead.
 CONFIRM_STEP = 64 << 20
 POPULATE_ASYNC = 32 << 20
-#: Small under SYNC_FLUSH: fdatasync writes the touched pages too.
-POPULATE_SYNC = 256 << 10
+#: Under SYNC_FLUSH what is allocated is written as zeros too, so that a force finds written blocks:
+#: a window of twice that many bytes.
+CONFIRM_STEP_SYNC = 512 << 10
+POPULATE_SYNC = 2 * CONFIRM_STEP_SYNC
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -126,13 +128,15 @@ class CommitLog:
             self.file_size,
             read_only=read_only,
             allocate_service=allocate_service,
-            confirm_step=min(CONFIRM_STEP, self.file_size),
+            confirm_step=min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
             populate=POPULATE_SYNC if sync else POPULATE_ASYNC,
+            zeroed=sync,
         )
         largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
         self.core = CommitLogCore(env, largest, appended, on_new_queue)
-        if allocate_service is not None and not sync:
-            self.core.watch_ahead(allocate_service.ahead_event, POPULATE_ASYNC)
+        if allocate_service is not None:
+            ahead = CONFIRM_STEP_SYNC if sync else POPULATE_ASYNC
+            self.core.watch_ahead(allocate_service.ahead_event, ahead)
         self.allocate_service = allocate_service
         self.delay_levels = parse_delay_level(config.message_delay_level)
         self.max_delay_level = max(self.delay_levels, default=0)

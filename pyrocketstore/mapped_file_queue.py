@@ -36,10 +36,18 @@ def file_name_of(offset: int) -> str:
     return f"{offset:020d}"
 
 
-def _create(env: Env, path: str, file_size: int, confirm_step: int, populate: int) -> MappedFile:
+def _create(
+    env: Env, path: str, file_size: int, confirm_step: int, populate: int, zeroed: bool
+) -> MappedFile:
     env.make_directories(parent_directory(path))
     mapped_file = MappedFile(
-        env, path, file_size, create=True, confirm_step=confirm_step, populate=populate
+        env,
+        path,
+        file_size,
+        create=True,
+        confirm_step=confirm_step,
+        populate=populate,
+        zeroed=zeroed,
     )
     if not mapped_file.created:
         # Whatever it holds is not ours, and must not come to lie behind what is written next.
@@ -57,7 +65,7 @@ class MappedFileQueue:
     mapped_file_size : int, bytes
     read_only : bool; files are read by pread, new ones live in memory, the disk is left alone
     allocate_service : AllocateMappedFileService | None, makes files ahead of need
-    confirm_step, populate : int, bytes, for MappedFile
+    confirm_step, populate, zeroed : for MappedFile
 
     Attributes: `flushed_where` and `committed_where`, bytes of the queue; `store_timestamp`, store
     time (Unix ms) up to which everything is flushed; `mapped_files`, a tuple, by offset.
@@ -76,6 +84,7 @@ class MappedFileQueue:
         allocate_service: AllocateMappedFileService | None = None,
         confirm_step: int = 65536,
         populate: int = 0,
+        zeroed: bool = False,
     ) -> None:
         self.env = env
         self.store_path = store_path
@@ -84,6 +93,7 @@ class MappedFileQueue:
         self.allocate_service = allocate_service
         self.confirm_step = confirm_step
         self.populate = populate
+        self.zeroed = zeroed
         self.mapped_files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self.committed_where = 0
@@ -165,10 +175,17 @@ class MappedFileQueue:
         if self.read_only:
             return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
-            return _create(self.env, path, size, self.confirm_step, self.populate)
+            return _create(
+                self.env, path, size, self.confirm_step, self.populate, self.zeroed
+            )
         next_next_path = self._path(file_name_of(offset + size))
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
-            path, next_next_path, size, confirm_step=self.confirm_step, populate=self.populate
+            path,
+            next_next_path,
+            size,
+            confirm_step=self.confirm_step,
+            populate=self.populate,
+            zeroed=self.zeroed,
         )
         if mapped_file is None:
             raise StoreIOError(errno.ETIMEDOUT, "create", path)
@@ -182,6 +199,7 @@ class MappedFileQueue:
             mode="read" if self.read_only else "shared",
             confirm_step=self.confirm_step,
             populate=self.populate,
+            zeroed=self.zeroed,
         )
 
     def _path(self, name: str) -> str:
@@ -432,11 +450,14 @@ class MappedFileQueue:
 
 
 class _AllocateRequest:
-    def __init__(self, path: str, file_size: int, confirm_step: int, populate: int) -> None:
+    def __init__(
+        self, path: str, file_size: int, confirm_step: int, populate: int, zeroed: bool
+    ) -> None:
         self.path = path
         self.file_size = file_size
         self.confirm_step = confirm_step
         self.populate = populate
+        self.zeroed = zeroed
         self.mapped_file: MappedFile | None = None
         self.error: StoreError | OSError | None = None
 
@@ -476,6 +497,7 @@ class AllocateMappedFileService(ServiceThread):
         *,
         confirm_step: int = 65536,
         populate: int = 0,
+        zeroed: bool = False,
     ) -> MappedFile | None:
         """The file `next_path`, made now or earlier; `next_next_path` is made in the background.
 
@@ -485,11 +507,11 @@ class AllocateMappedFileService(ServiceThread):
         with self._changed:
             request = self._requests.get(next_path)
             if request is None or request.error is not None:
-                request = _AllocateRequest(next_path, file_size, confirm_step, populate)
+                request = _AllocateRequest(next_path, file_size, confirm_step, populate, zeroed)
                 self._requests[next_path] = request
             if next_next_path is not None and next_next_path not in self._requests:
                 self._requests[next_next_path] = _AllocateRequest(
-                    next_next_path, file_size, confirm_step, populate
+                    next_next_path, file_size, confirm_step, populate, zeroed
                 )
         if self.is_alive:
             self.wakeup()
@@ -564,6 +586,7 @@ class AllocateMappedFileService(ServiceThread):
                 request.file_size,
                 request.confirm_step,
                 request.populate,
+                request.zeroed,
             )
         except (StoreError, OSError) as failure:
             error = failure
@@ -590,6 +613,9 @@ class AllocateMappedFileService(ServiceThread):
 
     def _keep_one_ahead(self, mapped_file: MappedFile) -> None:
         populate = mapped_file.populate
+        if mapped_file.zeroed:  # writing is dear: a window only
+            mapped_file.keep_ahead(mapped_file.confirm_step, populate)
+            return
         moved = mapped_file.file_from_offset + mapped_file.wrote - self._watched_from
         if moved < self.ahead_size:
             # A store that is opened for a few messages should not dirty a hundred megabytes.
