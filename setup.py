@@ -33,6 +33,7 @@ MODULES: dict[str, list[str]] = {
     "_put_path": ["csrc/env_posix.c"],
     "_scan": ["csrc/status.c"],
     "_reader": ["csrc/status.c"],
+    "_key_search": ["csrc/hash.c"],
     "_verify": ["csrc/hash.c"],
     "_dispatch": ["csrc/env_posix.c", "csrc/hash.c"],
 }

@@ -5,6 +5,7 @@ from pyrocketstore._env cimport EnvTable
 from pyrocketstore._index_walk cimport (
     index_key_hash,
     index_key_prefix,
+    index_reader,
     prefetch_hash,
     put_hash,
     put_hashes,
@@ -34,3 +35,10 @@ cdef class IndexFile:
     cdef int _take_header(self, bytes raw) except -1
     cdef object _put_error(self, int status)
     cdef int64_t _used(self, int32_t count) noexcept
+    cdef list _select(self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end)
+
+
+# 1 when the file may be read, until `close_reader`; 0 when it is gone.
+cdef int open_reader(IndexFile owner, index_reader *r) except -1
+# Raises what went wrong while it was read.
+cdef int close_reader(IndexFile owner, index_reader *r) except -1

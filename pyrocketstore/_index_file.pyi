@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Final, final
 
 import numpy
@@ -6,6 +7,7 @@ from numpy.typing import NDArray
 from pyrocketstore._env import EnvTable
 from pyrocketstore._mapped_file import MappedFile
 
+__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 INVALID_INDEX: int
@@ -14,6 +16,9 @@ HASH_SLOT_SIZE: int
 INDEX_SIZE: int
 
 def key_hash_of(topic: str | bytes, key: str | bytes) -> int: ...
+def hashes_of_keys(
+    keys: Iterable[str | bytes], topic: str | bytes | None = None
+) -> NDArray[numpy.int32]: ...
 def index_file_size(hash_slot_num: int, index_num: int) -> int: ...
 
 @final
@@ -78,6 +83,13 @@ class IndexFile:
         self, key: str | bytes, max_num: int, begin: int, end: int
     ) -> list[int]: ...
     def select_hash(self, key_hash: int, max_num: int, begin: int, end: int) -> list[int]: ...
+    def select_hashes(
+        self,
+        key_hashes: NDArray[numpy.int32],  # [n], from hashes_of_keys
+        max_num: int,
+        begin: int,
+        end: int,
+    ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]: ...
     def select_hits(
         self, key_hash: int, begin: int, end: int, max_num: int = 4096, start: int = 0
     ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], int]: ...

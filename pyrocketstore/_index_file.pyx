@@ -18,6 +18,7 @@ from pyrocketstore._index_walk cimport (
     READ_SHORT,
     confirm_chunks,
     entry_position,
+    index_hits,
     index_key_hash,
     index_key_prefix,
     index_reader,
@@ -25,6 +26,7 @@ from pyrocketstore._index_walk cimport (
     load_entry,
     put_hash,
     put_hashes,
+    select_many,
     start_walk,
     walk_chain,
 )
@@ -36,6 +38,7 @@ from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE,
     RS_INDEX_HASH_SLOT_SIZE,
     RS_INDEX_HEADER_SIZE,
+    RS_NO_MEMORY,
     RS_OK,
     check_io,
     rs_env,
@@ -45,12 +48,17 @@ from pyrocketstore._rocketstore cimport (
     rs_store_be64,
 )
 
+from pyrocketstore._text cimport utf8_bytes
+
 from pyrocketstore.errors import (
     StoreCorruptionError,
     StoreFormatError,
     StoreIOError,
     StoreStateError,
 )
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
 
 #: Entry 0 is never written: it means "none".
 INVALID_INDEX = 0
@@ -61,11 +69,11 @@ INDEX_SIZE = RS_INDEX_ENTRY_SIZE
 
 cdef enum:
     STEP = 256               # hits that one walk gathers before it asks for more room
+    MAX_HELD_GIL = 64        # hits
 
 
 # ---- readers ----------------------------------------------------------------------------------
-cdef int _open_reader(IndexFile owner, index_reader *r) except -1:
-    """1 when it may be read; 0 when the file is gone."""
+cdef int open_reader(IndexFile owner, index_reader *r) except -1:
     r.base = NULL
     r.fd = -1
     r.failed = 0
@@ -84,7 +92,7 @@ cdef int _open_reader(IndexFile owner, index_reader *r) except -1:
     return 1
 
 
-cdef int _close_reader(IndexFile owner, index_reader *r) except -1:
+cdef int close_reader(IndexFile owner, index_reader *r) except -1:
     if r.base != NULL:
         owner.mapped_file.release()
     elif r.fd >= 0:
@@ -98,11 +106,28 @@ cdef int _close_reader(IndexFile owner, index_reader *r) except -1:
 
 cdef int32_t _hash_text(int32_t prefix, object text) except -1:
     cdef bytes raw
+    cdef list keep = None
+    cdef bint whole
+    cdef int64_t size = 0
+    cdef const uint8_t *p
     if isinstance(text, bytes):
         raw = text
+        return index_key_hash(
+            prefix, <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw)
+        )
+    if not PyUnicode_IS_ASCII(<str?>text):
+        keep = []
+    p = utf8_bytes(text, &size, &whole, keep)
+    return index_key_hash(prefix, p, size)
+
+
+cdef int32_t _prefix_of(object topic) except? -1:
+    cdef bytes raw
+    if isinstance(topic, bytes):
+        raw = topic
     else:
-        raw = (<str?>text).encode("utf-8", "surrogatepass")
-    return index_key_hash(prefix, <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+        raw = (<str?>topic).encode("utf-8", "surrogatepass")
+    return index_key_prefix(<const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
 
 
 def key_hash_of(topic: str | bytes, key: str | bytes) -> int:
@@ -118,15 +143,29 @@ def key_hash_of(topic: str | bytes, key: str | bytes) -> int:
 
     Source: RocketMQ 4.9.3 IndexService#buildKey, IndexFile#indexKeyHashMethod.
     """
-    cdef bytes raw
-    if isinstance(topic, bytes):
-        raw = topic
-    else:
-        raw = (<str?>topic).encode("utf-8", "surrogatepass")
-    cdef int32_t prefix = index_key_prefix(
-        <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw)
-    )
-    return _hash_text(prefix, key)
+    return _hash_text(_prefix_of(topic), key)
+
+
+def hashes_of_keys(keys, topic: str | bytes | None = None) -> np.ndarray:
+    """`key_hash_of` for many keys of one topic; without a topic each is a whole "topic#key".
+
+    Parameters
+    ----------
+    keys : iterable of str, or bytes of UTF-8
+
+    Returns
+    -------
+    int32[n], 0 .. 2**31 - 1
+    """
+    cdef int32_t prefix = 0 if topic is None else _prefix_of(topic)
+    cdef list texts = list(keys)
+    cdef Py_ssize_t i
+    cdef int32_t[::1] view
+    hashes = np.empty(len(texts), np.int32)
+    view = hashes
+    for i in range(len(texts)):
+        view[i] = _hash_text(prefix, texts[i])
+    return hashes
 
 
 def index_file_size(hash_slot_num: int, index_num: int) -> int:
@@ -494,12 +533,15 @@ cdef class IndexFile:
         Source: RocketMQ 4.9.3 IndexFile#selectPhyOffset.
         Differs: a chain that does not go down ends, where 4.9.3 could loop for ever.
         """
-        return self.select_hash(_hash_text(0, key), max_num, begin, end)
+        return self._select(_hash_text(0, key), max_num, begin, end)
 
     def select_hash(
         self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end
     ) -> list[int]:
         """As `select_phy_offset`, with the hash that `key_hash_of` gave."""
+        return self._select(key_hash, max_num, begin, end)
+
+    cdef list _select(self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end):
         cdef index_reader reader
         cdef index_walk walk
         cdef int64_t[STEP] phy_offsets
@@ -511,13 +553,20 @@ cdef class IndexFile:
         cdef list result = []
         if max_num < 0:
             raise StoreFormatError(f"max_num {max_num} is negative")
-        if key_hash < 0 or max_num == 0 or not _open_reader(self, &reader):
+        if key_hash < 0 or max_num == 0 or not open_reader(self, &reader):
             return result
         walk.key_hash = key_hash
         walk.begin = begin
         walk.end = end
         walk.every = 0
         try:
+            if reader.base != NULL and max_num <= MAX_HELD_GIL:
+                # Letting the GIL go takes longer than the walk.
+                if start_walk(&self.index, &reader, &walk) == RS_OK:
+                    found = walk_chain(&reader, &walk, max_num, phy_offsets, times)
+                for i in range(found):
+                    result.append(phy_offsets[i])
+                return result
             with nogil:
                 started = start_walk(&self.index, &reader, &walk)
             while started == RS_OK and walk.next_index > 0 and len(result) < max_num:
@@ -530,8 +579,62 @@ cdef class IndexFile:
                 if found < 0:
                     break
         finally:
-            _close_reader(self, &reader)
+            close_reader(self, &reader)
         return result
+
+    def select_hashes(
+        self,
+        const int32_t[::1] key_hashes not None,
+        int64_t max_num,
+        int64_t begin,
+        int64_t end,
+    ) -> tuple:
+        """`select_hash` for many hashes in one call.
+
+        Parameters
+        ----------
+        key_hashes : int32[n], as `hashes_of_keys` gives them
+        max_num : int, at most so many for each hash
+        begin, end : as of `select_phy_offset`
+
+        Returns
+        -------
+        (int64[m] index into `key_hashes`, int64[m] bytes in the commit log): a row a hit, by hash
+        in the order asked for, and newest first for each
+
+        Raises: as `select_phy_offset`. Threads: the GIL is let go.
+        """
+        cdef index_reader reader
+        cdef index_hits hits
+        cdef int64_t count = key_hashes.shape[0]
+        cdef int64_t i
+        cdef int status = RS_OK
+        cdef int64_t[::1] key_view
+        cdef int64_t[::1] phy_view
+        if max_num < 0:
+            raise StoreFormatError(f"max_num {max_num} is negative")
+        memset(&hits, 0, sizeof(index_hits))
+        try:
+            if count > 0 and max_num > 0 and open_reader(self, &reader):
+                try:
+                    with nogil:
+                        status = select_many(
+                            &self.index, &reader, &key_hashes[0], count, max_num, begin, end, &hits
+                        )
+                finally:
+                    close_reader(self, &reader)
+            if status == RS_NO_MEMORY:
+                raise MemoryError
+            key_index = np.empty(hits.count, np.int64)
+            phy_offsets = np.empty(hits.count, np.int64)
+            key_view = key_index
+            phy_view = phy_offsets
+            for i in range(hits.count):
+                key_view[i] = hits.rows[i].key_index
+                phy_view[i] = hits.rows[i].phy_offset
+        finally:
+            free(hits.rows)
+        return key_index, phy_offsets
 
     def select_hits(
         self, int32_t key_hash, int64_t begin, int64_t end, int64_t max_num=4096, int64_t start=0
@@ -565,7 +668,7 @@ cdef class IndexFile:
             raise StoreFormatError(f"max_num {max_num} is not positive")
         phy_offsets = np.empty(max_num, np.int64)
         times = np.empty(max_num, np.int64)
-        if key_hash < 0 or not _open_reader(self, &reader):
+        if key_hash < 0 or not open_reader(self, &reader):
             return phy_offsets[:0], times[:0], 0
         phy_view = phy_offsets
         time_view = times
@@ -581,7 +684,7 @@ cdef class IndexFile:
                         walk.next_index = <int32_t>start if 0 < start <= walk.limit else 0
                     found = walk_chain(&reader, &walk, max_num, &phy_view[0], &time_view[0])
         finally:
-            _close_reader(self, &reader)
+            close_reader(self, &reader)
         return phy_offsets[:found].copy(), times[:found].copy(), walk.next_index
 
     def tail_count(self, int64_t phy_offset) -> int:
@@ -593,7 +696,7 @@ cdef class IndexFile:
         cdef int32_t number = self.index.index_count - 1
         cdef const uint8_t *p
         cdef int64_t count = 0
-        if not _open_reader(self, &reader):
+        if not open_reader(self, &reader):
             return 0
         try:
             while number > 0:
@@ -603,7 +706,7 @@ cdef class IndexFile:
                 count += 1
                 number -= 1
         finally:
-            _close_reader(self, &reader)
+            close_reader(self, &reader)
         return count
 
     def is_time_matched(self, begin: int, end: int) -> bool:

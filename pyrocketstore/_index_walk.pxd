@@ -8,6 +8,8 @@ from pyrocketstore._rocketstore cimport (
     rs_env,
     rs_index_file,
     rs_java_hash,
+    rs_load_be32,
+    rs_load_be64,
     rs_prefetch,
 )
 
@@ -33,6 +35,18 @@ cdef struct index_walk:
     int32_t next_index        # 0: the chain has ended
     int32_t limit             # entries that may be read: numbers 1 .. limit
     int32_t every             # 1: do not end the chain at the window, allow for clamped times
+
+
+cdef struct index_hit:
+    int64_t key_index
+    int64_t phy_offset
+
+
+# Rows that grow; `rows` is malloc's.
+cdef struct index_hits:
+    index_hit *rows
+    int64_t count
+    int64_t capacity
 
 
 cdef inline int32_t index_key_prefix(const uint8_t *topic, int64_t topic_size) noexcept nogil:
@@ -70,6 +84,36 @@ cdef inline void prefetch_hash(const rs_index_file *x, int32_t key_hash) noexcep
         rs_prefetch(x.base + slot_position(x, key_hash))
 
 
+cdef inline void prefetch_hash_of(
+    const rs_index_file *x, const uint8_t *base, int32_t key_hash
+) noexcept nogil:
+    """Asks for the slot of a hash in a file that is mapped at `base`."""
+    rs_prefetch(base + slot_position(x, key_hash))
+
+
+cdef inline int32_t newest_entry(
+    const rs_index_file *x, const uint8_t *base, int32_t key_hash
+) noexcept nogil:
+    """The number in a hash's slot, whose entry is asked for; 0 where it names none. A hint."""
+    cdef int32_t number = rs_load_be32(base + slot_position(x, key_hash))
+    cdef const uint8_t *entry
+    if number <= 0 or number >= x.index_num:
+        return 0
+    entry = base + entry_position(x.hash_slot_num, number)
+    rs_prefetch(entry)
+    rs_prefetch(entry + RS_INDEX_ENTRY_SIZE - 1)
+    return number
+
+
+cdef inline int64_t phy_offset_of(
+    const rs_index_file *x, const uint8_t *base, int32_t number
+) noexcept nogil:
+    """The place that an entry names, -1 for number 0. A hint."""
+    if number == 0:
+        return -1
+    return rs_load_be64(base + entry_position(x.hash_slot_num, number) + 4)
+
+
 # Makes the chunks of [position, position + size) safe to store to, and `ahead` chunks in all; 0 or
 # a negated errno.
 cdef int confirm_chunks(
@@ -100,4 +144,17 @@ cdef int start_walk(const rs_index_file *x, index_reader *r, index_walk *w) noex
 # Gathers up to `room` hits, newest first, from w.next_index on; -1 with r.failed.
 cdef int64_t walk_chain(
     index_reader *r, index_walk *w, int64_t room, int64_t *phy_offsets, int64_t *times
+) noexcept nogil
+
+# The hits of many hashes, at most `max_num` of each, newest first; RS_OK, RS_NO_MEMORY, or -1 with
+# r.failed. Hashes below 0 have none.
+cdef int select_many(
+    const rs_index_file *x,
+    index_reader *r,
+    const int32_t *key_hashes,
+    int64_t count,
+    int64_t max_num,
+    int64_t begin,
+    int64_t end,
+    index_hits *hits,
 ) noexcept nogil

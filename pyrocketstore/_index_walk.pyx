@@ -5,6 +5,7 @@ that any thread may select while one puts. Every number read from the file is ch
 the file can hold before it is followed.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
 from libc.string cimport memset
 
 from pyrocketstore._mapped_file cimport confirm_range
@@ -15,6 +16,7 @@ from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE,
     RS_INDEX_HASH_SLOT_SIZE,
     RS_INDEX_HEADER_SIZE,
+    RS_NO_MEMORY,
     RS_OK,
     rs_index_file,
     rs_load_acquire32,
@@ -30,6 +32,7 @@ from pyrocketstore._rocketstore cimport (
 
 cdef enum:
     AHEAD = 16               # keys that a batch looks ahead
+    MANY = 64                # keys that are looked for side by side
     MAX_GROWTH = 64          # chunks: entries are allocated at most 4 MiB ahead
 
 
@@ -263,3 +266,80 @@ cdef int64_t walk_chain(
             previous = 0
         w.next_index = previous
     return found
+
+
+cdef int _add_hits(
+    index_hits *hits, int64_t key_index, const int64_t *phy_offsets, int64_t count
+) noexcept nogil:
+    cdef int64_t capacity = hits.capacity
+    cdef int64_t i
+    cdef index_hit *rows
+    if hits.count + count > capacity:
+        capacity = 2 * capacity + count + MANY
+        rows = <index_hit *>realloc(hits.rows, <size_t>capacity * sizeof(index_hit))
+        if rows == NULL:
+            return RS_NO_MEMORY
+        hits.rows = rows
+        hits.capacity = capacity
+    for i in range(count):
+        hits.rows[hits.count].key_index = key_index
+        hits.rows[hits.count].phy_offset = phy_offsets[i]
+        hits.count += 1
+    return RS_OK
+
+
+cdef int _select_one(
+    const rs_index_file *x, index_reader *r, index_walk *w, int64_t key_index, int64_t max_num,
+    index_hits *hits,
+) noexcept nogil:
+    cdef int64_t[MANY] phy_offsets
+    cdef int64_t[MANY] times
+    cdef int64_t left = max_num
+    cdef int64_t found
+    if start_walk(x, r, w) != RS_OK:
+        return -1
+    while w.next_index > 0 and left > 0:
+        found = walk_chain(r, w, left if left < MANY else MANY, phy_offsets, times)
+        if found < 0:
+            return -1
+        if found > 0 and _add_hits(hits, key_index, phy_offsets, found) != RS_OK:
+            return RS_NO_MEMORY
+        left -= found
+    return RS_OK
+
+
+cdef int select_many(
+    const rs_index_file *x,
+    index_reader *r,
+    const int32_t *key_hashes,
+    int64_t count,
+    int64_t max_num,
+    int64_t begin,
+    int64_t end,
+    index_hits *hits,
+) noexcept nogil:
+    cdef index_walk w
+    cdef int64_t first = 0
+    cdef int64_t stop, i
+    cdef int status
+    w.begin = begin
+    w.end = end
+    w.every = 0
+    while first < count:
+        stop = first + MANY if first + MANY < count else count
+        if r.base != NULL:
+            # Slots and entries are random memory: all are asked for before one is looked at.
+            for i in range(first, stop):
+                if key_hashes[i] >= 0:
+                    prefetch_hash_of(x, r.base, key_hashes[i])
+            for i in range(first, stop):
+                if key_hashes[i] >= 0:
+                    newest_entry(x, r.base, key_hashes[i])
+        for i in range(first, stop):
+            if key_hashes[i] >= 0:
+                w.key_hash = key_hashes[i]
+                status = _select_one(x, r, &w, i, max_num, hits)
+                if status != RS_OK:
+                    return status
+        first = stop
+    return RS_OK

@@ -37,6 +37,7 @@ MAX_INFLATED_SIZE = 64 << 20
 # ---- the message a reader gets ---------------------------------------------------------------
 
 @cython.final
+@cython.no_gc  # it holds bytes, text and a dict of text: no cycles, and lists of millions of it
 @cython.freelist(256)
 cdef class MessageExt:
     """A message of the commit log. It owns a copy of its record; every attribute is made when it

@@ -21,3 +21,5 @@ cdef int64_t build_properties(
 cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL
 cdef bytes host_bytes(object host)
 cdef bint is_mapped_v4(const uint8_t *p) noexcept nogil
+# The same where a lone surrogate is no error: such text is in `keep` then, and not `whole`.
+cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL

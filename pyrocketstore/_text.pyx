@@ -79,6 +79,23 @@ cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL:
         raise StoreFormatError(f"a lone surrogate cannot be stored: {text!r}") from error
 
 
+cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL:
+    cdef Py_ssize_t length = 0
+    cdef const char *p
+    cdef bytes raw
+    try:
+        p = PyUnicode_AsUTF8AndSize(text, &length)
+        whole[0] = True
+    except UnicodeEncodeError:
+        raw = text.encode("utf-8", "surrogatepass")
+        keep.append(raw)
+        p = PyBytes_AS_STRING(raw)
+        length = PyBytes_GET_SIZE(raw)
+        whole[0] = False
+    size[0] = length
+    return <const uint8_t *>p
+
+
 cdef bint is_mapped_v4(const uint8_t *p) noexcept nogil:
     """An IPv4 address written as ::ffff:a.b.c.d, which Java's InetAddress turns into IPv4."""
     return memcmp(p, b"\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) == 0

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pyrocketstore import _message
 from pyrocketstore._commit_log import PutMessageResult
+from pyrocketstore._key_search import KeySearch
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_path import PutPath
@@ -171,6 +172,13 @@ class Store(PutPath):
         )
         self.bind_put_path(self.message_store.commit_log.core, self.store_host)
         self.message_store.load()
+        self._key_search = KeySearch(
+            self.message_store.commit_log.core,
+            self.message_store.commit_log.mapped_file_queue,
+            self.message_store.index_service,
+            None if parts.read_only else self.message_store.dispatcher,
+            self.wait_dispatched,
+        )
         self._state = "open"
         self.message_store.on_dead = self._stop_putting
         try:
@@ -661,31 +669,10 @@ class Store(PutPath):
 
         Raises StoreCorruptionError, StoreIOError.
         """
-        self._check_open()
-        self.message_store.wait_dispatched()
+        if self._state != "open":
+            self._check_open()
         until = MAX_TIMESTAMP if end is None else end
-        return self._hits(topic, key, begin, until, max_num, exact)
-
-    def _hits(
-        self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
-    ) -> list[MessageExt]:
-        """The newest hits, ascending by physical offset."""
-        seen: set[int] = set()
-        hits: list[MessageExt] = []
-        for phy_offset, _ in self.message_store.index_service.query_all(topic, key, begin, end):
-            if len(hits) >= max_num:
-                break
-            if phy_offset in seen:
-                continue
-            seen.add(phy_offset)
-            message = self._message_at(phy_offset)
-            if message is None or not begin <= message.store_timestamp <= end:
-                continue
-            if exact and not has_key(message, topic, key):
-                continue
-            hits.append(message)
-        hits.sort(key=lambda message: message.phy_offset)
-        return hits
+        return self._key_search.query(topic, key, begin, until, max_num, exact)
 
     def query_many(
         self,
@@ -698,16 +685,9 @@ class Store(PutPath):
     ) -> KeyHits:
         """`query` for many keys at once: columns instead of messages, exact hits only."""
         self._check_open()
-        self.message_store.wait_dispatched()
         until = MAX_TIMESTAMP if end is None else end
-        rows: list[tuple[int, int, int, int]] = []
-        for i, key in enumerate(_column("keys", keys, None)):
-            hits = self._hits(topic, key, begin, until, max_num, True)
-            rows += [(i, m.phy_offset, m.queue_id, m.queue_offset) for m in hits]
-        table = np.array(rows, np.int64).reshape(len(rows), 4)
-        return KeyHits(
-            table[:, 0].copy(), table[:, 1].copy(), table[:, 2].astype(np.int32), table[:, 3].copy()
-        )
+        texts = _column("keys", keys, None)
+        return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
         """The message at a physical offset, or with an offset message id; None if there is none."""
@@ -735,13 +715,6 @@ class Store(PutPath):
         self._check_open()
         self.message_store.wait_dispatched()
         return verify_store(self.message_store, progress)
-
-
-def has_key(message: MessageExt, topic: str, key: str) -> bool:
-    """True when a message is of that topic and has that key, not only one of the same hash."""
-    if message.topic != topic:
-        return False
-    return message.uniq_key == key or key in (message.keys or "").split(" ")
 
 
 def _column(name: str, values: Any, count: int | None) -> list[Any]:

@@ -50,6 +50,7 @@ LEVELS = {
     "_put_path": 1.5,
     "_put_columns": 1.45,
     "_group_commit": 1.45,
+    "_key_search": 1.5,
     "_commit_log": 1.4,
     "_dispatch": 1.5,
     "_scan": 1.4,

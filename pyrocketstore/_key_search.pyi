@@ -1,0 +1,37 @@
+from collections.abc import Callable, Iterable
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._commit_log import CommitLogCore
+from pyrocketstore._dispatch import Dispatcher
+from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore._message import MessageExt
+from pyrocketstore.index_service import IndexService
+from pyrocketstore.mapped_file_queue import MappedFileQueue
+
+__test__: Final[dict[str, object]]
+
+@final
+class LogTable:
+    def __new__(cls, files: tuple[MappedFile, ...], file_size: int) -> LogTable: ...
+
+@final
+class KeySearch:
+    def __init__(
+        self,
+        core: CommitLogCore,
+        mapped_file_queue: MappedFileQueue,
+        index_service: IndexService,
+        dispatcher: Dispatcher | None,
+        wait: Callable[[], object],
+    ) -> None: ...
+    def query(
+        self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
+    ) -> list[MessageExt]: ...
+    def query_many(
+        self, topic: str, keys: Iterable[str], begin: int, end: int, max_num: int
+    ) -> tuple[
+        npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]
+    ]: ...

@@ -1,0 +1,759 @@
+"""Messages by key: from the index to the records in one call.
+
+The rules of the face are here: the newest hits first, each once, keys compared exactly unless asked
+otherwise, and no record but one that lies at its own place.
+"""
+cimport cython
+from cpython.tuple cimport PyTuple_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, qsort, realloc
+from libc.string cimport memchr, memcmp, memcpy
+
+import numpy as np
+
+from pyrocketstore._commit_log cimport CommitLogCore
+from pyrocketstore._index_file cimport IndexFile, close_reader, open_reader
+from pyrocketstore._index_walk cimport (
+    index_key_hash,
+    index_key_prefix,
+    index_reader,
+    index_walk,
+    newest_entry,
+    phy_offset_of,
+    prefetch_hash_of,
+    start_walk,
+    walk_chain,
+)
+from pyrocketstore._mapped_file cimport MappedFile
+from pyrocketstore._message cimport MessageExt, message_from_record
+from pyrocketstore._reader cimport RecordBytes
+from pyrocketstore._record cimport check_record, parse_record, scan_properties
+from pyrocketstore._rocketstore cimport (
+    RS_OK,
+    rs_index_file,
+    rs_load_acquire,
+    rs_load_be32,
+    rs_mapped_file,
+    rs_prefetch,
+    rs_properties,
+    rs_record,
+    rs_span,
+    rs_utf8_next,
+)
+from pyrocketstore._text cimport utf8_bytes
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+
+cdef extern from "<string.h>" nogil:
+    void *memmem(const void *p, size_t size, const void *part, size_t part_size) noexcept
+
+cdef enum:
+    FIRST_ROOM = 32          # hits that a walk gathers at first, and at most
+    MAX_ROOM = 256
+    CHUNK = 64               # keys whose memory is asked for ahead
+    WARM_FILES = 2           # of the newest index files
+    CACHE_LINE = 64
+    COPIED_BYTES = 1152      # of a record that will be copied: asked for before its size is known
+    READ_BYTES = 4096        # what is read of a record at once before its size is known
+    MAX_HELD_GIL = 64        # hits; a search for more lets the GIL go
+    FEW_PLACES = 8           # that need no memory of their own
+    FEW_WORDS = 64
+
+cdef int64_t MAX_COUNT = <int64_t>1 << 62
+cdef const uint8_t *REPLACEMENT = <const uint8_t *>b"\xef\xbf\xbd"
+
+
+# One that was found; `record` is where it is mapped, or NULL.
+cdef struct found_place:
+    const uint8_t *record
+    int64_t phy_offset
+    int64_t queue_offset
+    int32_t queue_id
+    int32_t size
+
+
+# What is looked for: UTF-8. `loose`: it holds U+FFFD, which malformed bytes of a record become.
+cdef struct wanted_key:
+    const uint8_t *topic
+    const uint8_t *key
+    int64_t topic_size
+    int64_t key_size
+    int32_t prefix
+    int32_t key_hash
+    bint loose
+    bint never
+
+
+cdef int by_place(const void *a, const void *b) noexcept nogil:
+    cdef int64_t left = (<const found_place *>a).phy_offset
+    cdef int64_t right = (<const found_place *>b).phy_offset
+    return (left > right) - (left < right)
+
+
+# ---- is it that key ----------------------------------------------------------------------------
+
+cdef bint same_text(
+    const uint8_t *p, int64_t size, const uint8_t *text, int64_t text_size, bint loose
+) noexcept nogil:
+    """Whether bytes of a record are that text, read as Java would."""
+    cdef int64_t at = 0
+    cdef int64_t text_at = 0
+    cdef uint32_t code = 0
+    cdef uint32_t text_code = 0
+    if size == text_size and memcmp(p, text, size) == 0:
+        return True
+    if not loose:
+        return False
+    while at < size and text_at < text_size:
+        at += rs_utf8_next(p + at, size - at, &code)
+        text_at += rs_utf8_next(text + text_at, text_size - text_at, &text_code)
+        if code != text_code:
+            return False
+    return at == size and text_at == text_size
+
+
+cdef bint has_key(
+    const uint8_t *text, rs_span keys, const wanted_key *w
+) noexcept nogil:
+    """Whether one of the keys, which blanks separate, is it. Without KEYS there is one, "". """
+    cdef const uint8_t *at = text + keys.position
+    cdef const uint8_t *stop
+    cdef const uint8_t *end
+    if keys.size < 0:
+        return w.key_size == 0
+    stop = at + keys.size
+    while True:
+        end = <const uint8_t *>memchr(at, 32, stop - at)
+        if end == NULL:
+            end = stop
+        if same_text(at, end - at, w.key, w.key_size, w.loose):
+            return True
+        if end == stop:
+            return False
+        at = end + 1
+
+
+cdef bint is_wanted(const uint8_t *p, const rs_record *r, const wanted_key *w) noexcept nogil:
+    cdef rs_properties properties
+    cdef const uint8_t *text = p + r.properties_position
+    if w.never or not same_text(
+        p + r.topic_position, r.topic_size, w.topic, w.topic_size, w.loose
+    ):
+        return False
+    scan_properties(text, r.properties_size, &properties)
+    if properties.uniq_key.size >= 0 and same_text(
+        text + properties.uniq_key.position, properties.uniq_key.size, w.key, w.key_size, w.loose
+    ):
+        return True
+    return has_key(text, properties.keys, w)
+
+
+# ---- the log's files ---------------------------------------------------------------------------
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class LogTable:
+    """The files of the log as pointers, for one state of the row of files."""
+
+    cdef tuple files
+    cdef rs_mapped_file **table
+    cdef Py_ssize_t count
+    cdef int64_t file_size
+
+    def __cinit__(self, tuple files not None, int64_t file_size):
+        cdef Py_ssize_t i
+        self.files = files
+        self.file_size = file_size
+        self.count = PyTuple_GET_SIZE(files)
+        self.table = <rs_mapped_file **>calloc(max(self.count, 1), sizeof(rs_mapped_file *))
+        if self.table == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            self.table[i] = &(<MappedFile?>files[i]).file
+
+    def __dealloc__(self):
+        free(self.table)
+
+    cdef Py_ssize_t find(self, int64_t phy_offset) noexcept nogil:
+        """The file that holds that byte, or -1."""
+        cdef Py_ssize_t i
+        if self.count == 0 or phy_offset < self.table[0].file_from_offset:
+            return -1
+        i = (phy_offset - self.table[0].file_from_offset) // self.file_size
+        if i < self.count and (
+            0 <= phy_offset - self.table[i].file_from_offset < self.file_size
+        ):
+            return i
+        for i in range(self.count):  # a file is missing in between
+            if 0 <= phy_offset - self.table[i].file_from_offset < self.file_size:
+                return i
+        return -1
+
+
+# ---- one search --------------------------------------------------------------------------------
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc
+@cython.freelist(8)
+cdef class _Search:
+    """One call: what it holds, and what it found. Everything is given back by `close`."""
+
+    cdef wanted_key wanted
+    cdef int64_t begin
+    cdef int64_t end
+    cdef int64_t max_num
+    cdef bint exact
+    cdef LogTable log
+    cdef int64_t log_end
+    cdef uint8_t *held            # one byte a log file: it is held
+    cdef tuple index_files
+    cdef Py_ssize_t index_count
+    cdef index_reader *readers
+    cdef rs_index_file **index
+    cdef uint8_t *opened          # one byte an index file: 0 not yet, 1 open, 2 gone
+    cdef RecordBytes source
+    cdef found_place *places
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    cdef bint descending          # places come from the log's end to its start so far
+    cdef set seen
+    cdef found_place[FEW_PLACES] few_places
+    cdef int64_t[FEW_WORDS] few_words
+
+    def __cinit__(self):
+        self.places = self.few_places
+        self.capacity = FEW_PLACES
+
+    def __dealloc__(self):
+        if self.places != self.few_places:
+            free(self.places)
+        if <void *>self.readers != <void *>self.few_words:
+            free(self.readers)
+
+    cdef int open(self, LogTable log, int64_t log_end, tuple index_files) except -1:
+        self.log = log
+        self.log_end = log_end
+        self.index_files = index_files
+        self.index_count = PyTuple_GET_SIZE(index_files)
+        # One piece of memory: readers, index, opened, held.
+        cdef Py_ssize_t each = sizeof(index_reader) + sizeof(rs_index_file *) + 1
+        cdef Py_ssize_t size = self.index_count * each + log.count
+        self.readers = <index_reader *>self.few_words
+        if size > <Py_ssize_t>sizeof(self.few_words):
+            self.readers = <index_reader *>calloc(size, 1)
+        if self.readers == NULL:
+            raise MemoryError
+        self.index = <rs_index_file **>(self.readers + self.index_count)
+        self.opened = <uint8_t *>(self.index + self.index_count)
+        self.held = self.opened + self.index_count
+        return 0
+
+    cdef int close(self) except -1:
+        """Everything is let go, whatever fails; the first failure is raised."""
+        cdef Py_ssize_t i
+        cdef object failure = None
+        for i in range(self.log.count):
+            if self.held[i]:
+                self.held[i] = 0
+                (<MappedFile>self.log.files[i]).release()
+        for i in range(self.index_count):
+            if self.opened[i] == 1:
+                self.opened[i] = 2
+                try:
+                    close_reader(<IndexFile>self.index_files[i], &self.readers[i])
+                except Exception as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+        return 0
+
+    # ---- holding, with the GIL ----------------------------------------------------------------
+
+    cdef int hold_log(self, Py_ssize_t i) except -1 with gil:
+        if (<MappedFile>self.log.files[i]).hold():
+            self.held[i] = 1
+            return 1
+        return 0
+
+    cdef int open_index(self, Py_ssize_t i) except -1 with gil:
+        cdef IndexFile index_file = <IndexFile?>self.index_files[i]
+        self.opened[i] = 2
+        if open_reader(index_file, &self.readers[i]):
+            self.index[i] = &index_file.index
+            self.opened[i] = 1
+        return 0
+
+    cdef const uint8_t *read(
+        self, Py_ssize_t i, int64_t position, int64_t size, int64_t stop
+    ) except NULL with gil:
+        if self.source is None:
+            self.source = RecordBytes()
+        return self.source.at(<MappedFile>self.log.files[i], position, size, stop)
+
+    cdef bint was_seen(self, int64_t phy_offset) except -1 with gil:
+        cdef Py_ssize_t i
+        if self.descending:
+            self.descending = False
+            self.seen = {self.places[i].phy_offset for i in range(self.count)}
+        if phy_offset in self.seen:
+            return True
+        self.seen.add(phy_offset)
+        return False
+
+    cdef int no_memory(self) except -1 with gil:
+        raise MemoryError
+
+    # ---- one record ----------------------------------------------------------------------------
+
+    cdef const uint8_t *record_at(self, int64_t phy_offset, rs_record *record) except? NULL nogil:
+        """The record whose own place that is; NULL: there is none."""
+        cdef Py_ssize_t i
+        cdef rs_mapped_file *file
+        cdef int64_t position, wrote, size
+        cdef const uint8_t *p
+        if phy_offset < 0 or phy_offset > self.log_end - 4:
+            return NULL
+        i = self.log.find(phy_offset)
+        if i < 0 or (not self.held[i] and not self.hold_log(i)):
+            return NULL
+        file = self.log.table[i]
+        position = phy_offset - file.file_from_offset
+        wrote = rs_load_acquire(&file.wrote)
+        if position > wrote - 4:
+            return NULL
+        p = file.base
+        if p != NULL:
+            p += position
+        else:
+            p = self.read(i, position, 4, min(position + READ_BYTES, wrote))
+        size = rs_load_be32(p)
+        if size <= 0 or size > self.log_end - phy_offset or size > wrote - position:
+            return NULL
+        if file.base == NULL:
+            p = self.read(i, position, size, position + size)
+        return p if check_record(p, size, phy_offset, False, record) == RS_OK else NULL
+
+    cdef bint is_repeat(self, int64_t phy_offset) except -1 nogil:
+        """Whether a place was found already: an index names the newest first, but for one that was
+        built anew or is damaged."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = self.count
+        cdef Py_ssize_t middle
+        if self.descending:
+            if phy_offset < self.places[self.count - 1].phy_offset:
+                return False
+            while low < high:
+                middle = (low + high) // 2
+                if self.places[middle].phy_offset > phy_offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            if self.places[low].phy_offset == phy_offset:
+                return True
+        return self.was_seen(phy_offset)
+
+    cdef int consider(self, int64_t phy_offset) except -1 nogil:
+        """Adds what lies there if it is meant."""
+        cdef rs_record record
+        cdef const uint8_t *p = self.record_at(phy_offset, &record)
+        if p == NULL or not self.begin <= record.store_timestamp <= self.end:
+            return 0
+        if self.exact and not is_wanted(p, &record, &self.wanted):
+            return 0
+        if self.count > 0 and self.is_repeat(phy_offset):
+            return 0
+        if self.count == self.capacity:
+            self.grow()
+        self.places[self.count].record = p if self.source is None else NULL
+        self.places[self.count].phy_offset = phy_offset
+        self.places[self.count].queue_offset = record.queue_offset
+        self.places[self.count].queue_id = record.queue_id
+        self.places[self.count].size = record.total_size
+        self.count += 1
+        return 0
+
+    cdef int grow(self) except -1 nogil:
+        cdef found_place *old = self.places if self.places != self.few_places else NULL
+        cdef found_place *grown = <found_place *>realloc(
+            old, 2 * self.capacity * sizeof(found_place)
+        )
+        if grown == NULL:
+            return self.no_memory()
+        if old == NULL:
+            memcpy(grown, self.few_places, sizeof(self.few_places))
+        self.places = grown
+        self.capacity *= 2
+        return 0
+
+    # ---- the index -----------------------------------------------------------------------------
+
+    cdef int collect(self, bint copied) except -1 nogil:
+        """The newest `max_num` places of the key, in ascending order; `copied`: the records will
+        be, and are asked for whole."""
+        cdef Py_ssize_t i = self.index_count - 1
+        self.count = 0
+        self.descending = True
+        while i >= 0 and self.count < self.max_num:
+            if self.opened[i] == 0:
+                self.open_index(i)
+            if self.opened[i] == 1:
+                self.collect_file(i, copied)
+            i -= 1
+        if self.count > 1:
+            self.sort()
+        return 0
+
+    cdef void sort(self) noexcept nogil:
+        cdef Py_ssize_t i, j
+        cdef found_place place
+        if not self.descending:
+            qsort(self.places, self.count, sizeof(found_place), by_place)
+            return
+        i = 0
+        j = self.count - 1
+        while i < j:
+            place = self.places[i]
+            self.places[i] = self.places[j]
+            self.places[j] = place
+            i += 1
+            j -= 1
+
+    cdef int collect_file(self, Py_ssize_t number, bint copied) except -1 nogil:
+        cdef int64_t[MAX_ROOM] phy_offsets
+        cdef int64_t[MAX_ROOM] times
+        cdef index_reader *reader = &self.readers[number]
+        cdef index_walk walk
+        cdef int64_t room, found, i
+        walk.key_hash = self.wanted.key_hash
+        walk.begin = max(self.begin, -MAX_COUNT)
+        walk.end = self.end
+        walk.every = 1
+        if start_walk(self.index[number], reader, &walk) != RS_OK:
+            return self.raise_failed(number)
+        room = FIRST_ROOM
+        while walk.next_index > 0 and self.count < self.max_num:
+            found = walk_chain(
+                reader, &walk, min(room, self.max_num - self.count), phy_offsets, times
+            )
+            if found < 0:
+                return self.raise_failed(number)
+            for i in range(found):
+                self.ask_for(phy_offsets[i], COPIED_BYTES if copied else CACHE_LINE)
+            for i in range(found):
+                self.consider(phy_offsets[i])
+            room = min(4 * room, <int64_t>MAX_ROOM)
+        return 0
+
+    cdef int raise_failed(self, Py_ssize_t number) except -1 with gil:
+        """What went wrong with an index file."""
+        self.opened[number] = 2
+        close_reader(<IndexFile>self.index_files[number], &self.readers[number])
+        raise AssertionError("an index reader that failed says why")
+
+    # ---- asking for memory ahead ---------------------------------------------------------------
+
+    cdef const uint8_t *mapped_at(self, int64_t phy_offset, int64_t *left) except? NULL nogil:
+        """Where a byte of the log is mapped, and how many follow it; NULL where it is not."""
+        cdef Py_ssize_t i
+        cdef rs_mapped_file *file
+        if not 0 <= phy_offset < self.log_end:
+            return NULL
+        i = self.log.find(phy_offset)
+        if i < 0 or (not self.held[i] and not self.hold_log(i)):
+            return NULL
+        file = self.log.table[i]
+        left[0] = rs_load_acquire(&file.wrote) - (phy_offset - file.file_from_offset)
+        if file.base == NULL or left[0] <= 0:
+            return NULL
+        return file.base + (phy_offset - file.file_from_offset)
+
+    cdef int ask_for(self, int64_t phy_offset, int64_t size) except -1 nogil:
+        cdef int64_t left = 0
+        cdef int64_t at = 0
+        cdef const uint8_t *p = self.mapped_at(phy_offset, &left)
+        if p != NULL:
+            while at < size and at < left:
+                rs_prefetch(p + at)
+                at += CACHE_LINE
+        return 0
+
+    cdef int ask_for_end(self, int64_t phy_offset) except -1 nogil:
+        """Of a record, where its properties are."""
+        cdef int64_t left = 0
+        cdef int64_t size
+        cdef const uint8_t *p = self.mapped_at(phy_offset, &left)
+        if p != NULL and left >= 4:
+            size = rs_load_be32(p)
+            if 2 * CACHE_LINE < size <= left:
+                rs_prefetch(p + size - 1 - CACHE_LINE)
+                rs_prefetch(p + size - 1)
+        return 0
+
+    cdef int warm(self, const wanted_key *keys, Py_ssize_t count) except -1 nogil:
+        """Brings what the searches for some keys will look at into the cache, as a row of hints:
+        slots, then entries, then records, each asked for before any is looked at."""
+        cdef int64_t[CHUNK] phy_offsets
+        cdef int32_t[CHUNK] numbers
+        cdef Py_ssize_t i, k, f
+        for f in range(min(<Py_ssize_t>WARM_FILES, self.index_count)):
+            i = self.index_count - 1 - f
+            if self.opened[i] == 0:
+                self.open_index(i)
+            if self.opened[i] != 1 or self.readers[i].base == NULL:
+                continue
+            for k in range(count):
+                prefetch_hash_of(self.index[i], self.readers[i].base, keys[k].key_hash)
+            for k in range(count):
+                numbers[k] = newest_entry(self.index[i], self.readers[i].base, keys[k].key_hash)
+            for k in range(count):
+                phy_offsets[k] = phy_offset_of(self.index[i], self.readers[i].base, numbers[k])
+                self.ask_for(phy_offsets[k], 2 * CACHE_LINE)
+            for k in range(count):
+                self.ask_for_end(phy_offsets[k])
+        return 0
+
+
+# ---- the doors ---------------------------------------------------------------------------------
+
+cdef int set_key(wanted_key *w, str key, list keep) except -1:
+    """`w` has the topic already; `keep` takes what the pointers lead into."""
+    cdef bint whole = True
+    w.key = utf8_bytes(key, &w.key_size, &whole, keep)
+    w.never = w.never or not whole
+    w.key_hash = index_key_hash(w.prefix, w.key, w.key_size)
+    if not PyUnicode_IS_ASCII(key) and memmem(w.key, w.key_size, REPLACEMENT, 3) != NULL:
+        w.loose = True
+    return 0
+
+
+cdef int set_topic(wanted_key *w, str topic, list keep) except -1:
+    cdef bint whole = True
+    w.topic = utf8_bytes(topic, &w.topic_size, &whole, keep)
+    w.prefix = index_key_prefix(w.topic, w.topic_size)
+    w.never = not whole
+    w.loose = (
+        not PyUnicode_IS_ASCII(topic) and memmem(w.topic, w.topic_size, REPLACEMENT, 3) != NULL
+    )
+    return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class KeySearch:
+    """The messages of a store by their keys.
+
+    Parameters
+    ----------
+    core : CommitLogCore
+    mapped_file_queue : MappedFileQueue, the log's
+    index_service : IndexService
+    dispatcher : Dispatcher, whose `position` says how far the index goes; None: as far as the log
+    wait : callable, waits until the index goes as far as the log
+
+    Threads: any.
+    """
+
+    cdef CommitLogCore core
+    cdef object mapped_file_queue
+    cdef object index_service
+    cdef object dispatcher
+    cdef object wait
+    cdef LogTable log
+    cdef IndexFile newest  # index file, as of the last search
+
+    def __init__(
+        self, CommitLogCore core not None, mapped_file_queue, index_service, dispatcher, wait
+    ):
+        self.core = core
+        self.mapped_file_queue = mapped_file_queue
+        self.index_service = index_service
+        self.dispatcher = dispatcher
+        self.wait = wait
+        self.log = LogTable((), mapped_file_queue.mapped_file_size)
+
+    cdef int64_t await_index(self) except -1:
+        """Waits for what was put; the log's end."""
+        cdef int64_t log_end = rs_load_acquire(&self.core.end_offset)
+        cdef int64_t position
+        if self.dispatcher is not None:
+            position = self.dispatcher.position
+            if position < log_end:
+                self.wait()
+        return log_end
+
+    cdef int open(self, _Search search, int64_t log_end, object max_num) except -1:
+        cdef tuple files = self.mapped_file_queue.mapped_files
+        cdef tuple index_files = self.index_service._files
+        cdef LogTable log = self.log
+        if not index_files and self.index_service.geometry_error is not None:
+            raise self.index_service.geometry_error
+        if log.files is not files:
+            log = self.log = LogTable(files, log.file_size)
+        self.newest = <IndexFile?>index_files[len(index_files) - 1] if index_files else None
+        try:
+            search.max_num = max_num
+        except OverflowError:
+            search.max_num = MAX_COUNT if max_num > 0 else 0
+        search.open(log, log_end, index_files)
+        return 0
+
+    cdef const uint8_t *newest_base(self) noexcept:
+        return NULL if self.newest is None else self.newest.mapped_file.file.base
+
+    def query(self, str topic not None, str key not None, int64_t begin, int64_t end,
+              max_num, bint exact):
+        """The newest `max_num` messages of a topic with a key, ascending by physical offset.
+
+        Parameters
+        ----------
+        begin, end : int, Unix ms of the store time, both inclusive
+        max_num : int
+        exact : bool, drop messages that only share the key's hash
+
+        Raises: StoreCorruptionError, StoreIOError; StoreFormatError: the index's geometry.
+        """
+        cdef _Search search = _Search.__new__(_Search)
+        cdef list messages = []
+        cdef list keep = None
+        cdef rs_record record
+        cdef const uint8_t *p
+        cdef int64_t log_end
+        cdef Py_ssize_t i
+        if not (PyUnicode_IS_ASCII(topic) and PyUnicode_IS_ASCII(key)):
+            keep = []
+        search.begin = begin
+        search.end = end
+        search.exact = exact
+        set_topic(&search.wanted, topic, keep)
+        set_key(&search.wanted, key, keep)
+        # Slot and entry are random memory: what there is to do meanwhile is done meanwhile.
+        if self.newest_base() != NULL:
+            prefetch_hash_of(&self.newest.index, self.newest_base(), search.wanted.key_hash)
+        log_end = self.await_index()
+        if self.newest_base() != NULL:
+            newest_entry(&self.newest.index, self.newest_base(), search.wanted.key_hash)
+        self.open(search, log_end, max_num)
+        try:
+            if search.max_num <= MAX_HELD_GIL:  # letting it go takes longer than the search
+                search.collect(True)
+            else:
+                with nogil:
+                    search.collect(True)
+            for i in range(search.count):
+                p = search.places[i].record
+                if p == NULL:
+                    p = search.record_at(search.places[i].phy_offset, &record)
+                elif parse_record(p, search.places[i].size, &record) != RS_OK:
+                    p = NULL
+                if p != NULL:
+                    messages.append(message_from_record(p, &record))
+        finally:
+            search.close()
+        return messages
+
+    def query_many(self, str topic not None, keys, int64_t begin, int64_t end, max_num):
+        """`query` for many keys at once, exact hits only.
+
+        Parameters
+        ----------
+        keys : sequence of str
+
+        Returns
+        -------
+        (int64[n] index into `keys`, int64[n] physical offset in bytes, int32[n] queue id,
+        int64[n] queue offset), by key, and ascending by physical offset for each
+
+        Raises: as query. Threads: the GIL is let go.
+        """
+        cdef _Search search = _Search.__new__(_Search)
+        cdef _Rows rows = _Rows.__new__(_Rows)
+        cdef list keep = []
+        cdef tuple texts = tuple(keys)  # which nobody changes while pointers lead into them
+        cdef Py_ssize_t count = len(texts)
+        cdef Py_ssize_t i, j, first, chunk
+        cdef wanted_key *wanted
+        search.begin = begin
+        search.end = end
+        search.exact = True
+        self.open(search, self.await_index(), max_num)
+        wanted = <wanted_key *>calloc(max(count, 1), sizeof(wanted_key))
+        try:
+            if wanted == NULL:
+                raise MemoryError
+            set_topic(&search.wanted, topic, keep)
+            for i in range(count):
+                wanted[i] = search.wanted
+                set_key(&wanted[i], <str?>texts[i], keep)
+            with nogil:
+                first = 0
+                while first < count:
+                    chunk = min(<Py_ssize_t>CHUNK, count - first)
+                    search.warm(wanted + first, chunk)
+                    for i in range(first, first + chunk):
+                        search.wanted = wanted[i]
+                        search.collect(False)
+                        for j in range(search.count):
+                            if rows.add(i, &search.places[j]) < 0:
+                                search.no_memory()
+                    first += chunk
+        finally:
+            free(wanted)
+            search.close()
+        return rows.columns()
+
+
+cdef struct found_row:
+    int64_t key_index
+    int64_t phy_offset
+    int64_t queue_offset
+    int32_t queue_id
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _Rows:
+    """Rows that grow, and become columns."""
+
+    cdef found_row *rows
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    cdef int add(self, int64_t key_index, const found_place *place) noexcept nogil:
+        cdef found_row *grown
+        cdef Py_ssize_t capacity
+        if self.count == self.capacity:
+            capacity = max(2 * self.capacity, 256)
+            grown = <found_row *>realloc(self.rows, capacity * sizeof(found_row))
+            if grown == NULL:
+                return -1
+            self.rows = grown
+            self.capacity = capacity
+        self.rows[self.count].key_index = key_index
+        self.rows[self.count].phy_offset = place.phy_offset
+        self.rows[self.count].queue_offset = place.queue_offset
+        self.rows[self.count].queue_id = place.queue_id
+        self.count += 1
+        return 0
+
+    cdef tuple columns(self):
+        cdef int64_t[::1] key_index, phy_offset, queue_offset
+        cdef int32_t[::1] queue_id
+        cdef Py_ssize_t i
+        result = (
+            np.empty(self.count, np.int64),
+            np.empty(self.count, np.int64),
+            np.empty(self.count, np.int32),
+            np.empty(self.count, np.int64),
+        )
+        key_index, phy_offset, queue_id, queue_offset = result
+        for i in range(self.count):
+            key_index[i] = self.rows[i].key_index
+            phy_offset[i] = self.rows[i].phy_offset
+            queue_id[i] = self.rows[i].queue_id
+            queue_offset[i] = self.rows[i].queue_offset
+        return result
