@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import pyrocketstore  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
-from pyrocketstore._index_file import IndexFile, key_hash_of  # noqa: E402
+from pyrocketstore._index_file import IndexFile, hashes_of_keys, key_hash_of  # noqa: E402
 from pyrocketstore._scan import scan_file  # noqa: E402
 from pyrocketstore.config import detect_sizes  # noqa: E402
 from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
@@ -284,6 +284,9 @@ class Index(Workload):
         select = self._filled.select_phy_offset
         start = time.perf_counter()
         hits = 0
+        if self.options["what"] == "index_select_many":
+            found, _ = self._filled.select_hashes(hashes_of_keys(keys), 32, 0, LONG_MAX)
+            hits, keys = len(found), []
         for key in keys:
             hits += len(select(key, 32, 0, LONG_MAX))
         return Result(self.count, 0, time.perf_counter() - start, hits)
@@ -389,6 +392,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "cq_arrays": Queue,
     "index_put": Index,
     "index_select": Index,
+    "index_select_many": Index,
     "get": Get,
     "get_columns": GetColumns,
     "query": Query,

@@ -208,7 +208,10 @@ GROUPS = (
         "index_select",
         "IndexFile select among 3 M keys",
         {"what": "index_select", "stored": 3_000_000},
-        (Variant("single calls", {"what": "index_select", "stored": 3_000_000}, "1", 1.0),),
+        (
+            Variant("single calls", {"what": "index_select", "stored": 3_000_000}, "1", 1.0),
+            Variant("arrays", {"what": "index_select_many", "stored": 3_000_000}, "1", 2.0),
+        ),
         count=1_000_000,
         smoke=1_000,
         unit="key",

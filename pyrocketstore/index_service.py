@@ -8,11 +8,15 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from pyrocketstore._index_file import (
     HASH_SLOT_SIZE,
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
     IndexFile,
+    hashes_of_keys,
     index_file_size,
     key_hash_of,
 )
@@ -575,6 +579,44 @@ class IndexService:
             if index_file.begin_timestamp < begin or len(found) >= max_num:
                 break
         return result
+
+    def query_offsets(
+        self,
+        topic: str,
+        keys: Sequence[str],
+        max_num: int,
+        begin: int,
+        end: int,
+        limit: int = MAX_MSGS_NUM_BATCH,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The offsets of `query_offset` for many keys in one call.
+
+        Returns
+        -------
+        (int64[m] index into `keys`, int64[m] bytes in the commit log), by key, newest first for
+        each
+
+        Raises: as `query_offset`.
+        """
+        self._check_geometry()
+        if max_num < 0:
+            raise StoreFormatError(f"max_num {max_num} is negative")
+        hashes = hashes_of_keys(keys, topic)
+        room = np.full(len(hashes), min(max_num, limit), np.int64)
+        key_index = phy_offsets = np.empty(0, np.int64)
+        for index_file in reversed(self._files):
+            left = np.flatnonzero(room)
+            if len(left) and index_file.is_time_matched(begin, end):
+                at, found = index_file.select_hashes(hashes[left], int(room.max()), begin, end)
+                keep = np.arange(len(at)) - np.searchsorted(at, at) < room[left[at]]
+                rows = left[at[keep]]
+                room -= np.bincount(rows, minlength=len(room))
+                key_index = np.concatenate([key_index, rows])
+                phy_offsets = np.concatenate([phy_offsets, found[keep]])
+            if index_file.begin_timestamp < begin:
+                break
+        order = np.argsort(key_index, kind="stable")
+        return key_index[order], phy_offsets[order]
 
     def query_all(self, topic: str, key: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Every place in the log that may hold a record of a topic with a key, newest first.

@@ -1,0 +1,150 @@
+"""Goal: many keys selected in one call get the answers that they get one by one, in every mode and
+from damaged files. Method: random rows into the oracle's index file; words of the file changed; a
+service with several files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oracle
+from pyrocketstore._index_file import IndexFile, hashes_of_keys, key_hash_of
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.index_service import IndexService
+from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
+
+TIME = 1_700_000_000_000
+FOREVER = 2**62
+MODES = ("shared", "memory", "read")
+
+
+def made(path: Path, slots: int, entries: int, count: int) -> tuple[oracle.IndexFile, list[int]]:
+    """A file of rows whose hashes repeat, and collide in their slots."""
+    dice = random.Random(count)
+    model = oracle.IndexFile(slots, entries)
+    index = IndexFile(Env(), str(path), slots, entries, create=True)
+    hashes = [dice.choice([dice.randrange(2**31), dice.randrange(60)]) for _ in range(count)]
+    for i, key_hash in enumerate(hashes):
+        row = (key_hash, 100 * i, TIME + 300 * i)
+        assert index.put_hash(*row) == model.put(*row)
+    index.shutdown()
+    return model, hashes
+
+
+def rows_of(found: tuple[np.ndarray, np.ndarray]) -> list[tuple[int, int]]:
+    assert [column.dtype.name for column in found] == ["int64", "int64"]
+    return list(zip(*(column.tolist() for column in found), strict=True))
+
+
+def one_by_one(index: IndexFile, hashes: list[int], *query: int) -> list[tuple[int, int]]:
+    return [(i, at) for i, h in enumerate(hashes) for at in index.select_hash(h, *query)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("slots", "entries", "count"), [(7, 500, 400), (5000, 3000, 2500)])
+def test_many_are_as_one_by_one(tmp_path: Path, mode: str, slots: int, entries: int, count: int):
+    model, hashes = made(tmp_path / "1", slots, entries, count)
+    index = IndexFile(Env(), str(tmp_path / "1"), slots, entries, mode=mode)
+    asked = [*hashes[:150], *range(70), 2**31 - 1, 0]
+    for max_num in (1, 2, 65, 1000):
+        for begin, end in [(0, FOREVER), (TIME + 3000, TIME + 60_000), (9, 8)]:
+            expected = [
+                (i, at)
+                for i, key_hash in enumerate(asked)
+                for at in model.select(key_hash, max_num, begin, end)
+            ]
+            found = index.select_hashes(np.array(asked, np.int32), max_num, begin, end)
+            assert rows_of(found) == expected
+            assert one_by_one(index, asked, max_num, begin, end) == expected
+    none = np.empty(0, np.int32)
+    assert rows_of(index.select_hashes(none, 5, 0, FOREVER)) == []
+    assert rows_of(index.select_hashes(np.array([-1, -5], np.int32), 5, 0, FOREVER)) == []
+    assert rows_of(index.select_hashes(np.array(asked, np.int32), 0, 0, FOREVER)) == []
+    with pytest.raises(StoreFormatError):
+        index.select_hashes(none, -1, 0, FOREVER)
+    index.destroy()
+    assert rows_of(index.select_hashes(np.array(asked, np.int32), 9, 0, FOREVER)) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_file_answers_many_as_one_by_one(tmp_path: Path, seed: int):
+    dice = random.Random(seed)
+    path = tmp_path / "1"
+    _, hashes = made(path, 11, 300, 250)
+    data = bytearray(path.read_bytes())
+    for _ in range(dice.choice([1, 20, 400])):
+        at = dice.randrange(36 // 4, len(data) // 4) * 4
+        word = dice.choice([0, 1, 249, 250, 251, 299, 300, -1, 2**31 - 1, -(2**31), 17])
+        data[at : at + 4] = word.to_bytes(4, "big", signed=True)
+    path.write_bytes(data)
+    asked = [*hashes, *range(60)]
+    for mode in MODES:
+        index = IndexFile(Env(), str(path), 11, 300, mode=mode)
+        for max_num in (1, 100, 1000):
+            found = rows_of(index.select_hashes(np.array(asked, np.int32), max_num, 0, FOREVER))
+            assert found == one_by_one(index, asked, max_num, 0, FOREVER)
+        index.shutdown()
+
+
+def test_a_file_that_is_cut_is_an_error(tmp_path: Path):
+    path = tmp_path / "1"
+    _, hashes = made(path, 11, 300, 250)
+    index = IndexFile(Env(), str(path), 11, 300, mode="read")
+    with open(path, "r+b") as file:
+        file.truncate(50)
+    with pytest.raises(StoreCorruptionError, match="the file ends here"):
+        index.select_hashes(np.array(hashes, np.int32), 5, 0, FOREVER)
+
+
+def test_hashes_of_keys():
+    keys = ["", "k1", "Aa", "ключ", "😀", "\ud800", "a\ufffd", b"k1", b"\xff\xc3", "x" * 300]
+    assert hashes_of_keys(keys, "T").dtype == np.int32
+    assert hashes_of_keys(keys, "T").tolist() == [key_hash_of("T", key) for key in keys]
+    assert hashes_of_keys(iter(keys), b"T").tolist() == hashes_of_keys(keys, "T").tolist()
+    whole = [f"T#{key}" for key in keys if isinstance(key, str)]
+    texts = [key for key in keys if isinstance(key, str)]
+    assert hashes_of_keys(whole).tolist() == hashes_of_keys(texts, "T").tolist()
+    for key in texts:
+        if key != "\ud800":
+            assert key_hash_of("ö", key) == oracle.index_key_hash("ö", key)
+    assert hashes_of_keys([]).tolist() == []
+    with pytest.raises(TypeError):
+        hashes_of_keys([5], "T")  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_service_asks_its_files_for_many_keys(tmp_path: Path, read_only: bool):
+    root = str(tmp_path / "index")
+    checkpoint = StoreCheckpoint(Env(), str(tmp_path / "checkpoint"))
+    service = IndexService(Env(), root, 20, 60, checkpoint, RunningFlags())
+    for i in range(200):
+        index = service.get_and_create_last_index_file()
+        index.put_hash(key_hash_of("T", f"k{i % 9 * (i % 2)}"), 100 * i, TIME + 1000 * i)
+    assert len(service.files) > 3
+    if read_only:
+        service.flush()
+        service.shutdown()
+        service = IndexService(Env(), root, 20, 60, checkpoint, RunningFlags(), read_only=True)
+        service.load(True)
+    keys = [*(f"k{i}" for i in range(12)), "k0", "none"]
+    for max_num in (0, 1, 5, 64, 1000):
+        for begin, end in [
+            (0, FOREVER),
+            (TIME + 50_000, TIME + 150_000),
+            (TIME + 190_000, FOREVER),
+        ]:
+            expected = [
+                (i, at)
+                for i, key in enumerate(keys)
+                for at in service.query_offset("T", key, max_num, begin, end).phy_offsets
+            ]
+            assert rows_of(service.query_offsets("T", keys, max_num, begin, end)) == expected
+            assert expected or not max_num
+    assert rows_of(service.query_offsets("T", [], 5, 0, FOREVER)) == []
+    with pytest.raises(StoreFormatError, match="negative"):
+        service.query_offsets("T", keys, -1, 0, FOREVER)
+    service.shutdown()
