@@ -150,6 +150,7 @@ typedef struct rs_mapped_file {
     int64_t populate;     /* of those, bytes whose pages are touched ahead */
     int64_t zeroed;       /* 1: what is confirmed was written as zeros too */
     int64_t store_timestamp;
+    int32_t zero_fill;    /* 1: one thread confirms, so it may write zeros behind `confirmed` */
 } rs_mapped_file;
 
 /* The writing end of one consume queue: one dispatch thread writes, anyone reads. */

@@ -30,8 +30,8 @@ cdef enum:
     INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
-cdef uint8_t ZEROS[PAGE_SIZE]
-memset(ZEROS, 0, PAGE_SIZE)
+# What files are filled with. Nobody writes to it, so that all of it is one page of memory.
+cdef uint8_t zeros[COPY_SIZE]
 
 # Where the file system cannot allocate, bytes are written back over themselves instead: one
 # thread at a time, so that no store can fall between the read and the write. Writing zeros ahead of
@@ -157,11 +157,11 @@ cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nog
     return error
 
 
-cdef void write_zeros(rs_mapped_file *f, int fd, int64_t start, int64_t end) noexcept nogil:
+cdef void write_zero_pages(rs_mapped_file *f, int fd, int64_t start, int64_t end) noexcept nogil:
     # Over allocated pages that nobody has stored to, so that an error may wait for the force. Page
     # by page: what is written in one piece is cached in one, and a store would dirty all of it.
     while start < end:
-        if f.env.pwrite(fd, ZEROS, PAGE_SIZE, start) != PAGE_SIZE:
+        if f.env.pwrite(fd, zeros, PAGE_SIZE, start) != PAGE_SIZE:
             return
         start += PAGE_SIZE
 
@@ -181,12 +181,23 @@ cdef int confirm_zeroed(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
         return error
     if error == 1:
         wished = min(page_up(end), f.file_size)
-    write_zeros(f, fd, page_up(max(seen, wrote)), page_down(wished))
+    write_zero_pages(f, fd, page_up(max(seen, wrote)), page_down(wished))
     publish(f, seen, wished)
     return 0
 
 
+cdef void write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil:
+    # A failure leaves pages to be touched one by one: nothing is lost.
+    while start < end and write_all(env, fd, zeros, min(end - start, <int64_t>COPY_SIZE),
+                                    start) == 0:
+        start += COPY_SIZE
+
+
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
+    return confirm_room(f, end, f.zero_fill)
+
+
+cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept nogil:
     cdef int64_t seen = rs_load_acquire(&f.confirmed)
     cdef int64_t start, wished
     cdef int fd, error
@@ -221,6 +232,9 @@ cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
         if error >= 0 and not f.zeroed:
             if error == 1:
                 wished = min(page_up(end), f.file_size)
+            if zero_fill and seen > 0:
+                # The first step is left alone: a queue of a few units costs one page.
+                write_zeros(f.env, fd, page_up(max(seen, rs_load_acquire(&f.wrote))), wished)
             publish(f, seen, wished)
             error = 0
         f.env.close(fd)
@@ -230,7 +244,8 @@ cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
     return error
 
 
-cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil:
+cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
+                       bint zero_fill) noexcept nogil:
     cdef int fd, error, closed
     if position < 0 or size < 0 or size > f.file_size - position:
         return -EINVAL
@@ -246,6 +261,8 @@ cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size) noexce
         rs_lock_take(rewrite_lock)
         error = rewrite(f.env, fd, position, position + size, False)
         rs_lock_release(rewrite_lock)
+    elif error >= 0 and zero_fill:
+        write_zeros(f.env, fd, position, position + size)
     closed = f.env.close(fd)
     return error if error < 0 else closed
 

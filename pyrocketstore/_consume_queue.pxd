@@ -15,3 +15,8 @@ cdef class ConsumeQueueCore:
     cdef rs_queue queue
     cdef MappedFile mapped_file     # the owner of queue.file, held while it stands here
     cdef list retired               # held files that the writer may still be inside of
+
+
+cdef class UnitAppender:
+    cdef readonly ConsumeQueueCore core
+    cdef public bint failed

@@ -2,7 +2,7 @@ from typing import Final, final
 
 import numpy
 from numpy.typing import NDArray
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from pyrocketstore._mapped_file import MappedFile
 
@@ -41,6 +41,15 @@ class ConsumeQueueCore:
         tags_code: NDArray[numpy.int64],  # [n]
     ) -> int: ...
     def fill_pre_blank(self, count: int) -> int: ...
+
+@disjoint_base
+class UnitAppender:
+    failed: bool
+    @property
+    def core(self) -> ConsumeQueueCore: ...
+    def put_message_position_info(
+        self, phy_offset: int, size: int, tags_code: int, queue_offset: int
+    ) -> bool: ...
 
 def scan_units(units: Buffer) -> tuple[int, int, int]: ...
 def truncate_units(units: Buffer, phy_offset: int) -> tuple[int, int, int]: ...

@@ -56,7 +56,8 @@ cdef int confirm_chunks(
         if stop > size_of_file:
             stop = size_of_file
             end = (stop + RS_INDEX_CHUNK - 1) // RS_INDEX_CHUNK
-        result = confirm_range(x.file, chunk * RS_INDEX_CHUNK, stop - chunk * RS_INDEX_CHUNK)
+        result = confirm_range(x.file, chunk * RS_INDEX_CHUNK, stop - chunk * RS_INDEX_CHUNK,
+                               False)
         if result < 0:
             return result
         memset(x.confirmed_chunks + chunk, 1, <size_t>(end - chunk))

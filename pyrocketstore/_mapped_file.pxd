@@ -17,6 +17,7 @@ cdef class MappedFile:
     cdef int kind
     cdef bint available
     cdef bint unlinked
+    cdef bint force_name            # created, and its name may not be on the device yet
     cdef int64_t holds
     cdef int64_t source_size
     cdef int64_t populated
@@ -26,11 +27,13 @@ cdef class MappedFile:
     cdef int map(self) except -1
     cdef int unmap(self) except -1
     cdef int open_file(self, bint create) except -1
+    cdef bytes directory(self)
     cdef int create_file(self) except -1
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int force(self, int64_t start, int64_t end) noexcept nogil
     cdef int sync(self) noexcept nogil
+    cdef int settle_name(self) except -1
     cdef int zero_memory(self, int64_t position) except -1
     cdef bytes pread(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)

@@ -34,6 +34,8 @@ class MappedFile:
         confirm_step: int = 65536,
         populate: int = 0,
         zeroed: bool = False,
+        zero_fill: bool = False,
+        defer_force: bool = False,
     ) -> MappedFile: ...
     @property
     def file_size(self) -> int: ...

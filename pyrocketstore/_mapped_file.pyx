@@ -62,18 +62,23 @@ cdef class MappedFile:
     confirm_step : int, bytes that are allocated ahead of what is needed
     populate : int, of those, bytes whose pages are touched at once
     zeroed : bool, what is allocated is written as zeros too: forcing written blocks is cheaper
+    zero_fill : bool, zeros are written there, which is the cheapest way to touch pages; only for a
+        file that nobody but its writer allocates for
+    defer_force : bool, a created file and its name are forced by its first flush
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
     Threads: positions from any; one writer at a time; the rest needs the GIL only.
-    Durability: a created file and its name are on the device when the constructor returns.
+    Durability: a created file and its name are on the device when the constructor returns, or with
+    defer_force when the first flush that moves anything does.
     Source: RocketMQ 4.9.3 MappedFile, ReferenceResource.
     Differs: a mapping never goes while it is in use; a failed force moves nothing.
     """
 
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
-                  int64_t populate=0, bint zeroed=False):
+                  int64_t populate=0, bint zeroed=False, bint zero_fill=False,
+                  bint defer_force=False):
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if file_size <= 0 or confirm_step < 0 or populate < 0:
@@ -98,9 +103,12 @@ cdef class MappedFile:
         self.file.confirm_step = confirm_step
         self.file.populate = populate
         self.file.zeroed = zeroed
+        self.file.zero_fill = zero_fill
+        self.force_name = defer_force  # taken back unless the file is made now
         if self.kind == SHARED:
             self.file.path = self._path_text
         self.open_file(create)
+        self.force_name = self.force_name and self.created
         self.available = True
 
     def __dealloc__(self):
@@ -137,10 +145,13 @@ cdef class MappedFile:
                 self.path, -1, f"the file has {size} bytes and must have {self.file.file_size}")
         return 0
 
+    cdef bytes directory(self):
+        return self._path.rpartition(b"/")[0] or (b"/" if self._path.startswith(b"/") else b".")
+
     cdef int create_file(self) except -1:
-        cdef bytes directory = self._path.rpartition(b"/")[0] or (
-            b"/" if self._path.startswith(b"/") else b".")
+        cdef bytes directory = self.directory()
         cdef const char *directory_path = PyBytes_AS_STRING(directory)
+        cdef bint force = not self.force_name
         cdef const char *path = self._path_text
         cdef const rs_env *env = self.file.env
         cdef str operation = "open"
@@ -152,11 +163,11 @@ cdef class MappedFile:
             if fd >= 0:
                 step = 1
                 error = env.ftruncate(fd, self.file.file_size)
-                if error >= 0:
+                if error >= 0 and force:
                     step = 2
                     error = env.fdatasync(fd)
                 env.close(fd)
-                if error >= 0:
+                if error >= 0 and force:
                     step = 3
                     error = env.fsync_directory(directory_path)
                 if error < 0:
@@ -517,6 +528,7 @@ cdef class MappedFile:
             finally:
                 self.release()
             check_io(error, "msync", self.path, flushed)
+            self.settle_name()
         while True:
             now = rs_load_acquire(&self.file.flushed)
             # Below `flushed` the file was cut meanwhile: what we forced is gone.
@@ -542,6 +554,23 @@ cdef class MappedFile:
         closed = env.close(fd)
         return error if error < 0 else closed
 
+    cdef int settle_name(self) except -1:
+        # After a force of the file itself, which took its length with it.
+        cdef bytes directory
+        cdef const char *directory_path
+        cdef int error
+        if not self.force_name:
+            return 0
+        directory = self.directory()
+        directory_path = PyBytes_AS_STRING(directory)
+        with nogil:
+            error = self.file.env.fsync_directory(directory_path)
+        if not self.available:
+            return 0  # deleted meanwhile, its directory perhaps too
+        check_io(error, "fsync_directory", self.path, -1)
+        self.force_name = False
+        return 0
+
     def zero_tail(self, int64_t position):
         """Make everything from `position` to the end read as zeros. Positions stay.
 
@@ -565,6 +594,7 @@ cdef class MappedFile:
         with nogil:
             error = zero_range(self.file.env, self._path_text, position, size)
         check_io(error, "punch", self.path, position)
+        self.settle_name()
 
     cdef int zero_memory(self, int64_t position) except -1:
         cdef int64_t whole = min(page_up(position), self.file.file_size)

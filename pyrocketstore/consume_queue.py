@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy
 from numpy.typing import NDArray
 
-from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, ConsumeQueueCore
+from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, UnitAppender
 from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.env import Env
@@ -66,7 +66,7 @@ class QueueFlags(Protocol):
         """Remember that a queue lost an entry, and why."""
 
 
-class ConsumeQueue:
+class ConsumeQueue(UnitAppender):
     """The units of one queue, 20 bytes each, in files of one length.
 
     Unit n stands at byte 20 n of the stream, always: n is the message's queue offset.
@@ -117,11 +117,8 @@ class ConsumeQueue:
         self.flags = flags
         self.find_consume_queue = find_consume_queue
         self.enable_lmq = enable_lmq
-        self.core = ConsumeQueueCore()
         self.core.needs_python = ext is not None
         self._open_files()
-        #: an entry was given up: the queue takes no more, so that recovery finds where it ends
-        self.failed = False
         #: recovery found units behind the queue's end: some have been lost before them
         self.cut_short = False
         self._stated_max_physic_offset = -1
@@ -136,6 +133,7 @@ class ConsumeQueue:
             read_only=self.read_only,
             confirm_step=min(_CONFIRM_STEP, self.mapped_file_size),
             populate=0,
+            sole_writer=True,
         )
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)
 
@@ -500,21 +498,8 @@ class ConsumeQueue:
             )
         )
 
-    def put_message_position_info(
-        self, phy_offset: int, size: int, tags_code: int, queue_offset: int
-    ) -> bool:
-        """Append one unit at its queue offset; True if it is there now, or was already.
-
-        Units between the end and `queue_offset` become pre-blank. False: the values cannot be a
-        message's place (nothing is written), or the queue takes no more.
-
-        Raises StoreIOError: no file could be had, or its room not be allocated.
-        Source: RocketMQ 4.9.3 ConsumeQueue#putMessagePositionInfo.
-        Differs: an offset that is ahead leaves a gap of pre-blank units, where 4.9.3 puts the unit
-        at a wrong index; offset 0 of a queue that has units is a repeat.
-        """
-        if self.failed:
-            return False
+    def _put_slowly(self, phy_offset: int, size: int, tags_code: int, queue_offset: int) -> bool:
+        """put_message_position_info where it takes a file, or a gap, or fails."""
         for _ in range(4):  # a gap, then a file, then the unit, and one for a race with destroy
             status = self.core.put(phy_offset, size, tags_code, queue_offset)
             if status in (_RS_OK, _RS_REPEAT):

@@ -37,7 +37,13 @@ def file_name_of(offset: int) -> str:
 
 
 def _create(
-    env: Env, path: str, file_size: int, confirm_step: int, populate: int, zeroed: bool
+    env: Env,
+    path: str,
+    file_size: int,
+    confirm_step: int,
+    populate: int,
+    zeroed: bool = False,
+    sole_writer: bool = False,
 ) -> MappedFile:
     env.make_directories(parent_directory(path))
     mapped_file = MappedFile(
@@ -48,6 +54,8 @@ def _create(
         confirm_step=confirm_step,
         populate=populate,
         zeroed=zeroed,
+        zero_fill=sole_writer,
+        defer_force=sole_writer,
     )
     if not mapped_file.created:
         # Whatever it holds is not ours, and must not come to lie behind what is written next.
@@ -66,6 +74,8 @@ class MappedFileQueue:
     read_only : bool; files are read by pread, new ones live in memory, the disk is left alone
     allocate_service : AllocateMappedFileService | None, makes files ahead of need
     confirm_step, populate, zeroed : for MappedFile
+    sole_writer : bool; one thread makes, allocates and writes these files, and `flush` alone says
+        what is durable: files are filled with zeros ahead, and forced with their first flush
 
     Attributes: `flushed_where` and `committed_where`, bytes of the queue; `store_timestamp`, store
     time (Unix ms) up to which everything is flushed; `mapped_files`, a tuple, by offset.
@@ -85,6 +95,7 @@ class MappedFileQueue:
         confirm_step: int = 65536,
         populate: int = 0,
         zeroed: bool = False,
+        sole_writer: bool = False,
     ) -> None:
         self.env = env
         self.store_path = store_path
@@ -94,6 +105,7 @@ class MappedFileQueue:
         self.confirm_step = confirm_step
         self.populate = populate
         self.zeroed = zeroed
+        self.sole_writer = sole_writer
         self.mapped_files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self.committed_where = 0
@@ -176,7 +188,13 @@ class MappedFileQueue:
             return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
             return _create(
-                self.env, path, size, self.confirm_step, self.populate, self.zeroed
+                self.env,
+                path,
+                size,
+                self.confirm_step,
+                self.populate,
+                self.zeroed,
+                self.sole_writer,
             )
         next_next_path = self._path(file_name_of(offset + size))
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
@@ -200,6 +218,7 @@ class MappedFileQueue:
             confirm_step=self.confirm_step,
             populate=self.populate,
             zeroed=self.zeroed,
+            zero_fill=self.sole_writer,
         )
 
     def _path(self, name: str) -> str:

@@ -4,6 +4,7 @@ Method: the compiled walks against plain Python at every cut; queues against a l
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import threading
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import faults
+from faults import broken, watched
 from pyrocketstore import consume_queue
 from pyrocketstore._consume_queue import VERDICTS
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -176,6 +179,98 @@ def test_a_run_of_units_goes_over_files(tmp_path):
     assert rows_of(open_queue(tmp_path)) == [message(i) for i in range(42)]
     with pytest.raises(ValueError, match="one length"):
         queue.core.put_units(n, numpy.zeros(1, numpy.int32), n)
+
+
+@pytest.mark.parametrize("pwrite", ["works", "fails", "fails later", "is short"])
+def test_long_runs_have_the_bytes_of_single_units(tmp_path, pwrite):
+    """They go around the mapping; what cannot go that way goes through it."""
+    env = Env()
+    calls = itertools.count()
+    answers = {
+        "works": lambda original, *args: original(*args),
+        "fails": lambda original, *args: -errno.EIO,
+        "fails later": lambda original, *args: -errno.EIO if next(calls) else original(*args),
+        "is short": lambda original, fd, data, size, at: original(fd, data, min(size, 70001), at),
+    }
+    file_size = 30_000 * 20
+    queue = open_queue(tmp_path, env=env, file_size=file_size)
+    fill(queue, 5)
+    random_rows = numpy.random.default_rng(7)
+    count = 70_000
+    phy_offset = numpy.arange(5, 5 + count, dtype=numpy.int64) * SIZE
+    size = random_rows.integers(1, 2**31, count).astype(numpy.int32)
+    tags_code = random_rows.integers(-(2**63), 2**63, count)
+    with broken(env, "pwrite", answers[pwrite]) as pieces:
+        queue.put_units(phy_offset, size, tags_code)
+    assert pieces
+    assert queue.max_physic_offset == int(phy_offset[-1]) + int(size[-1])
+    last = 5 + count
+    assert queue.put_message_position_info(last << 20, SIZE, 1, last)
+    rows = [message(n) for n in range(5)]
+    rows += zip(phy_offset.tolist(), size.tolist(), tags_code.tolist(), strict=True)
+    rows.append((last << 20, SIZE, 1))
+    wanted = pack(rows)
+    wanted += bytes(-len(wanted) % file_size)
+    assert b"".join(files_of(tmp_path).values()) == wanted
+    assert rows_of(queue) == rows
+    assert rows_of(open_queue(tmp_path, file_size=file_size)) == rows
+
+
+def test_a_long_run_without_room_writes_nothing(tmp_path):
+    env = Env()
+    queue = open_queue(tmp_path, env=env, file_size=6_000_000)
+    n = numpy.arange(10_000, dtype=numpy.int64)
+    with (
+        faults.failing(env, "fallocate", errno.ENOSPC),
+        watched(env, "pwrite") as written,
+        pytest.raises(StoreIOError),
+    ):
+        queue.put_units(n * SIZE, numpy.full(10_000, SIZE, numpy.int32), n)
+    assert not written
+    assert queue.core.unit_count == 0
+    assert files_of(tmp_path) == {"0" * 20: bytes(6_000_000)}
+
+
+def test_a_long_run_with_blanks_covers_what_its_last_message_says(tmp_path):
+    queue = open_queue(tmp_path, file_size=6_000_000)
+    n = numpy.arange(5_000, dtype=numpy.int64)
+    phy_offset, size, tags_code = n * SIZE, numpy.full(5_000, SIZE, numpy.int32), n.copy()
+    phy_offset[4_000:], size[4_000:], tags_code[4_000:] = 0, 2**31 - 1, 0
+    queue.put_units(phy_offset, size, tags_code)
+    assert queue.core.max_physic_offset == 400_000
+    assert open_queue(tmp_path, file_size=6_000_000).core.max_physic_offset == 400_000
+    blank = open_queue(tmp_path / "blank", file_size=6_000_000)
+    blank.put_units(phy_offset[4_000:], size[4_000:], tags_code[4_000:])
+    assert (blank.core.unit_count, blank.core.max_physic_offset) == (1_000, -1)
+
+
+def test_new_files_are_forced_by_flush_and_not_by_a_put(tmp_path):
+    env = Env()
+    queue = open_queue(tmp_path, env=env)
+    fill(queue, 1)
+    with watched(env, "fsync_directory") as named, watched(env, "fdatasync") as forced:
+        fill(queue, 34, first=1)
+        assert not named and not forced
+        while not queue.flush(0):
+            pass
+        assert len(named) == 4
+        assert queue.mapped_file_queue.flushed_where == 700
+
+
+def test_a_put_that_cannot_be_converted_puts_nothing(tmp_path):
+    queue = open_queue(tmp_path)
+    for arguments in (
+        (2**63, 1, 0, 0),
+        (0, 2**31, 0, 0),
+        (0, 1, 2**63, 0),
+        (0, 1, 0, -(2**63) - 1),
+    ):
+        with pytest.raises(OverflowError):
+            queue.put_message_position_info(*arguments)
+    with pytest.raises(TypeError):
+        queue.put_message_position_info(0, 1, 0)
+    assert queue.put_message_position_info(phy_offset=0, size=SIZE, tags_code=0, queue_offset=0)
+    assert rows_of(queue) == [message(0)]
 
 
 def test_detached_queues_hold_no_mapping(tmp_path):
