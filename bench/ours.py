@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import pyrocketstore  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
-from pyrocketstore._index_file import IndexFile, hashes_of_keys, key_hash_of  # noqa: E402
+from pyrocketstore._index_file import IndexFile, hashes_of_keys  # noqa: E402
 from pyrocketstore._scan import scan_file  # noqa: E402
 from pyrocketstore.config import detect_sizes  # noqa: E402
 from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
@@ -250,7 +250,8 @@ class Index(Workload):
         if options["what"] != "index_put":
             self._stored = int(options["stored"])
             self._filled = self._create()
-            self._put(self._filled, [f"k{i}" for i in range(self._stored)])
+            keys, columns = self._keys(self._stored)
+            self._filled.put_keys(TOPIC, keys, *columns)
 
     def unit(self) -> Result:
         return self._fill() if self.options["what"] == "index_put" else self._select()
@@ -261,16 +262,17 @@ class Index(Workload):
         return IndexFile(Env(), str(path), self._slots, self._indexes, create=True)
 
     @staticmethod
-    def _put(index: IndexFile, keys: list[str]) -> None:
-        hashes = numpy.fromiter((key_hash_of(TOPIC, k) for k in keys), numpy.int32, len(keys))
-        numbers = numpy.arange(len(keys), dtype=numpy.int64)
-        index.put_hashes(hashes, numbers * RECORD_SIZE, BASE_MS + numbers // 10)
+    def _keys(count: int) -> tuple[list[str], tuple[numpy.ndarray, numpy.ndarray]]:
+        """Fresh keys, and the columns (places in the log, times) that they are put with."""
+        numbers = numpy.arange(count, dtype=numpy.int64)
+        columns = (numbers * RECORD_SIZE, BASE_MS + numbers // 10)
+        return [f"k{i}" for i in range(count)], columns
 
     def _fill(self) -> Result:
-        keys = [f"k{i}" for i in range(self.count)]
+        keys, columns = self._keys(self.count)
         index = self._create()
         start = time.perf_counter()
-        self._put(index, keys)
+        index.put_keys(TOPIC, keys, *columns)
         seconds = time.perf_counter() - start
         last = index.end_phy_offset
         index.destroy()

@@ -118,6 +118,7 @@ static inline void rs_store_be32_release(uint8_t *p, int32_t value) {
 }
 /* Asks for the line of `p`, which is about to be written; harmless for any address. */
 static inline void rs_prefetch(const void *p) { __builtin_prefetch(p, 1, 3); }
+static inline void rs_prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
 
 /* ---- UTF-8 as Java's decoder reads it -------------------------------------------------------- */
 /* One code point from `p`, `size` > 0: gives the bytes it took, at least 1. Malformed bytes are
@@ -130,6 +131,12 @@ int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code);
  * above U+FFFF two surrogates; malformed bytes are U+FFFD, one for each maximal subpart, and
  * ED A0..BF with an optional continuation byte is one. Defined in hash.c. */
 int32_t rs_java_hash_slow(int32_t hash, const uint8_t *p, int64_t size);
+
+/* The same over the buffers of Python's str: code points of 1, 2 or 4 bytes. The last two give 0,
+ * and leave *hash, where there is a lone surrogate: only its UTF-8 says what Java reads there. */
+int32_t rs_java_hash_latin1(int32_t hash, const uint8_t *p, int64_t size);
+int32_t rs_java_hash_utf16(int32_t *hash, const uint16_t *p, int64_t size);
+int32_t rs_java_hash_utf32(int32_t *hash, const uint32_t *p, int64_t size);
 
 static inline int32_t rs_java_hash(int32_t hash, const uint8_t *p, int64_t size) {
     uint32_t h = (uint32_t)hash;

@@ -1,4 +1,4 @@
-/* UTF-8 as Java's decoder reads it, and String.hashCode over the result. */
+/* UTF-8 as Java's decoder reads it, and String.hashCode over the result or over UTF-16 units. */
 #include "bytes.h"
 
 #define REPLACEMENT 0xFFFDu
@@ -60,4 +60,45 @@ int32_t rs_java_hash_slow(int32_t hash, const uint8_t *p, int64_t size) {
         h = h * 31u + code;
     }
     return (int32_t)h;
+}
+
+/* Four units a step: their products do not wait for each other. */
+#define HASH_UNITS(h, p, size)                                                                     \
+    do {                                                                                           \
+        int64_t at_ = 0;                                                                           \
+        for (; at_ + 4 <= (size); at_ += 4)                                                        \
+            (h) = (h) * 923521u + (p)[at_] * 29791u + (p)[at_ + 1] * 961u + (p)[at_ + 2] * 31u +   \
+                  (p)[at_ + 3];                                                                    \
+        for (; at_ < (size); at_++) (h) = (h) * 31u + (p)[at_];                                    \
+    } while (0)
+
+int32_t rs_java_hash_latin1(int32_t hash, const uint8_t *p, int64_t size) {
+    uint32_t h = (uint32_t)hash;
+    HASH_UNITS(h, p, size);
+    return (int32_t)h;
+}
+
+int32_t rs_java_hash_utf16(int32_t *hash, const uint16_t *p, int64_t size) {
+    uint32_t h = (uint32_t)*hash;
+    for (int64_t i = 0; i < size; i++) {
+        if ((p[i] & 0xF800u) == 0xD800u) return 0;
+        h = h * 31u + p[i];
+    }
+    *hash = (int32_t)h;
+    return 1;
+}
+
+int32_t rs_java_hash_utf32(int32_t *hash, const uint32_t *p, int64_t size) {
+    uint32_t h = (uint32_t)*hash;
+    for (int64_t i = 0; i < size; i++) {
+        uint32_t code = p[i];
+        if ((code & 0xFFFFF800u) == 0xD800u) return 0;
+        if (code > 0xFFFF) {
+            h = h * 31u + (0xD800u + ((code - 0x10000u) >> 10));
+            code = 0xDC00u + (code & 0x3FFu);
+        }
+        h = h * 31u + code;
+    }
+    *hash = (int32_t)h;
+    return 1;
 }

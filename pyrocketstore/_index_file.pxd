@@ -34,6 +34,8 @@ cdef class IndexFile:
     cdef int _preset(self, int64_t end_phy_offset, int64_t end_timestamp) except -1
     cdef int _take_header(self, bytes raw) except -1
     cdef object _put_error(self, int status)
+    cdef int64_t _put_columns(self, const int32_t *key_hashes, const int64_t *phy_offsets,
+                              const int64_t *store_timestamps, int64_t count) except -1
     cdef int64_t _used(self, int32_t count) noexcept
     cdef list _select(self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end)
 

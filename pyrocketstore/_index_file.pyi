@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 import numpy
@@ -76,6 +76,13 @@ class IndexFile:
     def put_hashes(
         self,
         key_hashes: NDArray[numpy.int32],  # [n], from key_hash_of
+        phy_offsets: NDArray[numpy.int64],  # [n], bytes in the log
+        store_timestamps: NDArray[numpy.int64],  # [n], ms
+    ) -> int: ...
+    def put_keys(
+        self,
+        topic: str | bytes,
+        keys: Sequence[str | bytes],  # [n], without the topic
         phy_offsets: NDArray[numpy.int64],  # [n], bytes in the log
         store_timestamps: NDArray[numpy.int64],  # [n], ms
     ) -> int: ...

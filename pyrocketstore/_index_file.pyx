@@ -5,8 +5,9 @@ layout is drawn in docs/format.md.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 import numpy as np
@@ -19,6 +20,7 @@ from pyrocketstore._index_walk cimport (
     confirm_chunks,
     entry_position,
     index_hits,
+    index_hash,
     index_key_hash,
     index_key_prefix,
     index_reader,
@@ -42,13 +44,17 @@ from pyrocketstore._rocketstore cimport (
     RS_OK,
     check_io,
     rs_env,
+    rs_java_hash_latin1,
+    rs_java_hash_utf16,
+    rs_java_hash_utf32,
     rs_load_acquire32,
     rs_load_be32,
     rs_load_be64,
+    rs_prefetch_read,
     rs_store_be64,
 )
 
-from pyrocketstore._text cimport utf8_bytes
+from collections.abc import Sequence
 
 from pyrocketstore.errors import (
     StoreCorruptionError,
@@ -58,7 +64,13 @@ from pyrocketstore.errors import (
 )
 
 cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(object text)
+    int PyUnicode_READY(object text) except -1
+    int PyUnicode_KIND(object text)
+    void *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    object PySequence_Fast(object items, const char *message)
+    Py_ssize_t PySequence_Fast_GET_SIZE(object items)
+    PyObject **PySequence_Fast_ITEMS(object items)
 
 #: Entry 0 is never written: it means "none".
 INVALID_INDEX = 0
@@ -70,6 +82,7 @@ INDEX_SIZE = RS_INDEX_ENTRY_SIZE
 cdef enum:
     STEP = 256               # hits that one walk gathers before it asks for more room
     MAX_HELD_GIL = 64        # hits
+    KEYS_AHEAD = 12          # str objects that hashing asks for before it needs them
 
 
 # ---- readers ----------------------------------------------------------------------------------
@@ -105,29 +118,51 @@ cdef int close_reader(IndexFile owner, index_reader *r) except -1:
 
 
 cdef int32_t _hash_text(int32_t prefix, object text) except -1:
+    """The index's hash of a key that follows `prefix`; of a str without making its UTF-8."""
     cdef bytes raw
-    cdef list keep = None
-    cdef bint whole
-    cdef int64_t size = 0
-    cdef const uint8_t *p
+    cdef int32_t hashed = prefix
+    cdef int kind
+    if type(text) is str:
+        PyUnicode_READY(text)
+        kind = PyUnicode_KIND(text)
+        if kind == 1:
+            return index_hash(rs_java_hash_latin1(
+                prefix, <const uint8_t *>PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)))
+        if kind == 2:
+            if rs_java_hash_utf16(&hashed, <const uint16_t *>PyUnicode_DATA(text),
+                                  PyUnicode_GET_LENGTH(text)):
+                return index_hash(hashed)
+        elif rs_java_hash_utf32(&hashed, <const uint32_t *>PyUnicode_DATA(text),
+                                PyUnicode_GET_LENGTH(text)):
+            return index_hash(hashed)
     if isinstance(text, bytes):
         raw = text
-        return index_key_hash(
-            prefix, <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw)
-        )
-    if not PyUnicode_IS_ASCII(<str?>text):
-        keep = []
-    p = utf8_bytes(text, &size, &whole, keep)
-    return index_key_hash(prefix, p, size)
+    else:
+        raw = (<str?>text).encode("utf-8", "surrogatepass")
+    return index_key_hash(prefix, <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
 
 
 cdef int32_t _prefix_of(object topic) except? -1:
+    """The hash of "topic#", which every key of the topic goes on from."""
     cdef bytes raw
     if isinstance(topic, bytes):
         raw = topic
     else:
         raw = (<str?>topic).encode("utf-8", "surrogatepass")
     return index_key_prefix(<const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+
+
+cdef int _hash_keys(int32_t prefix, object keys, int32_t *hashes) except -1:
+    """Hashes every key of a list or tuple."""
+    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(keys)
+    cdef PyObject **items = PySequence_Fast_ITEMS(keys)
+    cdef Py_ssize_t i
+    # Nothing in here runs Python code that could change the list.
+    for i in range(count):
+        if i + KEYS_AHEAD < count:
+            rs_prefetch_read(items[i + KEYS_AHEAD])
+        hashes[i] = _hash_text(prefix, <object>items[i])
+    return 0
 
 
 def key_hash_of(topic: str | bytes, key: str | bytes) -> int:
@@ -159,12 +194,11 @@ def hashes_of_keys(keys, topic: str | bytes | None = None) -> np.ndarray:
     """
     cdef int32_t prefix = 0 if topic is None else _prefix_of(topic)
     cdef list texts = list(keys)
-    cdef Py_ssize_t i
     cdef int32_t[::1] view
     hashes = np.empty(len(texts), np.int32)
     view = hashes
-    for i in range(len(texts)):
-        view[i] = _hash_text(prefix, texts[i])
+    if texts:
+        _hash_keys(prefix, texts, &view[0])
     return hashes
 
 
@@ -244,6 +278,8 @@ cdef class IndexFile:
             env, path, length, mode=mode, create=create, file_from_offset=0
         )
         self._allocate_chunks()
+        # Whatever nobody has stored to in a file that we have made is zeros.
+        self.mapped_file.file.zero_fill = self.mapped_file.created
         if not create and path is not None:
             self.flushed_count = self.index.index_count
             return
@@ -487,28 +523,68 @@ cdef class IndexFile:
         Threads: one thread puts; the GIL is free meanwhile.
         """
         cdef int64_t count = key_hashes.shape[0]
-        cdef int64_t done
         cdef int64_t i
         cdef int32_t any_sign = 0
-        cdef int status = RS_OK
         if phy_offsets.shape[0] != count or store_timestamps.shape[0] != count:
             raise StoreFormatError("the columns of put_hashes must have one length")
         if count == 0:
             return 0
-        if not self.holding:
-            self.open_for_writing()
         with nogil:
             for i in range(count):
                 any_sign |= key_hashes[i]
-            if any_sign < 0:
-                done = -1
-            else:
-                done = put_hashes(
-                    &self.index, &key_hashes[0], &phy_offsets[0], &store_timestamps[0], count,
-                    &status,
-                )
-        if done < 0:
+        if any_sign < 0:
             raise StoreFormatError("a key hash is negative")
+        return self._put_columns(
+            &key_hashes[0], &phy_offsets[0], &store_timestamps[0], count
+        )
+
+    def put_keys(
+        self,
+        topic: str | bytes,
+        keys: Sequence[str | bytes],
+        const int64_t[::1] phy_offsets not None,
+        const int64_t[::1] store_timestamps not None,
+    ) -> int:
+        """Put many keys of one topic in order, as many as fit.
+
+        Parameters
+        ----------
+        topic : str, or bytes of UTF-8
+        keys : sequence of str, or bytes of UTF-8; n keys, each without topic and "#"
+        phy_offsets : int64[n], bytes
+        store_timestamps : int64[n], ms
+
+        Returns, Raises: as `put_hashes`; TypeError when a key is neither str nor bytes (nothing is
+        put then).
+        Threads: one thread puts; the GIL is free but while keys are hashed.
+        Source: RocketMQ 4.9.3 IndexService#buildIndex, IndexFile#putKey.
+        """
+        cdef object items = PySequence_Fast(keys, b"keys must be a sequence")
+        cdef int64_t count = PySequence_Fast_GET_SIZE(items)
+        cdef int32_t *hashes
+        if phy_offsets.shape[0] != count or store_timestamps.shape[0] != count:
+            raise StoreFormatError("the columns of put_keys must have one length")
+        if count == 0:
+            return 0
+        hashes = <int32_t *>malloc(<size_t>count * sizeof(int32_t))
+        if hashes == NULL:
+            raise MemoryError()
+        try:
+            _hash_keys(_prefix_of(topic), items, hashes)
+            return self._put_columns(hashes, &phy_offsets[0], &store_timestamps[0], count)
+        finally:
+            free(hashes)
+
+    cdef int64_t _put_columns(self, const int32_t *key_hashes, const int64_t *phy_offsets,
+                              const int64_t *store_timestamps, int64_t count) except -1:
+        cdef int64_t done
+        cdef int status = RS_OK
+        if not self.holding:
+            self.open_for_writing()
+        with nogil:
+            done = put_hashes(
+                &self.index, key_hashes, phy_offsets, store_timestamps, count, &status
+            )
         if done == 0 and status != RS_FULL:
             raise self._put_error(status)
         return done

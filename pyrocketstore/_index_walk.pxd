@@ -54,14 +54,18 @@ cdef inline int32_t index_key_prefix(const uint8_t *topic, int64_t topic_size) n
     return rs_java_hash(rs_java_hash(0, topic, topic_size), <const uint8_t *>b"#", 1)
 
 
+cdef inline int32_t index_hash(int32_t hashed) noexcept nogil:
+    """Java's hash without its sign; -2**31 becomes 0."""
+    if hashed >= 0:
+        return hashed
+    return 0 if hashed == -2147483647 - 1 else -hashed
+
+
 cdef inline int32_t index_key_hash(
     int32_t prefix, const uint8_t *key, int64_t key_size
 ) noexcept nogil:
     """The index's hash of "topic#key": Java's, without its sign; -2**31 becomes 0."""
-    cdef int32_t hashed = rs_java_hash(prefix, key, key_size)
-    if hashed >= 0:
-        return hashed
-    return 0 if hashed == -2147483647 - 1 else -hashed
+    return index_hash(rs_java_hash(prefix, key, key_size))
 
 
 cdef inline int64_t slot_position(const rs_index_file *x, int32_t key_hash) noexcept nogil:

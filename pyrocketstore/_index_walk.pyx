@@ -31,19 +31,23 @@ from pyrocketstore._rocketstore cimport (
 )
 
 cdef enum:
-    AHEAD = 16               # keys that a batch looks ahead
+    AHEAD = 32               # keys that a batch looks ahead
     MANY = 64                # keys that are looked for side by side
-    MAX_GROWTH = 64          # chunks: entries are allocated at most 4 MiB ahead
+    MAX_GROWTH = 16          # chunks: entries are allocated at most 1 MiB ahead
+    PAGE_SLOTS = 1024        # slots in a page of memory
 
 
 # ---- putting ----------------------------------------------------------------------------------
 cdef int confirm_chunks(
     rs_index_file *x, int64_t position, int64_t size, int64_t ahead
 ) noexcept nogil:
-    """Makes the chunks of [position, position + size) allocated, and `ahead` chunks with them."""
+    """Makes the chunks of [position, position + size) allocated, and `ahead` chunks with them.
+
+    More than one in a file of our making, they are filled with zeros too."""
     cdef int64_t chunk = position // RS_INDEX_CHUNK
     cdef int64_t last = (position + size - 1) // RS_INDEX_CHUNK
     cdef int64_t size_of_file = entry_position(x.hash_slot_num, x.index_num)
+    cdef int64_t chunk_count = (size_of_file + RS_INDEX_CHUNK - 1) // RS_INDEX_CHUNK
     cdef int64_t end
     cdef int64_t stop
     cdef int result
@@ -51,18 +55,30 @@ cdef int confirm_chunks(
         if x.confirmed_chunks[chunk]:
             chunk += 1
             continue
-        end = (last if last >= chunk + ahead - 1 else chunk + ahead - 1) + 1
+        end = chunk + 1
+        # Up to one that is allocated already, which may hold something.
+        while (end <= last or end < chunk + ahead) and end < chunk_count:
+            if x.confirmed_chunks[end]:
+                break
+            end += 1
         stop = end * RS_INDEX_CHUNK
         if stop > size_of_file:
             stop = size_of_file
-            end = (stop + RS_INDEX_CHUNK - 1) // RS_INDEX_CHUNK
         result = confirm_range(x.file, chunk * RS_INDEX_CHUNK, stop - chunk * RS_INDEX_CHUNK,
-                               False)
+                               x.file.zero_fill and end - chunk > 1)
         if result < 0:
             return result
         memset(x.confirmed_chunks + chunk, 1, <size_t>(end - chunk))
         chunk = end
     return 0
+
+
+cdef void _confirm_slots(rs_index_file *x, int64_t count) noexcept nogil:
+    """Before so many keys that they will hit most pages of a new file's slots: all of them at once.
+    Where there is no room, each put sees that for itself."""
+    cdef int64_t size = RS_INDEX_HEADER_SIZE + x.hash_slot_num * RS_INDEX_HASH_SLOT_SIZE
+    if x.file.zero_fill and count >= x.hash_slot_num // PAGE_SLOTS:
+        confirm_chunks(x, 0, size, size // RS_INDEX_CHUNK + 1)
 
 
 cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept nogil:
@@ -168,6 +184,7 @@ cdef int64_t put_hashes(
     if x.base == NULL:
         status[0] = RS_FULL if x.index_count >= x.index_num else RS_CLOSED
         return 0
+    _confirm_slots(x, count)
     for i in range(AHEAD if count > AHEAD else count):
         slots[i] = slot_position(x, key_hashes[i])
         rs_prefetch(x.base + slots[i])

@@ -1,5 +1,5 @@
 """csrc, declared once; and `check`, the one door from a verdict to an exception."""
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "env.h" nogil:
@@ -75,9 +75,13 @@ cdef extern from "bytes.h" nogil:
     int32_t rs_load_be32_acquire(const uint8_t *p) noexcept
     void rs_store_be32_release(uint8_t *p, int32_t value) noexcept
     void rs_prefetch(const void *p) noexcept
+    void rs_prefetch_read(const void *p) noexcept
 
     int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code) noexcept
     int32_t rs_java_hash(int32_t hash, const uint8_t *p, int64_t size) noexcept
+    int32_t rs_java_hash_latin1(int32_t hash, const uint8_t *p, int64_t size) noexcept
+    int32_t rs_java_hash_utf16(int32_t *hash, const uint16_t *p, int64_t size) noexcept
+    int32_t rs_java_hash_utf32(int32_t *hash, const uint32_t *p, int64_t size) noexcept
 
 
 cdef extern from "rocketstore.h" nogil:
