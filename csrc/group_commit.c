@@ -40,8 +40,8 @@ struct rs_group {
 
 /* Whom to wake once the mutex is let go, or they would wake only to wait for it. */
 typedef struct wakes {
-    pthread_cond_t *first;
-    pthread_cond_t *second;
+    pthread_cond_t *served;
+    pthread_cond_t *leader;
 } wakes;
 
 /* The group whose turn this thread has to pass on. */
@@ -126,8 +126,8 @@ static void give_slot(rs_group *group, rs_waiter *waiter) {
 
 static void unlock(rs_group *group, const wakes *wake) {
     pthread_mutex_unlock(&group->mutex);
-    if (wake->second != NULL) pthread_cond_signal(wake->second);
-    if (wake->first != NULL) pthread_cond_signal(wake->first);
+    if (wake->leader != NULL) pthread_cond_signal(wake->leader);
+    if (wake->served != NULL) pthread_cond_signal(wake->served);
 }
 
 static int64_t now_ns(void) {
@@ -147,7 +147,7 @@ static void wake_one(rs_group *group, wakes *wake) {
     waiter->has_turn = 1;
     group->turns += 1;
     group->turn_ns = now_ns();
-    wake->first = &waiter->slot->changed;
+    wake->served = &waiter->slot->changed;
 }
 
 static void pass_turn(rs_group *group, wakes *wake) {
@@ -168,7 +168,7 @@ static void promote(rs_group *group, wakes *wake) {
     if (waiter == NULL) return;
     unlink_waiter(&group->pending, waiter);
     waiter->state = RS_GROUP_LEADS;
-    wake->second = &waiter->slot->changed;
+    wake->leader = &waiter->slot->changed;
 }
 
 int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {

@@ -30,7 +30,6 @@ cdef class GroupCommit:
     cdef rs_group *group
     cdef CommitLogCore core
     cdef object flush
-    cdef unsigned long main_thread
     cdef int64_t timeout_ns
 
     cdef bint wait_for(self, int64_t end) except -1

@@ -1,6 +1,4 @@
 """Group commit: a put under SYNC_FLUSH waits here, without the GIL, until it is on the device."""
-from threading import main_thread
-
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
@@ -12,15 +10,12 @@ from pyrocketstore._rocketstore cimport rs_compare_and_swap, rs_load_acquire, rs
 
 from pyrocketstore.errors import StoreError, StoreIOError
 
-cdef extern from "pythread.h" nogil:
-    unsigned long PyThread_get_thread_ident()
-
 cdef enum:
     NEEDS_PYTHON = 1             # of `force`: the bytes are not all in the file that is held
 
-# How long Ctrl-C may wait for a sleeping main thread.
-cdef int64_t SIGNAL_SLICE_MS = 50
-cdef int64_t LONG_SLICE_MS = 3600 * 1000
+# How long Ctrl-C may wait for a sleeping main thread, and the longest that one who is served may
+# sleep on when those before it do not come back.
+cdef int64_t SLICE_MS = 50
 
 
 @cython.final
@@ -46,7 +41,6 @@ cdef class GroupCommit:
         self.core = core
         self.flush = flush
         self.timeout_ns = timeout_ms * 1000000
-        self.main_thread = <unsigned long>main_thread().ident
         self.group = rs_group_new(flush.flushed_where)
         if self.group == NULL:
             raise MemoryError
@@ -70,7 +64,9 @@ cdef class GroupCommit:
         cdef rs_waiter waiter
         cdef int state = rs_group_join(self.group, &waiter, RS_GROUP_LEAD_ONLY)
         if state == RS_GROUP_WAITS:
-            self.sleep(&waiter, -1)
+            state = self.sleep(&waiter, -1)
+        if state != RS_GROUP_LEADS:
+            raise MemoryError
         return self
 
     def __exit__(self, *exc):
@@ -114,25 +110,25 @@ cdef class GroupCommit:
         return forced >= end or self.wait_for(end)
 
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil:
-        cdef int64_t longest_ms = LONG_SLICE_MS
         cdef int64_t left_ms
-        if PyThread_get_thread_ident() == self.main_thread:
-            longest_ms = SIGNAL_SLICE_MS
         if deadline < 0:
-            return longest_ms
+            return SLICE_MS
         left_ms = (deadline - self.core.env.table.monotonic_ns() + 999999) // 1000000
-        return max(<int64_t>0, min(left_ms, longest_ms))
+        return max(<int64_t>0, min(left_ms, SLICE_MS))
 
     cdef int sleep(self, rs_waiter *waiter, int64_t deadline) except -1:
         # Goes on sleeping, until the state is final or the deadline (-1: none) has passed.
         cdef int64_t slice_ms
         cdef int state = RS_GROUP_WAITS
+        cdef bint interrupted
         while state == RS_GROUP_WAITS:
+            interrupted = True
             try:
                 PyErr_CheckSignals()
-            except BaseException:
-                self.leave(waiter)
-                raise
+                interrupted = False
+            finally:
+                if interrupted:
+                    self.leave(waiter)
             slice_ms = self.slice_ms(deadline)
             if slice_ms == 0:
                 return self.leave(waiter)

@@ -281,6 +281,53 @@ def test_a_writer_and_an_allocator_without_fallocate(env, path):
     assert file.read(0, len(want)) == want
 
 
+def test_zeroed_files_are_written_ahead_and_never_over_a_store(env, path):
+    """Goal: what is allocated is written as zeros, behind the last store only."""
+    file = MappedFile(env, path, SIZE, create=True, confirm_step=8192, zeroed=True)
+    with watched(env, "pwrite") as written:
+        assert file.append_message(b"x" * 5000)
+    at = [position for _, _, _, position in written]
+    assert at == list(range(0, file.confirmed, OS_PAGE_SIZE))
+    assert {size for _, _, size, _ in written} == {OS_PAGE_SIZE}
+    want = Path(path).read_bytes()
+    assert want == (b"x" * 5000).ljust(SIZE, b"\0")
+    again = MappedFile(env, path, SIZE, confirm_step=8192, zeroed=True)
+    again.set_positions(5000)
+    with watched(env, "pwrite") as written, watched(env, "fdatasync") as forced:
+        again.keep_ahead(8192)
+    assert min(position for _, _, _, position in written) == 8192
+    assert len(forced) == 1
+    assert Path(path).read_bytes() == want
+    with failing(env, "pwrite", errno.EIO):  # it is allocated all the same
+        assert again.append_message(b"y" * 100_000)
+    assert Path(path).read_bytes() == (b"x" * 5000 + b"y" * 100_000).ljust(SIZE, b"\0")
+    with failing(env, "fallocate", errno.ENOSPC), pytest.raises(StoreIOError):
+        again.confirm_to(SIZE)
+    with failing(env, "fdatasync", errno.EIO), pytest.raises(StoreIOError):
+        again.keep_ahead(SIZE // 2)
+
+
+def test_a_writer_and_one_who_writes_zeros_ahead_of_it(env, path):
+    """Goal: no store is lost to a zero. Method: both go at once, through the same places."""
+    file = MappedFile(env, path, 1 << 22, create=True, confirm_step=4096, zeroed=True)
+    stop = threading.Event()
+
+    def keep_ahead():
+        while not stop.is_set():
+            file.keep_ahead(8192, 4096)
+
+    helper = threading.Thread(target=keep_ahead)
+    helper.start()
+    want = b""
+    for i in range(3000):
+        piece = b"%d" % (i % 9 + 1) * (1 + i % 1300)
+        assert file.append_message(piece)
+        want += piece
+    stop.set()
+    helper.join()
+    assert file.read(0, len(want) + 1) == want + b"\0"
+
+
 def test_keep_ahead_allocates_and_touches(env, path):
     file = MappedFile(env, path, SIZE, create=True, confirm_step=0)
     file.append_message(b"x" * 5000)

@@ -1,0 +1,226 @@
+"""Goal: under SYNC_FLUSH no put returns before it is on the device, none waits longer than it must,
+and one force serves all that wait. Method: forces are counted, held back, and made to fail."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from faults import broken
+from pyrocketstore import MessageExtBrokerInner, PutError, PutMessageStatus
+from pyrocketstore.env import Env
+
+SIZES: dict[str, Any] = {
+    "flush_disk_type": "SYNC_FLUSH",
+    "mapped_file_size_commit_log": 1 << 18,
+    "mapped_file_size_consume_queue": 20000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2000,
+}
+WAIT_S = 20.0
+
+
+class Gate:
+    """Holds forces of the log's mapping back; `held` says how many came."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.result = 0
+        self.held = threading.Semaphore(0)
+        self.count = 0
+        self._passes = threading.Semaphore(0)
+
+    def __call__(self, original: Callable[..., int], *arguments: Any) -> int:
+        self.count += 1
+        if self.closed:
+            self.held.release()
+            self._passes.acquire(timeout=WAIT_S)
+        return self.result or original(*arguments)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def let_one_go(self) -> None:
+        self._passes.release()
+
+    def open(self) -> None:
+        self.closed = False
+        self._passes.release(100)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def env(gate: Gate) -> Iterator[Env]:
+    env = Env()
+    with broken(env, "msync", gate):
+        yield env
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(40) as pool:
+        yield pool
+
+
+def put_behind(
+    store: pyrocketstore.Store, pool: ThreadPoolExecutor, gate: Gate, count: int
+) -> tuple[Future[Any], list[Future[Any]]]:
+    """One put whose force is held back, and `count` that wait behind it."""
+    gate.close()
+    leader = pool.submit(store.put, "t", b"leader")
+    assert gate.held.acquire(timeout=WAIT_S)
+    before = store.message_store.get_max_phy_offset()
+    behind = [pool.submit(store.put, "t", b"%06d" % i) for i in range(count)]
+    size = before - store.message_store.log_flush.flushed_where  # of the leader's record
+    until = time.monotonic() + WAIT_S
+    while store.message_store.get_max_phy_offset() < before + count * size:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    time.sleep(0.05)  # appended; now they go to sleep
+    return leader, behind
+
+
+def test_one_force_serves_all_that_wait(
+    tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        store.put("t", b"first")
+        gate.count = 0
+        leader, behind = put_behind(store, pool, gate, 30)
+        assert not any(future.done() for future in (leader, *behind))
+        gate.open()
+        results = [future.result(WAIT_S) for future in (leader, *behind)]
+        assert {r.status for r in results} == {PutMessageStatus.PUT_OK}
+        assert gate.count == 2
+        assert store.message_store.log_flush.flushed_where == store.message_store.flush()
+        assert store.max_offset("t") == 32
+
+
+def test_who_is_served_does_not_wait_for_the_next_force(
+    tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    """Each waits for the one before it only while that one comes back: here none does, and the
+    next force hangs."""
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        store.put("t", b"first")
+        leader, behind = put_behind(store, pool, gate, 30)
+        gate.let_one_go()
+        assert leader.result(WAIT_S).status is PutMessageStatus.PUT_OK
+        assert gate.held.acquire(timeout=WAIT_S)
+        late = pool.submit(store.put, "t", b"late")
+        time.sleep(0.1)
+        gate.let_one_go()
+        start = time.monotonic()
+        assert gate.held.acquire(timeout=WAIT_S)
+        for future in behind:
+            assert future.result(WAIT_S).status is PutMessageStatus.PUT_OK
+        assert time.monotonic() - start < WAIT_S / 4
+        assert not late.done()
+        gate.open()
+        assert late.result(WAIT_S).status is PutMessageStatus.PUT_OK
+
+
+def test_a_put_behind_a_force_that_hangs_times_out(
+    tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SIZES) as store:
+        store.put("t", b"first")
+        gate.close()
+        leader = pool.submit(store.put, "t", b"leader")
+        assert gate.held.acquire(timeout=WAIT_S)
+        start = time.monotonic()
+        with pytest.raises(PutError) as caught:
+            store.put("t", b"behind")
+        assert 0.19 < time.monotonic() - start < WAIT_S
+        assert caught.value.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert (caught.value.stored, caught.value.count) == (True, 1)
+        low = store.message_store
+        later = low.async_put_message(MessageExtBrokerInner("t", b"later"))
+        assert low.put_message(MessageExtBrokerInner("t", b"slow")).status.name == (
+            "FLUSH_DISK_TIMEOUT"
+        )
+        gate.open()
+        assert leader.result(WAIT_S).status is PutMessageStatus.PUT_OK
+        assert later.result(WAIT_S).status in (
+            PutMessageStatus.PUT_OK,
+            PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        )
+        assert store.put("t", b"goes on").status is PutMessageStatus.PUT_OK
+        assert store.max_offset("t") == 6
+
+
+def test_nobody_behind_a_failed_force_is_told_ok(
+    tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        store.put("t", b"first")
+        leader, behind = put_behind(store, pool, gate, 10)
+        gate.result = -errno.EIO
+        gate.open()
+        for future in (leader, *behind):
+            failure = future.exception(WAIT_S)
+            assert isinstance(failure, PutError)
+            assert failure.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        gate.result = 0
+        count = gate.count
+        with pytest.raises(PutError) as caught:
+            store.put("t", b"refused")
+        assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "msync" in str(caught.value)
+        assert not store.message_store.flush_service.group.wait(1 << 40)  # type: ignore[union-attr]
+        assert gate.count == count
+    assert (tmp_path / "abort").exists()
+
+
+def test_many_threads_over_many_files(tmp_path: Path) -> None:
+    """Goal: what a put returned is on the device at that moment, also while the log rolls."""
+    threads, each = 16, 60
+    short: list[int] = []
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+
+        def work(number: int) -> None:
+            for i in range(each):
+                result = store.put("t", b"%d" % number * 500, queue_id=number % 3, keys=f"k{i}")
+                if store.message_store.log_flush.flushed_where < (
+                    result.phy_offset + result.wrote_bytes
+                ):
+                    short.append(result.phy_offset)
+
+        workers = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert not short
+        assert len(store.message_store.commit_log.mapped_file_queue.mapped_files) > 2
+        assert sum(store.max_offset("t", i) for i in range(3)) == threads * each
+        assert store.message_store.checkpoint.physic_msg_timestamp > 0
+        assert store.verify().ok
+
+
+def test_the_lead_excludes_forces(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"first")
+        group = store.message_store.flush_service.group  # type: ignore[union-attr]
+        with group:
+            waiting = pool.submit(store.put, "t", b"x")
+            other = pool.submit(group.__enter__)
+            time.sleep(0.1)
+            assert not waiting.done()
+            assert not other.done()
+        other.result(WAIT_S)  # the lead may be given back by another thread
+        group.__exit__(None, None, None)
+        assert waiting.result(WAIT_S).status is PutMessageStatus.PUT_OK
+        assert group.forced == store.message_store.get_max_phy_offset()
