@@ -78,8 +78,9 @@ def refused(java: Answer | ActorError | None, ours: Answer | StoreError, root: P
     problem = str(java)
     if "answers nothing" in problem:
         return {CHAINS}
-    if "OutOfMemoryError" in problem:
-        assert "checkMessageAndReturnSize" in problem, problem
+    if "OutOfMemoryError" in problem and "checkMessageAndReturnSize" in problem:
+        return {LENGTHS}
+    if "newLimit < 0" in problem and "selectMappedBuffer" in problem:
         return {LENGTHS}
     assert "IndexOutOfBounds" in problem, problem
     return {ZERO_UNIT}

@@ -263,8 +263,8 @@ class Model:
         asked = index_hash(topic, key)
         return [r.phy_offset for r in self.records for code in r.key_hashes() if code == asked]
 
-    def check(self, dump: Iterable[str], *, with_index: bool) -> None:
-        """A dump shows just this; `with_index`: and every key is found.
+    def check(self, dump: Iterable[str]) -> None:
+        """A dump shows just this, and every key is found.
 
         Queries are compared where their window is all of time. Doubles, which 4.9.3 makes when it
         starts on what was killed, may take the place of older hits.
@@ -277,17 +277,15 @@ class Model:
         assert len(have) == len(self.lines()), f"{len(have)} lines, the model {len(self.lines())}"
         for line in parsed:
             if "query" in line and (line["query"]["begin"], line["query"]["end"]) == ALL_TIME:
-                self._check_query(line["query"], with_index)
+                self._check_query(line["query"])
 
-    def _check_query(self, query: Line, with_index: bool) -> None:
+    def _check_query(self, query: Line) -> None:
         offsets = query["phy_offsets"]
         hits = self.hits(query["topic"], query["key"])
         assert offsets == sorted(offsets), query
         assert set(offsets) <= set(hits), f"no hits: {set(offsets) - set(hits)}: {query}"
         limit = min(query["max_num"], QUERY_COUNT_MAX)
         assert len(offsets) <= limit, query
-        if not with_index:
-            return
         newest = sorted(set(hits))[-len(set(offsets)) :] if offsets else []
         assert sorted(set(offsets)) == newest, f"an older hit was taken: {query}, {hits}"
         assert len(offsets) == limit or set(offsets) == set(hits), f"{query}, not all of {hits}"

@@ -127,7 +127,6 @@ class Runner:
         self.model = Model(program.config["mappedFileSizeCommitLog"], DELAY_HOURS * 3_600_000)
         self.specs: list[Spec] = []
         self.was_killed = False
-        self.java_recovered = False
 
     def run(self) -> None:
         """All steps; an error tells the seed and the step."""
@@ -176,8 +175,6 @@ class Runner:
     def open(self, side: str) -> Actor:
         if self.java_refuses(self.root):
             side = OURS
-        unclean = (self.root / "abort").exists()
-        self.java_recovered |= unclean and side == JAVA
         actor = self.actors.start(side)
         try:
             answer = actor.ask("open", path=str(self.root), conf=str(self.conf))
@@ -241,7 +238,7 @@ class Runner:
         our_lines = list(dump_lines(ours, config, queries))
         their_lines = self.actors.dump(theirs, self.conf, queries)
         unclean = self.was_killed or (ours / "abort").exists()
-        self.model.check(our_lines, with_index=True)
+        self.model.check(our_lines)
         if their_lines is None:
             assert self.java_refuses(ours), "4.9.3 cannot load it"
         else:

@@ -59,7 +59,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
 
 def test_the_model_accepts_a_sound_store(sound: Sound) -> None:
     assert len(sound.model.hits(*KEY)) > 3
-    sound.model.check(sound.lines, with_index=True)
+    sound.model.check(sound.lines)
 
 
 def _change(name: str, value: Any) -> Callable[[Lines], None]:
@@ -107,7 +107,7 @@ def test_the_model_sees_a_lie(sound: Sound, lie: Callable[[Lines], None]) -> Non
     lines = [json.loads(line) for line in sound.lines]
     lie(lines)
     with pytest.raises(AssertionError):
-        sound.model.check(map(json.dumps, lines), with_index=True)
+        sound.model.check(map(json.dumps, lines))
 
 
 @pytest.mark.parametrize("lie", [_change("body_sha256_8", "0" * 16), _drop, _lose(0), _lose(-1)])

@@ -196,7 +196,7 @@ def test_both_end_a_torn_log_at_the_same_record(pool: Actors, tmp_path: Path) ->
             file.write(bytes(end - cut))
         lines = both_dumps(pool, store, CONFIG, queries, unclean=True)
         if cut != in_properties:
-            model.check(lines, with_index=True)
+            model.check(lines)
 
 
 # ---- the same input on both sides ----------------------------------------------------------------
