@@ -202,8 +202,13 @@ def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
             process.wait(STOP_TIMEOUT_S)
 
 
+#: A busy machine must not make either side refuse or give up a put.
+PATIENCE = {"osPageCacheBusyTimeOutMills": 60_000, "syncFlushTimeout": 60_000}
+
+
 def write_conf(path: Path, config: Mapping[str, Any]) -> Path:
     """A broker.conf with these lines."""
-    lines = (f"{k}={str(v).lower() if isinstance(v, bool) else v}\n" for k, v in config.items())
+    items = (PATIENCE | dict(config)).items()
+    lines = (f"{k}={str(v).lower() if isinstance(v, bool) else v}\n" for k, v in items)
     path.write_text("".join(lines), encoding="ascii")
     return path

@@ -21,7 +21,7 @@ from java_store import require_java
 from model import java_host
 from random_messages import to_inner
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 CONFIG = {
     "mappedFileSizeCommitLog": 1 << 20,

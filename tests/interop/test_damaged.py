@@ -32,7 +32,7 @@ from pyrocketstore.dump import dump_lines
 from pyrocketstore.errors import StoreError
 from random_messages import random_messages, random_queries, spec_line
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 SEED = os.environ.get("ROCKETSTORE_SEED", "20240720")
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))

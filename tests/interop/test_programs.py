@@ -19,7 +19,7 @@ from actors import Actors, actors
 from java_store import require_java
 from programs import Runner, make
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 SEED = os.environ.get("ROCKETSTORE_SEED", "20240719")
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))
