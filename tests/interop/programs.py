@@ -175,6 +175,9 @@ class Runner:
     def open(self, side: str) -> Actor:
         if self.java_refuses(self.root):
             side = OURS
+        if side == JAVA and (self.root / "abort").exists():
+            # Its recovery drops the newest index files and may begin behind what was in them.
+            self.model.indexed_from = self.model.end
         actor = self.actors.start(side)
         try:
             answer = actor.ask("open", path=str(self.root), conf=str(self.conf))
