@@ -10,15 +10,15 @@ PYTEST_ARGS ?=
 # Tests that feed damaged bytes: what the checked builds are for.
 BAD_INPUT ?= -m bad_input
 
-C_SOURCES := $(wildcard csrc/*.c)
+C_SOURCES := $(wildcard csrc/*.c bench/limits/*.c)
 COMPILED := $(basename $(notdir $(wildcard pyrocketstore/_*.pyx)))
 BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
 	$(wildcard pyrocketstore/*.pyx pyrocketstore/*.pxd)
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test pytest test-debug test-asan soak-interop bench lint lint-c lint-python format \
-	actionlint dist clean
+.PHONY: help build demo test pytest test-debug test-asan soak-interop lint lint-c lint-python \
+	format actionlint dist clean bench bench-growth bench-micro
 
 help: ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -80,8 +80,22 @@ test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two
 	ROCKETSTORE_SOAK=$${ROCKETSTORE_SOAK:-200} $(BIN)/python -m pytest -s tests/interop $(PYTEST_ARGS)
 
-bench: build ## all benchmarks; BENCH_FULL=1 measures
-	$(BIN)/python bench/run.py
+# Those whom the benchmarks compare with, and what draws.
+build/bench.stamp: pyproject.toml $(VENV)/.ready
+	@mkdir -p build
+	$(BIN)/python -m pip install --quiet --group bench
+	@touch $@
+
+BENCH_WORDS = $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(SMOKE),--smoke)
+
+bench: build build/bench.stamp ## measure beside 4.9.3 and others; ONLY=put,scan a part, SMOKE=1 small
+	$(BIN)/python bench/run.py $(BENCH_WORDS)
+
+bench-growth: build build/bench.stamp ## rates by messages, queues and threads; LARGE=1 to 50 M
+	$(BIN)/python bench/run.py --growth $(BENCH_WORDS) $(if $(LARGE),--large)
+
+bench-micro: build ## single functions, by pytest-benchmark
+	BENCH_FULL=1 $(BIN)/python -m pytest bench
 
 lint: lint-python lint-c ## ruff, mypy, stubtest, C warnings as errors
 

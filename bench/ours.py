@@ -7,21 +7,38 @@
 
 from __future__ import annotations
 
-import json
-import os
+import importlib
 import shutil
 import sys
 import threading
 import time
+import zlib
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from workload import (  # noqa: E402
+    BASE_MS,
+    LONG_MAX,
+    POLL_S,
+    QUEUES,
+    RECORD_SIZE,
+    STRIDE,
+    TAGS_CODE,
+    TOPIC,
+    Clock,
+    Result,
+    Workload,
+    percentiles_us,
+    serve,
+)
 
 import pyrocketstore  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
@@ -32,43 +49,9 @@ from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
 from pyrocketstore.env import Env  # noqa: E402
 from pyrocketstore.message_store import DefaultMessageStore  # noqa: E402
 
-TOPIC = "T"
-QUEUES = 4
-RECORD_SIZE = 1100
-TAGS_CODE = 12345
-BASE_MS = 1_700_000_000_000
-STRIDE = 7919
-LONG_MAX = (1 << 63) - 1
-POLL_S = 0.001
 MANY_COUNT = 10_000
 QUERY_MANY_COUNT = 1000
 PULL_COUNT = 32
-
-
-class Result(NamedTuple):
-    """What one unit of work did in its timed part; see Workload.Result of the Java side."""
-
-    count: int
-    size: int
-    seconds: float
-    answer: int
-
-
-class Workload:
-    """One kind of work, cut into units of equal size; only a part of each is timed."""
-
-    def __init__(self, path: Path, options: dict[str, str]) -> None:
-        self.path = path
-        self.options = options
-        self.count = int(options["count"])
-        self.body = b"\xa5\x17" * (int(options.get("body", "1024")) // 2)
-
-    def unit(self) -> Result:
-        """Do one unit of work."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Let go of what the rounds shared."""
 
 
 class Put(Workload):
@@ -78,34 +61,41 @@ class Put(Workload):
         super().__init__(path, options)
         how: dict[str, Callable[[pyrocketstore.Store, int], None]] = {
             "put": self._put_all,
+            "latency": self._put_all,
             "put_many": self._put_many,
             "batch": self._put_batches,
         }
         self._work = how[options["what"]]
         self._base = 0
+        self._queues = int(options.get("queues", QUEUES))
+        self._nanoseconds = array("q", bytes(8 * self.count * (options["what"] == "latency")))
 
     def unit(self) -> Result:
         shutil.rmtree(self.path, ignore_errors=True)
         settings: dict[str, Any] = {"disk_max_used_space_ratio": 95}
         if self.options.get("sync"):
             settings["flush_disk_type"] = pyrocketstore.FlushDiskType.SYNC_FLUSH
-        base, self._base = self._base, self._base + self.count
+        keep = "keep" in self.options
+        base, self._base = self._base, self._base + self.count * (not keep)
         with pyrocketstore.open(self.path, **settings) as store:
-            start = time.perf_counter()
+            clock = Clock()
             self._work(store, base)
             self._await_found(store, base)
-            seconds = time.perf_counter() - start
-            total = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES))
-        shutil.rmtree(self.path)
-        return Result(self.count, self.count * len(self.body), seconds, total)
+            seconds, cpu = clock.stop()
+            total = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(self._queues))
+        if not keep:
+            shutil.rmtree(self.path)
+        times = percentiles_us(numpy.array(self._nanoseconds)) if self._nanoseconds else {}
+        return Result(self.count, self.count * len(self.body), seconds, total, cpu, times)
 
     def _put_all(self, store: pyrocketstore.Store, base: int) -> None:
+        work = self._time_range if self._nanoseconds else self._put_range
         thread_count = int(self.options.get("threads", "1"))
         if thread_count == 1:
-            self._put_range(store, base, 0, 1)
+            work(store, base, 0, 1)
             return
         threads = [
-            threading.Thread(target=self._put_range, args=(store, base, i, thread_count))
+            threading.Thread(target=work, args=(store, base, i, thread_count))
             for i in range(thread_count)
         ]
         for thread in threads:
@@ -114,9 +104,18 @@ class Put(Workload):
             thread.join()
 
     def _put_range(self, store: pyrocketstore.Store, base: int, first: int, step: int) -> None:
-        put, body = store.put, self.body
+        put, body, queues = store.put, self.body, self._queues
         for i in range(first, self.count, step):
-            put(TOPIC, body, queue_id=i % QUEUES, tags="TagA", keys=f"k{base + i}")
+            put(TOPIC, body, queue_id=i % queues, tags="TagA", keys=f"k{base + i}")
+
+    def _time_range(self, store: pyrocketstore.Store, base: int, first: int, step: int) -> None:
+        put, body, queues = store.put, self.body, self._queues
+        times, clock = self._nanoseconds, time.perf_counter_ns
+        for i in range(first, self.count, step):
+            key = f"k{base + i}"
+            start = clock()
+            put(TOPIC, body, queue_id=i % queues, tags="TagA", keys=key)
+            times[i] = clock() - start
 
     def _put_many(self, store: pyrocketstore.Store, base: int) -> None:
         for first in range(0, self.count, MANY_COUNT):
@@ -147,28 +146,26 @@ class Put(Workload):
             time.sleep(POLL_S)
 
 
-class RawSync(Workload):
-    """What the device gives: pwrite of one record and fdatasync, appending to an allocated file."""
+class EmptyCall(Put):
+    """The loop of "put" around a compiled method that takes put's arguments and does nothing."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, {**options, "what": "put"})
+        sys.path.insert(0, options["module"])
+        self._empty = importlib.import_module("empty_call").EmptyStore()
 
     def unit(self) -> Result:
-        self.path.mkdir(exist_ok=True)
-        record = self.body + bytes(RECORD_SIZE - 1024)
-        fd = os.open(self.path / "raw", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            os.posix_fallocate(fd, 0, self.count * len(record))
-            os.fsync(fd)
-            start = time.perf_counter()
-            for i in range(self.count):
-                os.pwrite(fd, record, i * len(record))
-                os.fdatasync(fd)
-            seconds = time.perf_counter() - start
-        finally:
-            os.close(fd)
-        return Result(self.count, self.count * len(self.body), seconds, self.count)
+        base, self._base = self._base, self._base + self.count
+        clock = Clock()
+        self._put_range(self._empty, base, 0, 1)
+        seconds, cpu = clock.stop()
+        return Result(self.count, 0, seconds, self._empty.calls - base, cpu)
 
 
 class Scan(Workload):
     """Every record of the log with its CRC, files side by side on `threads` threads."""
+
+    timed_whole = True
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
@@ -297,6 +294,8 @@ class Index(Workload):
 class Reading(Workload):
     """Works on an open store that holds `stored` messages."""
 
+    timed_whole = True
+
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
         self.stored = int(options["stored"])
@@ -382,11 +381,30 @@ class QueryMany(Reading):
         return Result(self.count, 0, time.perf_counter() - start, hits)
 
 
+class CheckedGet(Get):
+    """As Get, and each body is compared with its CRC, as the peers of bench/peers.py do."""
+
+    def unit(self) -> Result:
+        count = size = answer = 0
+        start = time.perf_counter()
+        for queue_id in range(QUEUES):
+            for message in self.store.read(TOPIC, queue_id):
+                body = message.body
+                if zlib.crc32(body) & 0x7FFFFFFF != message.body_crc:
+                    raise SystemExit(f"bad body at {message.phy_offset}")
+                count += 1
+                size += len(body)
+                answer += len(message.tags) + len(message.keys)
+                answer += len(message.properties["TAGS"])
+        return Result(count, size, time.perf_counter() - start, answer)
+
+
 WORKLOADS: dict[str, type[Workload]] = {
     "put": Put,
     "put_many": Put,
     "batch": Put,
-    "raw_sync": RawSync,
+    "latency": Put,
+    "empty_call": EmptyCall,
     "scan": Scan,
     "rebuild": Recover,
     "recover": Recover,
@@ -396,6 +414,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "index_select": Index,
     "index_select_many": Index,
     "get": Get,
+    "get_checked": CheckedGet,
     "get_columns": GetColumns,
     "query": Query,
     "query_many": QueryMany,
@@ -407,41 +426,5 @@ def found_config(path: Path) -> MessageStoreConfig:
     return detect_sizes(Env(), str(path), MessageStoreConfig().at_root(path), set())
 
 
-def round_of(workload: Workload, least_seconds: float) -> dict[str, Any]:
-    """Repeat the unit of work until its timed part took `least_seconds`."""
-    count = size = answer = units = 0
-    seconds = 0.0
-    while True:
-        result = workload.unit()
-        count += result.count
-        size += result.size
-        seconds += result.seconds
-        answer = result.answer
-        units += 1
-        if seconds >= least_seconds:
-            break
-    return {
-        "count": count,
-        "bytes": size,
-        "seconds": seconds,
-        "units": units,
-        "answer": answer,
-    }
-
-
-def main(path: str, *words: str) -> None:
-    """Answer rounds until there are no more."""
-    options = dict(word.split("=", 1) for word in words)
-    if "cpus" in options:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(options["cpus"])])
-    workload = WORKLOADS[options["what"]](Path(path), options)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        if line.strip() == "quit":
-            break
-        print(json.dumps(round_of(workload, float(line.split()[1]))), flush=True)
-    workload.close()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(WORKLOADS, *sys.argv[1:])

@@ -1,11 +1,13 @@
-"""Ours beside RocketMQ 4.9.3, round against round, in one run; prints a Markdown table.
+"""Ours beside RocketMQ 4.9.3 and what else a Python program would take, round against round.
 
-Both sides are child processes that speak the same protocol (bench/README.md): one prepares its
-work, then each line "round SECONDS" makes it repeat a unit of work until the timed part took that
-long. Rounds alternate, a ratio is the median over the pairs.
+    python bench/run.py                    measures and writes docs/benchmarks.{md,svg,json}
+    python bench/run.py --only put,scan    measures a part; the rest of the record stays
+    python bench/run.py --growth           how the figures grow (--large: up to 50 M messages)
+    python bench/run.py --smoke            small: does it still run, and agree? writes nothing
+    python bench/run.py --render           writes the page again from the record
 
-    python bench/run.py                  smoke sizes: does it still run, and agree?
-    BENCH_FULL=1 python bench/run.py     measures; --only put,scan limits it
+All sides are child processes that speak one protocol (bench/README.md). Rounds alternate; a ratio
+is the median over the pairs of neighbouring rounds.
 """
 
 from __future__ import annotations
@@ -13,16 +15,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,230 +28,29 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT))
 
+import compiled  # noqa: E402
+import machine  # noqa: E402
+import report  # noqa: E402
+from compiled import Unavailable  # noqa: E402
+from groups import GROUPS, Group, Options, Variant  # noqa: E402
+from growth import growth_groups  # noqa: E402
+from workers import BenchError, Worker, alternate  # noqa: E402
+
 from java_store import JavaStore, JavaUnavailable  # noqa: E402
 
-OURS = Path(__file__).with_name("ours.py")
+HOME = Path(__file__).resolve().parent
 JAVA_HEAP = ("-Xms4g", "-Xmx4g")
 JAVA_HEAP_SMOKE = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FULL_SECONDS = 2.0
 FULL_PAIRS = 5
 FULL_WARM_ROUNDS = 2
-ANSWER_TIMEOUT_S = 600
-
-Options = Mapping[str, object]
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """One way of ours to do a group's work.
-
-    `goal` is the ratio wanted, `against` the base it is taken over: "java" or another variant's
-    name. `answers` says whether it must give the number that 4.9.3 gives.
-    """
-
-    name: str
-    options: Options
-    threads: str
-    goal: float | None = None
-    against: str = "java"
-    answers: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """One kind of work of 4.9.3 and all of ours that are measured against it.
-
-    `count` and `smoke` are items of one unit of work. `input` names the store that is read:
-    "" (none, made by the work itself) or a key of INPUTS. `unit` is what a second's rate counts.
-    """
-
-    name: str
-    title: str
-    java: Options
-    ours: tuple[Variant, ...]
-    count: int
-    smoke: int
-    input: str = ""
-    unit: str = "msg"
-    java_threads: str = "put + dispatch"
-
-
-PUT_THREADS = "put + dispatch"
-
-GROUPS = (
-    Group(
-        "put",
-        "put 1 KiB, tag and key, async flush, until found",
-        {"what": "put", "body": 1024},
-        (
-            Variant("put", {"what": "put", "body": 1024}, PUT_THREADS, 3.0),
-            Variant("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-    ),
-    Group(
-        "put128",
-        "put 128 B, tag and key, async flush, until found",
-        {"what": "put", "body": 128},
-        (
-            Variant("put", {"what": "put", "body": 128}, PUT_THREADS, 1.25),
-            Variant("put_many", {"what": "put_many", "body": 128}, PUT_THREADS, 4.0),
-        ),
-        count=3_000_000,
-        smoke=2_000,
-    ),
-    Group(
-        "batch",
-        "put 32 x 1 KiB a batch, until found",
-        {"what": "batch", "body": 1024, "batch": 32},
-        (
-            Variant("put_batch", {"what": "batch", "body": 1024, "batch": 32}, PUT_THREADS, 4.0),
-            Variant("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, 8.0),
-        ),
-        count=1_000_000,
-        smoke=2_048,
-    ),
-    Group(
-        "sync1",
-        "put 1 KiB, sync flush",
-        {"what": "put", "body": 1024, "flushDiskType": "SYNC_FLUSH"},
-        (
-            Variant("raw", {"what": "raw_sync", "body": 1024}, "1", answers=False),
-            Variant("put", {"what": "put", "body": 1024, "sync": 1}, PUT_THREADS, 2.0),
-            Variant("put", {"what": "put", "body": 1024, "sync": 1}, PUT_THREADS, 0.9, "raw"),
-        ),
-        count=2_000,
-        smoke=20,
-    ),
-    Group(
-        "sync64",
-        "put 1 KiB, sync flush, 64 putting threads",
-        {"what": "put", "body": 1024, "flushDiskType": "SYNC_FLUSH", "threads": 64},
-        (
-            Variant(
-                "put",
-                {"what": "put", "body": 1024, "sync": 1, "threads": 64},
-                "64 put + dispatch",
-                2.0,
-            ),
-        ),
-        count=60_000,
-        smoke=128,
-        java_threads="64 put + dispatch",
-    ),
-    Group(
-        "scan",
-        "scan with CRC, 1 KiB",
-        {"what": "scan"},
-        (
-            Variant("scan", {"what": "scan", "threads": 1}, "1", 2.5),
-            Variant("scan", {"what": "scan", "threads": 2}, "2", 4.0),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-        input="singles",
-        java_threads="1",
-    ),
-    Group(
-        "rebuild",
-        "rebuild all queues and the index from the log, CRC on",
-        {"what": "rebuild"},
-        (
-            Variant("load", {"what": "rebuild"}, "2", 5.0),
-            Variant("load, one processor", {"what": "rebuild", "cpus": 1}, "1"),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-        input="singles",
-        java_threads="1",
-    ),
-    Group(
-        "recover",
-        "load after a crash, same start file",
-        {"what": "recover"},
-        (
-            Variant("load", {"what": "recover"}, "2", 4.0),
-            Variant("load, one processor", {"what": "recover", "cpus": 1}, "1"),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-        input="singles",
-        java_threads="1",
-    ),
-    Group(
-        "cq",
-        "ConsumeQueue append",
-        {"what": "cq"},
-        (
-            Variant("single calls", {"what": "cq"}, "1", 0.3),
-            Variant("arrays", {"what": "cq_arrays"}, "1", 8.0),
-        ),
-        count=20_000_000,
-        smoke=10_000,
-        unit="unit",
-        java_threads="1",
-    ),
-    Group(
-        "index_put",
-        "IndexFile put, 3 M keys",
-        {"what": "index_put"},
-        (Variant("arrays", {"what": "index_put"}, "1", 2.0),),
-        count=3_000_000,
-        smoke=3_000,
-        unit="key",
-        java_threads="1",
-    ),
-    Group(
-        "index_select",
-        "IndexFile select among 3 M keys",
-        {"what": "index_select", "stored": 3_000_000},
-        (
-            Variant("single calls", {"what": "index_select", "stored": 3_000_000}, "1", 1.0),
-            Variant("arrays", {"what": "index_select_many", "stored": 3_000_000}, "1", 2.0),
-        ),
-        count=1_000_000,
-        smoke=1_000,
-        unit="key",
-        java_threads="1",
-    ),
-    Group(
-        "get",
-        "get 32 a call, decoded, body copied, tags and keys read",
-        {"what": "get", "pull": 32},
-        (
-            Variant("objects", {"what": "get", "pull": 32}, "1", 1.0),
-            Variant("columns without body", {"what": "get_columns"}, "1", None, answers=False),
-            Variant("columns with body", {"what": "get_columns", "bodies": 1}, "1", answers=False),
-        ),
-        count=1_000_000,
-        smoke=2_000,
-        input="singles",
-        java_threads="1",
-    ),
-    Group(
-        "query",
-        "query by key to message",
-        {"what": "query", "decode": "true"},
-        (
-            Variant("query", {"what": "query"}, "1", 1.0),
-            Variant("query_many", {"what": "query_many"}, "1", 2.0),
-        ),
-        count=500_000,
-        smoke=500,
-        input="singles",
-        unit="query",
-        java_threads="1",
-    ),
-)
-
-#: Stores that reading groups start from: how 4.9.3 makes them.
-INPUTS: dict[str, Options] = {"singles": {"what": "put", "body": 1024, "keep": "true"}}
-INPUT_COUNT_FULL = 1_000_000
+SMOKE_COUNT_MIN = 20
+SMOKE_QUEUES_MAX = 100
 #: Several files, so that they can be worked on side by side.
 INPUT_FILE_FULL = 256 << 20
 INPUT_FILE_SMOKE = 1 << 20
-INPUT_COUNT_SMOKE = 2_000
+#: What a worker needs besides its program.
+PACKAGES = {"lmdb": "lmdb", "persist_queue": "persist-queue", "diskcache": "diskcache"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,265 +66,306 @@ class Sizes:
         """Rounds of each side that do not count."""
         return FULL_WARM_ROUNDS if self.full else 0
 
-    def count(self, group: Group) -> int:
+    def count(self, group: Group, variant: Variant) -> int:
         """Items of one unit of work."""
-        return group.count if self.full else group.smoke
+        if self.full:
+            return max(1, round(group.count * variant.share))
+        return max(SMOKE_COUNT_MIN, round(group.smoke * variant.share))
 
-    def options(self, options: Options) -> dict[str, object]:
-        """The options, with what is kept small in a smoke test."""
-        scaled = dict(options)
+    def stored(self, group: Group, variant: Variant) -> int:
+        """Messages that the store holds which is read; a unit of get or scan reads them all."""
+        all_of_them = group.input if self.full else group.smoke_input
+        if variant.options.get("what") not in {"get", "scan"}:
+            return all_of_them
+        return max(SMOKE_COUNT_MIN, round(all_of_them * variant.share))
+
+    def options(self, group: Group, variant: Variant) -> dict[str, object]:
+        """What the worker of a variant is told."""
+        found: dict[str, object] = {**variant.options, "count": self.count(group, variant)}
+        if group.input and not variant.program.startswith("limit:"):
+            found["stored"] = self.stored(group, variant)
+            found["body"] = group.input_body
+            found["mappedFileSizeCommitLog"] = self.input_file_size
         if not self.full:
-            scaled |= {"slots": 1000, "indexes": 20_000}
-            scaled |= {name: 3000 for name in ("stored",) if name in scaled}
-        return scaled
+            found |= {"slots": 1000, "indexes": 20_000}
+            found |= {name: 3000 for name in ("stored",) if name in variant.options}
+            if "queues" in found:
+                found["queues"] = min(int(str(found["queues"])), SMOKE_QUEUES_MAX)
+        return found
+
+    @property
+    def input_file_size(self) -> int:
+        """Bytes of a log file of an input store."""
+        return INPUT_FILE_FULL if self.full else INPUT_FILE_SMOKE
 
 
-class Worker:
-    """A child process that does rounds of one kind of work when told."""
+class Bench:
+    """One run: its workers, its directories, what it could not do."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
-        self.name = name
-        self.rates: list[float] = []
-        self.byte_rates: list[float] = []
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        )
-        self._answer()
-
-    def round(self, seconds: float) -> dict[str, Any]:
-        """Do one round and note its rate."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"round {seconds}\n")
-        self._process.stdin.flush()
-        answer = self._answer()
-        self.rates.append(answer["count"] / max(answer["seconds"], 1e-9))
-        self.byte_rates.append(answer["bytes"] / max(answer["seconds"], 1e-9))
-        return answer
-
-    def forget(self) -> None:
-        """Drop what the warm-up rounds measured."""
-        self.rates.clear()
-        self.byte_rates.clear()
-
-    def close(self) -> None:
-        """Let the process end; kill it if it does not."""
+    def __init__(self, sizes: Sizes, home: Path) -> None:
+        self.sizes = sizes
+        self.home = home
+        self._java = JavaStore()
+        self._missing: dict[str, str] = {}
+        self._inputs: dict[tuple[int, int], Path] = {}
         try:
-            self._process.communicate("quit\n", timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self._java.build()
+        except JavaUnavailable as problem:
+            self._missing["java"] = str(problem)
+            print(f"SKIPPED ALOUD: {problem}: nothing of 4.9.3", file=sys.stderr)
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith("{"):
-            code = self._process.wait(timeout=60)
-            raise SystemExit(f"bench: {self.name} ended with exit code {code}: {line!r}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    @property
+    def has_java(self) -> bool:
+        """Whether 4.9.3 takes part."""
+        return "java" not in self._missing
 
-
-def measure(
-    group: Group, sizes: Sizes, java: JavaStore, inputs: Mapping[str, Path], home: Path
-) -> list[str]:
-    """Run one group; its rows of the table."""
-    workers: dict[str, Worker] = {}
-    with contextlib.ExitStack() as stack:
-        distinct = {_worker_key(variant): variant for variant in group.ours}
-        for key in ("java", *distinct):
-            options = group.java if key == "java" else distinct[key].options
-            path = _place(home / f"{group.name}-{len(workers)}", inputs.get(group.input))
-            stack.callback(shutil.rmtree, path, ignore_errors=True)
-            options = sizes.options({**options, "count": sizes.count(group)})
-            if group.input:
-                options |= _input_options(sizes)
-            command = _command(key, java, path, options, sizes)
-            workers[key] = Worker(f"{group.name}/{key}", command)
-            stack.callback(workers[key].close)
-        for number in range(sizes.warm_rounds + sizes.pairs):
-            if number == sizes.warm_rounds:
-                for worker in workers.values():
-                    worker.forget()
-            answers = {key: worker.round(sizes.seconds) for key, worker in workers.items()}
-            for key, variant in distinct.items():
-                if variant.answers and answers[key]["answer"] != answers["java"]["answer"]:
-                    raise SystemExit(
-                        f"bench: {group.name}/{key}: answer {answers[key]['answer']}, "
-                        f"4.9.3 says {answers['java']['answer']}"
-                    )
-    rows = [_row(group, "4.9.3", group.java_threads, workers["java"], None, None)]
-    for variant in group.ours:
-        base = workers["java"] if variant.against == "java" else _named(workers, variant.against)
-        rows.append(
-            _row(group, variant.name, variant.threads, workers[_worker_key(variant)], base, variant)
+    def facts(self) -> dict[str, str]:
+        """The head of the record."""
+        rust = compiled.OUT.joinpath("rust").exists() and "rust" not in self._missing
+        found = machine.facts(self.home, java=self.has_java, rust=rust)
+        sizes = self.sizes
+        found["method"] = (
+            f"{sizes.pairs} pairs of rounds after {sizes.warm_rounds} warm ones, "
+            f"at least {sizes.seconds:g} s a round"
         )
-    return rows
+        if self.has_java:
+            found["heap"] = " ".join(JAVA_HEAP if sizes.full else JAVA_HEAP_SMOKE)
+        found["size"] = "measured" if sizes.full else "SMOKE SIZES"
+        return found
+
+    def prepare(self, groups: Sequence[Group], skipped: Sequence[str]) -> None:
+        """Build what the groups need, before anything is timed."""
+        for name in skipped:
+            self._missing[name] = "left out by --without"
+        for variant in (variant for group in groups for variant in group.variants):
+            with contextlib.suppress(Unavailable):
+                self._program(variant)
+
+    def measure(self, group: Group) -> dict[str, Any]:
+        """Run one group; its part of the record."""
+        taking, left_out = self._who(group)
+        with contextlib.ExitStack() as stack:
+            workers = []
+            for variant in taking:
+                path = self._place(group, variant, len(workers))
+                stack.callback(shutil.rmtree, path, ignore_errors=True)
+                workers.append(self._worker(group, variant, path))
+                stack.callback(workers[-1].close)
+            sizes = self.sizes
+            answers = alternate(workers, sizes.warm_rounds, sizes.pairs, sizes.seconds)
+        for found in answers:
+            compare(self.sizes, group, taking, found)
+        rows = [
+            {
+                **_described(variant),
+                "n": self._n(group, variant),
+                **worker.rounds.record(),
+            }
+            for variant, worker in zip(taking, workers, strict=True)
+        ]
+        return {
+            "title": group.title,
+            "unit": group.unit,
+            "latency": group.shows_latency,
+            "axis": group.axis,
+            "at": group.at,
+            "written_bytes": group.record * (group.count if self.sizes.full else group.smoke),
+            "rows": rows,
+            "left_out": left_out,
+        }
+
+    def _who(self, group: Group) -> tuple[list[Variant], list[dict[str, str]]]:
+        taking, left_out = [], []
+        for variant in group.variants:
+            try:
+                self._program(variant)
+            except Unavailable as problem:
+                left_out.append({"name": variant.name, "reason": str(problem)})
+            else:
+                taking.append(variant)
+        return taking, left_out
+
+    def _program(self, variant: Variant) -> list[str]:
+        """What is run for it, less the words; raises Unavailable."""
+        if reason := self._missing.get(variant.program):
+            raise Unavailable(reason)
+        package = PACKAGES.get(str(variant.options.get("peer")))
+        if package and not machine.has(package):
+            raise Unavailable(f"{package} is not installed (`make bench` installs it)")
+        try:
+            if variant.program == "rust":
+                return [str(compiled.rust(build=self.sizes.full))]
+            if variant.program.startswith("limit:"):
+                return [str(compiled.limit(variant.program.removeprefix("limit:")))]
+            if variant.program == "empty":
+                compiled.empty_call()
+        except Unavailable as problem:
+            self._missing[variant.program] = str(problem)
+            print(f"SKIPPED ALOUD: {variant.name}: {problem}", file=sys.stderr)
+            raise
+        script = "peers.py" if variant.program == "peers" else "ours.py"
+        return [sys.executable, str(HOME / script)]
+
+    def _worker(self, group: Group, variant: Variant, path: Path) -> Worker:
+        options = self.sizes.options(group, variant)
+        if variant.program == "empty":
+            options["module"] = compiled.empty_call()
+        command = self._command(variant, path, options)
+        return Worker(f"{group.name}/{variant.name}", command, self.home / "problems.txt")
+
+    def _command(self, variant: Variant, path: Path, options: Options) -> list[str]:
+        words = [str(path), *(f"{name}={value}" for name, value in options.items())]
+        if variant.program == "java":
+            heap = JAVA_HEAP if self.sizes.full else JAVA_HEAP_SMOKE
+            return self._java.command("bench", *words, jvm=heap)
+        return [*self._program(variant), *words]
+
+    def _n(self, group: Group, variant: Variant) -> int:
+        if group.input and variant.options.get("what") in {"get", "scan"}:
+            return self.sizes.stored(group, variant)
+        return self.sizes.count(group, variant)
+
+    def _place(self, group: Group, variant: Variant, number: int) -> Path:
+        """A directory for one worker: new, or its own copy of an input store."""
+        path = self.home / f"{group.name}-{number}"
+        reads = variant.kind in {"base", "ours"} or variant.program == "limit:crc_scan"
+        if group.input and reads:
+            source = self._input(group)
+            subprocess.run(["cp", "-a", "--sparse=always", source, path], check=True)
+            force(path)
+        return path
+
+    def _input(self, group: Group) -> Path:
+        """The store that both sides read copies of; 4.9.3 writes it where it is there."""
+        count = group.input if self.sizes.full else group.smoke_input
+        key = (count, group.input_body)
+        if key not in self._inputs:
+            for old in self._inputs.values():
+                shutil.rmtree(old)
+            self._inputs.clear()
+            path = self.home / f"input-{count}-{group.input_body}"
+            program = "java" if self.has_java else "ours"
+            variant = Variant(f"input {count}", program, {}, "", "")
+            options: Options = {
+                "what": "put",
+                "keep": "true",
+                "count": count,
+                "body": group.input_body,
+                "mappedFileSizeCommitLog": self.sizes.input_file_size,
+            }
+            command = self._command(variant, path, options)
+            worker = Worker(variant.name, command, self.home / "problems.txt")
+            worker.round(0)
+            worker.close()
+            self._inputs[key] = path
+        return self._inputs[key]
 
 
-def _worker_key(variant: Variant) -> str:
-    return " ".join([variant.name, *(f"{k}={v}" for k, v in sorted(variant.options.items()))])
+def force(path: Path) -> None:
+    """Write a copy out, which would otherwise be done during the rounds."""
+    for file in (one for one in path.rglob("*") if one.is_file()):
+        fd = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
-def _named(workers: Mapping[str, Worker], name: str) -> Worker:
-    return next(worker for key, worker in workers.items() if key.split(" ")[0] == name)
+def compare(sizes: Sizes, group: Group, taking: Sequence[Variant], answers: Sequence[int]) -> None:
+    """Raise BenchError unless all gave the answer that their work must give."""
+    whole = [
+        (variant, answer)
+        for variant, answer in zip(taking, answers, strict=True)
+        if variant.answers and variant.share == 1
+    ]
+    for variant, answer in whole[1:]:
+        if answer != whole[0][1]:
+            raise BenchError(
+                f"{group.name}/{variant.name}: answer {answer}, "
+                f"{whole[0][0].name} says {whole[0][1]}"
+            )
+    for variant, answer in zip(taking, answers, strict=True):
+        counts = variant.options.get("what") in {"put", "query"}
+        if variant.share != 1 and counts and answer != sizes.count(group, variant):
+            raise BenchError(f"{group.name}/{variant.name}: answer {answer} is not its count")
 
 
-def _command(key: str, java: JavaStore, path: Path, options: Options, sizes: Sizes) -> list[str]:
-    words = [f"{name}={value}" for name, value in options.items()]
-    if key == "java":
-        heap = JAVA_HEAP if sizes.full else JAVA_HEAP_SMOKE
-        return java.command("bench", str(path), *words, jvm=heap)
-    return [sys.executable, str(OURS), str(path), *words]
+def _described(variant: Variant) -> dict[str, Any]:
+    return {
+        "name": variant.name,
+        "kind": variant.kind,
+        "threads": variant.threads,
+        "words": variant.words,
+        "goals": [list(goal) for goal in variant.goals],
+    }
 
 
-def _place(path: Path, source: Path | None) -> Path:
-    """A directory for one worker: empty, or its own copy of an input store."""
-    if source is not None:
-        subprocess.run(["cp", "-a", "--sparse=always", source, path], check=True)
-    return path
-
-
-def _row(
-    group: Group,
-    name: str,
-    threads: str,
-    worker: Worker,
-    base: Worker | None,
-    variant: Variant | None,
-) -> str:
-    rate = statistics.median(worker.rates)
-    spread = f"{min(worker.rates):,.0f}–{max(worker.rates):,.0f}"
-    byte_rate = statistics.median(worker.byte_rates) / 1e9
-    cells = [group.title, name, threads, f"{rate:,.0f} {group.unit}/s", spread]
-    cells.append(f"{byte_rate:.2f}" if byte_rate else "")
-    if base is None or variant is None:
-        cells += ["1", ""]
-    else:
-        pairs = [ours / theirs for ours, theirs in zip(worker.rates, base.rates, strict=True)]
-        over = "" if variant.against == "java" else f" of {variant.against}"
-        cells.append(
-            f"**{statistics.median(pairs):.2f}**{over} ({min(pairs):.2f}–{max(pairs):.2f})"
-        )
-        cells.append("" if variant.goal is None else f"{variant.goal:g}")
-    return "| " + " | ".join(cells) + " |"
-
-
-def _input_count(sizes: Sizes) -> int:
-    return INPUT_COUNT_FULL if sizes.full else INPUT_COUNT_SMOKE
-
-
-def _input_options(sizes: Sizes) -> dict[str, object]:
-    """What both sides must know of an input store."""
-    file_size = INPUT_FILE_FULL if sizes.full else INPUT_FILE_SMOKE
-    return {"stored": _input_count(sizes), "mappedFileSizeCommitLog": file_size}
-
-
-def make_input(name: str, sizes: Sizes, java: JavaStore, path: Path) -> Path:
-    """Let 4.9.3 write an input store; both sides then read copies of it."""
-    options = {**INPUTS[name], **_input_options(sizes), "count": _input_count(sizes)}
-    worker = Worker(f"input {name}", _command("java", java, path, options, sizes))
-    worker.round(0)
-    worker.close()
-    return path
-
-
-def machine(home: Path, sizes: Sizes) -> Iterator[str]:
-    """What the numbers depend on."""
-    from pyrocketstore._message import crc32_kernel
-
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith(("model name", "CPU implementer"))
-        ),
-        platform.machine(),
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
-    yield f"- {time.strftime('%Y-%m-%d %H:%M')}; {'measured' if sizes.full else 'SMOKE SIZES'}"
-    yield f"- {model}, {os.cpu_count()} cores, {memory:.0f} GiB; Linux {platform.release()}"
-    yield f"- file system {_file_system(home)}; CRC kernel {crc32_kernel()}"
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    yield f"- Python {platform.python_version()} (GIL {'on' if gil else 'off'}); " + (
-        java.stderr.splitlines()[0] + ", heap " + " ".join(JAVA_HEAP)
-    )
-    yield (
-        f"- {sizes.pairs} pairs of rounds after {sizes.warm_rounds} warm ones, "
-        f"at least {sizes.seconds:g} s a round"
-    )
-
-
-def _file_system(path: Path) -> str:
-    best = ("", "unknown")
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind, options, *_ = line.split()
-        if path.resolve().is_relative_to(mount) and len(mount) > len(best[0]):
-            best = (mount, f"{kind} ({options})")
-    return best[1]
-
-
-def parse_arguments() -> tuple[argparse.Namespace, Sizes]:
-    """The command line; BENCH_FULL=1 in the environment is --full."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true", help="measure")
-    size.add_argument("--smoke", action="store_true", help="only see that it runs")
-    names = [group.name for group in GROUPS]
-    parser.add_argument("--only", default="", help=f"of {','.join(names)}")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--smoke", action="store_true", help="only see that it runs")
+    what.add_argument("--render", action="store_true", help="write the page from the record")
+    parser.add_argument("--growth", action="store_true", help="the curves instead of the table")
+    parser.add_argument("--large", action="store_true", help="with --growth: 50 M messages too")
+    parser.add_argument("--only", default="", help="names of groups, separated by commas")
+    parser.add_argument("--without", default="", help="java, rust, peers or empty, by commas")
     parser.add_argument("--pairs", type=int, help=f"rounds of each side ({FULL_PAIRS})")
     parser.add_argument("--seconds", type=float, help=f"least time of a round ({FULL_SECONDS})")
+    parser.add_argument("--note", default="", help="something about this run that the page tells")
     parser.add_argument("--directory", type=Path, help="where the stores go (build/bench)")
-    parser.add_argument("--out", type=Path, help="write the table there as well")
+    parser.add_argument("--out", type=Path, help="where the page goes (docs; smoke: none)")
     arguments = parser.parse_args()
-    wanted = [name for name in arguments.only.split(",") if name]
-    unknown = set(wanted) - set(names)
-    if unknown:
-        parser.error(f"--only: no such work: {', '.join(sorted(unknown))}")
-    arguments.only = wanted
-    full = arguments.full or (bool(os.environ.get("BENCH_FULL")) and not arguments.smoke)
-    pairs = arguments.pairs or (FULL_PAIRS if full else 1)
-    seconds = arguments.seconds if arguments.seconds is not None else FULL_SECONDS * full
-    return arguments, Sizes(full, pairs, seconds)
+    groups = growth_groups(large=arguments.large) if arguments.growth else GROUPS
+    names = [name for name in arguments.only.split(",") if name]
+    known = {group.name for group in groups}
+    if unknown := sorted(set(names) - known):
+        parser.error(
+            f"--only: no such work: {', '.join(unknown)}; there is {', '.join(sorted(known))}"
+        )
+    arguments.groups = [group for group in groups if not names or group.name in names]
+    arguments.without = [name for name in arguments.without.split(",") if name]
+    return arguments
 
 
 def main() -> int:
     """Measure what was asked for."""
-    arguments, sizes = parse_arguments()
-    java = JavaStore()
-    try:
-        java.build()
-    except JavaUnavailable as problem:
-        print(f"SKIPPED ALOUD: {problem}: nothing to measure against", file=sys.stderr)
+    arguments = parse_arguments()
+    full = not arguments.smoke
+    out = arguments.out or (ROOT / "docs" if full else None)
+    if arguments.render:
+        report.render(out or ROOT / "docs")
         return 0
+    pairs = arguments.pairs or (FULL_PAIRS if full else 1)
+    seconds = arguments.seconds if arguments.seconds is not None else FULL_SECONDS * full
+    sizes = Sizes(full, pairs, seconds)
     base = arguments.directory or ROOT / "build" / "bench"
     base.mkdir(parents=True, exist_ok=True)
-    lines = []
+    failures = 0
     with tempfile.TemporaryDirectory(dir=base) as temporary:
-        home = Path(temporary)
-        lines += [*machine(home, sizes), ""]
-        lines.append(
-            "| work | how | threads | rate (median) | rates | GB/s | ratio (pairs) | goal |"
-        )
-        lines.append("|---|---|---|---|---|---|---|---|")
-        print("\n".join(lines), flush=True)
-        inputs: dict[str, Path] = {}
-        for group in GROUPS:
-            if arguments.only and group.name not in arguments.only:
+        bench = Bench(sizes, Path(temporary))
+        bench.prepare(arguments.groups, arguments.without)
+        facts = bench.facts()
+        facts |= {"note": arguments.note} if arguments.note else {}
+        record = report.Record.read(out)
+        record.begin(facts)
+        print("\n".join(report.head(facts)), flush=True)
+        for group in arguments.groups:
+            try:
+                found = bench.measure(group)
+            except BenchError as problem:
+                print(f"bench: {problem}", file=sys.stderr, flush=True)
+                failures += 1
                 continue
-            if group.input and group.input not in inputs:
-                path = home / f"input-{group.input}"
-                inputs[group.input] = make_input(group.input, sizes, java, path)
-            rows = measure(group, sizes, java, inputs, home)
-            print("\n".join(rows), flush=True)
-            lines += rows
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 0
+            record.add(group.name, found)
+            print("\n".join(["", *report.section(group.name, found)]), flush=True)
+            if out is not None:
+                record.write(out)
+    if out is not None:
+        report.render(out)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,11 @@ package org.pyrocketstore.driver;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 
 /**
  * Measures one kind of work on demand, so that its rounds can alternate with another process's.
@@ -29,24 +34,45 @@ final class BenchCommand {
         long count = 0;
         long bytes = 0;
         double seconds = 0;
+        double cpu = 0;
         long answer = 0;
         int units = 0;
+        Map<String, List<Double>> latencies = new TreeMap<>();
         do {
+            long cpuStart = Workload.cpuNanos();
             Workload.Result result = workload.unit();
+            if (workload.isTimedWhole()) {
+                result.cpuSeconds = (Workload.cpuNanos() - cpuStart) / 1e9;
+            }
             count += result.count;
             bytes += result.bytes;
             seconds += result.seconds;
+            cpu += result.cpuSeconds;
             answer = result.answer;
             units++;
+            result.latencies.forEach((name, value) ->
+                latencies.computeIfAbsent(name, unused -> new ArrayList<>()).add(value));
         } while (seconds < leastSeconds);
-        return new JsonLine().put("count", count).put("bytes", bytes).put("seconds", seconds)
-            .put("units", units).put("answer", answer);
+        JsonLine line = new JsonLine().put("count", count).put("bytes", bytes)
+            .put("seconds", seconds).put("units", units).put("answer", answer);
+        if (cpu >= 0) {
+            line.put("cpu", cpu);
+        }
+        latencies.forEach((name, values) -> line.put(name, middle(name, values)));
+        return line;
+    }
+
+    /** The median over the units of work; of the maxima the largest. */
+    private static double middle(String name, List<Double> values) {
+        Collections.sort(values);
+        return values.get(name.equals("max") ? values.size() - 1 : values.size() / 2);
     }
 
     private static Workload workload(String path, Options options) {
         switch (options.required("what")) {
             case "put":
             case "batch":
+            case "latency":
                 return new PutWorkload(path, options);
             case "get":
                 return new GetWorkload(path, options);

@@ -23,6 +23,11 @@ final class GetWorkload extends Workload {
     }
 
     @Override
+    boolean isTimedWhole() {
+        return true;
+    }
+
+    @Override
     Result unit() {
         long messages = 0;
         long bytes = 0;

@@ -3,6 +3,7 @@ package org.pyrocketstore.driver;
 import java.io.File;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -14,14 +15,17 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 
 /**
- * Puts into a new store: what=put singles, what=batch batches of batch= messages, by threads=
- * threads. The time ends when the last message is found by its queue and by its key. With "keep"
- * the store stays where it is (to make the input of the reading workloads).
+ * Puts into a new store: what=put singles, what=latency singles each of which is timed, what=batch
+ * batches of batch= messages, by threads= threads into queues= queues. The time ends when the last
+ * message is found by its queue and by its key. With "keep" the store stays where it is (to make
+ * the input of the reading workloads).
  */
 final class PutWorkload extends Workload {
     private final boolean batched;
     private final int batchCount;
     private final int threads;
+    private final int queues;
+    private final long[] nanos;
     private final byte[] body;
     private final InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
     private final AtomicLong keyBase = new AtomicLong();
@@ -31,6 +35,8 @@ final class PutWorkload extends Workload {
         batched = options.required("what").equals("batch");
         batchCount = options.number("batch", 32);
         threads = options.number("threads", 1);
+        queues = options.number("queues", QUEUES);
+        nanos = new long[options.required("what").equals("latency") ? count : 0];
         body = new byte[bodySize];
         new Random(1).nextBytes(body);
     }
@@ -42,6 +48,7 @@ final class PutWorkload extends Workload {
         long base = options.has("keep") ? 0 : keyBase.getAndAdd(count);
         AtomicInteger next = new AtomicInteger();
         AtomicInteger failed = new AtomicInteger();
+        long cpuStart = cpuNanos();
         long start = System.nanoTime();
         List<Thread> workers = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
@@ -54,11 +61,12 @@ final class PutWorkload extends Workload {
         }
         awaitFound(store, base);
         long end = System.nanoTime();
+        long cpuEnd = cpuNanos();
         if (failed.get() > 0) {
             throw new IllegalStateException(failed + " puts failed");
         }
         long total = 0;
-        for (int queueId = 0; queueId < QUEUES; queueId++) {
+        for (int queueId = 0; queueId < queues; queueId++) {
             total += store.getMaxOffsetInQueue(TOPIC, queueId);
         }
         store.shutdown();
@@ -66,7 +74,26 @@ final class PutWorkload extends Workload {
             store.destroy();
             removeTree(new File(path));
         }
-        return new Result(count, (long) count * bodySize, start, end, total);
+        Result result = new Result(count, (long) count * bodySize, start, end, total);
+        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        addLatencies(result);
+        return result;
+    }
+
+    private void addLatencies(Result result) {
+        if (nanos.length > 0) {
+            long[] sorted = nanos.clone();
+            Arrays.sort(sorted);
+            result.latencies.put("p50", percentile(sorted, 50));
+            result.latencies.put("p99", percentile(sorted, 99));
+            result.latencies.put("p99.9", percentile(sorted, 99.9));
+            result.latencies.put("max", percentile(sorted, 100));
+        }
+    }
+
+    /** The smallest time, in microseconds, that so many percent of all do not exceed. */
+    private static double percentile(long[] sorted, double percent) {
+        return sorted[(int) Math.ceil((sorted.length - 1) * percent / 100)] / 1e3;
     }
 
     private void putAll(DefaultMessageStore store, long base, AtomicInteger next,
@@ -76,20 +103,35 @@ final class PutWorkload extends Workload {
         while ((at = next.getAndAdd(step)) < count) {
             boolean ok = batched
                 ? store.putMessages(batch(base, at)).isOk()
-                : store.putMessage(single(base, at)).isOk();
+                : putOne(store, base, at);
             if (!ok) {
                 failed.incrementAndGet();
             }
         }
     }
 
+    private boolean putOne(DefaultMessageStore store, long base, int at) {
+        if (nanos.length == 0) {
+            return store.putMessage(single(base, at)).isOk();
+        }
+        String key = "k" + (base + at);
+        long start = System.nanoTime();
+        boolean ok = store.putMessage(single(key, at)).isOk();
+        nanos[at] = System.nanoTime() - start;
+        return ok;
+    }
+
     private MessageExtBrokerInner single(long base, int at) {
+        return single("k" + (base + at), at);
+    }
+
+    private MessageExtBrokerInner single(String key, int at) {
         MessageExtBrokerInner message = new MessageExtBrokerInner();
         message.setTopic(TOPIC);
-        message.setQueueId(at % QUEUES);
+        message.setQueueId(at % queues);
         message.setBody(body);
         message.setTags("TagA");
-        message.setKeys("k" + (base + at));
+        message.setKeys(key);
         message.setBornTimestamp(System.currentTimeMillis());
         message.setBornHost(host);
         message.setStoreHost(host);
@@ -106,7 +148,7 @@ final class PutWorkload extends Workload {
         }
         MessageExtBatch batch = new MessageExtBatch();
         batch.setTopic(TOPIC);
-        batch.setQueueId(at / batchCount % QUEUES);
+        batch.setQueueId(at / batchCount % queues);
         batch.setBornTimestamp(System.currentTimeMillis());
         batch.setBornHost(host);
         batch.setStoreHost(host);

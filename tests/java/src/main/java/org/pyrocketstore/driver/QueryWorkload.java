@@ -29,6 +29,11 @@ final class QueryWorkload extends Workload {
     }
 
     @Override
+    boolean isTimedWhole() {
+        return true;
+    }
+
+    @Override
     Result unit() {
         long hits = 0;
         long bytes = 0;

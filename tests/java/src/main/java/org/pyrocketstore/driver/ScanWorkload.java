@@ -20,6 +20,11 @@ final class ScanWorkload extends Workload {
     }
 
     @Override
+    boolean isTimedWhole() {
+        return true;
+    }
+
+    @Override
     Result unit() {
         CommitLog log = store.getCommitLog();
         long end = store.getMaxPhyOffset();

@@ -1,10 +1,14 @@
 package org.pyrocketstore.driver;
 
+import com.sun.management.OperatingSystemMXBean;
 import java.io.File;
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Comparator;
+import java.util.Map;
+import java.util.TreeMap;
 import java.util.stream.Stream;
 
 /** One kind of work, cut into units of equal size; only a part of each unit is timed. */
@@ -30,6 +34,10 @@ abstract class Workload {
         final long bytes;
         final double seconds;
         final long answer;
+        /** Processor time of the whole process in the timed part; negative where nobody asked. */
+        double cpuSeconds = -1;
+        /** Percentiles in microseconds by name; empty where nobody asked. */
+        final Map<String, Double> latencies = new TreeMap<>();
 
         Result(long count, long bytes, long startNanos, long endNanos, long answer) {
             this.count = count;
@@ -43,6 +51,17 @@ abstract class Workload {
     }
 
     abstract Result unit() throws Exception;
+
+    /** Whether a unit has no part that is not timed, so that its processor time is the whole's. */
+    boolean isTimedWhole() {
+        return false;
+    }
+
+    /** Processor nanoseconds of this process until now. */
+    static long cpuNanos() {
+        return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+            .getProcessCpuTime();
+    }
 
     static void removeTree(File root) throws IOException {
         if (!root.exists()) {

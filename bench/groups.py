@@ -1,0 +1,575 @@
+"""The table of what is measured: groups of work, and in each the variants that do it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+Options = Mapping[str, object]
+
+#: The variant that ratios are taken over, and whose answers count.
+BASE = "4.9.3"
+PUT_THREADS = "put + dispatch"
+SYNC: Options = {"sync": 1}
+#: Of a message with a 1 KiB and a 128 B body, a tag and a key.
+RECORD_1K = 1141
+RECORD_128 = 245
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way to do a group's work.
+
+    `program` is java, ours, empty, peers, rust or limit:NAME; `words` says what it did. `goals` are
+    pairs (ratio wanted, name of the variant it is taken over). `share` is the part of the group's
+    count that a unit of work does. `answers` says whether it must give the number that 4.9.3 gives.
+    """
+
+    name: str
+    program: str
+    options: Options
+    threads: str
+    words: str
+    goals: tuple[tuple[float, str], ...] = ()
+    share: float = 1.0
+    answers: bool = True
+
+    @property
+    def kind(self) -> str:
+        """base, ours, call, peer or limit."""
+        if self.program.startswith("limit:"):
+            return "limit"
+        return {"java": "base", "ours": "ours", "empty": "call"}.get(self.program, "peer")
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """One kind of work and all who do it.
+
+    `count` and `smoke` are items of one unit of work. `input` is how many messages the store that
+    is read holds (0: none, the work makes its own), `smoke_input` the same in a smoke test, with
+    bodies of `input_body` bytes. `unit` is what a second's rate counts; `record` the bytes of one
+    item on disk, 0 where nothing is written. `axis` and `at` place the group on a curve (growth).
+    """
+
+    name: str
+    title: str
+    variants: tuple[Variant, ...]
+    count: int
+    smoke: int
+    input: int = 0
+    smoke_input: int = 2_000
+    input_body: int = 1024
+    unit: str = "msg"
+    record: int = 0
+    shows_latency: bool = False
+    axis: str = ""
+    at: int = 0
+
+
+def java(options: Options, threads: str, words: str) -> Variant:
+    """The real store, in a JVM."""
+    return Variant(BASE, "java", options, threads, words)
+
+
+def ours(
+    name: str, options: Options, threads: str, words: str, goal: float = 0.0, **more: object
+) -> Variant:
+    """One of ours; `goal` is the ratio wanted over 4.9.3."""
+    goals = ((goal, BASE),) if goal else ()
+    return dataclasses.replace(
+        Variant(name, "ours", options, threads, words, goals),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def peer(name: str, options: Options, words: str, share: float = 1.0) -> Variant:
+    """A store that a Python program would take instead."""
+    return Variant(name, "peers", options, "1", words, share=share)
+
+
+JAVA_PUT = (
+    "DefaultMessageStore.putMessage one by one: body CRC, queue units and index keys by its own "
+    "dispatch thread, flush service on; the message object and its properties text are made in "
+    "the loop"
+)
+OURS_PUT = "Store.put one by one: the same bytes on disk, CRC, dispatch, index and flush service on"
+OURS_MANY = "Store.put_many, 10,000 a call, lists made in the loop; otherwise as put"
+LMDB_LAYOUT = (
+    "value = CRC, tag, key, body under (queue, offset), second database key → (queue, offset)"
+)
+LMDB = (
+    f"{LMDB_LAYOUT}; sync off, writemap, and a thread that forces twice a second as our flush "
+    "service does"
+)
+SQLITE_LAYOUT = "one table with the body's CRC, unique index on (queue, offset), index on the key"
+SQLITE = f"WAL, synchronous=NORMAL, {SQLITE_LAYOUT}"
+QUEUE_ONLY = "SQLiteQueue as it comes: each put a forced transaction, pickled, **no key lookup**"
+CACHE = "Cache.push into a deque a queue and Cache.set(key → place), CRC kept, pickled"
+
+
+def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
+    """Who takes the same messages; each as its own users would, and by single puts."""
+
+    def one(name: str, words: str, share: float, **options: object) -> Variant:
+        return peer(name, {"what": "put", "body": body, **options}, words, share)
+
+    found = [
+        one("LMDB, 1000 a transaction", LMDB, 0.5, peer="lmdb", per_commit=1000),
+        one("SQLite, 1000 a transaction", SQLITE, 0.1, peer="sqlite", per_commit=1000),
+    ]
+    rust = {"what": "put", "body": body}
+    words = (
+        "LocalFileMessageStore::put_message awaited one by one, defaults: CRC, dispatch, index and "
+        "flush service on"
+    )
+    found.append(Variant("rocketmq-rust", "rust", rust, PUT_THREADS, words, share=0.1))
+    if not all_of_them:
+        return tuple(found)
+    found += [
+        one("LMDB, single puts", LMDB + "; a transaction each", 0.1, peer="lmdb"),
+        one("SQLite, single puts", SQLITE + "; a transaction each", 0.05, peer="sqlite"),
+        one(
+            "LMDB, bodies only",
+            "1000 a transaction; **no key database, no tag, no CRC**",
+            0.5,
+            peer="lmdb",
+            per_commit=1000,
+            plain=1,
+        ),
+        one(
+            "SQLite, bodies only",
+            "1000 a transaction; **no index on the key, no tag, no CRC**",
+            0.1,
+            peer="sqlite",
+            per_commit=1000,
+            plain=1,
+        ),
+        one("persist-queue", QUEUE_ONLY, 0.003, peer="persist_queue"),
+        one("diskcache, single puts", CACHE, 0.01, peer="diskcache"),
+        one("diskcache, 1000 a transaction", CACHE, 0.03, peer="diskcache", per_commit=1000),
+    ]
+    return tuple(found)
+
+
+def empty_call(body: int) -> Variant:
+    """What the loop and the call cost by themselves."""
+    words = (
+        "the very loop of put around an empty compiled method with put's signature: the floor that "
+        "CPython's call sets for one thread"
+    )
+    options = {"what": "empty_call", "body": body}
+    return Variant("empty compiled call", "empty", options, "1", words)
+
+
+def map_limits(record: int, body: int) -> tuple[Variant, ...]:
+    """What page faults, stores and the CRC cost in C."""
+    words = "C: CRC of the body and memcpy of the record into a mapped, allocated file; "
+    options = {"record": record, "body": body}
+    program = "limit:map_store"
+    return (
+        Variant("C stores, 1 thread", program, options, "1", words + "makes pages present itself"),
+        Variant(
+            "C stores, helper ahead",
+            program,
+            {**options, "helper": 1},
+            "store + page faults",
+            words + "a helper makes pages present ahead",
+        ),
+    )
+
+
+PUT_GROUPS = (
+    Group(
+        "put",
+        "Put 1 KiB with tag and key, async flush, until found",
+        (
+            java({"what": "put", "body": 1024}, PUT_THREADS, JAVA_PUT),
+            ours("put", {"what": "put", "body": 1024}, PUT_THREADS, OURS_PUT, 3.0),
+            ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY),
+            empty_call(1024),
+            *put_peers(1024, all_of_them=True),
+            *map_limits(RECORD_1K, 1024),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        record=RECORD_1K,
+    ),
+    Group(
+        "put128",
+        "Put 128 B with tag and key, async flush, until found",
+        (
+            java({"what": "put", "body": 128}, PUT_THREADS, JAVA_PUT),
+            ours("put", {"what": "put", "body": 128}, PUT_THREADS, OURS_PUT, 1.25),
+            ours("put_many", {"what": "put_many", "body": 128}, PUT_THREADS, OURS_MANY, 4.0),
+            empty_call(128),
+            *put_peers(128, all_of_them=False),
+            *map_limits(RECORD_128, 128),
+        ),
+        count=3_000_000,
+        smoke=2_000,
+        record=RECORD_128,
+    ),
+    Group(
+        "batch",
+        "Put 32 × 1 KiB a batch, until found",
+        (
+            java(
+                {"what": "batch", "body": 1024, "batch": 32},
+                PUT_THREADS,
+                "putMessages of 32; the messages and their encoding are made in the loop",
+            ),
+            ours(
+                "put_batch",
+                {"what": "batch", "body": 1024, "batch": 32},
+                PUT_THREADS,
+                "Store.put_batch of 32 dictionaries made in the loop",
+                4.0,
+            ),
+            ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY, 8.0),
+            peer(
+                "LMDB, 32 a transaction",
+                {"what": "put", "body": 1024, "peer": "lmdb", "per_commit": 32},
+                LMDB,
+                0.5,
+            ),
+            peer(
+                "SQLite, 32 a transaction",
+                {"what": "put", "body": 1024, "peer": "sqlite", "per_commit": 32},
+                SQLITE,
+                0.1,
+            ),
+            *map_limits(RECORD_1K, 1024),
+        ),
+        count=1_000_000,
+        smoke=2_048,
+        record=RECORD_1K,
+    ),
+)
+
+JAVA_SYNC = {"what": "put", "body": 1024, "flushDiskType": "SYNC_FLUSH"}
+OURS_SYNC = {"what": "put", "body": 1024, **SYNC}
+
+SYNC_GROUPS = (
+    Group(
+        "sync1",
+        "Put 1 KiB, sync flush, one thread",
+        (
+            java(JAVA_SYNC, PUT_THREADS, "putMessage under SYNC_FLUSH (GroupCommitService)"),
+            ours(
+                "put",
+                OURS_SYNC,
+                PUT_THREADS,
+                "Store.put under SYNC_FLUSH",
+                goals=((2.0, BASE), (0.9, "C appends")),
+            ),
+            Variant(
+                "C appends",
+                "limit:append_sync",
+                {"record": RECORD_1K, "body": 1024},
+                "1",
+                "C: pwrite of one record and fdatasync, appending to an allocated file",
+            ),
+            peer(
+                "LMDB, single puts",
+                {"what": "put", "body": 1024, "peer": "lmdb", **SYNC},
+                LMDB_LAYOUT + "; its default: forced at each commit",
+                0.25,
+            ),
+            peer(
+                "SQLite, single puts",
+                {"what": "put", "body": 1024, "peer": "sqlite", **SYNC},
+                f"WAL, synchronous=FULL: forced at each commit; {SQLITE_LAYOUT}",
+                0.25,
+            ),
+            Variant(
+                "rocketmq-rust",
+                "rust",
+                OURS_SYNC,
+                PUT_THREADS,
+                "put_message awaited one by one under SyncFlush",
+                share=0.25,
+            ),
+        ),
+        count=2_000,
+        smoke=20,
+        record=RECORD_1K,
+    ),
+    Group(
+        "sync64",
+        "Put 1 KiB, sync flush, 64 putting threads",
+        (
+            java(
+                {**JAVA_SYNC, "threads": 64},
+                "64 put + dispatch",
+                "putMessage under SYNC_FLUSH from 64 Java threads",
+            ),
+            ours(
+                "put",
+                {**OURS_SYNC, "threads": 64},
+                "64 put + dispatch",
+                "Store.put under SYNC_FLUSH from 64 Python threads",
+                2.0,
+            ),
+            Variant(
+                "C appends",
+                "limit:append_sync",
+                {"record": RECORD_1K, "body": 1024, "threads": 64},
+                "64",
+                "C: 64 threads append by pwrite; one forces for all that are written by then",
+            ),
+        ),
+        count=60_000,
+        smoke=128,
+        record=RECORD_1K,
+    ),
+)
+
+JAVA_TIMED = "each putMessage timed by System.nanoTime"
+OURS_TIMED = "each Store.put timed by perf_counter_ns"
+LATENCY_GROUPS = (
+    Group(
+        "latency",
+        "Latency of a put, 1 KiB, async flush, one thread at full speed",
+        (
+            java({"what": "latency", "body": 1024}, PUT_THREADS, JAVA_TIMED),
+            ours("put", {"what": "latency", "body": 1024}, PUT_THREADS, OURS_TIMED),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        record=RECORD_1K,
+        shows_latency=True,
+    ),
+    Group(
+        "latency_sync",
+        "Latency of a put, 1 KiB, sync flush, one thread",
+        (
+            java({**JAVA_SYNC, "what": "latency"}, PUT_THREADS, JAVA_TIMED),
+            ours("put", {**OURS_SYNC, "what": "latency"}, PUT_THREADS, OURS_TIMED),
+        ),
+        count=4_000,
+        smoke=20,
+        record=RECORD_1K,
+        shows_latency=True,
+    ),
+    Group(
+        "latency_sync64",
+        "Latency of a put, 1 KiB, sync flush, 64 putting threads",
+        (
+            java({**JAVA_SYNC, "what": "latency", "threads": 64}, "64 put + dispatch", JAVA_TIMED),
+            ours(
+                "put",
+                {**OURS_SYNC, "what": "latency", "threads": 64},
+                "64 put + dispatch",
+                OURS_TIMED,
+            ),
+        ),
+        count=60_000,
+        smoke=128,
+        record=RECORD_1K,
+        shows_latency=True,
+    ),
+)
+
+
+def crc_limits() -> tuple[Variant, ...]:
+    """What the CRC costs in C, for one and for two threads."""
+    words = "C: the CRC of a 1 KiB piece a record from present pages, nothing parsed"
+    options = {"what": "crc", "record": RECORD_1K, "body": 1024}
+    return tuple(
+        Variant(
+            f"C CRC alone, {threads} thread{'s' * (threads > 1)}",
+            "limit:crc_scan",
+            {**options, "threads": threads},
+            str(threads),
+            words,
+            answers=False,
+        )
+        for threads in (1, 2)
+    )
+
+
+LOAD = "DefaultMessageStore.load() of the same files"
+RECOVERY_GROUPS = (
+    Group(
+        "scan",
+        "Scan with CRC, 1 KiB bodies",
+        (
+            java({"what": "scan"}, "1", "checkMessageAndReturnSize of every record, CRC on"),
+            ours("scan, 1 thread", {"what": "scan", "threads": 1}, "1", "recovery's own scan", 2.5),
+            ours("scan, 2 threads", {"what": "scan", "threads": 2}, "2", "files side by side", 4.0),
+            peer(
+                "LMDB",
+                {"what": "scan", "peer": "lmdb"},
+                "cursor over all values as buffers, zlib.crc32 of each body",
+            ),
+            peer(
+                "SQLite",
+                {"what": "scan", "peer": "sqlite"},
+                "SELECT crc, body of all rows, zlib.crc32 of each body",
+                0.2,
+            ),
+            *crc_limits(),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        input=1_000_000,
+    ),
+    Group(
+        "rebuild",
+        "Rebuild all queues and the index from the log, CRC on",
+        (
+            java({"what": "rebuild"}, "1", LOAD + ": queues, index and checkpoint gone"),
+            ours("load", {"what": "rebuild"}, "2", LOAD, 5.0),
+            ours("load, one processor", {"what": "rebuild", "cpus": 1}, "1", "pinned to one"),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        input=1_000_000,
+    ),
+    Group(
+        "recover",
+        "Load after a crash, same start file",
+        (
+            java({"what": "recover"}, "1", LOAD + ": index and checkpoint gone"),
+            ours("load", {"what": "recover"}, "2", LOAD, 4.0),
+            ours("load, one processor", {"what": "recover", "cpus": 1}, "1", "pinned to one"),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        input=1_000_000,
+    ),
+)
+
+PART_GROUPS = (
+    Group(
+        "cq",
+        "ConsumeQueue append",
+        (
+            java({"what": "cq"}, "1", "putMessagePositionInfoWrapper unit by unit"),
+            ours("single calls", {"what": "cq"}, "1", "put_message_position_info", 0.3),
+            ours("arrays", {"what": "cq_arrays"}, "1", "put_units of whole columns", 8.0),
+        ),
+        count=20_000_000,
+        smoke=10_000,
+        unit="unit",
+        record=20,
+    ),
+    Group(
+        "index_put",
+        "IndexFile put, 3 M keys",
+        (
+            java({"what": "index_put"}, "1", "putKey of fresh strings, one by one"),
+            ours("arrays", {"what": "index_put"}, "1", "fresh strings hashed, then one call", 2.0),
+        ),
+        count=3_000_000,
+        smoke=3_000,
+        unit="key",
+        record=20,
+    ),
+    Group(
+        "index_select",
+        "IndexFile select among 3 M keys",
+        (
+            java({"what": "index_select", "stored": 3_000_000}, "1", "selectPhyOffset"),
+            ours(
+                "single calls",
+                {"what": "index_select", "stored": 3_000_000},
+                "1",
+                "select_phy_offset",
+                1.0,
+            ),
+            ours(
+                "arrays",
+                {"what": "index_select_many", "stored": 3_000_000},
+                "1",
+                "select_hashes, a list of keys hashed in the timed part",
+                2.0,
+            ),
+        ),
+        count=1_000_000,
+        smoke=1_000,
+        unit="key",
+    ),
+)
+
+READ_PEERS = "filled with the same messages by itself, bodies copied and their CRC checked"
+READ_GROUPS = (
+    Group(
+        "get",
+        "Get 32 a call, decoded, body copied, tags and keys read",
+        (
+            java({"what": "get", "pull": 32}, "1", "getMessage of 32, MessageDecoder.decode each"),
+            ours("objects", {"what": "get", "pull": 32}, "1", "Store.read: message objects", 1.0),
+            ours(
+                "objects, CRC checked",
+                {"what": "get_checked"},
+                "1",
+                "Store.read, and zlib.crc32 of each body compared, as the peers do",
+            ),
+            ours(
+                "columns without body",
+                {"what": "get_columns"},
+                "1",
+                "Store.read_batch",
+                answers=False,
+            ),
+            ours(
+                "columns with body",
+                {"what": "get_columns", "bodies": 1},
+                "1",
+                "Store.read_batch",
+                answers=False,
+            ),
+            peer("LMDB", {"what": "get", "peer": "lmdb"}, "cursor along each queue; " + READ_PEERS),
+            peer(
+                "SQLite",
+                {"what": "get", "peer": "sqlite"},
+                "SELECT … ORDER BY queue_offset; " + READ_PEERS,
+                0.2,
+            ),
+            peer(
+                "persist-queue",
+                {"what": "get", "peer": "persist_queue"},
+                "get() without task_done; " + READ_PEERS,
+                0.003,
+            ),
+            peer(
+                "diskcache",
+                {"what": "get", "peer": "diskcache"},
+                "get() of each place; " + READ_PEERS,
+                0.03,
+            ),
+        ),
+        count=1_000_000,
+        smoke=2_000,
+        input=1_000_000,
+    ),
+    Group(
+        "query",
+        "Query by key to message",
+        (
+            java({"what": "query", "decode": "true"}, "1", "queryMessage, hits decoded"),
+            ours("query", {"what": "query"}, "1", "Store.query: message objects", 1.0),
+            ours("query_many", {"what": "query_many"}, "1", "Store.query_many, 1000 a call", 2.0),
+            peer(
+                "LMDB",
+                {"what": "query", "peer": "lmdb"},
+                "two gets in one transaction; body copied, CRC checked",
+                0.2,
+            ),
+            peer(
+                "SQLite",
+                {"what": "query", "peer": "sqlite"},
+                "SELECT … WHERE key=?; CRC checked",
+                0.2,
+            ),
+        ),
+        count=500_000,
+        smoke=500,
+        input=1_000_000,
+        unit="query",
+    ),
+)
+
+GROUPS = (*PUT_GROUPS, *SYNC_GROUPS, *LATENCY_GROUPS, *RECOVERY_GROUPS, *PART_GROUPS, *READ_GROUPS)

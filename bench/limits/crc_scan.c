@@ -1,0 +1,105 @@
+/* What the processor gives to a scan: the CRC of every body-sized piece of the log's files, from
+ * pages that are present. No record is looked at.
+ *
+ *     crc_scan STORE record=BYTES body=BYTES [threads=2]
+ *
+ * Two threads take whole files. */
+#include "rounds.h"
+
+#include "rocketstore.h"
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+static const char *log_path;
+static int64_t record_size, body_size, threads;
+static struct {
+    const uint8_t *base;
+    int64_t size;
+} files[1024];
+static int files_count;
+
+static atomic_int next_file;
+static _Atomic int64_t pieces;
+static _Atomic uint32_t sink; /* so that no CRC is left out */
+
+static void map_all(void) {
+    DIR *directory = opendir(log_path);
+    struct dirent *entry;
+    if (directory == NULL) {
+        die(log_path);
+    }
+    while ((entry = readdir(directory)) != NULL && files_count < 1024) {
+        char path[4096];
+        struct stat about;
+        if (entry->d_name[0] == '.') {
+            continue;
+        }
+        snprintf(path, sizeof path, "%s/%s", log_path, entry->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || fstat(fd, &about) != 0) {
+            die(path);
+        }
+        /* A file's unused end is a hole. */
+        off_t hole = lseek(fd, 0, SEEK_HOLE);
+        int64_t size = hole > 0 ? (int64_t)hole : about.st_size;
+        void *base = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+        if (base == MAP_FAILED) {
+            die("mmap");
+        }
+        files[files_count].base = base;
+        files[files_count++].size = size;
+        close(fd);
+    }
+    closedir(directory);
+}
+
+static void *check_all(void *unused) {
+    (void)unused;
+    int64_t count = 0;
+    uint32_t all = 0;
+    int i;
+    while ((i = atomic_fetch_add(&next_file, 1)) < files_count) {
+        for (int64_t at = 0; at + record_size <= files[i].size; at += record_size) {
+            all ^= rs_crc32(0, files[i].base + at, (size_t)body_size);
+            count++;
+        }
+    }
+    atomic_fetch_add(&pieces, count);
+    atomic_fetch_xor(&sink, all);
+    return NULL;
+}
+
+static unit_result unit(void) {
+    pthread_t helper;
+    atomic_store(&next_file, 0);
+    atomic_store(&pieces, 0);
+    double start = now();
+    if (threads > 1 && pthread_create(&helper, NULL, check_all, NULL) != 0) {
+        die("pthread_create");
+    }
+    check_all(NULL);
+    if (threads > 1) {
+        pthread_join(helper, NULL);
+    }
+    double seconds = now() - start;
+    int64_t count = atomic_load(&pieces);
+    return (unit_result){count, count * record_size, seconds};
+}
+
+int main(int argc, char **argv) {
+    char path[4096];
+    if (argc < 2) {
+        return 2;
+    }
+    snprintf(path, sizeof path, "%s/commitlog", argv[1]);
+    log_path = path;
+    options = argv + 2;
+    options_count = argc - 2;
+    record_size = option("record", 1100);
+    body_size = option("body", 1024);
+    threads = option("threads", 1); /* or 2 */
+    map_all();
+    answer_rounds(unit);
+    return 0;
+}

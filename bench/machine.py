@@ -1,0 +1,112 @@
+"""What the numbers of a run depend on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEER_PACKAGES = ("lmdb", "persist-queue", "diskcache")
+
+
+def facts(home: Path, *, java: bool, rust: bool) -> dict[str, str]:
+    """Machine, kernel, file system, CRC kernel and the versions of all who take part."""
+    from pyrocketstore._message import crc32_kernel
+
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    found = {
+        "when": time.strftime("%Y-%m-%d %H:%M"),
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory_bytes() / (1 << 30):.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "file system": _file_system(home),
+        "dirty limit": f"{dirty_limit() / (1 << 30):.1f} GiB",
+        "CRC kernel": crc32_kernel(),
+        "Python": f"{platform.python_version()} (GIL {'on' if gil else 'off'})",
+        "pyrocketstore": _own_version(),
+        "SQLite": sqlite3.sqlite_version,
+    }
+    for name in PEER_PACKAGES:
+        if version := _package(name):
+            found[name] = version
+    if java:
+        said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+        found["Java"] = said.stderr.splitlines()[0]
+    if rust:
+        lock = (ROOT / "bench" / "rust" / "Cargo.lock").read_text()
+        match = re.search(r'name = "rocketmq-store"\nversion = "([^"]+)"', lock)
+        found["rocketmq-rust"] = match[1] if match else "unknown"
+    return found
+
+
+def memory_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def dirty_limit() -> int:
+    """Bytes of dirty pages from which on the kernel makes writers wait."""
+    if fixed := _number("/proc/sys/vm/dirty_bytes"):
+        return fixed
+    ratio = _number("/proc/sys/vm/dirty_ratio") or 20
+    available = re.search(r"MemAvailable:\s+(\d+)", _text("/proc/meminfo"))
+    return (int(available[1]) * 1024 if available else memory_bytes()) * ratio // 100
+
+
+def has(package: str) -> bool:
+    """Whether that distribution is installed."""
+    return _package(package) is not None
+
+
+def _package(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _own_version() -> str:
+    version = _package("pyrocketstore") or "unknown"
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+        )
+    except OSError:
+        return version
+    return f"{version} {said.stdout.strip()}".strip()
+
+
+def _processor() -> str:
+    for line in _text("/proc/cpuinfo").splitlines():
+        if line.startswith(("model name", "CPU implementer")):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _file_system(path: Path) -> str:
+    best = ("", "unknown")
+    for line in _text("/proc/mounts").splitlines():
+        _, mount, kind, options, *_ = line.split()
+        if path.resolve().is_relative_to(mount) and len(mount) > len(best[0]):
+            best = (mount, f"{kind} ({options})")
+    return best[1]
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,91 @@
+"""The record as SVG: ratios as bars, growth as curves. Wants matplotlib (group `bench`)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from report import BASE, short
+from report import ratios as ratios_of
+
+matplotlib.use("svg")
+matplotlib.rcParams["svg.hashsalt"] = "pyrocketstore"  # the same record gives the same file
+matplotlib.rcParams["svg.fonttype"] = "none"  # letters stay letters
+matplotlib.rcParams["font.size"] = 8
+
+from matplotlib import pyplot  # noqa: E402
+
+COLOURS = {"ours": "#2b6cb0", "call": "#a0aec0", "peer": "#c05621", "limit": "#718096"}
+LEGEND = {
+    "ours": "pyrocketstore",
+    "peer": "others",
+    "limit": "C program, less work",
+    "call": "empty call",
+}
+BAR_INCHES = 0.19
+
+
+def ratios(groups: Mapping[str, Any], target: Path) -> None:
+    """A bar for each row: its rate over that of 4.9.3, or over our first row without Java."""
+    bars: list[tuple[str, str, float]] = []
+    for name, group in groups.items():
+        rows = [row for row in group["rows"] if row["name"] != BASE]
+        base = next((row for row in group["rows"] if row["name"] == BASE), None)
+        base = base or next((row for row in rows if row["kind"] == "ours"), None)
+        if base is None or group["latency"]:
+            continue
+        bars += [
+            (f"{name}: {row['name']}", row["kind"], statistics.median(ratios_of(row, base)))
+            for row in rows
+        ]
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + BAR_INCHES * max(len(bars), 1)))
+    for kind, label in LEGEND.items():
+        chosen = [(i, bar[2]) for i, bar in enumerate(bars) if bar[1] == kind]
+        if chosen:
+            places, values = zip(*chosen, strict=True)
+            axes.barh(places, values, color=COLOURS[kind], label=label, left=0)
+    for i, (_, _, value) in enumerate(bars):
+        axes.text(value * 1.05, i, short(value), va="center")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_xlabel("rate ÷ that of RocketMQ 4.9.3, median over pairs of rounds (log)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+    _save(figure, target)
+
+
+def curves(groups: Mapping[str, Any], target: Path) -> None:
+    """A panel for each axis, a line for each side."""
+    names = list(dict.fromkeys(group["axis"] for group in groups.values()))
+    figure, panels = pyplot.subplots(
+        (len(names) + 1) // 2, 2, figsize=(9, 2.6 * ((len(names) + 1) // 2)), squeeze=False
+    )
+    for panel, axis in zip(panels.flat, names, strict=False):
+        points: dict[str, list[tuple[int, float]]] = {}
+        for group in (group for group in groups.values() if group["axis"] == axis):
+            for row in group["rows"]:
+                rate = statistics.median(row["rates"])
+                points.setdefault(row["name"], []).append((group["at"], rate))
+        for name, found in points.items():
+            xs, ys = zip(*sorted(found), strict=True)
+            colour = "#c05621" if name == BASE else "#2b6cb0"
+            panel.plot(xs, ys, marker="o", markersize=3, color=colour, label=name)
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel(axis)
+        panel.set_ylabel("a second")
+        panel.legend()
+    for panel in list(panels.flat)[len(names) :]:
+        panel.remove()
+    _save(figure, target)
+
+
+def _save(figure: Any, target: Path) -> None:
+    figure.tight_layout()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
