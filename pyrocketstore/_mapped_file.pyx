@@ -37,6 +37,7 @@ cdef enum:
     MEMORY = 1
     READ = 2
     POPULATE_PIECE = 4194304
+    ADVICE_RANDOM = 1            # MADV_RANDOM
     ADVICE_DONTNEED = 4          # MADV_DONTNEED
 
 cdef tuple MODES = ("shared", "memory", "read")
@@ -343,6 +344,9 @@ cdef class MappedFile:
                 if got < fill:
                     env.munmap(base, size)
                     base = NULL
+            if base != NULL and self.created and self.file.zero_fill:
+                # A fault must not read ahead: single pages would come to lie where the zeros go.
+                env.madvise(base, size, ADVICE_RANDOM)
         if error < 0:
             check_io(error, "open" if kind == SHARED and fd < 0 else "mmap", self.path, -1)
         check_io(got, "pread", self.path, 0)
