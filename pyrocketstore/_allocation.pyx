@@ -187,10 +187,14 @@ cdef int confirm_zeroed(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
 
 
 cdef void write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil:
-    # A failure leaves pages to be touched one by one: nothing is lost.
-    while start < end and write_all(env, fd, zeros, min(end - start, <int64_t>COPY_SIZE),
-                                    start) == 0:
-        start += COPY_SIZE
+    # In aligned pieces: a folio is no larger than its alignment. A failure leaves pages to be
+    # touched one by one: nothing is lost.
+    cdef int64_t size
+    while start < end:
+        size = min(end - start, COPY_SIZE - start % COPY_SIZE)
+        if write_all(env, fd, zeros, size, start) < 0:
+            return
+        start += size
 
 
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
@@ -211,7 +215,10 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
         publish(f, seen, f.file_size)
         return 0
     start = max(seen, page_down(rs_load_acquire(&f.wrote)))
-    wished = min(f.file_size, page_up(end + f.confirm_step))
+    wished = end + f.confirm_step
+    if zero_fill and f.confirm_step > 0:
+        wished -= wished % f.confirm_step  # for the sake of large folios
+    wished = min(f.file_size, page_up(wished))
     fd = f.env.open(f.path, O_RDWR, 0)
     if fd < 0:
         return fd

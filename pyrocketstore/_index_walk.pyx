@@ -99,7 +99,10 @@ cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept no
     ):
         # As much ahead as there is already, so that a small file stays small.
         grown = x.index_count * <int64_t>RS_INDEX_ENTRY_SIZE // RS_INDEX_CHUNK
-        grown = 1 if grown < 1 else MAX_GROWTH if grown > MAX_GROWTH else grown
+        if grown >= MAX_GROWTH:
+            # To an even place, for the sake of large folios.
+            grown = MAX_GROWTH - entry // RS_INDEX_CHUNK % MAX_GROWTH
+        grown = 1 if grown < 1 else grown
         return confirm_chunks(x, entry, RS_INDEX_ENTRY_SIZE, grown)
     return 0
 
