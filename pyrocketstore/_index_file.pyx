@@ -64,7 +64,7 @@ from pyrocketstore.errors import (
 )
 
 cdef extern from "Python.h":
-    int PyUnicode_READY(object text) except -1
+    int __Pyx_PyUnicode_READY(object text) except -1  # nothing to do from 3.12 on
     int PyUnicode_KIND(object text)
     void *PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
@@ -123,7 +123,7 @@ cdef int32_t _hash_text(int32_t prefix, object text) except -1:
     cdef int32_t hashed = prefix
     cdef int kind
     if type(text) is str:
-        PyUnicode_READY(text)
+        __Pyx_PyUnicode_READY(text)
         kind = PyUnicode_KIND(text)
         if kind == 1:
             return index_hash(rs_java_hash_latin1(
