@@ -93,6 +93,9 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
     r.env = &owner.env.table
     if not owner.available:
         return 0
+    if owner.mapped_file.file.base != NULL and owner.mapped_file.hold():
+        r.base = owner.mapped_file.file.base
+        return 1
     if owner.mode == "read":
         r.fd = r.env.open(PyBytes_AS_STRING(owner.path_bytes), O_RDONLY, 0)
         check_io(r.fd, "open", owner.path, -1)
@@ -626,11 +629,11 @@ cdef class IndexFile:
         cdef int64_t room
         cdef int64_t i
         cdef int started
-        cdef list result = []
+        cdef list result
         if max_num < 0:
             raise StoreFormatError(f"max_num {max_num} is negative")
         if key_hash < 0 or max_num == 0 or not open_reader(self, &reader):
-            return result
+            return []
         walk.key_hash = key_hash
         walk.begin = begin
         walk.end = end
@@ -640,9 +643,8 @@ cdef class IndexFile:
                 # Letting the GIL go takes longer than the walk.
                 if start_walk(&self.index, &reader, &walk) == RS_OK:
                     found = walk_chain(&reader, &walk, max_num, phy_offsets, times)
-                for i in range(found):
-                    result.append(phy_offsets[i])
-                return result
+                return [phy_offsets[i] for i in range(found)] if found != 1 else [phy_offsets[0]]
+            result = []
             with nogil:
                 started = start_walk(&self.index, &reader, &walk)
             while started == RS_OK and walk.next_index > 0 and len(result) < max_num:
