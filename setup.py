@@ -32,6 +32,8 @@ MODULES: dict[str, list[str]] = {
     "_group_commit": ["csrc/group_commit.c"],
     "_put_path": ["csrc/env_posix.c"],
     "_scan": ["csrc/status.c"],
+    "_log_piece": ["csrc/hash.c"],
+    "_prefill": [],
     "_reader": ["csrc/status.c"],
     "_key_search": ["csrc/hash.c"],
     "_verify": ["csrc/hash.c"],

@@ -5,6 +5,7 @@ from typing_extensions import disjoint_base
 
 from pyrocketstore._env import EnvTable, Event
 from pyrocketstore._index_file import IndexFile
+from pyrocketstore._log_piece import LogPiece
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.results import DispatchRequest
 
@@ -34,3 +35,4 @@ class Dispatcher:
     def dispatch_file(
         self, env: EnvTable, path: str, file_from_offset: int, position: int, stop: int
     ) -> tuple[int, int]: ...
+    def dispatch_piece(self, piece: LogPiece, first: int) -> int: ...

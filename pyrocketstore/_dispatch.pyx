@@ -5,19 +5,43 @@ full, a record that feeds more than one queue, damage.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
 
 from pyrocketstore._consume_queue cimport ConsumeQueueCore, put_position_info
 from pyrocketstore._env cimport EnvTable, Event
-from pyrocketstore._index_file cimport IndexFile, index_key_hash, index_key_prefix, put_hash
+from pyrocketstore._index_file cimport (
+    IndexFile,
+    index_key_hash,
+    index_key_prefix,
+    put_hash,
+    put_hashes,
+)
+from pyrocketstore._log_piece cimport (
+    KIND_MULTI,
+    KIND_ROLLBACK,
+    KIND_UNCOMMON,
+    LogPiece,
+    delay_table,
+    is_multi,
+    minus,
+    phy_offset_of,
+    piece_record,
+    queue_number_of,
+    queue_offset_of,
+    set_delays,
+    store_timestamp_of,
+    tags_code_of_record,
+    tags_code_of_row,
+)
 from pyrocketstore._mapped_file cimport MappedFile
-from pyrocketstore._record cimport parse_java_int, parse_record, scan_properties, tags_code_of
+from pyrocketstore._prefill cimport prefill_index, prefill_queue
+from pyrocketstore._record cimport parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_BAD_OFFSET,
     RS_FULL,
     RS_NEED_FILE,
     RS_NEED_PYTHON,
     RS_OK,
+    RS_REPEAT,
     RS_TORN,
     RS_TRANSACTION_COMMIT_TYPE,
     RS_TRANSACTION_MASK,
@@ -29,6 +53,7 @@ from pyrocketstore._rocketstore cimport (
     rs_load_be32,
     rs_mapped_file,
     rs_properties,
+    rs_queue,
     rs_record,
     rs_store_release,
 )
@@ -50,8 +75,8 @@ cdef enum:
     QUEUE_ERROR = 6     # a system call failed for the queue
     INDEX_ERROR = 7
     SIGNAL_EVERY = 1024
-    MAX_DELAY_LEVELS = 64
     ATTACHED_MAX = 16384    # well below vm.max_map_count's 65530
+    KEY_BATCH = 1024
 
 
 @cython.auto_pickle(False)
@@ -79,8 +104,7 @@ cdef class Dispatcher:
     cdef IndexFile index_owner
     cdef bint index_enabled
     cdef bint multi_dispatch
-    cdef int64_t delays[MAX_DELAY_LEVELS + 1]
-    cdef int32_t max_delay_level
+    cdef delay_table delays
     cdef int64_t at
     cdef int64_t logics
     cdef Event moved
@@ -100,7 +124,6 @@ cdef class Dispatcher:
 
     def __init__(self, *, on_new_queue, on_queue_record, on_index_file, on_index_record, on_error,
                  delay_levels, bint index_enabled, bint multi_dispatch, Event moved):
-        cdef int64_t level
         self.queues = TopicQueueMap()
         self.owners = {}
         self.attached = {}
@@ -113,9 +136,7 @@ cdef class Dispatcher:
         self.multi_dispatch = multi_dispatch
         self.moved = moved
         self.logics = 0
-        for level in range(MAX_DELAY_LEVELS + 1):
-            self.delays[level] = delay_levels.get(level, 1000)
-        self.max_delay_level = min(MAX_DELAY_LEVELS, max(delay_levels, default=0))
+        set_delays(&self.delays, delay_levels)
 
     @property
     def position(self):
@@ -280,8 +301,7 @@ cdef class Dispatcher:
         if self.entry == NULL or self.entry.queue == NULL:
             return NEW_QUEUE
         if self.entry.queue.needs_python or (
-                self.multi_dispatch and self.properties.multi_dispatch.size > 0
-                and self.properties.multi_queue_offset.size > 0):
+                self.multi_dispatch and is_multi(&self.properties)):
             return QUEUE_RECORD
         result = put_position_info(self.entry.queue, self.record.phy_offset,
                                    self.record.total_size, self.tags_code(p),
@@ -297,20 +317,7 @@ cdef class Dispatcher:
         return NOTHING
 
     cdef int64_t tags_code(self, const uint8_t *p) noexcept nogil:
-        cdef const uint8_t *text = p + self.record.properties_position
-        cdef int32_t level
-        if (self.properties.delay.size > 0 and self.record.topic_size == 19
-                and memcmp(p + self.record.topic_position, b"SCHEDULE_TOPIC_XXXX", 19) == 0):
-            if not parse_java_int(text + self.properties.delay.position,
-                                  self.properties.delay.size, &level):
-                level = 0
-            if level > self.max_delay_level:
-                level = self.max_delay_level
-            if level > 0:
-                return self.record.store_timestamp + self.delays[level]
-        if self.properties.tags.size > 0:
-            return tags_code_of(text + self.properties.tags.position, self.properties.tags.size)
-        return 0
+        return tags_code_of_record(p, &self.record, &self.properties, &self.delays)
 
     cdef int into_index(self, const uint8_t *p) noexcept nogil:
         cdef const uint8_t *text = p + self.record.properties_position
@@ -370,17 +377,179 @@ cdef class Dispatcher:
         self.keys_done = done + 1
         return NOTHING
 
+    # ---- pieces of the log that a scan has taken apart ----------------------------------------
+
+    def dispatch_piece(self, LogPiece piece not None, int64_t first):
+        """Dispatch the records of a piece from number `first` on.
+
+        Parameters
+        ----------
+        piece : LogPiece, scanned with records=True; it follows what was dispatched before
+        first : int, a record's number
+
+        Returns
+        -------
+        int, number of the first record that is not dispatched: one that needs what only
+        `dispatch_file` does, or piece.count
+        """
+        cdef int64_t queued = first
+        cdef int64_t done = first
+        cdef bint go_on = True
+        cdef int wish = NOTHING
+        if first < 0 or (piece.records == NULL and piece.count > 0):
+            raise ValueError("the piece was scanned without records")
+        while go_on and queued < piece.count:
+            with nogil:
+                queued = self.piece_into_queues(piece, queued, &wish)
+            go_on = wish != NOTHING and self.fulfil_piece(piece, &queued, wish)
+        while self.index_enabled and done < queued:
+            if self.index == NULL or self.index.index_count >= self.index.index_num:
+                self.fulfil(INDEX_FILE, NULL)
+                continue
+            with nogil:
+                done = self.piece_into_index(piece, done, queued,
+                                             self.index_owner.mapped_file.created)
+            if self.index.index_count < self.index.index_num:
+                break
+        if not self.index_enabled:
+            done = queued
+        self.pass_to(piece, first, done)
+        rs_event_signal(self.moved.event)
+        return done
+
+    cdef bint fulfil_piece(self, LogPiece piece, int64_t *number, int wish) except -1:
+        # What record `number` needs of Python; False when only dispatch_file can do it.
+        cdef map_entry *seen = piece.entries[queue_number_of(&piece.records[number[0]])]
+        if wish != NEW_QUEUE and wish != QUEUE_FILE:
+            return False
+        topic = java_text(seen.topic, seen.topic_size)
+        self.queue_done = False
+        if wish == NEW_QUEUE:
+            self.register_queue(seen.topic, seen.topic_size, seen.queue_id)
+        else:
+            self.provide_file(topic, seen.queue_id, queue_offset_of(piece, number[0]))
+        if self.queue_done:
+            number[0] += 1      # it goes into no queue
+        self.queue_done = False
+        return True
+
+    cdef void pass_to(self, LogPiece piece, int64_t first, int64_t done) noexcept nogil:
+        # Everything before record `done` is dispatched.
+        cdef int64_t i
+        for i in range(done - 1, first - 1, -1):
+            if queue_number_of(&piece.records[i]) >= 0:
+                rs_store_release(&self.logics, store_timestamp_of(piece, i))
+                break
+        if done > first:
+            rs_store_release(&self.at, phy_offset_of(piece, done))
+
+    cdef rs_queue *find_queue(self, LogPiece piece, int32_t number) noexcept nogil:
+        # The writing end of a piece's queue, made ready; NULL when Python has to give it.
+        cdef map_entry *seen = piece.entries[number]
+        cdef map_entry *entry = self.queues.find(seen.topic, seen.topic_size, seen.queue_id)
+        cdef rs_queue *queue = NULL if entry == NULL else entry.queue
+        if queue != NULL and not queue.needs_python:
+            prefill_queue(queue, min(seen.count, minus(seen.next_queue_offset, queue.unit_count)))
+        piece.found[number] = queue
+        return queue
+
+    cdef int64_t piece_into_queues(self, LogPiece piece, int64_t first,
+                                   int *wish) noexcept nogil:
+        # Number of the first record that did not get into its queue, and why.
+        cdef piece_record *row
+        cdef rs_queue *queue
+        cdef int64_t i
+        cdef int32_t number
+        cdef int result
+        wish[0] = NOTHING
+        for i in range(first, piece.count):
+            row = &piece.records[i]
+            number = queue_number_of(row)
+            if number < 0:
+                continue
+            queue = piece.found[number]
+            if queue == NULL:
+                queue = self.find_queue(piece, number)
+                if queue == NULL:
+                    wish[0] = NEW_QUEUE
+                    return i
+            if queue.needs_python or row.kind & KIND_UNCOMMON or (
+                    row.kind & KIND_MULTI and self.multi_dispatch):
+                wish[0] = QUEUE_RECORD
+                return i
+            result = put_position_info(
+                queue, phy_offset_of(piece, i), row[1].position - row.position,
+                tags_code_of_row(piece, i), queue_offset_of(piece, i))
+            if result != RS_OK and result != RS_REPEAT:
+                piece.found[number] = NULL          # another file must be made ready again
+                wish[0] = QUEUE_FILE if result == RS_NEED_FILE else QUEUE_RECORD
+                return i
+        return piece.count
+
+    cdef int64_t piece_into_index(self, LogPiece piece, int64_t first, int64_t stop,
+                                  bint fresh) noexcept nogil:
+        # Number of the first record, at most `stop`, whose keys are not all in the index.
+        cdef rs_index_file *x = self.index
+        cdef piece_record *row
+        cdef int64_t i = first
+        cdef int64_t since, room
+        if x == NULL or x.index_count >= x.index_num:
+            return first
+        while i < stop and phy_offset_of(piece, i) < x.end_phy_offset:
+            i += 1
+        since = i
+        prefill_index(x, piece.records[stop].first_key - piece.records[since].first_key, fresh)
+        if i < stop and phy_offset_of(piece, i) == x.end_phy_offset and not (
+                piece.records[i].kind & KIND_ROLLBACK):
+            return i        # may be in the index in part
+        # Only whole records, and none that meets a full file.
+        room = piece.records[i].first_key + (x.index_num - x.index_count)
+        while (i < stop and piece.records[i].first_key < room
+               and piece.records[i + 1].first_key <= room
+               and not piece.records[i].kind & KIND_UNCOMMON):
+            i += 1
+        return self.put_piece_keys(piece, since, i)
+
+    cdef int64_t put_piece_keys(self, LogPiece piece, int64_t first,
+                                int64_t stop) noexcept nogil:
+        # Number of the first record of [first, stop) that the index could not take; or `stop`.
+        cdef int64_t[KEY_BATCH] phy_offsets
+        cdef int64_t[KEY_BATCH] store_timestamps
+        cdef int64_t key = piece.records[first].first_key
+        cdef int64_t begin = key
+        cdef int64_t i = first
+        cdef int64_t done
+        cdef int status
+        while i < stop:
+            # Of a record with more keys than a batch takes, the rest comes with the next batch.
+            while i < stop and key - begin < KEY_BATCH:
+                if key == piece.records[i + 1].first_key:
+                    i += 1
+                    continue
+                phy_offsets[key - begin] = phy_offset_of(piece, i)
+                store_timestamps[key - begin] = store_timestamp_of(piece, i)
+                key += 1
+            done = put_hashes(self.index, piece.keys + begin, phy_offsets, store_timestamps,
+                              key - begin, &status)
+            if done < key - begin:
+                i = first
+                while piece.records[i + 1].first_key <= begin + done:
+                    i += 1
+                return i
+            begin = key
+        return stop
+
     # ---- the uncommon cases, with the GIL ----------------------------------------------------
 
     cdef int fulfil(self, int wish, const uint8_t *p) except -1:
         if wish == NEW_QUEUE:
-            self.register_queue(p)
+            self.register_queue(p + self.record.topic_position, self.record.topic_size,
+                                self.record.queue_id)
         elif wish == QUEUE_FILE:
-            self.provide_file(self.topic_of(p), self.record.queue_id)
+            self.provide_file(self.topic_of(p), self.record.queue_id, self.record.queue_offset)
         elif wish == QUEUE_RECORD or wish == QUEUE_ERROR:
             # The slow way also tries again where the cause may pass.
-            multi = (self.multi_dispatch and self.properties.multi_dispatch.size > 0
-                     and self.properties.multi_queue_offset.size > 0)
+            multi = self.multi_dispatch and is_multi(&self.properties)
             self.on_queue_record(self.request(p), bool(multi))
             rs_store_release(&self.logics, self.record.store_timestamp)
             self.queue_done = True
@@ -398,7 +567,7 @@ cdef class Dispatcher:
             self.index_enabled = False
         return 0
 
-    cdef int provide_file(self, str topic, int32_t queue_id) except -1:
+    cdef int provide_file(self, str topic, int32_t queue_id, int64_t queue_offset) except -1:
         # Only so many queues keep their last file mapped: the longest attached one lets go.
         key = (topic, queue_id)
         owner = self.owners[key]
@@ -408,7 +577,7 @@ cdef class Dispatcher:
             oldest.detach()
             oldest.unmap_idle()
         self.attached[key] = owner
-        if not owner.provide_file(self.record.queue_offset):
+        if not owner.provide_file(queue_offset):
             self.on_error("queue", topic, queue_id, 0)
             self.queue_done = True
         return 0
@@ -416,20 +585,20 @@ cdef class Dispatcher:
     cdef str topic_of(self, const uint8_t *p):
         return java_text(p + self.record.topic_position, self.record.topic_size)
 
-    cdef int register_queue(self, const uint8_t *p) except -1:
+    cdef int register_queue(self, const uint8_t *name, int32_t size,
+                            int32_t queue_id) except -1:
         cdef map_entry *entry
         cdef ConsumeQueueCore core
-        topic = self.topic_of(p)
-        queue = self.on_new_queue(topic, self.record.queue_id)
+        topic = java_text(name, size)
+        queue = self.on_new_queue(topic, queue_id)
         if queue is None:
             self.queue_done = True       # a name that must not become a directory
             return 0
-        entry = self.queues.insert(p + self.record.topic_position, self.record.topic_size,
-                                   self.record.queue_id)
+        entry = self.queues.insert(name, size, queue_id)
         if entry == NULL:
             raise MemoryError()
         core = queue.core
-        self.owners[topic, self.record.queue_id] = queue
+        self.owners[topic, queue_id] = queue
         entry.queue = &core.queue
         return 0
 

@@ -6,7 +6,7 @@ from pyrocketstore._rocketstore cimport rs_queue, rs_record
 
 
 cdef enum:
-    WINDOW_BYTES = 1048576
+    WINDOW_BYTES = 524288
 
 
 cdef struct map_entry:
@@ -14,6 +14,7 @@ cdef struct map_entry:
     uint64_t hash
     int32_t topic_size
     int32_t queue_id
+    int32_t number              # the how manyth that was inserted
     rs_queue *queue
     int64_t first_queue_offset
     int64_t next_queue_offset
@@ -34,7 +35,7 @@ cdef class TopicQueueMap:
     cdef map_entry *insert(self, const uint8_t *topic, int32_t size,
                            int32_t queue_id) noexcept nogil
     cdef bint grow(self) noexcept nogil
-    cdef void note(self, const uint8_t *p, const rs_record *record) noexcept nogil
+    cdef map_entry *note(self, const uint8_t *p, const rs_record *record) noexcept nogil
 
 
 cdef class FileWindow:
@@ -47,3 +48,28 @@ cdef class FileWindow:
     cdef int64_t size
 
     cdef int64_t fill(self, int64_t position, int64_t wanted) noexcept nogil
+
+
+cdef inline const uint8_t *at_position(FileWindow window, int64_t position) noexcept nogil:
+    return window.buffer + (position - window.start)
+
+
+cdef struct scan_state:
+    int64_t position            # of the next record, bytes into the file
+    int64_t until               # how far the file is read as a matter of course
+    int64_t stop                # where the file ends
+    int64_t count
+    int64_t last_store_timestamp
+    int64_t error               # a negated errno
+    int32_t status
+
+
+# RS_OK and the checked record at state.position, which the caller moves on; or the verdict that
+# ends the scan: RS_END at state.stop, RS_IO_ERROR with state.error.
+cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc,
+                     scan_state *state, rs_record *record) noexcept nogil
+
+# The first place at or after `position` where a whole record with its own offset and CRC lies,
+# that ends by `stop`; no search goes on at or behind `limit`. -1 if there is none.
+cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t position,
+                         int64_t limit, int64_t stop, int64_t *error) noexcept nogil

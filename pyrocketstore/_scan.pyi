@@ -4,16 +4,19 @@ from typing_extensions import disjoint_base
 
 from pyrocketstore._env import EnvTable
 
+__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 @disjoint_base
 class TopicQueueMap:
     # (topic, queue id) -> (first queue offset, its physical offset, next queue offset, count)
     def seen(self) -> dict[tuple[str, int], tuple[int, int, int, int]]: ...
+    def add(self, later: TopicQueueMap) -> None: ...
 
 @disjoint_base
 class FileWindow:
     def __new__(cls, env: EnvTable, path: str) -> Self: ...
+    def open(self, path: str) -> None: ...
     def close(self) -> None: ...
 
 def scan_file(
@@ -23,7 +26,6 @@ def scan_file(
     position: int,
     stop: int,
     check_crc: bool,
-    seen: TopicQueueMap | None = None,
 ) -> tuple[int, int, int, int]: ...
 def scan_bytes(data: object, phy_offset: int, check_crc: bool) -> tuple[int, int, int]: ...
 def status_name(status: int) -> str: ...

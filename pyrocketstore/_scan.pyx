@@ -11,13 +11,11 @@ from pyrocketstore._env cimport EnvTable
 from pyrocketstore._record cimport check_record
 from pyrocketstore._rocketstore cimport (
     RS_END,
+    RS_IO_ERROR,
     RS_MESSAGE_MAGIC_CODE,
     RS_MESSAGE_MIN_SIZE,
     RS_OK,
     RS_TORN,
-    RS_TRANSACTION_COMMIT_TYPE,
-    RS_TRANSACTION_MASK,
-    RS_TRANSACTION_NOT_TYPE,
     rs_load_be32,
     rs_record,
     rs_status_name,
@@ -25,6 +23,21 @@ from pyrocketstore._rocketstore cimport (
 from pyrocketstore._text cimport java_text
 
 from pyrocketstore.errors import StoreIOError
+
+cdef enum:
+    READ_ON = 4096
+
+
+cdef inline uint64_t load64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t word
+    memcpy(&word, p, 8)
+    return word
+
+
+cdef inline uint64_t mixed(uint64_t h, uint64_t word) noexcept nogil:
+    # Only the high half of a product depends on all of its factors' bits.
+    h = (h ^ word) * <uint64_t>0x9E3779B97F4A7C15ULL
+    return h ^ h >> 32
 
 
 @cython.auto_pickle(False)
@@ -45,13 +58,18 @@ cdef class TopicQueueMap:
 
     cdef uint64_t hash_of(self, const uint8_t *topic, int32_t size,
                           int32_t queue_id) noexcept nogil:
-        # FNV-1a; topics are short.
-        cdef uint64_t h = <uint64_t>0xCBF29CE484222325ULL ^ <uint32_t>queue_id
-        cdef int32_t i
-        for i in range(size):
-            h = (h ^ topic[i]) * <uint64_t>0x100000001B3ULL
-        h ^= h >> 29
-        return h | 1
+        # Eight bytes a step; the last step takes the last eight again, or what there is.
+        cdef uint64_t h = <uint32_t>queue_id
+        cdef uint64_t word = <uint32_t>size
+        cdef int32_t at = 0
+        while size - at > 8:
+            h = mixed(h, load64(topic + at))
+            at += 8
+        if size >= 8:
+            return mixed(h, load64(topic + size - 8)) | 1
+        for at in range(size):
+            word = word << 8 | topic[at]
+        return mixed(h, word) | 1
 
     cdef map_entry *slot(self, uint64_t h, const uint8_t *topic, int32_t size,
                          int32_t queue_id) noexcept nogil:
@@ -89,6 +107,7 @@ cdef class TopicQueueMap:
         entry.hash = h
         entry.topic_size = size
         entry.queue_id = queue_id
+        entry.number = <int32_t>self.count
         self.count += 1
         return entry
 
@@ -107,17 +126,36 @@ cdef class TopicQueueMap:
         free(old)
         return True
 
-    cdef void note(self, const uint8_t *p, const rs_record *record) noexcept nogil:
-        # What a scan saw of a queue: first and last queue offset.
+    cdef map_entry *note(self, const uint8_t *p, const rs_record *record) noexcept nogil:
+        # What a scan saw of a queue: first and last queue offset. NULL when there is no memory.
         cdef map_entry *entry = self.insert(p + record.topic_position, record.topic_size,
                                             record.queue_id)
         if entry == NULL:
-            return
+            return NULL
         if entry.count == 0:
             entry.first_queue_offset = record.queue_offset
             entry.first_phy_offset = record.phy_offset
-        entry.next_queue_offset = record.queue_offset + 1
+        entry.next_queue_offset = <int64_t>(<uint64_t>record.queue_offset + 1)
         entry.count += 1
+        return entry
+
+    def add(self, TopicQueueMap later not None):
+        """Take in what was seen of each queue in the part of the log that follows."""
+        cdef int64_t i
+        cdef map_entry *source
+        cdef map_entry *entry
+        for i in range(later.capacity):
+            source = &later.entries[i]
+            if source.hash == 0 or source.count == 0:
+                continue
+            entry = self.insert(source.topic, source.topic_size, source.queue_id)
+            if entry == NULL:
+                raise MemoryError()
+            if entry.count == 0:
+                entry.first_queue_offset = source.first_queue_offset
+                entry.first_phy_offset = source.first_phy_offset
+            entry.next_queue_offset = source.next_queue_offset
+            entry.count += source.count
 
     def seen(self):
         """{(topic, queue_id): (first queue offset, its phy offset, next queue offset, count)}."""
@@ -134,6 +172,7 @@ cdef class TopicQueueMap:
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class FileWindow:
     """A piece of a file, read with pread into one buffer that is used again.
 
@@ -142,12 +181,18 @@ cdef class FileWindow:
     def __cinit__(self, EnvTable env, str path):
         self.fd = -1
         self.env = env
-        self.path = path
-        self.fd = env.open(path, 0)
         self.capacity = WINDOW_BYTES
         self.buffer = <uint8_t *>malloc(self.capacity)
         if self.buffer == NULL:
             raise MemoryError()
+        self.open(path)
+
+    def open(self, str path):
+        """Look at another file from now on, with the same memory. Raises StoreIOError."""
+        self.close()
+        self.path = path
+        self.start = self.size = 0
+        self.fd = self.env.open(path, 0)
 
     def close(self):
         """Give the descriptor back."""
@@ -198,67 +243,62 @@ cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source,
         at += piece
 
 
-cdef struct scan_state:
-    int64_t position
-    int64_t count
-    int64_t last_store_timestamp
-    int64_t error
-    int32_t status
-
-
-cdef void scan_window(FileWindow window, int64_t file_from_offset, int64_t stop, bint check_crc,
-                      TopicQueueMap seen, scan_state *state) noexcept nogil:
-    # Goes from state.position to the first record that fails, a BLANK, or `stop`.
-    cdef rs_record record
+cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc,
+                     scan_state *state, rs_record *record) noexcept nogil:
+    # The record at state.position, checked; it lies at `at_position(window, state.position)`.
     cdef const uint8_t *p
     cdef int64_t left, got, wanted
     cdef int status
-    while state.position < stop:
+    while state.position < state.stop:
         left = window.start + window.size - state.position
         if state.position < window.start or left <= 0:
             left = 0
-        p = window.buffer + (state.position - window.start)
+        p = at_position(window, state.position)
         status = RS_TORN
         if left > 0:
-            status = check_record(p, left, file_from_offset + state.position, check_crc, &record)
-        if status == RS_TORN and state.position + left < stop:
-            wanted = WINDOW_BYTES
-            if left >= 4 and rs_load_be32(p) > wanted:
-                wanted = rs_load_be32(p)
-            if wanted > stop - state.position:
-                wanted = stop - state.position
-            if wanted <= left:
-                state.status = RS_TORN
-                return
-            got = window.fill(state.position, wanted)
-            if got < 0:
-                state.error = got
-                return
-            if got < wanted:
-                stop = state.position + got      # the file is shorter than it should be
-            continue
-        if status != RS_OK:
-            state.status = status
+            status = check_record(p, left, file_from_offset + state.position, check_crc, record)
+        if status != RS_TORN or state.position + left >= state.stop:
+            return status
+        wanted = WINDOW_BYTES
+        if wanted > state.until - state.position:
+            # Behind `until` no more is read than the record needs that goes on there.
+            wanted = max(state.until - state.position, left + READ_ON)
+        if left >= 4 and rs_load_be32(p) > wanted:
+            wanted = rs_load_be32(p)
+        if wanted > state.stop - state.position:
+            wanted = state.stop - state.position
+        if wanted <= left:
+            return RS_TORN
+        got = window.fill(state.position, wanted)
+        if got < 0:
+            state.error = got
+            return RS_IO_ERROR
+        if got < wanted:
+            state.stop = state.position + got    # the file is shorter than it should be
+    return RS_END
+
+
+cdef void scan_window(FileWindow window, int64_t file_from_offset, bint check_crc,
+                      scan_state *state) noexcept nogil:
+    # Goes from state.position to the first record that fails, a BLANK, or state.stop.
+    cdef rs_record record
+    while True:
+        state.status = next_record(window, file_from_offset, check_crc, state, &record)
+        if state.status != RS_OK:
             return
-        if seen is not None and ((record.sys_flag & RS_TRANSACTION_MASK) == RS_TRANSACTION_NOT_TYPE
-                                 or (record.sys_flag & RS_TRANSACTION_MASK)
-                                 == RS_TRANSACTION_COMMIT_TYPE):
-            seen.note(p, &record)
         state.last_store_timestamp = record.store_timestamp
         state.count += 1
         state.position += record.total_size
-    state.status = RS_END
 
 
 def scan_file(EnvTable env, str path, int64_t file_from_offset, int64_t position, int64_t stop,
-              bint check_crc, TopicQueueMap seen=None):
+              bint check_crc):
     """Check the records of one commit log file from `position` up to `stop`.
 
     Parameters
     ----------
     position, stop : int, bytes into the file
     check_crc : bool, compare each body with its CRC
-    seen : TopicQueueMap or None, told of each record that belongs into a queue
 
     Returns
     -------
@@ -275,8 +315,9 @@ def scan_file(EnvTable env, str path, int64_t file_from_offset, int64_t position
     cdef scan_state state
     memset(&state, 0, sizeof(state))
     state.position = position
+    state.until = state.stop = stop
     with nogil:
-        scan_window(window, file_from_offset, stop, check_crc, seen, &state)
+        scan_window(window, file_from_offset, check_crc, &state)
     window.close()
     if state.error < 0:
         raise StoreIOError(<int>-state.error, "pread", path, state.position)
@@ -310,14 +351,15 @@ def status_name(int status):
 
 
 cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t position,
-                         int64_t stop, int64_t *error) noexcept nogil:
-    # The first place at or after `position` where a whole record with its own offset and CRC lies.
+                         int64_t limit, int64_t stop, int64_t *error) noexcept nogil:
+    # The first place at or after `position` where a whole record with its own offset and CRC lies,
+    # that ends by `stop`. Where none begins before `limit` another may be given, or -1.
     cdef rs_record record
     cdef const uint8_t *p
     cdef const uint8_t *hit
     cdef int64_t got, at
     cdef int64_t wanted
-    while position < stop:
+    while position < limit:
         wanted = WINDOW_BYTES if stop - position > WINDOW_BYTES else stop - position
         got = window.fill(position, wanted)
         if got < 0:
@@ -364,7 +406,7 @@ def find_valid_record(EnvTable env, str path, int64_t file_from_offset, int64_t 
     cdef int64_t error = 0
     cdef int64_t found
     with nogil:
-        found = find_record(window, file_from_offset, position, stop, &error)
+        found = find_record(window, file_from_offset, position, stop, stop, &error)
     window.close()
     if error < 0:
         raise StoreIOError(<int>-error, "pread", path, position)

@@ -214,6 +214,12 @@ class Env(EnvTable):
         """This machine's memory, bytes."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
+    def processor_count(self) -> int:
+        """How many processors this process may use."""
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
     def process_id(self) -> int:
         """This process: differs in a forked child."""
         return os.getpid()

@@ -11,15 +11,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore._dispatch import Dispatcher
+from pyrocketstore._log_piece import LogPiece
 from pyrocketstore._scan import TopicQueueMap, find_valid_record, scan_file, status_name
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_service import IndexService
+from pyrocketstore.log_scan import LogScan
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -32,6 +35,12 @@ RS_OK, RS_BLANK, RS_END = 0, 1, 2
 MESSAGE_MAGIC = bytes.fromhex("DAA320A7")
 #: Normal recovery looks at this many files at the end of the log.
 LAST_FILES = 3
+#: Where so few records were dispatched since the last uncommon one, more of them are expected.
+COMMON_RUN = 64
+#: Bytes of memory for what the scan keeps of the records; what does not fit is read again.
+RECORDS_MAX = 256 << 20
+#: At most so many records are then given to the loop that knows all cases.
+UNCOMMON_RUN_MAX = 4096
 #: Bytes of a record's head that hold its storeTimestamp, with an IPv6 born host.
 HEAD_SIZE = 76
 
@@ -71,6 +80,9 @@ class RecoveryPlan:
     broken : list of (path, position, size), pieces behind the end that hold valid records
     replay_from : int or None, physical offset from which the log is dispatched again
     cut_queues : bool, some queue reaches past the end
+
+    `pieces` is what the scan kept of the records, from `scan_from` on as far as memory allowed;
+    they are gone once the plan is applied.
     """
 
     clean: bool
@@ -82,6 +94,10 @@ class RecoveryPlan:
     replay_from: int | None = None
     cut_queues: bool = False
     empty: bool = False
+
+    def __post_init__(self) -> None:
+        # Not a field: what is told of a plan does not include it.
+        self.pieces: deque[LogPiece] = deque()
 
 
 def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
@@ -140,24 +156,32 @@ def _scan(
 ) -> tuple[int, int]:
     """Find the log's end; gives the index of its file and the verdict."""
     index = first
-    while True:
-        file = files[index]
-        status, position, count, _ = scan_file(
-            store.env,
-            file.path,
-            file.file_from_offset,
-            0,
-            file.file_size,
-            store.config.check_crc_on_recover,
-            seen,
-        )
-        plan.records += count
-        plan.log_end = file.file_from_offset + position
-        if status != RS_BLANK or index + 1 == len(files):
-            return index, status
-        index += 1
-        if files[index].file_from_offset != file.file_from_offset + file.file_size:
-            LOG.warning("%s: the file before it is missing", files[index].path)
+    status = RS_END
+    scan = LogScan(
+        store.env,
+        files[first:],
+        plan.scan_from,
+        files[-1].file_from_offset + files[-1].file_size,
+        delay_levels=store.commit_log.delay_levels,
+        check_crc=store.config.check_crc_on_recover,
+        # After a clean exit there is hardly ever anything to replay.
+        records_max=0 if plan.clean else RECORDS_MAX,
+    )
+    complete = True
+    for piece in scan.pieces():
+        while files[index].file_from_offset != piece.file_from_offset:
+            index += 1
+            before = files[index - 1]
+            if files[index].file_from_offset != before.file_from_offset + before.file_size:
+                LOG.warning("%s: the file before it is missing", files[index].path)
+        seen.add(piece.queues)
+        plan.records += piece.count
+        plan.log_end = piece.file_from_offset + piece.end
+        complete = complete and piece.has_records
+        if complete:
+            plan.pieces.append(piece)
+        status = piece.status
+    return index, status
 
 
 def _valid_records_behind(
@@ -249,6 +273,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
             queue.truncate_dirty_logic_files(plan.log_end)
     if plan.replay_from is not None:
         _replay_plan(store, plan, plan.replay_from)
+    plan.pieces.clear()
     store.dispatcher.position = plan.log_end
 
 
@@ -261,11 +286,13 @@ def _replay_plan(store: Recoverable, plan: RecoveryPlan, start: int) -> None:
         if not kept or kept[-1].is_write_full():
             last = kept[-1] if kept else None
             store.dispatcher.set_index_file(store.index_service.begin_new_file(last))
-    replay(store, start, plan.log_end)
+    replay(store, start, plan.log_end, plan.pieces)
 
 
-def replay(store: Recoverable, start: int, end: int) -> None:
+def replay(store: Recoverable, start: int, end: int, known: deque[LogPiece] | None = None) -> None:
     """Dispatch the records in [start, end) again; what queues and index have is passed over.
+
+    `known` are pieces of this part of the log, in order; they are taken out as they are used.
 
     A record that cannot be read, which only an old file that recovery does not check may hold, is
     stepped over to the next that can.
@@ -273,6 +300,10 @@ def replay(store: Recoverable, start: int, end: int) -> None:
     log = store.commit_log
     position = start
     while position < end:
+        reached = _replay_pieces(store, position, end, deque() if known is None else known)
+        if reached > position:
+            store.dispatcher.position = position = reached
+            continue
         file = log.mapped_file_queue.find_mapped_file_by_offset(position, False)
         if file is None:
             position = log.roll_next_file(position)
@@ -291,6 +322,54 @@ def replay(store: Recoverable, start: int, end: int) -> None:
             LOG.error("%s at byte %d: %s", file.path, reached, status_name(status))
             position = base + found if found >= 0 else log.roll_next_file(base + reached)
         store.dispatcher.position = position
+
+
+def _replay_pieces(store: Recoverable, start: int, end: int, known: deque[LogPiece]) -> int:
+    """Dispatch piece by piece; gives the physical offset up to which that went well."""
+    log = store.commit_log
+    position = start
+    while known and known[0].file_from_offset + known[0].begin <= position:
+        piece = known.popleft()
+        if piece.file_from_offset + piece.begin == position:
+            position = _dispatch_piece(store, piece)
+    if position > start or position >= end:
+        return position
+    scan = LogScan(
+        store.env,
+        log.mapped_file_queue.mapped_files,
+        start,
+        end,
+        delay_levels=log.delay_levels,
+        check_crc=False,
+        records_max=None,  # each piece goes when it is dispatched
+    )
+    for piece in scan.pieces():
+        position = _dispatch_piece(store, piece)
+    return position
+
+
+def _dispatch_piece(store: Recoverable, piece: LogPiece) -> int:
+    """Dispatch a piece; gives the physical offset up to which that went well.
+
+    Behind a piece that ends at a BLANK that is the next file's first.
+    """
+    dispatcher, base = store.dispatcher, piece.file_from_offset
+    at, run = 0, 1
+    while True:
+        done = dispatcher.dispatch_piece(piece, at)
+        if done == piece.count:
+            break
+        run = min(2 * run, UNCOMMON_RUN_MAX) if done - at < COMMON_RUN else 1
+        at = min(done + run, piece.count)
+        stop = piece.position(at)
+        _, reached = dispatcher.dispatch_file(
+            store.env, piece.path, base, piece.position(done), stop
+        )
+        if reached != stop:
+            return base + reached
+    if piece.status == RS_BLANK:
+        return store.commit_log.roll_next_file(base + piece.end)
+    return base + piece.end
 
 
 def _keep_broken(store: Recoverable, plan: RecoveryPlan) -> None:

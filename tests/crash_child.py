@@ -5,7 +5,8 @@
 
 "put" writes one JSON line to JOURNAL as soon as a put returned: topic, queue id, and for each
 message its queue offset, physical offset, key and body (hex). A line is one os.write to a file
-opened with O_APPEND, so that it is there even though the process is killed right after it.
+opened with O_APPEND, so that it is there even though the process is killed right after it; killed
+inside of it, the process leaves a part, and the next one begins with a line of its own.
 "open" opens the store, says so, and waits to be killed; the parent may be faster.
 """
 
@@ -30,6 +31,7 @@ SETTINGS: dict[str, Any] = {
 }
 THREADS = 3
 QUEUES = 3
+CHILD_BEGINS = b"+"
 
 
 class Putter(threading.Thread):
@@ -91,6 +93,7 @@ def put(path: str, journal_path: str, seed: str, flush: str) -> None:
     """Put until killed."""
     store = pyrocketstore.open(path, flush_disk_type=flush, **SETTINGS)
     journal = os.open(journal_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(journal, b"\n" + CHILD_BEGINS + b"\n")
     putters = [Putter(store, journal, f"{seed}-{i}", f"{seed} {i}") for i in range(THREADS)]
     for putter in putters:
         putter.start()

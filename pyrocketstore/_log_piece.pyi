@@ -1,0 +1,57 @@
+from collections.abc import Mapping
+from typing import Final, Self, final
+
+from pyrocketstore._env import EnvTable
+from pyrocketstore._scan import TopicQueueMap
+
+__pyx_capi__: Final[dict[str, object]]
+__test__: Final[dict[str, object]]
+
+@final
+class RecordMemory:
+    def __new__(cls, env: EnvTable, size: int) -> Self: ...
+
+@final
+class RecordBuffer: ...
+
+@final
+class LogPiece:
+    @property
+    def path(self) -> str: ...
+    @property
+    def file_from_offset(self) -> int: ...  # bytes of the log
+    @property
+    def begin(self) -> int: ...  # bytes into the file; -1: no record
+    @property
+    def end(self) -> int: ...  # bytes into the file
+    @property
+    def count(self) -> int: ...
+    @property
+    def status(self) -> int: ...  # an rs_status
+    @property
+    def queues(self) -> TopicQueueMap: ...
+    @property
+    def has_records(self) -> bool: ...
+    def position(self, number: int) -> int: ...
+
+@final
+class LogScanner:
+    def __new__(
+        cls,
+        env: EnvTable,
+        delay_levels: Mapping[int, int],
+        check_crc: bool,
+        *,
+        records_max: int | None = None,
+    ) -> Self: ...
+    def scan(
+        self,
+        path: str,
+        file_from_offset: int,
+        position: int,
+        until: int,
+        stop: int,
+        *,
+        search: bool = False,
+    ) -> LogPiece: ...
+    def cancel(self) -> None: ...

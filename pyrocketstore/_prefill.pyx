@@ -1,0 +1,103 @@
+"""Pages of queue and index files made present in bulk.
+
+A store to a mapped page that is not in memory takes a fault, which makes that one page, zeroes it
+and tells the file system: some 4 us for each 4 KiB. A long write of zeros makes large pages at a
+tenth of that, and mapping those costs next to nothing.
+"""
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memset
+from posix.fcntl cimport O_RDWR
+
+from pyrocketstore._allocation cimport confirm, confirm_range, populate_range
+from pyrocketstore._index_walk cimport entry_position
+from pyrocketstore._rocketstore cimport (
+    RS_CQ_STORE_UNIT_SIZE,
+    RS_INDEX_CHUNK,
+    RS_INDEX_ENTRY_SIZE,
+    rs_index_file,
+    rs_load_acquire,
+    rs_mapped_file,
+    rs_queue,
+)
+
+cdef enum:
+    # A write of so much makes one page of it. Larger ones are dear where the machine is a guest
+    # whose host has taken back what lay free in one piece.
+    LARGE_PAGE = 262144
+    COUNT_MIN = 256             # units or keys that are worth the system calls
+    PAGES_A_KEY = 4             # slots are filled where so many pages of them stand for one key
+    QUEUE_AHEAD = 1048576       # bytes that are filled ahead of what is known to come
+    INDEX_AHEAD = 4194304
+
+cdef uint8_t[LARGE_PAGE] zeros          # never stored to
+
+
+cdef void write_zeros(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
+    # The range is allocated, and nothing in it counts.
+    cdef int64_t at = position
+    cdef int64_t put
+    cdef int fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return
+    while at < end:
+        put = f.env.pwrite(fd, zeros, min(end - at, LARGE_PAGE - at % LARGE_PAGE), at)
+        if put <= 0:
+            break
+        at += put
+    f.env.close(fd)
+    # A slot is read before it is written, and would be mapped for reading alone at first.
+    populate_range(f, position, at - position)
+
+
+cdef void prefill_queue(rs_queue *q, int64_t count) noexcept nogil:
+    cdef rs_mapped_file *f = q.file
+    cdef int64_t wrote, start, end
+    if count < COUNT_MIN or f == NULL or f.base == NULL or f.path == NULL:
+        return
+    wrote = f.wrote
+    start = max(wrote, rs_load_acquire(&f.confirmed))
+    end = min(f.file_size, wrote + count * RS_CQ_STORE_UNIT_SIZE)
+    if start >= end or f.file_from_offset + wrote != q.unit_count * RS_CQ_STORE_UNIT_SIZE:
+        return
+    # As much ahead as there is already, so that a small file stays small.
+    end = min(f.file_size, max(end, start + min(wrote, <int64_t>QUEUE_AHEAD)))
+    if confirm(f, end) == 0:
+        write_zeros(f, start, min(f.file_size, rs_load_acquire(&f.confirmed)))
+
+
+cdef void prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexcept nogil:
+    # [position, end), as far as its chunks are not allocated yet.
+    cdef int64_t chunk = position // RS_INDEX_CHUNK
+    cdef int64_t last = (end - 1) // RS_INDEX_CHUNK
+    cdef int64_t first, start, stop
+    while chunk <= last:
+        if x.confirmed_chunks[chunk]:
+            chunk += 1
+            continue
+        first = chunk
+        while chunk <= last and not x.confirmed_chunks[chunk]:
+            chunk += 1
+        start = first * RS_INDEX_CHUNK
+        stop = min(chunk * RS_INDEX_CHUNK, entry_position(x.hash_slot_num, x.index_num))
+        if confirm_range(x.file, start, stop - start) != 0:
+            return
+        memset(x.confirmed_chunks + first, 1, <size_t>(chunk - first))
+        write_zeros(x.file, max(position, start), stop)
+
+
+cdef void prefill_index(rs_index_file *x, int64_t count, bint fresh) noexcept nogil:
+    cdef int64_t slots_end = entry_position(x.hash_slot_num, 0)
+    cdef int64_t used, start, end
+    if count < COUNT_MIN or x.base == NULL or x.file.path == NULL:
+        return
+    if fresh and count * PAGES_A_KEY >= slots_end // 4096:
+        # Their last chunk is the entries' first.
+        prefill_chunks(x, 0, slots_end // RS_INDEX_CHUNK * RS_INDEX_CHUNK)
+    start = entry_position(x.hash_slot_num, x.index_count)
+    end = start + count * RS_INDEX_ENTRY_SIZE
+    if end > entry_position(x.hash_slot_num, x.index_num):
+        end = entry_position(x.hash_slot_num, x.index_num)
+    if start < end and not x.confirmed_chunks[(end - 1) // RS_INDEX_CHUNK]:
+        used = start - slots_end
+        end = max(end, start + min(used, <int64_t>INDEX_AHEAD))
+        prefill_chunks(x, start, min(end, entry_position(x.hash_slot_num, x.index_num)))
