@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 from posix.fcntl cimport O_RDWR
 
-from pyrocketstore._allocation cimport confirm, confirm_range, populate_range
+from pyrocketstore._allocation cimport confirm_range, confirm_room, populate_range
 from pyrocketstore._index_walk cimport entry_position
 from pyrocketstore._rocketstore cimport (
     RS_CQ_STORE_UNIT_SIZE,
@@ -61,7 +61,7 @@ cdef void prefill_queue(rs_queue *q, int64_t count) noexcept nogil:
         return
     # As much ahead as there is already, so that a small file stays small.
     end = min(f.file_size, max(end, start + min(wrote, <int64_t>QUEUE_AHEAD)))
-    if confirm(f, end) == 0:
+    if confirm_room(f, end, False) == 0:
         write_zeros(f, start, min(f.file_size, rs_load_acquire(&f.confirmed)))
 
 
@@ -79,7 +79,7 @@ cdef void prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexce
             chunk += 1
         start = first * RS_INDEX_CHUNK
         stop = min(chunk * RS_INDEX_CHUNK, entry_position(x.hash_slot_num, x.index_num))
-        if confirm_range(x.file, start, stop - start) != 0:
+        if confirm_range(x.file, start, stop - start, False) != 0:
             return
         memset(x.confirmed_chunks + first, 1, <size_t>(chunk - first))
         write_zeros(x.file, max(position, start), stop)

@@ -189,6 +189,17 @@ def test_a_record_inside_of_a_body_begins_no_piece(
         assert store.topics() == ["T"]
 
 
+def test_one_processor_starts_no_thread(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, three_threads: Callable[[int], None]
+) -> None:
+    assert Env().processor_count() >= 1
+    three_threads(4096)
+    monkeypatch.setattr(Env, "processor_count", lambda self: 1)
+    monkeypatch.setattr(log_scan, "ThreadPoolExecutor", None)
+    env = Env()
+    agree(filled, pieces_of(filled, env), env)
+
+
 def test_a_part_of_the_log(filled: Path, three_threads: Callable[[int], None]) -> None:
     three_threads(4096)
     env = Env()
