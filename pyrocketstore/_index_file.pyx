@@ -82,7 +82,7 @@ INDEX_SIZE = RS_INDEX_ENTRY_SIZE
 cdef enum:
     STEP = 256               # hits that one walk gathers before it asks for more room
     MAX_HELD_GIL = 64        # hits
-    KEYS_AHEAD = 12          # str objects that hashing asks for before it needs them
+    KEYS_AHEAD = 32          # str objects that hashing asks for before it needs them
 
 
 # ---- readers ----------------------------------------------------------------------------------

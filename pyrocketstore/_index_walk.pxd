@@ -1,5 +1,5 @@
 """One index file for compiled code: hashing, putting and selecting keys without the GIL."""
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE,
@@ -70,7 +70,9 @@ cdef inline int32_t index_key_hash(
 
 cdef inline int64_t slot_position(const rs_index_file *x, int32_t key_hash) noexcept nogil:
     """Where a hash's slot lies in the file, bytes."""
-    return RS_INDEX_HEADER_SIZE + key_hash % x.hash_slot_num * RS_INDEX_HASH_SLOT_SIZE
+    # Neither is negative, and 32 bits divide sooner than 64.
+    cdef int64_t slot = <uint32_t>key_hash % <uint32_t>x.hash_slot_num
+    return RS_INDEX_HEADER_SIZE + slot * RS_INDEX_HASH_SLOT_SIZE
 
 
 cdef inline int64_t entry_position(int64_t hash_slot_num, int64_t number) noexcept nogil:

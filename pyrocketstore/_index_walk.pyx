@@ -31,7 +31,7 @@ from pyrocketstore._rocketstore cimport (
 )
 
 cdef enum:
-    AHEAD = 32               # keys that a batch looks ahead
+    AHEAD = 64               # keys that a batch looks ahead
     MANY = 64                # keys that are looked for side by side
     MAX_GROWTH = 16          # chunks: entries are allocated at most 1 MiB ahead
     PAGE_SLOTS = 1024        # slots in a page of memory
