@@ -18,7 +18,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove, memset
 
 from pyrocketstore._record cimport check_record, scan_properties, tags_code_of
 from pyrocketstore._rocketstore cimport (
@@ -51,10 +51,14 @@ cdef extern from * nogil:
     void __builtin_prefetch(const void *p) noexcept
 
 cdef enum:
-    PREFETCH_AHEAD = 6    # records; their first and last lines are far from each other
+    PREFETCH_AHEAD = 12    # records; their first and last lines are far from each other
     CACHE_LINE = 64
     MAX_RESERVED = 268435456  # bytes that a column of bodies may take before they are seen
     MAX_COLUMNS = 32
+    MAX_BLOCKS = 64
+    MIN_BLOCK = 65536         # bytes; smaller ones the allocator keeps itself
+    MAX_KEPT = 167772160      # bytes of memory kept for the next columns
+    GUESSED_TEXT = 16         # bytes of a value
     MAX_INT32 = 0x7FFFFFFF
 
 ctypedef enum column_kind:
@@ -153,6 +157,74 @@ cdef tuple _checked_names(object columns):
 
 # ---- memory ----------------------------------------------------------------------------------
 
+# Memory of columns that nobody has any more, oldest first. Fresh memory costs a page fault for each
+# 4 KiB, about as much as decoding into it does. All under the GIL.
+ctypedef struct block:
+    uint8_t *data
+    int64_t capacity
+
+cdef block[MAX_BLOCKS] KEPT
+cdef int kept_count = 0
+cdef int64_t kept_bytes = 0
+
+
+cdef void _drop(int place) noexcept:
+    """Takes a block out of KEPT."""
+    global kept_count, kept_bytes
+    kept_bytes -= KEPT[place].capacity
+    kept_count -= 1
+    memmove(&KEPT[place], &KEPT[place + 1], (kept_count - place) * sizeof(block))
+
+
+cdef uint8_t *_take_block(int64_t least, int64_t *capacity) noexcept:
+    """The smallest kept block of at least so many bytes, and at most twice as many; or NULL."""
+    cdef int i
+    cdef int best = -1
+    cdef uint8_t *data
+    for i in range(kept_count):
+        if least <= KEPT[i].capacity <= 2 * least and (
+            best < 0 or KEPT[i].capacity < KEPT[best].capacity
+        ):
+            best = i
+    if best < 0:
+        return NULL
+    data = KEPT[best].data
+    capacity[0] = KEPT[best].capacity
+    _drop(best)
+    return data
+
+
+cdef void _give_block(uint8_t *data, int64_t capacity) noexcept:
+    """Keeps a block for the next columns, or frees it."""
+    global kept_count, kept_bytes
+    if data == NULL or not MIN_BLOCK <= capacity <= MAX_KEPT:
+        free(data)
+        return
+    while kept_count == MAX_BLOCKS or kept_bytes + capacity > MAX_KEPT:
+        free(KEPT[0].data)
+        _drop(0)
+    KEPT[kept_count].data = data
+    KEPT[kept_count].capacity = capacity
+    kept_count += 1
+    kept_bytes += capacity
+
+
+def reusable_bytes(Py_ssize_t size) -> np.ndarray:
+    """uint8[size], not set; its memory is kept for the next columns when nobody has it any more."""
+    if size < 0:
+        raise ValueError(f"{size} bytes")
+    return _array(size, np.uint8, 1)
+
+
+def release_memory() -> int:
+    """Free the memory that is kept for the next columns; gives its bytes (at most 160 MiB)."""
+    released = kept_bytes
+    while kept_count > 0:
+        free(KEPT[0].data)
+        _drop(0)
+    return released
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class _Memory:
@@ -160,12 +232,31 @@ cdef class _Memory:
 
     cdef uint8_t *data
     cdef Py_ssize_t size
+    cdef int64_t capacity
 
     def __dealloc__(self):
-        free(self.data)
+        _give_block(self.data, self.capacity)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
+
+
+cdef object _array(Py_ssize_t count, object dtype, int64_t width):
+    """An array of that length, its values not set."""
+    cdef _Memory memory
+    cdef var_column fresh
+    if count * width < MIN_BLOCK:
+        return np.empty(count, dtype)
+    memory = _Memory.__new__(_Memory)
+    memory.size = count * width
+    memory.data = _take_block(memory.size, &memory.capacity)
+    if memory.data == NULL:
+        memset(&fresh, 0, sizeof(var_column))
+        if reserve(&fresh, memory.size) < 0:
+            raise MemoryError
+        memory.data = fresh.data
+        memory.capacity = fresh.capacity
+    return np.frombuffer(memory, dtype)
 
 
 cdef object _take_data(var_column *c):
@@ -178,9 +269,11 @@ cdef object _take_data(var_column *c):
         data = <uint8_t *>realloc(c.data, c.size)
         if data != NULL:
             c.data = data
+            c.capacity = c.size
     memory = _Memory.__new__(_Memory)
     memory.data = c.data
     memory.size = c.size
+    memory.capacity = c.capacity
     c.data = NULL
     return np.frombuffer(memory, np.uint8)
 
@@ -409,7 +502,7 @@ cdef class _Pass:
         cdef fixed_column *c = &self.state.fixed[self.state.fixed_count]
         cdef uint8_t[::1] memory
         field, width = FIXED[name]
-        values = np.empty(self.count, np.int32 if width == 4 else np.int64)
+        values = _array(self.count, np.int32 if width == 4 else np.int64, width)
         self.arrays[name] = values
         c.field = field
         c.width = width
@@ -423,8 +516,10 @@ cdef class _Pass:
         cdef var_column *c = &self.state.var[self.state.var_count]
         cdef int64_t[::1] memory
         cdef uint8_t[::1] validity
+        cdef int64_t wanted
+        cdef bint is_body
         kind, _, may_be_absent = VAR[name]
-        offsets = np.zeros(self.count + 1, np.int64)
+        offsets = _array(self.count + 1, np.int64, 8)
         memory = offsets
         bits = None
         c.kind = kind
@@ -437,9 +532,12 @@ cdef class _Pass:
         self.arrays[name] = (self.state.var_count, offsets, bits)
         self.state.var_count += 1
         # Bodies are most of a log: as much as all records have costs nothing while untouched.
-        if c.kind == COLUMN_BODY or c.kind == COLUMN_STORED_BODY:
-            if reserve(c, min(total_size, <int64_t>MAX_RESERVED)) < 0:
-                raise MemoryError
+        is_body = c.kind == COLUMN_BODY or c.kind == COLUMN_STORED_BODY
+        wanted = min(total_size, <int64_t>MAX_RESERVED) if is_body else GUESSED_TEXT * self.count
+        if wanted >= MIN_BLOCK:
+            c.data = _take_block(wanted, &c.capacity)
+        if is_body and reserve(c, wanted) < 0:
+            raise MemoryError
         return 0
 
     cdef dict close(self, const uint8_t **records, const int64_t *positions):
@@ -500,7 +598,9 @@ cdef inline int64_t _stored_phy_offset(const uint8_t *record) noexcept:
 
 cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
     if c.size <= MAX_INT32:
-        offsets = offsets.astype(np.int32)
+        narrow = _array(len(offsets), np.int32, 4)
+        np.copyto(narrow, offsets, casting="unsafe")
+        offsets = narrow
     return VarColumn(
         offsets, _take_data(c), bits if c.null_count else None, c.null_count, is_text
     )

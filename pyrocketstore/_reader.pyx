@@ -5,7 +5,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from pyrocketstore._allocation cimport pread_path
-from pyrocketstore._mapped_file cimport MappedFile, SelectMappedBufferResult
+from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._message cimport MessageExt, known_text, message_from_record
 from pyrocketstore._record cimport check_record, scan_properties
 from pyrocketstore._rocketstore cimport (
@@ -23,8 +23,7 @@ from pyrocketstore.errors import StoreCorruptionError
 
 # Records that lie this far apart are read one by one when the file is not mapped.
 cdef int64_t GAP_BYTES = 65536
-cdef int64_t BLOCK_BYTES = 4194304
-# What an iterator reads at once: it stays in the cache until it is decoded.
+# What is read at once: it stays in the cache until it is decoded.
 cdef int64_t PIECE_BYTES = 524288
 cdef enum:
     PREFETCH_AHEAD = 4       # records
@@ -238,17 +237,6 @@ cdef class MessageIterator:
 
 # ---- one behind the other ----------------------------------------------------------------------
 
-cdef SelectMappedBufferResult select_block(MappedFile mapped_file, const int64_t[::1] phy_offsets,
-                                           const int32_t[::1] sizes, Py_ssize_t first,
-                                           Py_ssize_t *end):
-    cdef int64_t position = phy_offsets[first] - mapped_file.file.file_from_offset
-    cdef int64_t stop = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, end)
-    block = mapped_file.select_mapped_buffer(position, stop - phy_offsets[first])
-    if block is None:
-        raise StoreCorruptionError(mapped_file.path, position, NOT_HELD)
-    return block
-
-
 def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offsets not None,
                    const int32_t[::1] sizes not None, uint8_t[::1] out not None, int64_t position):
     """Copy records of one commit log file, checked, one behind the other into `out`.
@@ -264,29 +252,38 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
     StoreCorruptionError with file and position: what lies there is not that record
     StoreIOError; IndexError when `out` is too small.
     """
+    cdef int64_t start = mapped_file.file.file_from_offset
+    cdef int64_t wrote = rs_load_acquire(&mapped_file.file.wrote)
+    cdef Py_ssize_t count = min(phy_offsets.shape[0], sizes.shape[0])
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t j = 0
+    cdef int64_t stop
     cdef int status = RS_OK
     cdef rs_record record
     cdef const uint8_t *source
-    cdef SelectMappedBufferResult block
-    while i < phy_offsets.shape[0]:
-        block = select_block(mapped_file, phy_offsets, sizes, i, &j)
-        try:
+    cdef RecordBytes records = RecordBytes()
+    if not mapped_file.hold():
+        raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
+    try:
+        while i < count:
+            stop = block_stop(phy_offsets, sizes, i, PIECE_BYTES, &j) - start
+            if phy_offsets[i] < start or sizes[i] <= 0 or stop > wrote:
+                raise StoreCorruptionError(mapped_file.path, phy_offsets[i] - start, NOT_HELD)
+            source = records.at(mapped_file, phy_offsets[i] - start, stop - phy_offsets[i] + start,
+                                stop) - phy_offsets[i]
             with nogil:
                 while i < j:
-                    source = block.data + (phy_offsets[i] - block.start_offset)
-                    status = check_record(source, sizes[i], phy_offsets[i], False, &record)
+                    status = check_record(source + phy_offsets[i], sizes[i], phy_offsets[i], False,
+                                          &record)
                     if status != RS_OK or sizes[i] > out.shape[0] - position:
                         break
-                    memcpy(&out[position], source, <size_t>sizes[i])
+                    memcpy(&out[position], source + phy_offsets[i], <size_t>sizes[i])
                     position += sizes[i]
                     i += 1
-        finally:
-            block.release()
-        if status != RS_OK:
-            raise StoreCorruptionError(mapped_file.path,
-                                       phy_offsets[i] - mapped_file.file.file_from_offset,
-                                       rs_status_name(status).decode("ascii"))
-        if i < j:
-            raise IndexError("the buffer is too small")
+            if status != RS_OK:
+                raise StoreCorruptionError(mapped_file.path, phy_offsets[i] - start,
+                                           rs_status_name(status).decode("ascii"))
+            if i < j:
+                raise IndexError("the buffer is too small")
+    finally:
+        mapped_file.release()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import COLUMNS, VarColumn, decode_records
+from pyrocketstore._columns import COLUMNS, VarColumn, decode_records, reusable_bytes
 from pyrocketstore._reader import gather_records
 from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
@@ -74,7 +74,9 @@ def read_record_batch(
     keep = keep[:taken]
     if wanted is not None and queue.ext is None:
         keep &= np.isin(units.tags_code[:taken], wanted.codes)
-    phy_offset, size = units.phy_offset[:taken][keep], units.size[:taken][keep]
+    phy_offset, size = units.phy_offset[:taken], units.size[:taken]
+    if not keep.all():
+        phy_offset, size = phy_offset[keep], size[keep]
     parts = [_decode(*piece, decoded) for piece in by_file(log, phy_offset, size)]
     if not parts:
         empty = np.empty(0, np.int64)
@@ -99,7 +101,7 @@ def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]
                 return decode_records(
                     view.byte_buffer, positions, size, names, phy_offsets=phy_offset, path=file.path
                 )
-    data = np.empty(int(size.sum()), np.uint8)
+    data = reusable_bytes(int(size.sum()))
     gather_records(file, phy_offset, size, data, 0)
     starts = np.cumsum(size, dtype=np.int64) - size
     return decode_records(data, starts, size, names, phy_offsets=phy_offset, path=file.path)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore import _message
+from pyrocketstore._columns import release_memory
 from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._key_search import KeySearch
 from pyrocketstore._message import MessageExt
@@ -254,6 +255,7 @@ class Store(PutPath):
         self._stop_putting()
         if self._state == "open" and self.message_store.pid == os.getpid():
             self._state = "closed"
+            release_memory()
             self.message_store.shutdown()
 
     @property
