@@ -19,6 +19,7 @@ MESSAGES = (1_000_000, 10_000_000)
 MESSAGES_LARGE = 50_000_000
 QUEUES = (1, 100, 10_000)
 QUEUE_MESSAGES = 1_000_000
+NEW_QUEUES = 1_000
 THREADS = (1, 2, 4, 16, 64)
 THREAD_MESSAGES = 1_000_000
 SYNC_MESSAGES_A_THREAD = 1_000
@@ -79,13 +80,13 @@ def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
 
 def _queues() -> Iterator[Group]:
     for queues in QUEUES:
-        put = {"what": "put", "body": 128, "queues": queues}
+        put = {"body": 128, "queues": queues}
         yield Group(
             f"grow_queues_{queues}",
-            f"Put 1 M × 128 B round {queues:,} queues of a new store",
+            f"Put 1 M × 128 B round {queues:,} queues that are there",
             (
-                java(put, PUT_THREADS, JAVA_PUT + "; new queues are made in the time"),
-                ours("put", put, PUT_THREADS, OURS_PUT + "; new queues are made in the time"),
+                java({**put, "what": "put", "open": "true"}, PUT_THREADS, JAVA_PUT),
+                ours("put", {**put, "what": "put_open"}, PUT_THREADS, OURS_PUT),
             ),
             count=QUEUE_MESSAGES,
             smoke=2_000,
@@ -93,6 +94,17 @@ def _queues() -> Iterator[Group]:
             axis="queues",
             at=queues,
         )
+    put = {"what": "put", "body": 128, "queues": NEW_QUEUES}
+    yield Group(
+        "grow_new_queues",
+        f"Make {NEW_QUEUES} queues by a put into each, until found",
+        (java(put, PUT_THREADS, JAVA_PUT), ours("put", put, PUT_THREADS, OURS_PUT)),
+        count=NEW_QUEUES,
+        smoke=100,
+        unit="queue",
+        axis="new queues",
+        at=NEW_QUEUES,
+    )
 
 
 def _threads() -> Iterator[Group]:

@@ -146,6 +146,35 @@ class Put(Workload):
             time.sleep(POLL_S)
 
 
+class PutIntoOpen(Put):
+    """Into one store that stays open, whose queues are made before the first round."""
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, {**options, "what": "put"})
+        shutil.rmtree(path, ignore_errors=True)
+        self._store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
+        for queue_id in range(self._queues):
+            self._store.put(TOPIC, self.body, queue_id=queue_id, keys=f"first{queue_id}")
+        self._store.wait_dispatched()
+
+    def unit(self) -> Result:
+        store = self._store
+        base, self._base = self._base, self._base + self.count
+        before = self._total()
+        clock = Clock()
+        self._put_all(store, base)
+        self._await_found(store, base)
+        seconds, cpu = clock.stop()
+        found = self._total() - before
+        return Result(self.count, self.count * len(self.body), seconds, found, cpu)
+
+    def _total(self) -> int:
+        return sum(self._store.max_offset(TOPIC, queue_id) for queue_id in range(self._queues))
+
+    def close(self) -> None:
+        self._store.close()
+
+
 class EmptyCall(Put):
     """The loop of "put" around a compiled method that takes put's arguments and does nothing."""
 
@@ -404,6 +433,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "put_many": Put,
     "batch": Put,
     "latency": Put,
+    "put_open": PutIntoOpen,
     "empty_call": EmptyCall,
     "scan": Scan,
     "rebuild": Recover,

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -344,6 +345,8 @@ def main() -> int:
     base = arguments.directory or ROOT / "build" / "bench"
     base.mkdir(parents=True, exist_ok=True)
     failures = 0
+    # An end from outside removes the stores, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))
     with tempfile.TemporaryDirectory(dir=base) as temporary:
         bench = Bench(sizes, Path(temporary))
         bench.prepare(arguments.groups, arguments.without)

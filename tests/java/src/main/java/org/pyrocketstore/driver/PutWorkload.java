@@ -18,7 +18,8 @@ import org.apache.rocketmq.store.MessageExtBrokerInner;
  * Puts into a new store: what=put singles, what=latency singles each of which is timed, what=batch
  * batches of batch= messages, by threads= threads into queues= queues. The time ends when the last
  * message is found by its queue and by its key. With "keep" the store stays where it is (to make
- * the input of the reading workloads).
+ * the input of the reading workloads). With "open" there is one store for all units of work, whose
+ * queues are made before the first.
  */
 final class PutWorkload extends Workload {
     private final boolean batched;
@@ -29,6 +30,7 @@ final class PutWorkload extends Workload {
     private final byte[] body;
     private final InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
     private final AtomicLong keyBase = new AtomicLong();
+    private DefaultMessageStore shared;
 
     PutWorkload(String path, Options options) {
         super(path, options);
@@ -42,9 +44,21 @@ final class PutWorkload extends Workload {
     }
 
     @Override
+    void prepare() throws Exception {
+        if (options.has("open")) {
+            removeTree(new File(path));
+            shared = Stores.open(path, options);
+            for (int queueId = 0; queueId < queues; queueId++) {
+                shared.putMessage(single("first" + queueId, queueId));
+            }
+            Stores.awaitDispatch(shared);
+        }
+    }
+
+    @Override
     Result unit() throws Exception {
-        removeTree(new File(path));
-        DefaultMessageStore store = Stores.open(path, options);
+        DefaultMessageStore store = shared == null ? fresh() : shared;
+        long before = total(store);
         long base = options.has("keep") ? 0 : keyBase.getAndAdd(count);
         AtomicInteger next = new AtomicInteger();
         AtomicInteger failed = new AtomicInteger();
@@ -65,19 +79,31 @@ final class PutWorkload extends Workload {
         if (failed.get() > 0) {
             throw new IllegalStateException(failed + " puts failed");
         }
-        long total = 0;
-        for (int queueId = 0; queueId < queues; queueId++) {
-            total += store.getMaxOffsetInQueue(TOPIC, queueId);
-        }
-        store.shutdown();
-        if (!options.has("keep")) {
-            store.destroy();
-            removeTree(new File(path));
+        long total = total(store) - before;
+        if (shared == null) {
+            store.shutdown();
+            if (!options.has("keep")) {
+                store.destroy();
+                removeTree(new File(path));
+            }
         }
         Result result = new Result(count, (long) count * bodySize, start, end, total);
         result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
         addLatencies(result);
         return result;
+    }
+
+    private DefaultMessageStore fresh() throws Exception {
+        removeTree(new File(path));
+        return Stores.open(path, options);
+    }
+
+    private long total(DefaultMessageStore store) {
+        long total = 0;
+        for (int queueId = 0; queueId < queues; queueId++) {
+            total += store.getMaxOffsetInQueue(TOPIC, queueId);
+        }
+        return total;
     }
 
     private void addLatencies(Result result) {
