@@ -11,7 +11,8 @@ import numpy
 import pytest
 
 from pyrocketstore._consume_queue import encode_units, read_units, scan_units
-from pyrocketstore._index_file import IndexFile, key_hash_of
+from pyrocketstore._index_file import IndexFile
+from pyrocketstore._index_keys import key_hash_of
 from pyrocketstore.env import Env
 
 FULL = bool(os.environ.get("BENCH_FULL"))

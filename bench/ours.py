@@ -42,7 +42,8 @@ from workload import (  # noqa: E402
 
 import pyrocketstore  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
-from pyrocketstore._index_file import IndexFile, hashes_of_keys  # noqa: E402
+from pyrocketstore._index_file import IndexFile  # noqa: E402
+from pyrocketstore._index_keys import hashes_of_keys  # noqa: E402
 from pyrocketstore._scan import scan_file  # noqa: E402
 from pyrocketstore.config import detect_sizes  # noqa: E402
 from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, final
 
 import numpy
@@ -15,10 +15,6 @@ INDEX_HEADER_SIZE: int
 HASH_SLOT_SIZE: int
 INDEX_SIZE: int
 
-def key_hash_of(topic: str | bytes, key: str | bytes) -> int: ...
-def hashes_of_keys(
-    keys: Iterable[str | bytes], topic: str | bytes | None = None
-) -> NDArray[numpy.int32]: ...
 def index_file_size(hash_slot_num: int, index_num: int) -> int: ...
 
 @final

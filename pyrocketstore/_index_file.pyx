@@ -4,9 +4,8 @@ One thread puts, any number select meanwhile. What happens inside of a file is i
 layout is drawn in docs/format.md.
 """
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
@@ -15,14 +14,12 @@ import numpy as np
 from posix.fcntl cimport O_RDONLY
 
 from pyrocketstore._env cimport EnvTable, path_bytes
+from pyrocketstore._index_keys cimport hash_keys, hash_text, prefix_of
 from pyrocketstore._index_walk cimport (
     READ_SHORT,
     confirm_chunks,
     entry_position,
     index_hits,
-    index_hash,
-    index_key_hash,
-    index_key_prefix,
     index_reader,
     index_walk,
     load_entry,
@@ -44,13 +41,9 @@ from pyrocketstore._rocketstore cimport (
     RS_OK,
     check_io,
     rs_env,
-    rs_java_hash_latin1,
-    rs_java_hash_utf16,
-    rs_java_hash_utf32,
     rs_load_acquire32,
     rs_load_be32,
     rs_load_be64,
-    rs_prefetch_read,
     rs_store_be64,
 )
 
@@ -64,13 +57,8 @@ from pyrocketstore.errors import (
 )
 
 cdef extern from "Python.h":
-    int __Pyx_PyUnicode_READY(object text) except -1  # nothing to do from 3.12 on
-    int PyUnicode_KIND(object text)
-    void *PyUnicode_DATA(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
     object PySequence_Fast(object items, const char *message)
     Py_ssize_t PySequence_Fast_GET_SIZE(object items)
-    PyObject **PySequence_Fast_ITEMS(object items)
 
 #: Entry 0 is never written: it means "none".
 INVALID_INDEX = 0
@@ -82,7 +70,6 @@ INDEX_SIZE = RS_INDEX_ENTRY_SIZE
 cdef enum:
     STEP = 256               # hits that one walk gathers before it asks for more room
     MAX_HELD_GIL = 64        # hits
-    KEYS_AHEAD = 32          # str objects that hashing asks for before it needs them
 
 
 # ---- readers ----------------------------------------------------------------------------------
@@ -118,91 +105,6 @@ cdef int close_reader(IndexFile owner, index_reader *r) except -1:
     if r.failed == READ_SHORT:
         raise StoreCorruptionError(owner.path, r.failed_position, "the file ends here")
     return 0
-
-
-cdef int32_t _hash_text(int32_t prefix, object text) except -1:
-    """The index's hash of a key that follows `prefix`; of a str without making its UTF-8."""
-    cdef bytes raw
-    cdef int32_t hashed = prefix
-    cdef int kind
-    if type(text) is str:
-        __Pyx_PyUnicode_READY(text)
-        kind = PyUnicode_KIND(text)
-        if kind == 1:
-            return index_hash(rs_java_hash_latin1(
-                prefix, <const uint8_t *>PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)))
-        if kind == 2:
-            if rs_java_hash_utf16(&hashed, <const uint16_t *>PyUnicode_DATA(text),
-                                  PyUnicode_GET_LENGTH(text)):
-                return index_hash(hashed)
-        elif rs_java_hash_utf32(&hashed, <const uint32_t *>PyUnicode_DATA(text),
-                                PyUnicode_GET_LENGTH(text)):
-            return index_hash(hashed)
-    if isinstance(text, bytes):
-        raw = text
-    else:
-        raw = (<str?>text).encode("utf-8", "surrogatepass")
-    return index_key_hash(prefix, <const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
-
-
-cdef int32_t _prefix_of(object topic) except? -1:
-    """The hash of "topic#", which every key of the topic goes on from."""
-    cdef bytes raw
-    if isinstance(topic, bytes):
-        raw = topic
-    else:
-        raw = (<str?>topic).encode("utf-8", "surrogatepass")
-    return index_key_prefix(<const uint8_t *>PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
-
-
-cdef int _hash_keys(int32_t prefix, object keys, int32_t *hashes) except -1:
-    """Hashes every key of a list or tuple."""
-    cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(keys)
-    cdef PyObject **items = PySequence_Fast_ITEMS(keys)
-    cdef Py_ssize_t i
-    # Nothing in here runs Python code that could change the list.
-    for i in range(count):
-        if i + KEYS_AHEAD < count:
-            rs_prefetch_read(items[i + KEYS_AHEAD])
-        hashes[i] = _hash_text(prefix, <object>items[i])
-    return 0
-
-
-def key_hash_of(topic: str | bytes, key: str | bytes) -> int:
-    """The hash under which "topic#key" is put.
-
-    Parameters
-    ----------
-    topic, key : str, or bytes of UTF-8
-
-    Returns
-    -------
-    int, 0 .. 2**31 - 1
-
-    Source: RocketMQ 4.9.3 IndexService#buildKey, IndexFile#indexKeyHashMethod.
-    """
-    return _hash_text(_prefix_of(topic), key)
-
-
-def hashes_of_keys(keys, topic: str | bytes | None = None) -> np.ndarray:
-    """`key_hash_of` for many keys of one topic; without a topic each is a whole "topic#key".
-
-    Parameters
-    ----------
-    keys : iterable of str, or bytes of UTF-8
-
-    Returns
-    -------
-    int32[n], 0 .. 2**31 - 1
-    """
-    cdef int32_t prefix = 0 if topic is None else _prefix_of(topic)
-    cdef list texts = list(keys)
-    cdef int32_t[::1] view
-    hashes = np.empty(len(texts), np.int32)
-    view = hashes
-    if texts:
-        _hash_keys(prefix, texts, &view[0])
-    return hashes
 
 
 def index_file_size(hash_slot_num: int, index_num: int) -> int:
@@ -483,7 +385,7 @@ cdef class IndexFile:
         Threads: one thread puts.
         Source: RocketMQ 4.9.3 IndexFile#putKey.
         """
-        return self.put_hash(_hash_text(0, key), phy_offset, store_timestamp)
+        return self.put_hash(hash_text(0, key), phy_offset, store_timestamp)
 
     def put_hash(self, int32_t key_hash, int64_t phy_offset, int64_t store_timestamp) -> bool:
         """As `put_key`, with the hash that `key_hash_of` gave."""
@@ -573,7 +475,7 @@ cdef class IndexFile:
         if hashes == NULL:
             raise MemoryError()
         try:
-            _hash_keys(_prefix_of(topic), items, hashes)
+            hash_keys(prefix_of(topic), items, hashes)
             return self._put_columns(hashes, &phy_offsets[0], &store_timestamps[0], count)
         finally:
             free(hashes)
@@ -612,7 +514,7 @@ cdef class IndexFile:
         Source: RocketMQ 4.9.3 IndexFile#selectPhyOffset.
         Differs: a chain that does not go down ends, where 4.9.3 could loop for ever.
         """
-        return self._select(_hash_text(0, key), max_num, begin, end)
+        return self._select(hash_text(0, key), max_num, begin, end)
 
     def select_hash(
         self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end

@@ -16,10 +16,9 @@ from pyrocketstore._index_file import (
     INDEX_HEADER_SIZE,
     INDEX_SIZE,
     IndexFile,
-    hashes_of_keys,
     index_file_size,
-    key_hash_of,
 )
+from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.results import DispatchRequest

@@ -41,6 +41,9 @@ COMMON_RUN = 64
 RECORDS_MAX = 256 << 20
 #: At most so many records are then given to the loop that knows all cases.
 UNCOMMON_RUN_MAX = 4096
+#: How often a reader looks again at a last record that another process is still writing.
+LAST_RECORD_TRIES = 40
+LAST_RECORD_WAIT_S = 0.005
 #: Bytes of a record's head that hold its storeTimestamp, with an IPv6 born host.
 HEAD_SIZE = 76
 
@@ -118,6 +121,9 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     plan.scan_from = files[first].file_from_offset
     at_file, status = _scan(store, files, first, seen, plan)
     plan.ended_by = status_name(status)
+    if store.read_only and plan.pieces:
+        _await_last_record(store, files[at_file], plan.pieces[-1])
+        plan.pieces.pop()  # read once more when it is dispatched
     furthest = max((q.max_physic_offset for q in store.consume_queues()), default=-1)
     # A queue that knows more than the log holds: its end is no usual one.
     is_usual = clean and status in (RS_END, RS_BLANK) and furthest <= plan.log_end
@@ -207,6 +213,28 @@ def _valid_records_behind(
     if is_usual and all(path == files[at_file].path for path, _, _ in pieces):
         return []  # what 4.9.3 leaves behind a cut
     return pieces
+
+
+def _await_last_record(store: Recoverable, file: MappedFile, piece: LogPiece) -> None:
+    """Where another process is writing the log's last record just now, wait until it is whole.
+
+    Its sum does not cover the properties, which are written last. A record that stays as it is was
+    torn by a crash, and counts as in 4.9.3.
+    """
+    if piece.count == 0 or piece.file_from_offset != file.file_from_offset:
+        return
+    position = piece.position(piece.count - 1)
+    for _ in range(LAST_RECORD_TRIES):
+        if not _properties_end_in_nul(file.read(position, piece.end - position)):
+            return
+        store.env.sleep(LAST_RECORD_WAIT_S)
+
+
+def _properties_end_in_nul(record: bytes) -> bool:
+    at = 48 + (20 if record[39] & 0x10 else 8) + 8 + (20 if record[39] & 0x20 else 8) + 12
+    at += 4 + max(0, int.from_bytes(record[at : at + 4], "big", signed=True))
+    at += 1 + record[at]
+    return int.from_bytes(record[at : at + 2], "big", signed=True) > 0 and record[-1] == 0
 
 
 def _has_grown(store: Recoverable, file: MappedFile, plan: RecoveryPlan) -> bool:

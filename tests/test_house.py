@@ -62,6 +62,7 @@ LEVELS = {
     "_consume_queue": 1.3,
     "_index_file": 1.3,
     "_index_walk": 1.2,
+    "_index_keys": 1.25,
     "_values": 1.25,
     "_prefill": 1.25,
     "_message": 1.2,

@@ -26,8 +26,8 @@ from pyrocketstore._index_file import (
     INVALID_INDEX,
     IndexFile,
     index_file_size,
-    key_hash_of,
 )
+from pyrocketstore._index_keys import key_hash_of
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     StoreCorruptionError,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from faults import broken, watched
 from oracle_index import OracleIndexFile, key_hash
-from pyrocketstore._index_file import IndexFile, key_hash_of
+from pyrocketstore._index_file import IndexFile
+from pyrocketstore._index_keys import key_hash_of
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import oracle
-from pyrocketstore._index_file import IndexFile, hashes_of_keys, key_hash_of
+from pyrocketstore._index_file import IndexFile
+from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.index_service import IndexService

@@ -16,7 +16,7 @@ import pytest
 
 import oracle
 import pyrocketstore
-from pyrocketstore._index_file import key_hash_of
+from pyrocketstore._index_keys import key_hash_of
 from pyrocketstore._key_search import KeySearch
 from pyrocketstore.errors import StoreCorruptionError, StoreStateError
 
