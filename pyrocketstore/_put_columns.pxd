@@ -19,7 +19,7 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
 cdef class Columns:
     cdef readonly str topic
     cdef list bodies
-    cdef list queue_ids
+    cdef readonly list queue_ids
     cdef int64_t queue_id
     cdef list flags
     cdef RecordBuffer texts

@@ -11,6 +11,8 @@ __test__: Final[dict[str, object]]
 class Columns:
     @property
     def topic(self) -> str: ...
+    @property
+    def queue_ids(self) -> list[int | None] | None: ...
     def __init__(
         self,
         topic: str,

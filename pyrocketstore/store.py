@@ -7,6 +7,7 @@ import atexit
 import errno
 import heapq
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 #: Units that an iterator reads ahead: at first, since many want a few messages, and later.
 FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: The compiled append's answers; the same numbers as rs_status.
+#: A queue id from here on is more likely a mistake of the caller than one of many.
+COMING_ID_MAX = 1 << 16
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
 MAX_TIMESTAMP = (1 << 63) - 1
 
@@ -168,6 +171,8 @@ class Store(PutPath):
         self.path = parts.config.store_path_root_dir
         self.store_host = parts.store_host or parts.config.store_host
         self._topics: TopicConfigFile | None = None
+        #: queue ids of the put_many of a thread: the file is written once for all of them
+        self._coming_ids: dict[int, list[Any]] = {}
         self.message_store = DefaultMessageStore(
             parts.config, env=parts.env, read_only=parts.read_only, on_new_queue=self._on_new_queue
         )
@@ -227,7 +232,9 @@ class Store(PutPath):
         light = self.message_store.config.enable_lmq and topic.startswith(LMQ_PREFIX)
         if self._topics is None or light:  # a broker knows light queues by their messages
             return
-        self._topics.ensure(topic, queue_id)
+        ids = self._coming_ids.get(threading.get_ident(), ())
+        wanted = [i for i in ids if type(i) is int and queue_id < i < COMING_ID_MAX]
+        self._topics.ensure(topic, max(wanted, default=queue_id))
         try:
             self._topics.persist()
         except StoreIOError as error:
@@ -385,7 +392,14 @@ class Store(PutPath):
             raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
         if not count:
             return queue_offsets, phy_offsets
-        done, status, error = self._append_columns(columns, queue_offsets, phy_offsets, born_host)
+        thread = threading.get_ident()
+        self._coming_ids[thread] = columns.queue_ids or []
+        try:
+            done, status, error = self._append_columns(
+                columns, queue_offsets, phy_offsets, born_host
+            )
+        finally:
+            del self._coming_ids[thread]
         if status != RS_OK:
             self._put_many_failed(done, status, error)
         end = self.message_store.get_max_phy_offset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import pyrocketstore
-from faults import failing
+from faults import failing, watched
 from pyrocketstore import Message, PutError, StoreFormatError
 from pyrocketstore._put_columns import Columns
 from pyrocketstore.env import Env
@@ -138,3 +139,14 @@ def test_buffers_are_let_go_after_a_refused_call(tmp_path: Path) -> None:
         for body in bodies:
             body.append(1)
         assert store.max_offset("t") >= 50
+
+
+def test_many_new_queues_are_written_to_the_topic_table_once(tmp_path: Path) -> None:
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        with watched(env, "rename") as renamed:
+            store.put_many("t", [b""] * 300, queue_ids=list(range(300)))
+        assert len(renamed) <= 2
+        table = json.loads((tmp_path / "config" / "topics.json").read_text())
+        assert table["topicConfigTable"]["t"]["writeQueueNums"] == 300
+        assert store.queues("t") == list(range(300))
