@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "env.h"
+#include "timed_wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -219,17 +220,11 @@ rs_event *rs_event_new(void) {
     rs_event *event = calloc(1, sizeof *event);
     if (event == NULL) return NULL;
     event->owner = getpid();
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#if !defined(__APPLE__)
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-#endif
     if (pthread_mutex_init(&event->mutex, NULL) != 0 ||
-        pthread_cond_init(&event->changed, &attributes) != 0) {
+        rs_condition_init(&event->changed) != 0) {
         free(event);
         event = NULL;
     }
-    pthread_condattr_destroy(&attributes);
     return event;
 }
 
@@ -256,18 +251,7 @@ void rs_event_signal(rs_event *event) {
 }
 
 int rs_event_wait(rs_event *event, uint64_t seen, int64_t timeout_ms) {
-    struct timespec until;
-#if defined(__APPLE__)
-    clock_gettime(CLOCK_REALTIME, &until);
-#else
-    clock_gettime(CLOCK_MONOTONIC, &until);
-#endif
-    until.tv_sec += (time_t)(timeout_ms / 1000);
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec += 1;
-        until.tv_nsec -= 1000000000;
-    }
+    const struct timespec until = rs_deadline(timeout_ms);
     pthread_mutex_lock(&event->mutex);
     atomic_fetch_add(&event->waiters, 1);
     int result = 0;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "group_commit.h"
+#include "timed_wait.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -108,13 +109,7 @@ static rs_slot *take_slot(rs_group *group) {
     }
     slot = calloc(1, sizeof *slot);
     if (slot == NULL) return NULL;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#if !defined(__APPLE__)
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-#endif
-    pthread_cond_init(&slot->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rs_condition_init(&slot->changed);
     return slot;
 }
 
@@ -214,18 +209,7 @@ static int done_waiting(rs_group *group, rs_waiter *waiter, wakes *wake) {
 }
 
 int rs_group_sleep(rs_group *group, rs_waiter *waiter, int64_t timeout_ms) {
-    struct timespec until;
-#if defined(__APPLE__)
-    clock_gettime(CLOCK_REALTIME, &until);
-#else
-    clock_gettime(CLOCK_MONOTONIC, &until);
-#endif
-    until.tv_sec += (time_t)(timeout_ms / 1000);
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec += 1;
-        until.tv_nsec -= 1000000000;
-    }
+    const struct timespec until = rs_deadline(timeout_ms);
     wakes wake = {NULL, NULL};
     pthread_mutex_lock(&group->mutex);
     int result = 0;

@@ -5,7 +5,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 MAX_INFLATED_SIZE: Final[int]
 COLUMNS: Final[tuple[str, ...]]

@@ -636,27 +636,6 @@ cdef dict _decode(
     return work.close(records, positions)
 
 
-cdef object columns_from_pointers(
-    const uint8_t **records,
-    const int32_t *sizes,
-    const int64_t *phy_offsets,
-    Py_ssize_t count,
-    object columns,
-    bint check_crc=False,
-    str path="commit log",
-    int64_t file_from_offset=0,
-):
-    cdef int64_t[::1] memory
-    cdef Py_ssize_t i
-    if phy_offsets == NULL or count == 0:
-        return _decode(records, sizes, phy_offsets, NULL, count, columns, check_crc, path)
-    positions = np.empty(count, np.int64)
-    memory = positions
-    for i in range(count):
-        memory[i] = phy_offsets[i] - file_from_offset
-    return _decode(records, sizes, phy_offsets, &memory[0], count, columns, check_crc, path)
-
-
 def decode_records(
     data,
     const int64_t[::1] positions not None,

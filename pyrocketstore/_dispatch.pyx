@@ -174,17 +174,6 @@ cdef class Dispatcher:
         self.owners.pop((topic, queue_id), None)
         self.attached.pop((topic, queue_id), None)
 
-    def dispatch_bytes(self, const uint8_t[::1] data not None, int64_t phy_offset):
-        """Dispatch the records in `data`, which starts at `phy_offset`.
-
-        Returns (status, consumed bytes).
-        """
-        cdef int64_t consumed = 0
-        if data.shape[0] == 0:
-            return RS_OK, 0
-        status = self.walk(&data[0], data.shape[0], phy_offset, &consumed)
-        return status, consumed
-
     def dispatch_mapped(self, MappedFile mapped_file, int64_t position):
         """Dispatch what a mapped file holds from `position` up to its write position.
 

@@ -6,7 +6,6 @@ from pyrocketstore._index_walk cimport (
     index_key_hash,
     index_key_prefix,
     index_reader,
-    prefetch_hash,
     put_hash,
     put_hashes,
 )

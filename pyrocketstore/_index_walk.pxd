@@ -84,12 +84,6 @@ cdef inline int64_t entry_position(int64_t hash_slot_num, int64_t number) noexce
     )
 
 
-cdef inline void prefetch_hash(const rs_index_file *x, int32_t key_hash) noexcept nogil:
-    """Asks for the slot that `put_hash` will write a little later."""
-    if x.base != NULL:
-        rs_prefetch(x.base + slot_position(x, key_hash))
-
-
 cdef inline void prefetch_hash_of(
     const rs_index_file *x, const uint8_t *base, int32_t key_hash
 ) noexcept nogil:

@@ -315,6 +315,21 @@ def check_message(data, int64_t phy_offset=-1, *, bint check_crc=True) -> "tuple
     return STATUS_NAMES[status], record.total_size
 
 
+def has_torn_properties(data) -> bool:
+    """True where `data` starts with a whole record whose properties end in NUL bytes: they have not
+    been written yet, or did not reach the disk. The sum of a record covers its body alone."""
+    cdef Py_buffer view
+    cdef rs_record record
+    cdef const uint8_t *p
+    cdef bint torn = False
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    p = <const uint8_t *>view.buf
+    if parse_record(p, view.len, &record) == RS_OK:
+        torn = properties_torn(p + record.properties_position, record.properties_size)
+    PyBuffer_Release(&view)
+    return torn
+
+
 def find_properties(data) -> "dict[str, tuple[int, int]]":
     """Where the values lie that the store itself looks at, in a properties text.
 

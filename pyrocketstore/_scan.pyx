@@ -324,27 +324,6 @@ def scan_file(EnvTable env, str path, int64_t file_from_offset, int64_t position
     return state.status, state.position, state.count, state.last_store_timestamp
 
 
-def scan_bytes(const uint8_t[::1] data not None, int64_t phy_offset, bint check_crc):
-    """Check records in memory; as `scan_file`, for a mapped range. No copy, no GIL."""
-    cdef rs_record record
-    cdef int64_t at = 0
-    cdef int64_t count = 0
-    cdef int64_t size = data.shape[0]
-    cdef const uint8_t *p = NULL
-    cdef int status = RS_END
-    if size:
-        p = &data[0]
-    with nogil:
-        while at < size:
-            status = check_record(p + at, size - at, phy_offset + at, check_crc, &record)
-            if status != RS_OK:
-                break
-            count += 1
-            at += record.total_size
-            status = RS_END
-    return status, at, count
-
-
 def status_name(int status):
     """The English name of a verdict."""
     return rs_status_name(status).decode("ascii")

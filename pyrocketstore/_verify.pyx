@@ -1,12 +1,12 @@
 """Walks of `verify`: records of the log as columns, chains of the index, ext units by address."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
 
 import numpy as np
 
 from pyrocketstore._index_file cimport index_key_hash, index_key_prefix
-from pyrocketstore._record cimport check_record, parse_java_int, scan_properties, tags_code_of
+from pyrocketstore._log_piece cimport delay_table, set_delays, tags_code_of_record
+from pyrocketstore._record cimport check_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_CQ_EXT_MIN_UNIT_SIZE,
     RS_CQ_STORE_UNIT_SIZE,
@@ -33,7 +33,6 @@ from pyrocketstore.errors import StoreIOError
 cdef enum:
     ROW_COUNT = 262144         # records in one piece
     KEY_COUNT = 1048576        # keys in one piece
-    MAX_DELAY_LEVELS = 64
 
 
 @cython.final
@@ -57,16 +56,12 @@ cdef class RecordWalk:
     cdef int64_t[::1] store_timestamp
     cdef int32_t[::1] key_row
     cdef int32_t[::1] key_hash
-    cdef int64_t delays[MAX_DELAY_LEVELS + 1]
-    cdef int32_t max_delay_level
+    cdef delay_table delays
 
     def __init__(self, delay_levels):
-        cdef int64_t level
         self.queues = TopicQueueMap()
         self.multi = []
-        for level in range(MAX_DELAY_LEVELS + 1):
-            self.delays[level] = delay_levels.get(level, 1000)
-        self.max_delay_level = min(MAX_DELAY_LEVELS, max(delay_levels, default=0))
+        set_delays(&self.delays, delay_levels)
         self._columns = {
             "phy_offset": np.empty(ROW_COUNT, np.int64),
             "size": np.empty(ROW_COUNT, np.int32),
@@ -196,27 +191,11 @@ cdef class RecordWalk:
         self.size[row] = record.total_size
         self.queue_offset[row] = record.queue_offset
         self.store_timestamp[row] = record.store_timestamp
-        self.tags_code[row] = self.code_of(p, record, &properties)
+        self.tags_code[row] = tags_code_of_record(p, record, &properties, &self.delays)
         if kind != RS_TRANSACTION_ROLLBACK_TYPE:
             self.add_keys(p, record, &properties)
         self.count += 1
         return RS_OK
-
-    cdef int64_t code_of(self, const uint8_t *p, const rs_record *record,
-                         const rs_properties *properties) noexcept nogil:
-        cdef const uint8_t *text = p + record.properties_position
-        cdef int32_t level
-        if (properties.delay.size > 0 and record.topic_size == 19
-                and memcmp(p + record.topic_position, b"SCHEDULE_TOPIC_XXXX", 19) == 0):
-            if not parse_java_int(text + properties.delay.position, properties.delay.size, &level):
-                level = 0
-            if level > self.max_delay_level:
-                level = self.max_delay_level
-            if level > 0:
-                return record.store_timestamp + self.delays[level]
-        if properties.tags.size > 0:
-            return tags_code_of(text + properties.tags.position, properties.tags.size)
-        return 0
 
     cdef void add_keys(self, const uint8_t *p, const rs_record *record,
                        const rs_properties *properties) noexcept nogil:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._log_piece import LogPiece
+from pyrocketstore._record import has_torn_properties
 from pyrocketstore._scan import TopicQueueMap, find_valid_record, scan_file, status_name
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
@@ -225,16 +226,9 @@ def _await_last_record(store: Recoverable, file: MappedFile, piece: LogPiece) ->
         return
     position = piece.position(piece.count - 1)
     for _ in range(LAST_RECORD_TRIES):
-        if not _properties_end_in_nul(file.read(position, piece.end - position)):
+        if not has_torn_properties(file.read(position, piece.end - position)):
             return
         store.env.sleep(LAST_RECORD_WAIT_S)
-
-
-def _properties_end_in_nul(record: bytes) -> bool:
-    at = 48 + (20 if record[39] & 0x10 else 8) + 8 + (20 if record[39] & 0x20 else 8) + 12
-    at += 4 + max(0, int.from_bytes(record[at : at + 4], "big", signed=True))
-    at += 1 + record[at]
-    return int.from_bytes(record[at : at + 2], "big", signed=True) > 0 and record[-1] == 0
 
 
 def _has_grown(store: Recoverable, file: MappedFile, plan: RecoveryPlan) -> bool:
