@@ -9,13 +9,13 @@ import random
 import threading
 from pathlib import Path
 
+import faults
 import numpy
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import faults
-from faults import broken, watched
+from broken_env import broken, watched
 from pyrocketstore import consume_queue
 from pyrocketstore._consume_queue import VERDICTS
 from pyrocketstore.consume_queue import ConsumeQueue

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from faults import PROTOTYPES, broken, failing, watched
+from broken_env import PROTOTYPES, broken, failing, watched
 from pyrocketstore._env import EnvTable, Event
 from pyrocketstore.env import Env, local_time_name
 from pyrocketstore.errors import StoreIOError

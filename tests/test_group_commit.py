@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from faults import broken
+from broken_env import broken
 from pyrocketstore import MessageExtBrokerInner, PutError, PutMessageStatus
 from pyrocketstore.env import Env
 

@@ -17,7 +17,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import oracle
-from faults import broken, failing, watched
+from broken_env import broken, failing, watched
 from oracle_index import ENTRY, HEADER, OracleIndexFile, java_hash, key_hash, stream
 from pyrocketstore._index_file import (
     HASH_SLOT_SIZE,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from faults import broken, watched
+from broken_env import broken, watched
 from oracle_index import OracleIndexFile, key_hash
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore._index_keys import key_hash_of

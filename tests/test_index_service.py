@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import oracle
-from faults import broken, failing, watched
+from broken_env import broken, failing, watched
 from oracle_index import OracleIndexFile, key_hash
 from pyrocketstore._index_file import IndexFile, index_file_size
 from pyrocketstore.env import Env, local_time_name

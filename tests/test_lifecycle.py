@@ -447,7 +447,7 @@ def test_what_was_acknowledged_outlives_a_kill(tmp_path, flush):
 # ---- interrupted --------------------------------------------------------------------------------
 
 INTERRUPT = """
-from faults import broken
+from broken_env import broken
 from pyrocketstore.env import Env
 
 env = Env()

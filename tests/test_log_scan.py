@@ -17,7 +17,7 @@ import pytest
 
 import oracle
 import pyrocketstore
-from faults import broken, failing
+from broken_env import broken, failing
 from pyrocketstore import StoreIOError, StoreWarning, log_scan, recovery
 from pyrocketstore._log_piece import LogPiece, LogScanner
 from pyrocketstore._scan import TopicQueueMap, scan_file

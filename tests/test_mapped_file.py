@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faults import broken, failing, watched
+from broken_env import broken, failing, watched
 from pyrocketstore._mapped_file import OS_PAGE_SIZE, MappedFile, SelectMappedBufferResult
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import broken, failing, watched
+from broken_env import broken, failing, watched
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError

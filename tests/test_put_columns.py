@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pyrocketstore
-from faults import failing, watched
+from broken_env import failing, watched
 from pyrocketstore import Message, PutError, StoreFormatError
 from pyrocketstore._put_columns import Columns
 from pyrocketstore.env import Env

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from faults import PROTOTYPES, broken, watched
+from broken_env import PROTOTYPES, broken, watched
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
 from pyrocketstore.env import Env

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import pyrocketstore
-from faults import broken, failing, watched
+from broken_env import broken, failing, watched
 from pyrocketstore import (
     Message,
     PutError,

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from faults import broken, failing, watched
+from broken_env import broken, failing, watched
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.store_checkpoint import (
