@@ -20,17 +20,10 @@ from pyrocketstore.commit_log import (
     SCHEDULE_TOPIC,
     CommitLog,
 )
-from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
+from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
-from pyrocketstore.flush import (
-    CommitLogFlush,
-    FlushConsumeQueueService,
-    FlushRealTimeService,
-    GroupCommitService,
-)
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
 from pyrocketstore.message import (
@@ -42,7 +35,7 @@ from pyrocketstore.queue_table import ConsumeQueueTable, is_safe_name
 from pyrocketstore.reads import GetMessageResult, MessageFilter, QueryMessageResult, StoreReads
 from pyrocketstore.recovery import RecoveryPlan, apply_plan, check_not_newer, make_plan
 from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
-from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.services import StoreServices
 from pyrocketstore.store_checkpoint import (
     AbortFile,
     LockFile,
@@ -234,43 +227,26 @@ class DefaultMessageStore:
         if not self._loaded or self._started or self.allocate_service is None:
             raise StoreStateError("start() comes once, after load()")
         self._started = True
-        self.log_flush = CommitLogFlush(self.commit_log, self.checkpoint, self.fail)
-        sync = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self.flush_service: GroupCommitService | FlushRealTimeService = (
-            GroupCommitService(self.log_flush, self.config)
-            if sync
-            else FlushRealTimeService(self.log_flush, self.config)
-        )
-        self.flush_queue_service = FlushConsumeQueueService(
+        self.services = StoreServices(
             self.config,
+            self.env,
+            self.commit_log,
             self.checkpoint,
-            self.consume_queues,
-            self._queued_timestamp,
-            self.env.now_ms,
-            self.fail,
+            self.dispatcher,
+            self.allocate_service,
+            appended=self.appended,
+            moved=self.moved,
+            consume_queues=self.consume_queues,
+            queued_timestamp=self._queued_timestamp,
+            fail=self.fail,
         )
-        self.reput_service = ReputMessageService(
-            self.commit_log, self.dispatcher, self.appended, self.moved, self.fail
-        )
-        for service in self._services():
-            service.start()
+        self.services.start()
         self.shutdown_flag = False
 
     def _queued_timestamp(self) -> int:
         """Store time up to which every record is in its queue; 0 once an entry was given up."""
         logics = int(self.dispatcher.logics_timestamp)
         return 0 if self.running_flags.is_logics_queue_error() else logics
-
-    def _services(self) -> list[ServiceThread]:
-        services: list[ServiceThread] = (
-            [] if self.allocate_service is None else [self.allocate_service]
-        )
-        return [
-            *services,
-            self.reput_service,
-            self.flush_service,
-            self.flush_queue_service,
-        ]
 
     def fail(self, error: BaseException) -> None:
         """A service cannot go on: no put is taken any more, and `abort` stays."""
@@ -299,13 +275,7 @@ class DefaultMessageStore:
         if self._started:
             self._started = False
             self.commit_log.close()
-            # As long as it takes: what they write to must not be unmapped under them, and what they
-            # did not force must not count as clean.
-            for service in (self.reput_service, self.flush_service, self.flush_queue_service):
-                service.shutdown(None)
-            clean = clean and self.reput_service.behind() == 0
-            clean = clean and self.flush_queue_service.error is None
-            clean = clean and self.log_flush.error is None
+            clean = self.services.stop() and clean
         elif clean:
             clean = self._force_recovered()
         if self._loaded and not self.read_only:
@@ -475,7 +445,7 @@ class DefaultMessageStore:
         if result.status_code != 0:
             return result
         end = result.phy_offset + result.wrote_bytes
-        status = self.flush_service.handle_disk_flush(end, wait_store_msg_ok)
+        status = self.services.flush_service.handle_disk_flush(end, wait_store_msg_ok)
         return result if status is PutMessageStatus.PUT_OK else with_status(result, status)
 
     def _later(self, result: PutMessageResult, wait_store_msg_ok: bool) -> Future[PutMessageResult]:
@@ -484,7 +454,7 @@ class DefaultMessageStore:
         if result.status_code != 0 or not wait_store_msg_ok:
             done.set_result(self._wait(result, wait_store_msg_ok))
             return done
-        flushed = self.flush_service.submit(result.phy_offset + result.wrote_bytes)
+        flushed = self.services.flush_service.submit(result.phy_offset + result.wrote_bytes)
 
         def finish(future: Future[PutMessageStatus]) -> None:
             status = future.result()
@@ -504,9 +474,9 @@ class DefaultMessageStore:
         Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
         Differs: over however many files.
         """
-        with self.log_flush.lock:
-            self.log_flush.flush_to(self.commit_log.get_max_offset())
-        return self.log_flush.flushed_where
+        with self.services.log_flush.lock:
+            self.services.log_flush.flush_to(self.commit_log.get_max_offset())
+        return self.services.log_flush.flushed_where
 
     def flush_all(self) -> None:
         """Force the log, the queues, the index and the checkpoint up to what has been put.
@@ -515,14 +485,16 @@ class DefaultMessageStore:
         """
         self.wait_dispatched()
         self.flush()
-        self.flush_queue_service.do_flush(True)
+        self.services.flush_queue_service.do_flush(True)
         self.index_service.flush()
 
     def wait_dispatched(self, timeout: float | None = None) -> bool:
         """Wait until every put that returned before is in its queue and in the index."""
         if self.read_only:
             return True
-        return self.reput_service.wait_dispatched(self.commit_log.get_max_offset(), timeout)
+        return self.services.reput_service.wait_dispatched(
+            self.commit_log.get_max_offset(), timeout
+        )
 
     def is_os_page_cache_busy(self) -> bool:
         """True when the put lock has been held for too long.
@@ -691,7 +663,7 @@ class DefaultMessageStore:
         self.commit_log.core.take()
         try:
             self.wait_dispatched()
-            with self.reput_service.paused():
+            with self.services.reput_service.paused():
                 queue = self.queue_table.get(topic, queue_id)
                 if queue is not None and still(queue):
                     self._take_away(topic, queue_id)

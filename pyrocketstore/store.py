@@ -202,7 +202,7 @@ class Store(PutPath):
             path = os.path.join(self.path, "config", "topics.json")
             self._topics = TopicConfigFile(parts.env, path)
             self._topics.load()
-        service = self.message_store.flush_service
+        service = self.message_store.services.flush_service
         if isinstance(service, GroupCommitService):
             self._put_waits = True
             self._wait_in(service.group)
@@ -403,7 +403,7 @@ class Store(PutPath):
         if status != RS_OK:
             self._put_many_failed(done, status, error)
         end = self.message_store.get_max_phy_offset()
-        flushed = self.message_store.flush_service.handle_disk_flush(end, True)
+        flushed = self.message_store.services.flush_service.handle_disk_flush(end, True)
         if flushed is not PutMessageStatus.PUT_OK:
             raise PutError(flushed, True, count)
         return queue_offsets, phy_offsets

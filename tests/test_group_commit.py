@@ -83,7 +83,7 @@ def put_behind(
     assert gate.held.acquire(timeout=WAIT_S)
     before = store.message_store.get_max_phy_offset()
     behind = [pool.submit(store.put, "t", b"%06d" % i) for i in range(count)]
-    size = before - store.message_store.log_flush.flushed_where  # of the leader's record
+    size = before - store.message_store.services.log_flush.flushed_where  # of the leader's record
     until = time.monotonic() + WAIT_S
     while store.message_store.get_max_phy_offset() < before + count * size:
         assert time.monotonic() < until
@@ -104,7 +104,7 @@ def test_one_force_serves_all_that_wait(
         results = [future.result(WAIT_S) for future in (leader, *behind)]
         assert {r.status for r in results} == {PutMessageStatus.PUT_OK}
         assert gate.count == 2
-        assert store.message_store.log_flush.flushed_where == store.message_store.flush()
+        assert store.message_store.services.log_flush.flushed_where == store.message_store.flush()
         assert store.max_offset("t") == 32
 
 
@@ -179,7 +179,8 @@ def test_nobody_behind_a_failed_force_is_told_ok(
             store.put("t", b"refused")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert "msync" in str(caught.value)
-        assert not store.message_store.flush_service.group.wait(1 << 40)  # type: ignore[union-attr]
+        flush_service = store.message_store.services.flush_service
+        assert not flush_service.group.wait(1 << 40)  # type: ignore[union-attr]
         assert gate.count == count
     assert (tmp_path / "abort").exists()
 
@@ -193,7 +194,7 @@ def test_many_threads_over_many_files(tmp_path: Path) -> None:
         def work(number: int) -> None:
             for i in range(each):
                 result = store.put("t", b"%d" % number * 500, queue_id=number % 3, keys=f"k{i}")
-                if store.message_store.log_flush.flushed_where < (
+                if store.message_store.services.log_flush.flushed_where < (
                     result.phy_offset + result.wrote_bytes
                 ):
                     short.append(result.phy_offset)
@@ -213,7 +214,7 @@ def test_many_threads_over_many_files(tmp_path: Path) -> None:
 def test_the_lead_excludes_forces(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put("t", b"first")
-        group = store.message_store.flush_service.group  # type: ignore[union-attr]
+        group = store.message_store.services.flush_service.group  # type: ignore[union-attr]
         with group:
             waiting = pool.submit(store.put, "t", b"x")
             other = pool.submit(group.__enter__)

@@ -31,6 +31,7 @@ LEVELS = {
     "verify_report": 6.3,
     "message_store": 6.0,
     "reads": 5.5,
+    "services": 5.5,
     "recovery": 5.0,
     "dispatch": 5.0,
     "flush": 5.0,

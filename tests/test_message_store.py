@@ -259,7 +259,7 @@ def test_async_puts_complete(tmp_path: Path) -> None:
             assert {outcome(r) for r in results} == {("PUT_OK", "PUT_OK")}
             assert results[-1].queue_offset == 58
             if flush == "SYNC_FLUSH":
-                assert store.log_flush.flushed_where == store.get_max_phy_offset()
+                assert store.services.log_flush.flushed_where == store.get_max_phy_offset()
 
 
 def broken_call(env: Env, name: str, result: int) -> list[int]:

@@ -308,7 +308,7 @@ def test_the_log_goes_on_behind_a_missing_file(
     with pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES) as store:
         assert store.put("t", b"new").phy_offset > end
         store.flush()
-        assert store.message_store.log_flush.flushed_where == store.message_store.flush()
+        assert store.message_store.services.log_flush.flushed_where == store.message_store.flush()
         assert store.max_offset("t") == 301
         places = [m.phy_offset for m in store.read("t")]
         assert len(places) == 301 - 66
@@ -337,7 +337,7 @@ def test_futures_of_a_flush_service_that_has_ended_are_done(tmp_path: Path) -> N
     assert not future.cancel()
     assert future.result(10).status is PutMessageStatus.PUT_OK
     store.close()
-    service = store.message_store.flush_service
+    service = store.message_store.services.flush_service
     assert service.submit(1).result(1) is PutMessageStatus.PUT_OK
     assert service.submit(1 << 40).result(1) is PutMessageStatus.FLUSH_DISK_TIMEOUT
 

@@ -272,7 +272,7 @@ def test_sync_flush_is_on_the_device(tmp_path: Path) -> None:
         def work() -> None:
             for _ in range(20):
                 result = store.put("t", b"x" * 100)
-                flushed = store.message_store.log_flush.flushed_where
+                flushed = store.message_store.services.log_flush.flushed_where
                 assert flushed >= result.phy_offset + result.wrote_bytes
 
         threads = [threading.Thread(target=work) for _ in range(4)]
@@ -288,7 +288,7 @@ def test_flush_reaches_queues_index_and_checkpoint(store: pyrocketstore.Store) -
         store.put("t", b"x" * 300, keys=f"k{i}", queue_id=i % 4)
     store.flush()
     inner = store.message_store
-    assert inner.log_flush.flushed_where == inner.get_max_phy_offset()
+    assert inner.services.log_flush.flushed_where == inner.get_max_phy_offset()
     for queue in inner.consume_queues():
         last = queue.mapped_file_queue.mapped_files[-1]
         assert last.flushed == last.wrote
