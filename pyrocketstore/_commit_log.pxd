@@ -80,6 +80,7 @@ cdef class CommitLogCore:
     cdef int64_t end_offset
     cdef readonly int64_t max_message_size
     cdef int64_t last_timestamp
+    cdef bint write_failed                # the last RS_IO_ERROR: pwrite's, not fallocate's
     cdef dict topics
     cdef TopicEntry last_entry
     cdef dict recovered

@@ -418,7 +418,8 @@ class Store(PutPath):
             reason = f"from message {done} on: longer than maxMessageSize or a commit log file"
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
         path = self.message_store.config.commit_log_path
-        cause = StoreIOError(error or errno.EIO, "append", path)
+        operation = self.message_store.commit_log.core.failed_operation
+        cause = StoreIOError(error or errno.EIO, operation, path)
         outcome = (
             PutMessageStatus.UNKNOWN_ERROR
             if status == RS_IO_ERROR
