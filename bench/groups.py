@@ -223,8 +223,14 @@ PUT_GROUPS = (
                 "put_batch",
                 {"what": "batch", "body": 1024, "batch": 32},
                 PUT_THREADS,
-                "Store.put_batch of 32 dictionaries made in the loop",
+                "Store.put_batch of 32 with columns of tags and keys, lists made in the loop",
                 4.0,
+            ),
+            ours(
+                "put_batch of dictionaries",
+                {"what": "batch_items", "body": 1024, "batch": 32},
+                PUT_THREADS,
+                "Store.put_batch of 32 dictionaries made in the loop; otherwise the same",
             ),
             ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY, 8.0),
             peer(

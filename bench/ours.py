@@ -65,6 +65,7 @@ class Put(Workload):
             "latency": self._put_all,
             "put_many": self._put_many,
             "batch": self._put_batches,
+            "batch_items": self._put_batch_items,
         }
         self._work = how[options["what"]]
         self._base = 0
@@ -130,6 +131,18 @@ class Put(Workload):
             )
 
     def _put_batches(self, store: pyrocketstore.Store, base: int) -> None:
+        size = int(self.options["batch"])
+        for first in range(0, self.count, size):
+            count = min(size, self.count - first)
+            store.put_batch(
+                TOPIC,
+                [self.body] * count,
+                first // size % QUEUES,
+                tags=["TagA"] * count,
+                keys=[f"k{i}" for i in range(base + first, base + first + count)],
+            )
+
+    def _put_batch_items(self, store: pyrocketstore.Store, base: int) -> None:
         size = int(self.options["batch"])
         for first in range(0, self.count, size):
             items = [
@@ -433,6 +446,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "put": Put,
     "put_many": Put,
     "batch": Put,
+    "batch_items": Put,
     "latency": Put,
     "put_open": PutIntoOpen,
     "empty_call": EmptyCall,

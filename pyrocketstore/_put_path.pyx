@@ -1,5 +1,6 @@
 """The compiled part of the face: `put` and `put_many` as one call each."""
 cimport cython
+from cpython.array cimport array, clone
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -26,6 +27,8 @@ from pyrocketstore._rocketstore cimport (
 )
 from pyrocketstore._text cimport fill_outgoing_host
 
+from array import array as new_array
+
 from pyrocketstore._commit_log import with_status
 from pyrocketstore.results import PutMessageStatus
 
@@ -35,6 +38,7 @@ cdef int64_t NOGIL_MIN_BYTES = 8192
 # other, and the put lock is held for as long as copying them takes.
 cdef int64_t CHUNK_BYTES = 262144
 cdef Py_ssize_t CHUNK_ROWS = 1024
+cdef array LONGS = new_array("q")  # what the positions of a batch are made like
 
 
 @cython.auto_pickle(False)
@@ -244,6 +248,7 @@ cdef class PutPath:
         cdef Chunk chunk = self.take_chunk()
         cdef rs_append out
         cdef PutMessageResult result
+        cdef array positions
         cdef int status = RS_TOO_LARGE
         memset(&out, 0, sizeof(out))
         chunk.reserve(total + 1)
@@ -263,7 +268,10 @@ cdef class PutPath:
             if status != RS_OK:
                 return None, status, -out.error
             result = self.result_of(&out)
-            result.positions = [out.phy_offset + chunk.rows[i].position for i in range(total)]
+            positions = clone(LONGS, total, False)
+            for i in range(total):
+                positions.data.as_longlongs[i] = out.phy_offset + chunk.rows[i].position
+            result.positions = positions
             return result, RS_OK, 0
         finally:
             self.give_chunk(chunk)

@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -430,7 +431,7 @@ class Store(PutPath):
     def _columns(
         self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any
     ) -> Columns:
-        """The columns of put_many as lists, all checked."""
+        """The columns of put_many and put_batch as lists, all checked."""
         body_list = _column("bodies", bodies, None)
         count = len(body_list)
         ids: Any = 0 if queue_ids is None else queue_ids
@@ -456,20 +457,36 @@ class Store(PutPath):
             tag_list = key_list = None
         return Columns(topic, body_list, ids, tag_list, key_list, texts)
 
-    def put_batch(self, topic: str, messages: Iterable[Any], queue_id: int = 0) -> PutMessageResult:
+    def put_batch(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        queue_id: int = 0,
+        *,
+        tags: Any = None,
+        keys: Any = None,
+        properties: Any = None,
+    ) -> PutMessageResult:
         """Append 4.9.3's batch: one queue, all or nothing, at most maxMessageSize together.
 
         Parameters
         ----------
         messages : of bytes-like bodies, of `Message`, or of mappings with `body`, `tags`, `keys`,
             `properties`, `flag`
+        tags, keys, properties : columns as `put_many` takes them, the fastest form: one entry a
+            message (None allowed), or None; with any of them all messages are bytes-like
 
         Raises PutError, StoreFormatError, StoreStateError.
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
         """
         self._check_writable()
         check_topic(topic)
-        columns = self._batch_columns(topic, list(messages), queue_id)
+        if tags is None and keys is None and properties is None:
+            columns = self._batch_columns(topic, list(messages), queue_id)
+        else:
+            columns = self._columns(topic, messages, index(queue_id), tags, keys, properties)
+        if not len(columns):
+            raise StoreFormatError("a batch needs at least one message")
         status = self.message_store.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
             raise PutError(status, False, 0, str(self.message_store.failure or ""))
@@ -481,8 +498,6 @@ class Store(PutPath):
 
     def _batch_columns(self, topic: str, messages: list[Any], queue_id: int) -> Columns:
         """The messages of a batch as columns, all checked."""
-        if not messages:
-            raise StoreFormatError("a batch needs at least one message")
         if not self._unique_key:
             columns = Columns.of_items(topic, messages, queue_id)
             if columns is not None:
@@ -736,6 +751,8 @@ class Store(PutPath):
 
 def _column(name: str, values: Any, count: int | None) -> list[Any]:
     """A list, NumPy array or Arrow array as a list; None as a list of None."""
+    if type(values) is list and (count is None or len(values) == count):
+        return values.copy()  # the caller may change theirs meanwhile
     if values is None and count is not None:
         return [None] * count
     if isinstance(values, (str, bytes)):

@@ -89,6 +89,58 @@ def test_a_batch_of_dicts_is_a_batch_of_messages(tmp_path: Path) -> None:
         ]
 
 
+def test_a_batch_of_columns_is_a_batch_of_dicts(tmp_path: Path) -> None:
+    """Goal: the same records. Method: both forms, every kind of text, with and without names."""
+    table = [*rows()][:20]
+    bodies = [row[0] for row in table]
+    tags, keys = [row[1] for row in table], [row[2] for row in table]
+    named = [{"a": f"{i}"} if i % 3 else None for i in range(len(table))]
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for properties in (None, named):
+            items = [
+                {"body": body, "tags": tag, "keys": key, "properties": more}
+                for body, tag, key, more in zip(
+                    bodies, tags, keys, properties or [None] * len(table), strict=True
+                )
+            ]
+            start = store.max_offset("t", 2)
+            ones = store.put_batch("t", items, queue_id=2)
+            columns = store.put_batch("t", bodies, 2, tags=tags, keys=keys, properties=properties)
+            assert columns.queue_offset == ones.queue_offset + 20 == start + 20
+            assert columns.phy_offset == ones.phy_offset + ones.wrote_bytes
+            read = [*store.read("t", 2, start=start)]
+            for old, new in zip(read[:20], read[20:], strict=True):
+                assert (new.body, new.properties, new.size) == (
+                    old.body,
+                    old.properties,
+                    old.size,
+                )
+            assert [store.get(i).queue_offset for i in columns.msg_id.split(",")] == [
+                *range(start + 20, start + 40)
+            ]
+        assert store.put_batch("t", (bytearray(b"x"),), 1, keys=np.array(["k"])).queue_offset == 0
+
+
+def test_a_batch_of_columns_is_all_or_nothing(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"")
+        for bodies, more in (
+            ([], {"tags": []}),
+            ([b"a"], {"tags": ["x", "y"]}),
+            ([b"a", {"body": b"b"}], {"tags": [None, None]}),
+            ([b"a", Message("t", b"b")], {"keys": ["k", None]}),
+            ([b"a", "text"], {"keys": ["k", None]}),
+            ([b"a", b"b"], {"queue_id": [0, 1], "keys": ["k", "k"]}),
+            ([b"a", b"b"], {"keys": ["fine", "bad\x01"]}),
+        ):
+            with pytest.raises((StoreFormatError, TypeError)):
+                store.put_batch("t", bodies, **more)
+        with pytest.raises(PutError, match="MESSAGE_ILLEGAL"):
+            store.put_batch("t", [bytes(40_000)] * 2, tags=["x", "y"])
+        assert store.max_offset("t") == 1
+        assert store.put_batch("t", [b"a", b"b"], tags=["x", None]).queue_offset == 1
+
+
 @pytest.mark.parametrize(
     "item", ["text", {"tags": "a"}, {"body": b"", "color": 1}, {"body": b"", "properties": {}}, 5]
 )
