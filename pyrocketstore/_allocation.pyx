@@ -27,11 +27,12 @@ cdef extern from "unistd.h" nogil:
 
 cdef enum:
     COPY_SIZE = 1048576
+    ZERO_SIZE = 2097152          # where memory allows, one large page, mapped as one
     INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
 # What files are filled with. Nobody writes to it, so that all of it is one page of memory.
-cdef uint8_t zeros[COPY_SIZE]
+cdef uint8_t zeros[ZERO_SIZE]
 
 # Where the file system cannot allocate, bytes are written back over themselves instead: one
 # thread at a time, so that no store can fall between the read and the write. Writing zeros ahead of
@@ -199,7 +200,7 @@ cdef void write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noe
     # touched one by one: nothing is lost.
     cdef int64_t size
     while start < end:
-        size = min(end - start, COPY_SIZE - start % COPY_SIZE)
+        size = min(end - start, ZERO_SIZE - start % ZERO_SIZE)
         if write_all(env, fd, zeros, size, start) < 0:
             return
         start += size

@@ -5,6 +5,8 @@ layout is drawn in docs/format.md.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
@@ -532,21 +534,32 @@ cdef class IndexFile:
         cdef int64_t i
         cdef int started
         cdef list result
+        cdef object number
         if max_num < 0:
             raise StoreFormatError(f"max_num {max_num} is negative")
-        if key_hash < 0 or max_num == 0 or not open_reader(self, &reader):
+        if key_hash < 0 or max_num == 0:
             return []
         walk.key_hash = key_hash
         walk.begin = begin
         walk.end = end
         walk.every = 0
+        reader.base = self.mapped_file.file.base
+        if self.available and reader.base != NULL and max_num <= MAX_HELD_GIL:
+            # Letting the GIL go takes longer than the walk, and nobody unmaps while we have it.
+            start_walk(&self.index, &reader, &walk)
+            found = walk_chain(&reader, &walk, max_num, phy_offsets, times)
+            if found == 1:
+                return [phy_offsets[0]]
+            result = PyList_New(found)
+            for i in range(found):
+                number = phy_offsets[i]
+                Py_INCREF(number)
+                PyList_SET_ITEM(result, i, number)
+            return result
+        if not open_reader(self, &reader):
+            return []
+        result = []
         try:
-            if reader.base != NULL and max_num <= MAX_HELD_GIL:
-                # Letting the GIL go takes longer than the walk.
-                if start_walk(&self.index, &reader, &walk) == RS_OK:
-                    found = walk_chain(&reader, &walk, max_num, phy_offsets, times)
-                return [phy_offsets[i] for i in range(found)] if found != 1 else [phy_offsets[0]]
-            result = []
             with nogil:
                 started = start_walk(&self.index, &reader, &walk)
             while started == RS_OK and walk.next_index > 0 and len(result) < max_num:

@@ -33,7 +33,7 @@ from pyrocketstore._rocketstore cimport (
 cdef enum:
     AHEAD = 64               # keys that a batch looks ahead
     MANY = 64                # keys that are looked for side by side
-    MAX_GROWTH = 16          # chunks: entries are allocated at most 1 MiB ahead
+    MAX_GROWTH = 32          # chunks: entries are allocated at most 2 MiB ahead
     PAGE_SLOTS = 1024        # slots in a page of memory
 
 
@@ -84,6 +84,7 @@ cdef void _confirm_slots(rs_index_file *x, int64_t count) noexcept nogil:
 cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept nogil:
     """Makes the header, one slot and one entry safe to store to."""
     cdef int64_t grown
+    cdef int64_t last
     cdef int result
     if not x.confirmed_chunks[0]:
         result = confirm_chunks(x, 0, RS_INDEX_HEADER_SIZE, 1)
@@ -100,8 +101,9 @@ cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept no
         # As much ahead as there is already, so that a small file stays small.
         grown = x.index_count * <int64_t>RS_INDEX_ENTRY_SIZE // RS_INDEX_CHUNK
         if grown >= MAX_GROWTH:
-            # To an even place, for the sake of large folios.
-            grown = MAX_GROWTH - entry // RS_INDEX_CHUNK % MAX_GROWTH
+            # To an even place, for the sake of large pages.
+            last = (entry + RS_INDEX_ENTRY_SIZE - 1) // RS_INDEX_CHUNK
+            grown = MAX_GROWTH - last % MAX_GROWTH
         grown = 1 if grown < 1 else grown
         return confirm_chunks(x, entry, RS_INDEX_ENTRY_SIZE, grown)
     return 0
