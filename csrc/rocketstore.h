@@ -134,8 +134,15 @@ typedef struct rs_outgoing {
 } rs_outgoing;
 
 /* ---- files ------------------------------------------------------------------------------- */
-/* What code without the GIL may touch of a MappedFile. `wrote`, `committed`, `flushed` and
- * `confirmed` are read and written with the acquire/release helpers of bytes.h. */
+/* How what is allocated in a file is made ready for stores through its mapping. */
+enum {
+    RS_FILL_NONE = 0,
+    RS_FILL_FOLIOS = 1, /* zeros in long writes: large folios, each mapped by one fault */
+    RS_FILL_PAGES = 2   /* zeros page by page: what a store makes dirty is one page */
+};
+
+/* What code without the GIL may touch of a MappedFile. `wrote`, `committed`, `flushed`,
+ * `confirmed` and `allocated` are read and written with the acquire/release helpers of bytes.h. */
 typedef struct rs_mapped_file {
     uint8_t *base;    /* NULL while not mapped */
     const char *path; /* borrowed from the owner; NULL: the file exists in memory only */
@@ -145,12 +152,13 @@ typedef struct rs_mapped_file {
     int64_t wrote;
     int64_t committed;
     int64_t flushed;
-    int64_t confirmed;    /* bytes [0, confirmed) are known to be allocated */
+    int64_t confirmed;    /* bytes [0, confirmed) may be stored to: allocated, and filled */
+    int64_t allocated;    /* with a fill_lock: bytes [0, allocated) are known to be allocated */
     int64_t confirm_step; /* bytes that one allocation goes ahead */
-    int64_t populate;     /* of those, bytes whose pages are touched ahead */
-    int64_t zeroed;       /* 1: what is confirmed was written as zeros too */
+    int64_t populate;     /* of those, bytes whose pages are made ready ahead */
     int64_t store_timestamp;
-    int32_t zero_fill;    /* 1: one thread confirms, so it may write zeros behind `confirmed` */
+    rs_lock *fill_lock;   /* who fills holds it; NULL: only the file's one writer does */
+    int32_t zero_fill;    /* RS_FILL_... */
     int32_t write_fd;     /* what appends go through; -1: through the mapping */
 } rs_mapped_file;
 

@@ -1,10 +1,14 @@
 """Room in files, for the modules that write through mappings. 0, or a negated errno. Any thread."""
 from libc.stdint cimport int64_t, uint8_t
 
-from pyrocketstore._rocketstore cimport rs_env, rs_mapped_file
+from pyrocketstore._rocketstore cimport rs_env, rs_load_acquire, rs_mapped_file
 
 cdef enum:
     PAGE_SIZE = 4096
+    # Files are filled by writes of so much, aligned: each makes one large page of the page cache.
+    # Larger ones are dear where the machine is a guest whose host has taken back what lay free in
+    # one piece.
+    FILL_PIECE = 262144
 
 
 cdef inline int64_t page_down(int64_t position) noexcept nogil:
@@ -19,17 +23,30 @@ cdef inline int64_t page_up(int64_t position) noexcept nogil:
 # and not a SIGBUS later. What lies below `wrote` is taken as it is. Goes confirm_step ahead, and
 # touches a part of the file's `populate` bytes of pages. With `zero_fill` what is new is written as
 # zeros: the page cache takes that in large folios, which a mapping then faults in as a whole; many
-# times cheaper than page by page.
+# times cheaper than page by page. With a fill_lock any thread may call while another stores below
+# `confirmed`: allocation goes confirm_step ahead, filling one piece, so that nobody waits for long.
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil
 
 # As confirm, and says itself whether to write zeros.
 cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept nogil
+
+# True where less than `ahead` bytes behind the writer, or up to the end of the file, is confirmed.
+cdef inline bint runs_short(rs_mapped_file *f, int64_t ahead) noexcept nogil:
+    return rs_load_acquire(&f.confirmed) < min(f.file_size, rs_load_acquire(&f.wrote) + ahead)
+
+
+# A step towards `ahead` confirmed bytes behind the writer, of pages that are mapped too: 1, or 0
+# when nothing is left to do. The caller holds the file.
+cdef int fill_step(rs_mapped_file *f, int64_t ahead) noexcept nogil
 
 # The same for [position, position + size) alone, for stores anywhere in the file. `confirmed`
 # stays as it is: the caller remembers. One writer at a time. `zero_fill`: write zeros there, where
 # nobody has ever stored anything.
 cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
                        bint zero_fill) noexcept nogil
+
+# Zeros to [start, end) of an open file, which is allocated and holds nothing; how far it came.
+cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil
 
 # All of `data` to an open file; 0 or a negated errno.
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,

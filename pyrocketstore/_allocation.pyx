@@ -10,6 +10,8 @@ from posix.fcntl cimport O_RDONLY, O_RDWR
 from posix.unistd cimport lseek
 
 from pyrocketstore._rocketstore cimport (
+    RS_FILL_NONE,
+    RS_FILL_PAGES,
     rs_compare_and_swap,
     rs_env,
     rs_load_acquire,
@@ -28,6 +30,7 @@ cdef extern from "unistd.h" nogil:
 cdef enum:
     COPY_SIZE = 1048576
     ZERO_SIZE = 2097152          # where memory allows, one large page, mapped as one
+    FILL_STEP = 524288           # for so much at once the writer may have to wait
     INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
@@ -35,8 +38,7 @@ cdef enum:
 cdef uint8_t zeros[ZERO_SIZE]
 
 # Where the file system cannot allocate, bytes are written back over themselves instead: one
-# thread at a time, so that no store can fall between the read and the write. Writing zeros ahead of
-# the writer goes the same way.
+# thread at a time, so that no store can fall between the read and the write.
 cdef rs_lock *rewrite_lock = rs_lock_new()
 if rewrite_lock == NULL:
     raise MemoryError
@@ -133,15 +135,13 @@ cdef int allocate(rs_mapped_file *f, int fd, int64_t start, int64_t needed,
     return error
 
 
-cdef int publish(rs_mapped_file *f, int64_t seen, int64_t end) noexcept nogil:
-    # confirmed := max(confirmed, end), unless it was cut below `seen` meanwhile.
+cdef void publish(int64_t *bound, int64_t seen, int64_t end) noexcept nogil:
+    # bound := max(bound, end), unless it was cut below `seen` meanwhile.
     cdef int64_t now
     while True:
-        now = rs_load_acquire(&f.confirmed)
-        if now >= end or now < seen:
-            return 0
-        if rs_compare_and_swap(&f.confirmed, now, end):
-            return 0
+        now = rs_load_acquire(bound)
+        if now >= end or now < seen or rs_compare_and_swap(bound, now, end):
+            return
 
 
 cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
@@ -162,7 +162,7 @@ cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nog
     if error == 0:
         error = closed
     if error == 0:
-        publish(f, seen, wished)
+        publish(&f.confirmed, seen, wished)
     return error
 
 
@@ -175,39 +175,68 @@ cdef void write_zero_pages(rs_mapped_file *f, int fd, int64_t start, int64_t end
         start += PAGE_SIZE
 
 
-cdef int confirm_zeroed(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
-    # The caller has rewrite_lock: nobody stores at or behind `confirmed` before we are through.
-    cdef int64_t seen = rs_load_acquire(&f.confirmed)
-    cdef int64_t wrote = rs_load_acquire(&f.wrote)
-    cdef int64_t start = max(seen, page_down(wrote))
-    cdef int64_t wished = min(f.file_size, page_up(end + f.confirm_step))
-    cdef int error = 0
-    if end <= seen:
-        return 0
-    if start < wished:
-        error = allocate(f, fd, start, min(page_up(end), f.file_size), wished)
-    if error < 0:
-        return error
-    if error == 1:
-        wished = min(page_up(end), f.file_size)
-    write_zero_pages(f, fd, page_up(max(seen, wrote)), page_down(wished))
-    publish(f, seen, wished)
-    return 0
-
-
-cdef void write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil:
-    # In aligned pieces: a folio is no larger than its alignment. A failure leaves pages to be
-    # touched one by one: nothing is lost.
+cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil:
     cdef int64_t size
     while start < end:
         size = min(end - start, ZERO_SIZE - start % ZERO_SIZE)
         if write_all(env, fd, zeros, size, start) < 0:
-            return
+            break
         start += size
+    return start
+
+
+cdef int confirm_filled(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
+    # The caller has the fill_lock: nobody stores at or behind `confirmed` before we are through.
+    cdef int64_t seen = rs_load_acquire(&f.confirmed)
+    cdef int64_t wrote = rs_load_acquire(&f.wrote)
+    cdef int64_t allocated = rs_load_acquire(&f.allocated)
+    cdef int64_t start = max(max(seen, allocated), page_down(wrote))
+    cdef int64_t needed = min(page_up(end), f.file_size)
+    cdef int64_t wished = end + FILL_PIECE - 1
+    cdef int64_t room
+    cdef int error = 0
+    if end <= seen:
+        return 0
+    if f.zero_fill == RS_FILL_PAGES:
+        wished = min(f.file_size, page_up(end + f.confirm_step))
+        room = wished
+    else:
+        wished = min(f.file_size, wished - wished % FILL_PIECE)
+        room = min(f.file_size, page_up(wished + f.confirm_step))
+    if start < wished:
+        error = allocate(f, fd, start, needed, room)
+        if error < 0:
+            return error
+        if error == 1:
+            wished = room = needed
+        publish(&f.allocated, allocated, room)
+    start = page_up(max(seen, wrote))
+    if f.zero_fill == RS_FILL_PAGES:
+        write_zero_pages(f, fd, start, page_down(wished))
+    else:
+        # What is not written is read by a fault: nothing is lost.
+        write_zeros(f.env, fd, start, wished)
+    publish(&f.confirmed, seen, wished)
+    return 0
+
+
+cdef int confirm_shared(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
+    # Closes the descriptor.
+    cdef int error
+    rs_lock_take(f.fill_lock)
+    error = confirm_filled(f, fd, end)
+    if error == -EOPNOTSUPP:
+        rs_lock_take(rewrite_lock)
+        error = confirm_by_writing(f, fd, end)
+        rs_lock_release(rewrite_lock)
+    else:
+        f.env.close(fd)
+    rs_lock_release(f.fill_lock)
+    return error
 
 
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
-    return confirm_room(f, end, f.zero_fill)
+    return confirm_room(f, end, f.zero_fill != RS_FILL_NONE)
 
 
 cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept nogil:
@@ -221,7 +250,7 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
     if f.path == NULL:
         if f.base == NULL:
             return -EROFS
-        publish(f, seen, f.file_size)
+        publish(&f.confirmed, seen, f.file_size)
         return 0
     start = max(seen, page_down(rs_load_acquire(&f.wrote)))
     wished = end + f.confirm_step
@@ -231,11 +260,13 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
     fd = f.env.open(f.path, O_RDWR, 0)
     if fd < 0:
         return fd
-    if f.zeroed:
-        rs_lock_take(rewrite_lock)
-        error = confirm_zeroed(f, fd, end)
-        rs_lock_release(rewrite_lock)
-    elif start >= wished:
+    if f.fill_lock != NULL:
+        error = confirm_shared(f, fd, end)
+        wished = rs_load_acquire(&f.confirmed)
+        if error == 0 and f.zero_fill == RS_FILL_PAGES and f.populate > 0 and start < wished:
+            populate_range(f, start, min(wished - start, <int64_t>INLINE_POPULATE))
+        return error
+    if start >= wished:
         # `wrote` was moved past `end`: what lies below it is not stored to again.
         error = 0
     else:
@@ -245,19 +276,34 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
         error = confirm_by_writing(f, fd, end)
         rs_lock_release(rewrite_lock)
     else:
-        if error >= 0 and not f.zeroed:
+        if error >= 0:
             if error == 1:
                 wished = min(page_up(end), f.file_size)
             if zero_fill and seen > 0:
                 # The first step is left alone: a queue of a few units costs one page.
                 write_zeros(f.env, fd, page_up(max(seen, rs_load_acquire(&f.wrote))), wished)
-            publish(f, seen, wished)
+            publish(&f.confirmed, seen, wished)
             error = 0
         f.env.close(fd)
     if error == 0 and f.populate > 0 and start < wished:
         end = min(wished, end + min(f.populate, <int64_t>INLINE_POPULATE))
         populate_range(f, start, end - start)
     return error
+
+
+cdef int fill_step(rs_mapped_file *f, int64_t ahead) noexcept nogil:
+    cdef int64_t wrote = rs_load_acquire(&f.wrote)
+    cdef int64_t start = max(wrote, rs_load_acquire(&f.confirmed))
+    cdef int error
+    if not runs_short(f, ahead):
+        return 0
+    error = confirm(f, min(f.file_size, min(wrote + ahead, start + FILL_STEP)))
+    if error < 0:
+        return error
+    ahead = rs_load_acquire(&f.confirmed)
+    if start < ahead:
+        populate_range(f, start, ahead - start)
+    return 1
 
 
 cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,

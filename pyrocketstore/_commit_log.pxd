@@ -53,7 +53,6 @@ cdef class PutMessageResult:
     cdef readonly int64_t wrote_bytes
     cdef readonly int64_t store_timestamp
     cdef readonly int32_t message_count
-    cdef readonly object error
     cdef object positions
     cdef int32_t host_size
     cdef uint8_t host[20]

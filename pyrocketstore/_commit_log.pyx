@@ -19,6 +19,7 @@ from pyrocketstore._rocketstore cimport (
     RS_BLANK_MAGIC_CODE,
     RS_END_FILE_MIN_BLANK_LENGTH,
     RS_END_OF_FILE,
+    RS_FILL_PAGES,
     RS_IO_ERROR,
     RS_NEED_FILE,
     RS_OK,
@@ -90,7 +91,7 @@ cdef class TopicEntry:
         return <QueueSlot>self.slots.get(queue_id)
 
 
-@cython.freelist(64)
+@cython.no_gc  # it is made for each put, and holds nothing that leads back to it
 @cython.auto_pickle(False)
 cdef class PutMessageResult:
     """What became of a put.
@@ -116,6 +117,11 @@ cdef class PutMessageResult:
         """The AppendMessageStatus, or None when nothing was tried."""
         return None if self.append_status_code < 0 else APPEND_STATUS[self.append_status_code]
 
+    @property
+    def error(self):
+        """The exception behind a status that has one, or None."""
+        return None
+
     def is_ok(self):
         """True when the append was PUT_OK, whatever the flush said, as in Java."""
         return self.append_status_code == 0
@@ -135,11 +141,31 @@ cdef class PutMessageResult:
                 f"phy_offset={self.phy_offset})")
 
 
+@cython.auto_pickle(False)
+cdef class _PutMessageFailure(PutMessageResult):
+    # An exception leads to its frames, and those to the result: only this one needs the collector.
+    cdef object cause
+
+    @property
+    def error(self):
+        """The exception."""
+        return self.cause
+
+
+cdef PutMessageResult new_result(object error):
+    cdef _PutMessageFailure failure
+    if error is None:
+        return PutMessageResult.__new__(PutMessageResult)
+    failure = _PutMessageFailure.__new__(_PutMessageFailure)
+    failure.cause = error
+    return failure
+
+
 def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t queue_offset=0,
                 int64_t wrote_bytes=0, int64_t store_timestamp=0, int32_t message_count=0,
                 object positions=None, object store_host=None, object error=None):
     """A PutMessageResult for the paths that Python decides; `store_host` is "ip:port"."""
-    cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
+    cdef PutMessageResult result = new_result(error)
     result.status_code = status
     result.append_status_code = append_status
     result.phy_offset = phy_offset
@@ -148,7 +174,6 @@ def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t 
     result.store_timestamp = store_timestamp
     result.message_count = message_count
     result.positions = positions
-    result.error = error
     if store_host is not None:
         result.host_size = fill_outgoing_host(store_host, result.host)
     return result
@@ -156,7 +181,7 @@ def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t 
 
 def with_status(PutMessageResult base, int status, object error=None):
     """A copy of `base` with another put status, after a flush or a replica has answered."""
-    cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)
+    cdef PutMessageResult result = new_result(error)
     result.status_code = status
     result.append_status_code = base.append_status_code
     result.phy_offset = base.phy_offset
@@ -165,7 +190,6 @@ def with_status(PutMessageResult base, int status, object error=None):
     result.store_timestamp = base.store_timestamp
     result.message_count = base.message_count
     result.positions = base.positions
-    result.error = error
     result.host_size = base.host_size
     memcpy(result.host, base.host, sizeof(result.host))
     return result
@@ -310,7 +334,7 @@ cdef class CommitLogCore:
         if mapped_file is not None:
             if not mapped_file.hold():
                 raise StoreStateError(f"{mapped_file.path} is not available")
-            if mapped_file.zeroed:
+            if mapped_file.file.zero_fill == RS_FILL_PAGES:
                 mapped_file.open_writer()
         self.take()
         old = self.mapped_file

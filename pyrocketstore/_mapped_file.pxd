@@ -29,6 +29,7 @@ cdef class MappedFile:
     cdef int open_file(self, bint create) except -1
     cdef bytes directory(self)
     cdef int create_file(self) except -1
+    cdef void give_up_from(self, int64_t position) noexcept
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int force(self, int64_t start, int64_t end) noexcept nogil

@@ -7,25 +7,32 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport ENOENT
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint64_t, uint8_t
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
 from pyrocketstore._allocation cimport (
     PAGE_SIZE,
     confirm,
+    fill_step,
     page_down,
     page_up,
     populate_range,
     pread_path,
+    runs_short,
     zero_range,
 )
-from pyrocketstore._env cimport EnvTable, path_bytes
+from pyrocketstore._env cimport EnvTable, Event, path_bytes
 from pyrocketstore._rocketstore cimport (
+    RS_FILL_PAGES,
     check_io,
     rs_compare_and_swap,
     rs_env,
+    rs_event_sequence,
+    rs_event_wait,
     rs_load_acquire,
+    rs_lock_free,
+    rs_lock_new,
     rs_mapped_file,
     rs_store_release,
 )
@@ -37,10 +44,13 @@ cdef enum:
     MEMORY = 1
     READ = 2
     POPULATE_PIECE = 4194304
+    FOLLOW_MS = 20
+    UNMAP_BEFORE_FORCE = 1048576
     ADVICE_RANDOM = 1            # MADV_RANDOM
     ADVICE_DONTNEED = 4          # MADV_DONTNEED
 
 cdef tuple MODES = ("shared", "memory", "read")
+cdef tuple FILLS = ("no", "folios", "pages")     # by RS_FILL_...
 
 #: The unit in which flush counts (bytes). Source: RocketMQ 4.9.3 MappedFile.OS_PAGE_SIZE.
 OS_PAGE_SIZE = PAGE_SIZE
@@ -62,9 +72,10 @@ cdef class MappedFile:
     file_from_offset : int, the queue's byte that is the file's first; None: the file's name
     confirm_step : int, bytes that are allocated ahead of what is needed
     populate : int, of those, bytes whose pages are touched at once
-    zeroed : bool, what is allocated is written as zeros too: forcing written blocks is cheaper
-    zero_fill : bool, zeros are written there, which is the cheapest way to touch pages; only for a
-        file that nobody but its writer allocates for
+    zero_fill : "no", or what is allocated is written as zeros too: in "folios", which is the
+        cheapest way to make pages ready, or as "pages", so that forcing them, which are written
+        blocks then, takes no more than was stored
+    sole_writer : bool, nobody but the file's writer allocates for it
     defer_force : bool, a created file and its name are forced by its first flush
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
@@ -78,10 +89,12 @@ cdef class MappedFile:
 
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
-                  int64_t populate=0, bint zeroed=False, bint zero_fill=False,
+                  int64_t populate=0, str zero_fill="no", bint sole_writer=False,
                   bint defer_force=False):
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
+        if zero_fill not in FILLS:
+            raise ValueError(f"zero_fill {zero_fill!r}: must be one of {', '.join(FILLS)}")
         if file_size <= 0 or confirm_step < 0 or populate < 0:
             raise ValueError("file_size must be positive, confirm_step and populate not negative")
         self.env = env
@@ -103,9 +116,12 @@ cdef class MappedFile:
         self.file.file_size = file_size
         self.file.confirm_step = confirm_step
         self.file.populate = populate
-        self.file.zeroed = zeroed
         self.file.write_fd = -1
-        self.file.zero_fill = zero_fill
+        self.file.zero_fill = FILLS.index(zero_fill)
+        if self.file.zero_fill and not sole_writer and self.kind == SHARED:
+            self.file.fill_lock = rs_lock_new()
+            if self.file.fill_lock == NULL:
+                raise MemoryError()
         self.force_name = defer_force  # taken back unless the file is made now
         if self.kind == SHARED:
             self.file.path = self._path_text
@@ -118,6 +134,7 @@ cdef class MappedFile:
         if self.file.base != NULL:
             self.env.table.munmap(self.file.base, self.file.file_size)
             self.file.base = NULL
+        rs_lock_free(self.file.fill_lock)
 
     cdef int open_file(self, bint create) except -1:
         cdef int64_t size = 0
@@ -207,8 +224,7 @@ cdef class MappedFile:
     def wrote(self, int64_t position):
         self.check_position(position)
         self.populated = min(self.populated, position)
-        if position < rs_load_acquire(&self.file.confirmed):
-            rs_store_release(&self.file.confirmed, position)
+        self.give_up_from(position)
         rs_store_release(&self.file.wrote, position)
 
     @property
@@ -255,15 +271,22 @@ cdef class MappedFile:
     def store_timestamp(self, int64_t value):
         rs_store_release(&self.file.store_timestamp, value)
 
+    cdef void give_up_from(self, int64_t position) noexcept:
+        # What is behind it must be allocated, and filled, anew.
+        if position < rs_load_acquire(&self.file.allocated):
+            rs_store_release(&self.file.allocated, position)
+        if position < rs_load_acquire(&self.file.confirmed):
+            rs_store_release(&self.file.confirmed, position)
+
     cdef int check_position(self, int64_t position) except -1:
         if position < 0 or position > self.file.file_size:
             raise ValueError(f"position {position} is outside of 0 to {self.file.file_size}")
         return 0
 
     @property
-    def zeroed(self):
-        """True when what is allocated is written as zeros too."""
-        return self.file.zeroed != 0
+    def zero_fill(self):
+        """"no", "folios" or "pages": how what is allocated is written as zeros too."""
+        return FILLS[self.file.zero_fill]
 
     def set_positions(self, int64_t position):
         """Set wrote, committed and flushed to `position` (bytes)."""
@@ -345,7 +368,8 @@ cdef class MappedFile:
                 if got < fill:
                     env.munmap(base, size)
                     base = NULL
-            if base != NULL and self.created and self.file.zero_fill:
+            if base != NULL and self.created and self.file.zero_fill and (
+                    self.file.fill_lock == NULL):
                 # A fault must not read ahead: single pages would come to lie where the zeros go.
                 env.madvise(base, size, ADVICE_RANDOM)
         if error < 0:
@@ -483,7 +507,7 @@ cdef class MappedFile:
                 target = min(self.file.file_size, rs_load_acquire(&self.file.wrote) + ahead)
                 if rs_load_acquire(&self.file.confirmed) < target:
                     error = confirm(&self.file, target)
-                    if error == 0 and self.file.zeroed:
+                    if error == 0 and self.file.zero_fill == RS_FILL_PAGES:
                         error = self.sync()
                 while error == 0 and self.available:
                     # In pieces, so that a writer that has come nearer is seen.
@@ -496,6 +520,39 @@ cdef class MappedFile:
                     populate_range(&self.file, start, end - start)
                     self.populated = end
             check_io(error, "fallocate", self.path, target)
+        finally:
+            self.release()
+
+    def fill_ahead(self, int64_t ahead, Event event=None):
+        """Keep `ahead` bytes behind `wrote` filled with zeros, for a writer in another thread.
+
+        Parameters
+        ----------
+        ahead : int, bytes
+        event : Event or None; while it is signalled every few milliseconds and the writer has used
+            half of that up, goes on, so that a writer who is fast need not wait for the GIL
+
+        Raises StoreIOError. Threads: one helper beside the writer; without the GIL.
+        """
+        cdef rs_mapped_file *f = &self.file
+        cdef int status = 1
+        cdef uint64_t seen = 0
+        if self.kind != SHARED or not self.hold():
+            return
+        try:
+            with nogil:
+                while True:
+                    if event is not None:
+                        seen = rs_event_sequence(event.event)
+                    status = 1
+                    while status > 0 and self.available:
+                        status = fill_step(f, ahead)
+                    if (event is None or status < 0 or not self.available
+                            or not runs_short(f, f.file_size)
+                            or rs_event_wait(event.event, seen, FOLLOW_MS) == 0
+                            or not runs_short(f, ahead // 2)):
+                        break
+            check_io(status, "fallocate", self.path, rs_load_acquire(&f.confirmed))
         finally:
             self.release()
 
@@ -570,10 +627,14 @@ cdef class MappedFile:
 
     cdef int force(self, int64_t start, int64_t end) noexcept nogil:
         cdef uint8_t *base = self.file.base
-        if base != NULL:
-            start = page_down(start)
-            return self.file.env.msync(base + start, end - start)
-        return self.sync()
+        if base == NULL:
+            return self.sync()
+        start = page_down(start)
+        if page_down(end) - start >= UNMAP_BEFORE_FORCE:
+            # To write pages out they are made read-only, each by an interrupt on all processors.
+            # What is not mapped goes without, and comes back by a fault that maps many at once.
+            self.file.env.madvise(base + start, page_down(end) - start, ADVICE_DONTNEED)
+        return self.file.env.msync(base + start, end - start)
 
     cdef int sync(self) noexcept nogil:
         cdef const rs_env *env = self.file.env
@@ -615,8 +676,7 @@ cdef class MappedFile:
             raise StoreStateError(f"{self.path} is open for reading only")
         if size == 0:
             return
-        if position < rs_load_acquire(&self.file.confirmed):
-            rs_store_release(&self.file.confirmed, position)
+        self.give_up_from(position)
         if self.kind == MEMORY:
             self.source_size = min(self.source_size, position)
             if self.file.base != NULL:

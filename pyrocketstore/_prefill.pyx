@@ -4,11 +4,16 @@ A store to a mapped page that is not in memory takes a fault, which makes that o
 and tells the file system: some 4 us for each 4 KiB. A long write of zeros makes large pages at a
 tenth of that, and mapping those costs next to nothing.
 """
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 from libc.string cimport memset
 from posix.fcntl cimport O_RDWR
 
-from pyrocketstore._allocation cimport confirm_range, confirm_room, populate_range
+from pyrocketstore._allocation cimport (
+    confirm_range,
+    confirm_room,
+    populate_range,
+    write_zeros,
+)
 from pyrocketstore._index_walk cimport entry_position
 from pyrocketstore._rocketstore cimport (
     RS_CQ_STORE_UNIT_SIZE,
@@ -21,32 +26,21 @@ from pyrocketstore._rocketstore cimport (
 )
 
 cdef enum:
-    # A write of so much makes one page of it. Larger ones are dear where the machine is a guest
-    # whose host has taken back what lay free in one piece.
-    LARGE_PAGE = 262144
     COUNT_MIN = 256             # units or keys that are worth the system calls
     PAGES_A_KEY = 4             # slots are filled where so many pages of them stand for one key
     QUEUE_AHEAD = 1048576       # bytes that are filled ahead of what is known to come
     INDEX_AHEAD = 4194304
 
-cdef uint8_t[LARGE_PAGE] zeros          # never stored to
 
-
-cdef void write_zeros(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
+cdef void fill(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
     # The range is allocated, and nothing in it counts.
-    cdef int64_t at = position
-    cdef int64_t put
     cdef int fd = f.env.open(f.path, O_RDWR, 0)
     if fd < 0:
         return
-    while at < end:
-        put = f.env.pwrite(fd, zeros, min(end - at, LARGE_PAGE - at % LARGE_PAGE), at)
-        if put <= 0:
-            break
-        at += put
+    end = write_zeros(f.env, fd, position, end)
     f.env.close(fd)
     # A slot is read before it is written, and would be mapped for reading alone at first.
-    populate_range(f, position, at - position)
+    populate_range(f, position, end - position)
 
 
 cdef void prefill_queue(rs_queue *q, int64_t count) noexcept nogil:
@@ -62,7 +56,7 @@ cdef void prefill_queue(rs_queue *q, int64_t count) noexcept nogil:
     # As much ahead as there is already, so that a small file stays small.
     end = min(f.file_size, max(end, start + min(wrote, <int64_t>QUEUE_AHEAD)))
     if confirm_room(f, end, False) == 0:
-        write_zeros(f, start, min(f.file_size, rs_load_acquire(&f.confirmed)))
+        fill(f, start, min(f.file_size, rs_load_acquire(&f.confirmed)))
 
 
 cdef void prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexcept nogil:
@@ -82,7 +76,7 @@ cdef void prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexce
         if confirm_range(x.file, start, stop - start, False) != 0:
             return
         memset(x.confirmed_chunks + first, 1, <size_t>(chunk - first))
-        write_zeros(x.file, max(position, start), stop)
+        fill(x.file, max(position, start), stop)
 
 
 cdef void prefill_index(rs_index_file *x, int64_t count, bint fresh) noexcept nogil:

@@ -195,6 +195,11 @@ cdef extern from "rocketstore.h" nogil:
         uint8_t born_host[20]
         uint8_t store_host[20]
 
+    enum:
+        RS_FILL_NONE
+        RS_FILL_FOLIOS
+        RS_FILL_PAGES
+
     ctypedef struct rs_mapped_file:
         uint8_t *base
         const char *path
@@ -205,10 +210,11 @@ cdef extern from "rocketstore.h" nogil:
         int64_t committed
         int64_t flushed
         int64_t confirmed
+        int64_t allocated
         int64_t confirm_step
         int64_t populate
-        int64_t zeroed
         int64_t store_timestamp
+        rs_lock *fill_lock
         int32_t zero_fill
         int32_t write_fd
 

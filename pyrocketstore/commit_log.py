@@ -129,12 +129,12 @@ class CommitLog:
             allocate_service=allocate_service,
             confirm_step=min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
             populate=0 if sync else POPULATE_ASYNC,
-            zeroed=sync,
+            zero_fill="pages" if sync else "folios",
         )
         largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
         self.core = CommitLogCore(env, largest, appended, on_new_queue)
         if allocate_service is not None:
-            ahead = CONFIRM_STEP_SYNC if sync else POPULATE_ASYNC
+            ahead = CONFIRM_STEP_SYNC if sync else POPULATE_ASYNC // 2
             self.core.watch_ahead(allocate_service.ahead_event, ahead)
         self.allocate_service = allocate_service
         self.delay_levels = parse_delay_level(config.message_delay_level)

@@ -133,6 +133,7 @@ class ConsumeQueue(UnitAppender):
             read_only=self.read_only,
             confirm_step=min(_CONFIRM_STEP, self.mapped_file_size),
             populate=0,
+            zero_fill="folios",
             sole_writer=True,
         )
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)

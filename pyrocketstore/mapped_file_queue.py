@@ -42,7 +42,7 @@ def _create(
     file_size: int,
     confirm_step: int,
     populate: int,
-    zeroed: bool = False,
+    zero_fill: str = "no",
     sole_writer: bool = False,
 ) -> MappedFile:
     env.make_directories(parent_directory(path))
@@ -53,8 +53,8 @@ def _create(
         create=True,
         confirm_step=confirm_step,
         populate=populate,
-        zeroed=zeroed,
-        zero_fill=sole_writer,
+        zero_fill=zero_fill,
+        sole_writer=sole_writer,
         defer_force=sole_writer,
     )
     if not mapped_file.created:
@@ -73,9 +73,9 @@ class MappedFileQueue:
     mapped_file_size : int, bytes
     read_only : bool; files are read by pread, new ones live in memory, the disk is left alone
     allocate_service : AllocateMappedFileService | None, makes files ahead of need
-    confirm_step, populate, zeroed : for MappedFile
+    confirm_step, populate, zero_fill : for MappedFile
     sole_writer : bool; one thread makes, allocates and writes these files, and `flush` alone says
-        what is durable: files are filled with zeros ahead, and forced with their first flush
+        what is durable: files are forced with their first flush
 
     Attributes: `flushed_where` and `committed_where`, bytes of the queue; `store_timestamp`, store
     time (Unix ms) up to which everything is flushed; `mapped_files`, a tuple, by offset.
@@ -94,7 +94,7 @@ class MappedFileQueue:
         allocate_service: AllocateMappedFileService | None = None,
         confirm_step: int = 65536,
         populate: int = 0,
-        zeroed: bool = False,
+        zero_fill: str = "no",
         sole_writer: bool = False,
     ) -> None:
         self.env = env
@@ -104,7 +104,7 @@ class MappedFileQueue:
         self.allocate_service = allocate_service
         self.confirm_step = confirm_step
         self.populate = populate
-        self.zeroed = zeroed
+        self.zero_fill = zero_fill
         self.sole_writer = sole_writer
         self.mapped_files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
@@ -193,7 +193,7 @@ class MappedFileQueue:
                 size,
                 self.confirm_step,
                 self.populate,
-                self.zeroed,
+                self.zero_fill,
                 self.sole_writer,
             )
         next_next_path = self._path(file_name_of(offset + size))
@@ -203,7 +203,7 @@ class MappedFileQueue:
             size,
             confirm_step=self.confirm_step,
             populate=self.populate,
-            zeroed=self.zeroed,
+            zero_fill=self.zero_fill,
         )
         if mapped_file is None:
             raise StoreIOError(errno.ETIMEDOUT, "create", path)
@@ -217,8 +217,8 @@ class MappedFileQueue:
             mode="read" if self.read_only else "shared",
             confirm_step=self.confirm_step,
             populate=self.populate,
-            zeroed=self.zeroed,
-            zero_fill=self.sole_writer,
+            zero_fill=self.zero_fill,
+            sole_writer=self.sole_writer,
         )
 
     def _path(self, name: str) -> str:
@@ -470,13 +470,13 @@ class MappedFileQueue:
 
 class _AllocateRequest:
     def __init__(
-        self, path: str, file_size: int, confirm_step: int, populate: int, zeroed: bool
+        self, path: str, file_size: int, confirm_step: int, populate: int, zero_fill: str
     ) -> None:
         self.path = path
         self.file_size = file_size
         self.confirm_step = confirm_step
         self.populate = populate
-        self.zeroed = zeroed
+        self.zero_fill = zero_fill
         self.mapped_file: MappedFile | None = None
         self.error: StoreError | OSError | None = None
 
@@ -516,7 +516,7 @@ class AllocateMappedFileService(ServiceThread):
         *,
         confirm_step: int = 65536,
         populate: int = 0,
-        zeroed: bool = False,
+        zero_fill: str = "no",
     ) -> MappedFile | None:
         """The file `next_path`, made now or earlier; `next_next_path` is made in the background.
 
@@ -526,11 +526,11 @@ class AllocateMappedFileService(ServiceThread):
         with self._changed:
             request = self._requests.get(next_path)
             if request is None or request.error is not None:
-                request = _AllocateRequest(next_path, file_size, confirm_step, populate, zeroed)
+                request = _AllocateRequest(next_path, file_size, confirm_step, populate, zero_fill)
                 self._requests[next_path] = request
             if next_next_path is not None and next_next_path not in self._requests:
                 self._requests[next_next_path] = _AllocateRequest(
-                    next_next_path, file_size, confirm_step, populate, zeroed
+                    next_next_path, file_size, confirm_step, populate, zero_fill
                 )
         if self.is_alive:
             self.wakeup()
@@ -605,7 +605,7 @@ class AllocateMappedFileService(ServiceThread):
                 request.file_size,
                 request.confirm_step,
                 request.populate,
-                request.zeroed,
+                request.zero_fill,
             )
         except (StoreError, OSError) as failure:
             error = failure
@@ -632,14 +632,17 @@ class AllocateMappedFileService(ServiceThread):
 
     def _keep_one_ahead(self, mapped_file: MappedFile) -> None:
         populate = mapped_file.populate
-        if mapped_file.zeroed:  # writing is dear: a window only
+        if mapped_file.zero_fill == "pages":  # each write is dear: a window only
             mapped_file.keep_ahead(mapped_file.confirm_step, populate)
             return
         moved = mapped_file.file_from_offset + mapped_file.wrote - self._watched_from
         if moved < self.ahead_size:
             # A store that is opened for a few messages should not dirty a hundred megabytes.
             populate = min(populate, IDLE_POPULATE)
-        elif populate >= self.ahead_size:
-            # A writer that asks for that much is signalled once a step: touch the whole step.
-            populate = self.ahead_size + mapped_file.confirm_step
+        if mapped_file.zero_fill == "folios":
+            if moved < self.ahead_size:
+                mapped_file.fill_ahead(populate)
+            else:
+                mapped_file.fill_ahead(self.ahead_size, self.ahead_event)
+            return
         mapped_file.keep_ahead(self.ahead_size, populate)

@@ -283,7 +283,7 @@ def test_a_writer_and_an_allocator_without_fallocate(env, path):
 
 def test_zeroed_files_are_written_ahead_and_never_over_a_store(env, path):
     """Goal: what is allocated is written as zeros, behind the last store only."""
-    file = MappedFile(env, path, SIZE, create=True, confirm_step=8192, zeroed=True)
+    file = MappedFile(env, path, SIZE, create=True, confirm_step=8192, zero_fill="pages")
     with watched(env, "pwrite") as written:
         assert file.append_message(b"x" * 5000)
     at = [position for _, _, _, position in written]
@@ -291,7 +291,7 @@ def test_zeroed_files_are_written_ahead_and_never_over_a_store(env, path):
     assert {size for _, _, size, _ in written} == {OS_PAGE_SIZE}
     want = Path(path).read_bytes()
     assert want == (b"x" * 5000).ljust(SIZE, b"\0")
-    again = MappedFile(env, path, SIZE, confirm_step=8192, zeroed=True)
+    again = MappedFile(env, path, SIZE, confirm_step=8192, zero_fill="pages")
     again.set_positions(5000)
     with watched(env, "pwrite") as written, watched(env, "fdatasync") as forced:
         again.keep_ahead(8192)
@@ -307,14 +307,18 @@ def test_zeroed_files_are_written_ahead_and_never_over_a_store(env, path):
         again.keep_ahead(SIZE // 2)
 
 
-def test_a_writer_and_one_who_writes_zeros_ahead_of_it(env, path):
+@pytest.mark.parametrize("zero_fill", ["pages", "folios"])
+def test_a_writer_and_one_who_writes_zeros_ahead_of_it(env, path, zero_fill):
     """Goal: no store is lost to a zero. Method: both go at once, through the same places."""
-    file = MappedFile(env, path, 1 << 22, create=True, confirm_step=4096, zeroed=True)
+    file = MappedFile(env, path, 1 << 22, create=True, confirm_step=4096, zero_fill=zero_fill)
     stop = threading.Event()
 
     def keep_ahead():
         while not stop.is_set():
-            file.keep_ahead(8192, 4096)
+            if zero_fill == "pages":
+                file.keep_ahead(8192, 4096)
+            else:
+                file.fill_ahead(8192)
 
     helper = threading.Thread(target=keep_ahead)
     helper.start()

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -26,9 +28,33 @@ from pyrocketstore import (
     PutMessageResult,
     PutMessageStatus,
 )
+from pyrocketstore._commit_log import make_result, with_status
 from pyrocketstore._message import encode_messages, properties_to_string
 from pyrocketstore.env import Env
 from pyrocketstore.reads import TagsFilter
+
+
+def test_only_a_result_with_an_error_is_the_collectors():
+    """Goal: a result costs little, and one whose error leads back to it does not leak."""
+
+    class Trouble(Exception):
+        pass
+
+    plain = make_result(0)
+    assert not gc.is_tracked(plain)
+    assert plain.error is None
+    trouble = Trouble()
+    failed = make_result(9, error=trouble)
+    assert isinstance(failed, PutMessageResult)
+    assert failed.error is trouble
+    assert with_status(plain, 9, trouble).error is trouble
+    assert with_status(failed, 0).error is None
+    trouble.result = failed
+    gone = weakref.ref(trouble)
+    del trouble, failed
+    gc.collect()
+    assert gone() is None
+
 
 SIZES = {
     "mapped_file_size_commit_log": 1 << 16,

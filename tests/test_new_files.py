@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from broken_env import broken, failing, watched
+from pyrocketstore._env import Event
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError
@@ -76,7 +78,9 @@ def test_a_name_that_went_with_its_directory_is_not_forced(env, tmp_path):
 
 @pytest.mark.parametrize("pwrite", ["works", "fails", "is short"])
 def test_room_may_be_filled_with_zeros(env, path, pwrite):
-    file = MappedFile(env, path, SIZE, create=True, confirm_step=65536, zero_fill=True)
+    file = MappedFile(
+        env, path, SIZE, create=True, confirm_step=65536, zero_fill="folios", sole_writer=True
+    )
     answers = {
         "works": lambda original, *args: original(*args),
         "fails": lambda original, *args: -errno.EIO,
@@ -92,3 +96,99 @@ def test_room_may_be_filled_with_zeros(env, path, pwrite):
     assert max(ends) <= SIZE
     with open(path, "rb") as stored:
         assert stored.read() == b"x" * file.wrote + bytes(SIZE - file.wrote)
+
+
+def test_a_writer_waits_for_the_zeros_that_it_has_caught_up_with(env, path):
+    """Goal: no store comes before the zeros. Method: the helper stops just before its write."""
+    file = MappedFile(env, path, 1 << 22, create=True, confirm_step=4096, zero_fill="folios")
+    file.append_message(b"x" * 1000)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause(original, fd, data, size, position):
+        if not reached.is_set():
+            reached.set()
+            go_on.wait(10)
+        return original(fd, data, size, position)
+
+    with broken(env, "pwrite", pause):
+        helper = threading.Thread(target=file.fill_ahead, args=(1 << 20,))
+        helper.start()
+        assert reached.wait(10)
+        writer = threading.Thread(target=file.append_message, args=(b"y" * 300_000,))
+        writer.start()
+        writer.join(0.05)
+        assert writer.is_alive(), "it must not store there yet"
+        go_on.set()
+        writer.join()
+        helper.join()
+    assert Path(path).read_bytes() == (b"x" * 1000 + b"y" * 300_000).ljust(1 << 22, b"\0")
+
+
+def test_fill_ahead_writes_zeros_to_what_is_allocated(env, path):
+    size = 1 << 22
+    file = MappedFile(env, path, size, create=True, confirm_step=1 << 20, zero_fill="folios")
+    with failing(env, "fallocate", errno.ENOSPC), pytest.raises(StoreIOError):
+        file.fill_ahead(1 << 20)
+    assert file.confirmed == 0
+    with watched(env, "fallocate") as allocated, watched(env, "pwrite") as written:
+        file.append_message(b"x" * 5000)
+        assert file.confirmed == 1 << 18, "the writer fills one piece for itself"
+        file.fill_ahead(1 << 20)
+    assert 5000 + (1 << 20) <= file.confirmed <= max(at + n for _, at, n in allocated)
+    assert [at for *_, at in written] == list(range(0, file.confirmed, 1 << 18))
+    assert Path(path).read_bytes() == (b"x" * 5000).ljust(size, b"\0")
+    with watched(env, "pwrite") as written:
+        file.fill_ahead(1 << 20)
+    assert written == []
+    file.set_positions(100)  # what lies behind the cut may be punched out
+    file.zero_tail(100)
+    assert file.confirmed == 100
+    with watched(env, "fallocate") as allocated:
+        assert file.append_message(b"z" * 400_000)
+    assert allocated[0][1] == 100
+    file.set_positions(0)
+    answers = iter([-errno.ENOSPC])
+    full = lambda original, *args: next(answers, 0) or original(*args)  # noqa: E731
+    with broken(env, "fallocate", full):  # what is needed alone is there
+        assert file.append_message(b"z" * 5000)
+    assert file.confirmed == 8192
+    with failing(env, "pwrite", errno.EIO):
+        file.fill_ahead(size)
+    assert file.confirmed == size
+    assert file.read(0, 8192) == (b"z" * 5000).ljust(8192, b"\0")
+    file.destroy()
+    file.fill_ahead(1)
+
+
+def test_fill_ahead_follows_a_writer(env, path):
+    """Goal: while it is signalled, a helper goes on; else it comes back."""
+    size = 1 << 22
+    event = Event()
+    file = MappedFile(env, path, size, create=True, confirm_step=1 << 20, zero_fill="folios")
+    file.fill_ahead(1 << 20, event)
+
+    def write(original, fd, data, n, position):
+        if file.wrote < 3 << 20 and file.confirmed - file.wrote > 300_000:
+            file.append_message(b"x" * 300_000)
+            event.signal()
+        return original(fd, data, n, position)
+
+    file.append_message(b"x" * 600_000)
+    with broken(env, "pwrite", write):
+        file.fill_ahead(1 << 20, event)
+    assert file.wrote > 1_500_000
+    assert file.confirmed >= min(size, file.wrote + (1 << 20))
+    assert Path(path).read_bytes() == (b"x" * file.wrote).ljust(size, b"\0")
+
+
+def test_much_is_unmapped_before_it_is_forced(env, path):
+    file = MappedFile(env, path, 1 << 22, create=True)
+    file.append_message(b"x" * 1_500_000)
+    with watched(env, "madvise") as calls:
+        assert file.flush() == 1_500_000
+    assert [(args[1], args[2]) for args in calls] == [(1_499_136, 4)]
+    file.append_message(b"y" * 5000)
+    with watched(env, "madvise") as calls:
+        file.flush()
+    assert calls == [], "a few pages are forced as they are"
+    assert file.read(0, 1_505_001) == b"x" * 1_500_000 + b"y" * 5000 + b"\0"
