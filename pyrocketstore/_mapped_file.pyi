@@ -3,7 +3,7 @@ from typing import Final, final
 
 from typing_extensions import Buffer
 
-from pyrocketstore._env import EnvTable
+from pyrocketstore._env import EnvTable, Event
 
 __test__: Final[dict[str, object]]
 
