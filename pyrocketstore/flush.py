@@ -15,6 +15,7 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.stalls import FORCE, untimed
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 LOG = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class CommitLogFlush:
         #: who forces; under SYNC_FLUSH the lead of the group commit
         self.lock: AbstractContextManager[object] = threading.Lock()
         self.group: GroupCommit | None = None
+        #: times each force: what is slow is logged
+        self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         self.error: StoreError | None = None
 
     @property
@@ -70,7 +73,8 @@ class CommitLogFlush:
             raise self.error
         queue = self.commit_log.mapped_file_queue
         try:
-            idle = queue.flush(flush_least_pages)
+            with self.timed(FORCE):
+                idle = queue.flush(flush_least_pages)
         except StoreError as error:
             self.failed(error)
             raise
