@@ -113,6 +113,7 @@ class GroupCommitService(ServiceThread):
         self.group = GroupCommit(flush.commit_log.core, flush, config.sync_flush_timeout)
         flush.group = flush.lock = self.group
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
+        self._in_hand: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
         self._ended = False
 
@@ -151,14 +152,15 @@ class GroupCommitService(ServiceThread):
             # Nobody may wait for a thread that is gone.
             with self._requests_lock:
                 self._ended = True
-                requests, self._requests = self._requests, []
-            self._complete(requests)
+                requests, self._requests = self._in_hand + self._requests, []
+            self._complete([r for r in requests if not r[1].done()])
 
     def _serve(self) -> None:
         while True:
             seen = self.event.sequence()
             with self._requests_lock:
                 requests, self._requests = self._requests, []
+            self._in_hand = requests
             target = self.flush.commit_log.get_max_offset()
             if self.flush.error is None and self.flush.flushed_where < target:
                 self.handle_disk_flush(target, True)
