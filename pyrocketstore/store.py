@@ -667,15 +667,19 @@ class Store(AsyncStore):
         """
         first, end = self._range(topic, queue_id, start, None)
         queue = self.message_store.find_consume_queue(topic, queue_id)
-        return read_record_batch(
-            self.message_store.commit_log,
-            queue,
-            first,
-            min(end, first + max(0, max_count)),
-            max_bytes,
-            columns,
-            tags_filter(tags),
-        )
+        try:
+            return read_record_batch(
+                self.message_store.commit_log,
+                queue,
+                first,
+                min(end, first + max(0, max_count)),
+                max_bytes,
+                columns,
+                tags_filter(tags),
+            )
+        except StoreCorruptionError:
+            self._check_open()  # the file was taken away by another thread's close
+            raise
 
     # ---- keys ---------------------------------------------------------------------------------
 
