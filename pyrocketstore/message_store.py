@@ -284,11 +284,13 @@ class DefaultMessageStore(MessageFutures):
 
     def fail(self, error: BaseException) -> None:
         """A service cannot go on: no put is taken any more, and `abort` stays."""
-        if self.failure is None:
+        first = self.failure is None
+        if first:
             self.failure = error
-            LOG.error("the store is not writeable any more: %s", error)
         self.running_flags.get_and_make_not_writeable()
         self.async_puts.let_go()
+        if first:
+            LOG.error("the store is not writeable any more: %s", error)
 
     @property
     def why_not_writeable(self) -> BaseException | None:

@@ -20,11 +20,13 @@ import pyrocketstore
 from broken_env import broken
 from pyrocketstore import (
     MessageExtBrokerInner,
+    MessageStoreConfig,
     PutError,
     PutMessageStatus,
     StoreFormatError,
     StoreStateError,
 )
+from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.env import Env
 from test_group_commit import SIZES, WAIT_S, Gate
 
@@ -279,6 +281,36 @@ def test_unforced_bytes_are_bounded(tmp_path: Path, env: Env, gate: Gate) -> Non
         run(main())
         assert store.max_offset("t") == 43
         assert (low.async_puts.count, low.async_puts.bytes) == (0, 0)
+
+
+def test_room_that_was_given_is_not_lost() -> None:
+    """Who got room and is cancelled before it goes on, or whose loop is closed, gives it back."""
+    config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH", max_outstanding_puts=1)
+    puts = AsyncPuts(config, lambda: 0, lambda: 0, time.monotonic_ns, lambda results: None)
+    assert puts.reserve(1)
+
+    async def main() -> None:
+        cancelled = asyncio.create_task(puts.wait_for_room(2))
+        behind = asyncio.create_task(puts.wait_for_room(3))
+        await asyncio.sleep(0)
+        assert puts.waiting == 2
+        puts.release(1)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await behind
+
+    run(main())
+    assert (puts.count, puts.waiting) == (1, 0)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(puts.wait_for_room(4))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert puts.waiting == 1
+    loop.close()
+    puts.release(3)
+    assert (puts.count, puts.bytes, puts.waiting) == (0, 0, 0)
+    task.get_coro().close()  # type: ignore[union-attr]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_close_ends_those_that_wait(tmp_path: Path, env: Env, gate: Gate) -> None:

@@ -61,6 +61,7 @@ def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseExc
     settings = {
         **SIZES,
         "flush_disk_type": "SYNC_FLUSH" if name == "GroupCommitService" else "ASYNC_FLUSH",
+        "sync_flush_timeout": 60_000,  # not what ends the waits
         "max_unforced_bytes": 10_000 if name == "MakeRoomService" else 0,
     }
     store = pyrocketstore.open(tmp_path, **settings)
@@ -156,7 +157,8 @@ def test_who_waits_for_a_file_hears_of_its_end(
             store.put("t", b"first")
         assert time.monotonic() - start < mapped_file_queue.WAIT_TIMEOUT / 2
         assert caught.value.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
-        wait(lambda: store.message_store.failure is not None)
+        allocate = store.message_store.services.allocate_service
+        wait(lambda: not allocate.is_alive)
         with pytest.raises(PutError, match="AllocateMappedFileService") as caught:
             store.put("t", b"second")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
