@@ -151,6 +151,7 @@ typedef struct rs_mapped_file {
     int64_t zeroed;       /* 1: what is confirmed was written as zeros too */
     int64_t store_timestamp;
     int32_t zero_fill;    /* 1: one thread confirms, so it may write zeros behind `confirmed` */
+    int32_t write_fd;     /* what appends go through; -1: through the mapping */
 } rs_mapped_file;
 
 /* The writing end of one consume queue: one dispatch thread writes, anyone reads. */

@@ -35,6 +35,10 @@ cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil
 
+# Puts confirmed bytes into a mapped file, through its descriptor if it has one.
+cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
+                     int64_t size) noexcept nogil
+
 # Touches the pages of [position, position + size) ahead of a writer, best effort. The caller holds
 # the file.
 cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil

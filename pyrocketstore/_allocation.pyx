@@ -5,7 +5,7 @@ Nothing here needs the GIL, and every call goes through the table of rs_env.
 from libc.errno cimport EINVAL, EIO, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_RDONLY, O_RDWR
 from posix.unistd cimport lseek
 
@@ -50,6 +50,14 @@ cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
         if put <= 0:
             return <int>put if put < 0 else -EIO
         done += put
+    return 0
+
+
+cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
+                     int64_t size) noexcept nogil:
+    if f.write_fd >= 0:
+        return write_all(f.env, f.write_fd, data, size, position)
+    memcpy(f.base + position, data, <size_t>size)
     return 0
 
 

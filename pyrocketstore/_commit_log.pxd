@@ -83,6 +83,7 @@ cdef class CommitLogCore:
     cdef int64_t last_timestamp
     cdef readonly int64_t put_count        # messages, and their bytes, since the log was opened
     cdef readonly int64_t put_bytes
+    cdef bint write_failed                # the last RS_IO_ERROR: pwrite's, not fallocate's
     cdef dict topics
     cdef TopicEntry last_entry
     cdef dict recovered

@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+from pyrocketstore._allocation cimport store_bytes
 from pyrocketstore._env cimport EnvTable, Event
 from pyrocketstore._mapped_file cimport MappedFile, confirm
 from pyrocketstore._record cimport patch_record
@@ -311,8 +312,11 @@ cdef class CommitLogCore:
     def attach(self, MappedFile mapped_file):
         """Write to this file from now on; None: to none. The old one's hold is given back."""
         cdef MappedFile old
-        if mapped_file is not None and not mapped_file.hold():
-            raise StoreStateError(f"{mapped_file.path} is not available")
+        if mapped_file is not None:
+            if not mapped_file.hold():
+                raise StoreStateError(f"{mapped_file.path} is not available")
+            if mapped_file.zeroed:
+                mapped_file.open_writer()
         self.take()
         old = self.mapped_file
         self.mapped_file = mapped_file
@@ -323,6 +327,8 @@ cdef class CommitLogCore:
                              self.file.file_from_offset + rs_load_acquire(&self.file.wrote))
         rs_lock_release(self.lock)
         if old is not None:
+            if old is not mapped_file:
+                old.close_writer()
             old.release()
 
     def set_end_offset(self, int64_t end_offset):
@@ -357,6 +363,7 @@ cdef class CommitLogCore:
         """
         cdef int64_t blank = 0
         cdef int64_t position
+        cdef uint8_t[RS_END_FILE_MIN_BLANK_LENGTH] head
         cdef int error = 0
         cdef MappedFile old = None
         self.take()
@@ -367,9 +374,11 @@ cdef class CommitLogCore:
                 blank = 0
             elif blank >= RS_END_FILE_MIN_BLANK_LENGTH:
                 error = confirm(self.file, position + RS_END_FILE_MIN_BLANK_LENGTH)
+                self.write_failed = error == 0
                 if error == 0:
-                    rs_store_be32(self.file.base + position, <int32_t>blank)
-                    rs_store_be32(self.file.base + position + 4, RS_BLANK_MAGIC_CODE)
+                    rs_store_be32(head, <int32_t>blank)
+                    rs_store_be32(head + 4, RS_BLANK_MAGIC_CODE)
+                    error = store_bytes(self.file, position, head, sizeof(head))
             if error == 0 and (blank > 0 or position == self.file.file_size):
                 self.file.store_timestamp = self.env.table.now_ms()
                 rs_store_release(&self.file.wrote, self.file.file_size)
@@ -380,8 +389,9 @@ cdef class CommitLogCore:
                 self.file = NULL
         rs_lock_release(self.lock)
         if error < 0:
-            raise StoreIOError(-error, "fallocate", self.mapped_file.path, position)
+            raise StoreIOError(-error, self.failed_operation, self.mapped_file.path, position)
         if old is not None:
+            old.close_writer()
             old.release()
             self.signal_appended()
         return blank
@@ -422,6 +432,11 @@ cdef class CommitLogCore:
         self.slow_puts[i] += 1
         self.slow_put_max_ms = max(self.slow_put_max_ms, took_ms)
 
+    @property
+    def failed_operation(self):
+        """The system call behind the last append that RS_IO_ERROR was said of."""
+        return "pwrite" if self.write_failed else "fallocate"
+
     # ---- append --------------------------------------------------------------------------------
 
     cdef void signal_appended(self) noexcept nogil:
@@ -450,6 +465,7 @@ cdef class CommitLogCore:
             return RS_END_OF_FILE
         if position + size > rs_load_acquire(&file.confirmed):
             out.error = confirm(file, position + size)
+            self.write_failed = False
             if out.error < 0:
                 return RS_IO_ERROR
         # Store times do not go back between records: another put may have been between.
@@ -465,7 +481,11 @@ cdef class CommitLogCore:
             patch_record(records + at, out.queue_offset + i if queued else 0,
                          out.phy_offset + at, out.store_timestamp)
             at += rs_load_be32(records + at)
-        memcpy(file.base + position, records, <size_t>size)
+        out.error = store_bytes(file, position, records, size)
+        if out.error < 0:
+            self.write_failed = True
+            rs_store_release(&self.begin_time_in_lock, 0)
+            return RS_IO_ERROR
         if queued:
             rs_store_release(next_offset, out.queue_offset + count)
         file.store_timestamp = out.store_timestamp
@@ -507,6 +527,7 @@ cdef class CommitLogCore:
         cdef Py_ssize_t i = done[0]
         cdef Py_ssize_t stop
         cdef int64_t first, position, size, now
+        cdef int error
         if file == NULL:
             return RS_NEED_FILE
         position = file.wrote
@@ -518,6 +539,7 @@ cdef class CommitLogCore:
         size = rows[stop - 1].position + rows[stop - 1].size - first
         if position + size > rs_load_acquire(&file.confirmed):
             out.error = confirm(file, position + size)
+            self.write_failed = False
             if out.error < 0:
                 # What there was room for before still fits.
                 stop = rows_within(rows, i, stop, rs_load_acquire(&file.confirmed) - position)
@@ -532,7 +554,14 @@ cdef class CommitLogCore:
             phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
             patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
             rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
-        memcpy(file.base + position, records + first, <size_t>size)
+        error = store_bytes(file, position, records + first, size)
+        if error < 0:
+            out.error = error
+            self.write_failed = True
+            for i in range(done[0], stop):
+                rs_store_release(rows[i].next_offset, rows[i].next_offset[0] - 1)
+            rs_store_release(&self.begin_time_in_lock, 0)
+            return RS_IO_ERROR
         self.put_count += stop - done[0]
         self.put_bytes += size
         done[0] = stop
@@ -638,10 +667,11 @@ cdef class CommitLogCore:
             else:
                 position = self.file.wrote
                 error = confirm(self.file, position + size)
+                if error == 0:
+                    error = store_bytes(self.file, position, <const uint8_t *>source, size)
                 if error < 0:
                     status = RS_IO_ERROR
                 else:
-                    memcpy(self.file.base + position, source, <size_t>size)
                     rs_store_release(&self.file.wrote, position + size)
                     rs_store_release(&self.end_offset,
                                      self.file.file_from_offset + position + size)

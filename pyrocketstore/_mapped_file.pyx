@@ -104,6 +104,7 @@ cdef class MappedFile:
         self.file.confirm_step = confirm_step
         self.file.populate = populate
         self.file.zeroed = zeroed
+        self.file.write_fd = -1
         self.file.zero_fill = zero_fill
         self.force_name = defer_force  # taken back unless the file is made now
         if self.kind == SHARED:
@@ -378,6 +379,32 @@ cdef class MappedFile:
             return False
         self.unmap()
         return True
+
+    def open_writer(self):
+        """From now on appends go through a descriptor instead of the mapping.
+
+        A force then finds no page that a mapping made dirty: the kernel need not take the right to
+        write to it from every processor, and the next store to it is no fault. The caller holds the
+        file. Raises StoreIOError.
+        """
+        cdef int fd
+        if self.file.write_fd >= 0 or self.kind != SHARED:
+            return
+        with nogil:
+            fd = self.file.env.open(self._path_text, O_RDWR, 0)
+        check_io(fd, "open", self.path, -1)
+        self.file.write_fd = fd
+
+    def close_writer(self):
+        """Appends go through the mapping again; no append is under way. Raises StoreIOError."""
+        cdef int fd = self.file.write_fd
+        cdef int error
+        if fd < 0:
+            return
+        self.file.write_fd = -1
+        with nogil:
+            error = self.file.env.close(fd)
+        check_io(error, "close", self.path, -1)
 
     def shutdown(self, interval_ms=0):
         """Make the file unavailable; the mapping goes with the last hold.

@@ -210,6 +210,7 @@ cdef extern from "rocketstore.h" nogil:
         int64_t zeroed
         int64_t store_timestamp
         int32_t zero_fill
+        int32_t write_fd
 
     ctypedef struct rs_queue:
         rs_mapped_file *file

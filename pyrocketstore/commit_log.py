@@ -54,7 +54,6 @@ POPULATE_ASYNC = 32 << 20
 #: Under SYNC_FLUSH what is allocated is written as zeros too, so that a force finds written blocks:
 #: a window of twice that many bytes.
 CONFIRM_STEP_SYNC = 512 << 10
-POPULATE_SYNC = 2 * CONFIRM_STEP_SYNC
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -131,7 +130,7 @@ class CommitLog:
             read_only=read_only,
             allocate_service=allocate_service,
             confirm_step=min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
-            populate=POPULATE_SYNC if sync else POPULATE_ASYNC,
+            populate=0 if sync else POPULATE_ASYNC,
             zeroed=sync,
         )
         largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
@@ -416,7 +415,7 @@ class CommitLog:
             if status == RS_RETRY:
                 return None
             if status == RS_IO_ERROR:
-                error = StoreIOError(errno, "fallocate", self._last_path())
+                error = StoreIOError(errno, self.core.failed_operation, self._last_path())
                 return make_result(
                     PutMessageStatus.UNKNOWN_ERROR, AppendMessageStatus.UNKNOWN_ERROR, error=error
                 )

@@ -435,7 +435,8 @@ class Store(AsyncStore):
             self._note_many(PutMessageStatus.MESSAGE_ILLEGAL, done, began)
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
         path = self.message_store.config.commit_log_path
-        cause = StoreIOError(error or errno.EIO, "append", path)
+        operation = self.message_store.commit_log.core.failed_operation
+        cause = StoreIOError(error or errno.EIO, operation, path)
         outcome = (
             PutMessageStatus.UNKNOWN_ERROR
             if status == RS_IO_ERROR

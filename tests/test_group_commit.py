@@ -225,3 +225,51 @@ def test_the_lead_excludes_forces(tmp_path: Path, pool: ThreadPoolExecutor) -> N
         group.__exit__(None, None, None)
         assert waiting.result(WAIT_S).status is PutMessageStatus.PUT_OK
         assert group.forced == store.message_store.get_max_phy_offset()
+
+
+def log_writes(env: Env, fail: list[int]) -> Any:
+    """Takes one code out of `fail` for each pwrite of more than a page of zeros would be."""
+
+    def pwrite(original: Callable[..., int], fd: int, data: int, size: int, position: int) -> int:
+        is_record = size not in (4096, 1 << 20) and bool(fail)
+        return -fail.pop() if is_record else original(fd, data, size, position)
+
+    return broken(env, "pwrite", pwrite)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_record_that_cannot_be_written_takes_no_place(tmp_path: Path, many: bool) -> None:
+    env = Env()
+    fail: list[int] = []
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        store.put("t", b"first", keys="k0")
+        end = store.message_store.get_max_phy_offset()
+        with log_writes(env, fail):
+            fail += [errno.EIO] * (1 if many else 2)  # a single put is tried again
+            with pytest.raises(PutError, match="pwrite") as caught:
+                if many:
+                    store.put_many("t", [b"lost"] * 3)
+                else:
+                    store.put("t", b"lost")
+            assert not fail
+            assert str(tmp_path) in str(caught.value)
+            assert store.message_store.get_max_phy_offset() == end
+            result = store.put("t", b"second", keys="k1")
+        assert (result.queue_offset, result.phy_offset) == (1, end)
+        assert [m.body for m in store.read("t")] == [b"first", b"second"]
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        assert [m.body for m in store.read("t")] == [b"first", b"second"]
+        assert [m.queue_offset for m in store.query("t", "k1")] == [1]
+
+
+def test_the_descriptor_of_the_log_is_given_back(tmp_path: Path) -> None:
+    def logs() -> int:
+        links = [path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()]
+        return sum(link.parent.name == "commitlog" for link in links)
+
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for i in range(600):  # over several files
+            store.put("t", bytes(1024), queue_id=i % 3)
+        assert len(list((tmp_path / "commitlog").iterdir())) > 2
+        assert logs() == 1
+    assert logs() == 0
