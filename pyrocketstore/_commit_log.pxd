@@ -9,6 +9,7 @@ from pyrocketstore._rocketstore cimport rs_event, rs_lock, rs_mapped_file
 
 cdef enum:
     NEAR_QUEUES = 32
+    PUT_TIME_BUCKETS = 13
 
 
 cdef struct rs_append:
@@ -79,12 +80,17 @@ cdef class CommitLogCore:
     cdef int64_t end_offset
     cdef readonly int64_t max_message_size
     cdef int64_t last_timestamp
+    cdef readonly int64_t put_count        # messages, and their bytes, since the log was opened
+    cdef readonly int64_t put_bytes
     cdef bint write_failed                # the last RS_IO_ERROR: pwrite's, not fallocate's
     cdef dict topics
     cdef TopicEntry last_entry
     cdef dict recovered
     cdef RecordBuffer spare
     cdef readonly object on_new_queue
+    cdef int64_t slow_puts[PUT_TIME_BUCKETS]
+    cdef int64_t slow_put_max_ms
+    cdef int64_t lock_waited_ms
 
     cpdef take(self)
     cpdef release(self)
@@ -101,6 +107,7 @@ cdef class CommitLogCore:
     cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
                         Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
                         rs_append *out) noexcept nogil
+    cdef void note_put_time(self, int64_t took_ms) noexcept
     cdef RecordBuffer take_buffer(self)
     cdef void give_buffer(self, RecordBuffer buffer)
     cdef void signal_appended(self) noexcept nogil

@@ -31,8 +31,13 @@ cdef class GroupCommit:
     cdef CommitLogCore core
     cdef object flush
     cdef int64_t timeout_ns
+    cdef int64_t force_began_ns            # 0: nobody forces
+    cdef int64_t force_longest_ns
+    cdef readonly int64_t force_count
+    cdef readonly int64_t force_total_ns
 
     cdef bint wait_for(self, int64_t end) except -1
+    cdef void note_force(self, int64_t took_ns) noexcept nogil
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil
     cdef int sleep(self, rs_waiter *waiter, int64_t deadline) except -1
     cdef int leave(self, rs_waiter *waiter) noexcept

@@ -6,7 +6,12 @@ from libc.stdint cimport int64_t
 from pyrocketstore._allocation cimport page_down
 from pyrocketstore._commit_log cimport CommitLogCore
 from pyrocketstore._mapped_file cimport MappedFile
-from pyrocketstore._rocketstore cimport rs_compare_and_swap, rs_load_acquire, rs_mapped_file
+from pyrocketstore._rocketstore cimport (
+    rs_compare_and_swap,
+    rs_load_acquire,
+    rs_mapped_file,
+    rs_store_release,
+)
 
 from pyrocketstore.errors import StoreError, StoreIOError
 
@@ -109,6 +114,21 @@ cdef class GroupCommit:
         # The log may have rolled to the next file after the one that was held.
         return forced >= end or self.wait_for(end)
 
+    def take_force_times(self):
+        """(longest, running), ns: of the leaders' forces since the last call, and of one that has
+        not ended (0: none)."""
+        cdef int64_t longest = self.force_longest_ns
+        cdef int64_t began = rs_load_acquire(&self.force_began_ns)
+        self.force_longest_ns = 0
+        return longest, self.core.env.table.monotonic_ns() - began if began else 0
+
+    cdef void note_force(self, int64_t took_ns) noexcept nogil:
+        # By the leader alone.
+        self.force_count += 1
+        self.force_total_ns += took_ns
+        self.force_longest_ns = max(self.force_longest_ns, took_ns)
+        rs_store_release(&self.force_began_ns, 0)
+
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil:
         cdef int64_t left_ms
         if deadline < 0:
@@ -155,7 +175,9 @@ cdef class GroupCommit:
             return NEEDS_PYTHON
         forced[0] = f.file_from_offset + start
         start = page_down(start)
+        rs_store_release(&self.force_began_ns, f.env.monotonic_ns())
         error = f.env.msync(f.base + start, end - start)
+        self.note_force(f.env.monotonic_ns() - self.force_began_ns)
         if error < 0:
             return error
         while True:

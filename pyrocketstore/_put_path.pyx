@@ -45,7 +45,7 @@ cdef array LONGS = new_array("q")  # what the positions of a batch are made like
 cdef class PutPath:
     """The compiled part of the face: `put` and `put_many` as one call each.
 
-    A subclass in Python gives `_put_slow`, `_roll` and `_checked`, which deal with everything
+    A subclass in Python gives `_put_slow`, `_roll` and `_timed_out`, which deal with everything
     that is not an ordinary put.
     """
 
@@ -155,10 +155,23 @@ cdef class PutPath:
         if status != RS_OK:
             return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                   message.born_timestamp, born_host)
-        if self.group is not None and not self.group.wait_for(out.phy_offset + out.size):
-            return self._checked(
-                with_status(self.result_of(&out), PutMessageStatus.FLUSH_DISK_TIMEOUT), 1)
+        if self.group is not None:
+            return self.forced(&out, now)
+        if out.store_timestamp > now:
+            core.note_put_time(out.store_timestamp - now)
         return self.result_of(&out)
+
+    cdef PutMessageResult forced(self, rs_append *out, int64_t began):
+        # What a put gives that began at `began` (ms) once it is on the device.
+        cdef CommitLogCore core = self.core
+        cdef bint on_device = self.group.wait_for(out.phy_offset + out.size)
+        cdef int64_t now = core.env.table.now_ms()
+        if now > began:
+            core.note_put_time(now - began)
+        if on_device:
+            return self.result_of(out)
+        return self._timed_out(
+            with_status(self.result_of(out), PutMessageStatus.FLUSH_DISK_TIMEOUT))
 
     cdef PutMessageResult result_of(self, rs_append *out):
         cdef PutMessageResult result = PutMessageResult.__new__(PutMessageResult)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore import _message
@@ -31,6 +32,7 @@ from pyrocketstore.message import (
     MessageRefused,
 )
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
+from pyrocketstore.stalls import NEXT_FILE, untimed
 
 if TYPE_CHECKING:
     from pyrocketstore.env import Env
@@ -141,6 +143,8 @@ class CommitLog:
         self.max_delay_level = max(self.delay_levels, default=0)
         self.disk_flush: DiskFlush | None = None
         self.on_failure: Callable[[BaseException], None] = lambda error: None
+        #: times the wait for the next file: what is slow is logged
+        self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         self._roll_lock = threading.Lock()
         self._closed = False
         self._multi_lock = threading.Lock()
@@ -448,7 +452,8 @@ class CommitLog:
             if self.core.fits(size):
                 return
             self.core.seal(size)
-            file = self.mapped_file_queue.get_last_mapped_file(0)
+            with self.timed(NEXT_FILE):
+                file = self.mapped_file_queue.get_last_mapped_file(0)
             if file is None:
                 error = None if self.allocate_service is None else self.allocate_service.last_error
                 if isinstance(error, StoreIOError):

@@ -52,7 +52,14 @@ class DirectoryReader(Protocol):
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-_LONG_NAMES = frozenset({"flush_delay_offset_interval", "os_page_cache_busy_time_out_mills"})
+_LONG_NAMES = frozenset(
+    {
+        "flush_delay_offset_interval",
+        "os_page_cache_busy_time_out_mills",
+        "max_outstanding_put_bytes",
+        "max_unforced_bytes",
+    }
+)
 _POSITIVE_NAMES = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
@@ -60,9 +67,22 @@ _POSITIVE_NAMES = (
     "max_hash_slot_num",
     "max_index_num",
     "max_message_size",
+    "max_outstanding_puts",
+    "max_outstanding_put_bytes",
 )
 #: Fields that are ours and not keys of MessageStoreConfig.
-_OWN_NAMES = frozenset({"broker_ip1", "listen_port", "given", "source_path"})
+_OWN_NAMES = frozenset(
+    {
+        "broker_ip1",
+        "listen_port",
+        "given",
+        "source_path",
+        "max_outstanding_puts",
+        "max_outstanding_put_bytes",
+        "max_unforced_bytes",
+        "stall_warning_mills",
+    }
+)
 
 
 def _default_root() -> str:
@@ -81,6 +101,10 @@ class MessageStoreConfig:
     `store_path_commit_log=None` is `commitlog` below the root. `broker_ip1` and `listen_port` are
     keys of a broker.conf that make the store host. `given` names what was set by someone and
     `source_path` is the broker.conf it came from; both fill themselves.
+
+    Ours are `max_outstanding_puts` and `max_outstanding_put_bytes`: puts under SYNC_FLUSH whose
+    flush is awaited by futures; `max_unforced_bytes`: what may be put and not forced under
+    ASYNC_FLUSH (0: any); `stall_warning_mills`: what takes longer is logged (0: nothing is).
 
     Raises
     ------
@@ -185,6 +209,12 @@ class MessageStoreConfig:
     enable_lmq: bool = False
     enable_multi_dispatch: bool = False
     max_lmq_consume_queue_num: int = 20_000
+
+    # Ours: what may be outstanding, and what is logged
+    max_outstanding_puts: int = 10_000
+    max_outstanding_put_bytes: int = 64 << 20
+    max_unforced_bytes: int = 0
+    stall_warning_mills: int = 1000
 
     # Keys of 4.9.3's other classes that the store needs
     broker_ip1: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
@@ -34,7 +34,6 @@ class ReputMessageService(ServiceThread):
     dispatcher : Dispatcher, whose `position` says how far it came
     appended : Event, wakes the thread
     moved : Event, signalled when `position` moved
-    on_failure : callable(exception), told when the thread cannot go on
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#ReputMessageService.
     Differs: sleeps on an event when idle instead of polling every millisecond; a record that cannot
@@ -47,14 +46,12 @@ class ReputMessageService(ServiceThread):
         dispatcher: Dispatcher,
         appended: Event,
         moved: Event,
-        on_failure: Callable[[BaseException], None],
     ) -> None:
         super().__init__("ReputMessageService")
         self.commit_log = commit_log
         self.dispatcher = dispatcher
         self.event = appended  # so that an append wakes the thread, as wakeup() does
         self.moved = moved
-        self._tell = on_failure
         self._walking = threading.Lock()
         self._turn = threading.Lock()  # so that one who waits for `_walking` gets it next
 
@@ -85,8 +82,7 @@ class ReputMessageService(ServiceThread):
             self.commit_log.core.set_dispatcher_idle(False)
 
     def on_failure(self, error: BaseException) -> None:
-        """The thread has died: puts are refused from now on, and nobody waits for it."""
-        self._tell(error)
+        """The thread has died: nobody waits for it."""
         self.moved.signal()
 
     @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.stalls import FORCE, untimed
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 LOG = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class CommitLogFlush:
         #: who forces; under SYNC_FLUSH the lead of the group commit
         self.lock: AbstractContextManager[object] = threading.Lock()
         self.group: GroupCommit | None = None
+        #: times each force: what is slow is logged
+        self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         self.error: StoreError | None = None
 
     @property
@@ -70,7 +73,8 @@ class CommitLogFlush:
             raise self.error
         queue = self.commit_log.mapped_file_queue
         try:
-            idle = queue.flush(flush_least_pages)
+            with self.timed(FORCE):
+                idle = queue.flush(flush_least_pages)
         except StoreError as error:
             self.failed(error)
             raise
@@ -109,6 +113,7 @@ class GroupCommitService(ServiceThread):
         self.group = GroupCommit(flush.commit_log.core, flush, config.sync_flush_timeout)
         flush.group = flush.lock = self.group
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
+        self._in_hand: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
         self._ended = False
 
@@ -147,14 +152,15 @@ class GroupCommitService(ServiceThread):
             # Nobody may wait for a thread that is gone.
             with self._requests_lock:
                 self._ended = True
-                requests, self._requests = self._requests, []
-            self._complete(requests)
+                requests, self._requests = self._in_hand + self._requests, []
+            self._complete([r for r in requests if not r[1].done()])
 
     def _serve(self) -> None:
         while True:
             seen = self.event.sequence()
             with self._requests_lock:
                 requests, self._requests = self._requests, []
+            self._in_hand = requests
             target = self.flush.commit_log.get_max_offset()
             if self.flush.error is None and self.flush.flushed_where < target:
                 self.handle_disk_flush(target, True)

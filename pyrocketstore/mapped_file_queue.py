@@ -7,11 +7,14 @@ import itertools
 import logging
 import re
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.env import Env, parent_directory
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError
 from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.stalls import NEW_FILE, untimed
 
 __all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
 
@@ -502,6 +505,8 @@ class AllocateMappedFileService(ServiceThread):
         self.ahead_size = ahead_size
         self.ahead_event = self.event
         self.last_error: StoreError | OSError | None = None
+        #: times the making of a file: what is slow is logged
+        self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         self._env = env
         self._requests: dict[str, _AllocateRequest] = {}
         self._changed = threading.Condition()
@@ -532,7 +537,7 @@ class AllocateMappedFileService(ServiceThread):
                 self._requests[next_next_path] = _AllocateRequest(
                     next_next_path, file_size, confirm_step, populate, zero_fill
                 )
-        if self.is_alive:
+        if self.is_alive and self.failure is None:
             self.wakeup()
             with self._changed:
                 self._changed.wait_for(lambda: self._is_done(request) or self.stopped, WAIT_TIMEOUT)
@@ -568,6 +573,14 @@ class AllocateMappedFileService(ServiceThread):
             if not self.stopped:
                 self._work_ahead()
 
+    def on_failure(self, error: BaseException) -> None:
+        """The thread has died: who waits for a file gets an error now."""
+        with self._changed:
+            for request in self._requests.values():
+                if not self._is_done(request):
+                    request.error = StoreIOError(errno.ECANCELED, "create", request.path)
+            self._changed.notify_all()
+
     def shutdown(self, timeout: float | None = 90.0) -> bool:
         """End the thread, and delete the files that were made and not used."""
         ended = super().shutdown(timeout)
@@ -599,14 +612,15 @@ class AllocateMappedFileService(ServiceThread):
         mapped_file: MappedFile | None = None
         error: StoreError | OSError | None = None
         try:
-            mapped_file = _create(
-                self._env,
-                request.path,
-                request.file_size,
-                request.confirm_step,
-                request.populate,
-                request.zero_fill,
-            )
+            with self.timed(NEW_FILE):
+                mapped_file = _create(
+                    self._env,
+                    request.path,
+                    request.file_size,
+                    request.confirm_step,
+                    request.populate,
+                    request.zero_fill,
+                )
         except (StoreError, OSError) as failure:
             error = failure
         with self._changed:

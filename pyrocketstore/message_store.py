@@ -7,7 +7,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 
 from pyrocketstore._commit_log import PutMessageResult, make_result, with_status
 from pyrocketstore._dispatch import Dispatcher
@@ -15,6 +14,7 @@ from pyrocketstore._env import Event
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
+from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import (
     LMQ_PREFIX,
     SCHEDULE_TOPIC,
@@ -31,11 +31,15 @@ from pyrocketstore.message import (
     MessageExtBatch,
     MessageExtBrokerInner,
 )
+from pyrocketstore.message_futures import MessageFutures
 from pyrocketstore.queue_table import ConsumeQueueTable, is_safe_name
 from pyrocketstore.reads import GetMessageResult, MessageFilter, QueryMessageResult, StoreReads
 from pyrocketstore.recovery import RecoveryPlan, apply_plan, check_not_newer, make_plan
+from pyrocketstore.reports import StoreReports
 from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
 from pyrocketstore.services import StoreServices
+from pyrocketstore.stalls import StallLog
+from pyrocketstore.stats import StoreStats, StoreStatsService
 from pyrocketstore.store_checkpoint import (
     AbortFile,
     LockFile,
@@ -49,7 +53,7 @@ LOG = logging.getLogger(__name__)
 OPEN_STORES: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
 
 
-class DefaultMessageStore:
+class DefaultMessageStore(MessageFutures):
     """A RocketMQ store in one directory.
 
     Parameters
@@ -105,7 +109,33 @@ class DefaultMessageStore:
         self._started = False
         self._loaded = False
         self._made_abort = False
+        self._stopped = False  # the services have ended
+        self._clean = False  # and had dispatched and forced everything
+        #: True once `shutdown` has given everything back
+        self.has_ended = False
         self._busy_check = config.os_page_cache_busy_time_out_mills
+        self.stats_service = StoreStatsService(
+            self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
+        )
+        self.stall_log = StallLog(self.env.monotonic_ns, config.stall_warning_mills)
+        self.async_puts = AsyncPuts(
+            config,
+            self.commit_log.get_max_offset,
+            lambda: self.reports.flushed_where(),
+            self.env.monotonic_ns,
+            self._note_async_puts,
+        )
+        self.reports = StoreReports(
+            self.env,
+            config,
+            self.commit_log,
+            self.stats_service,
+            self.stall_log,
+            self.async_puts,
+            behind=self.dispatch_behind_bytes,
+            earliest=lambda: self.get_earliest_message_time() if self._loaded else -1,
+            failure=lambda: self.why_not_writeable,
+        )
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -239,7 +269,11 @@ class DefaultMessageStore:
             consume_queues=self.consume_queues,
             queued_timestamp=self._queued_timestamp,
             fail=self.fail,
+            stats_service=self.stats_service,
+            stall_log=self.stall_log,
+            async_puts=self.async_puts,
         )
+        self.reports.services = self.services
         self.services.start()
         self.shutdown_flag = False
 
@@ -250,10 +284,13 @@ class DefaultMessageStore:
 
     def fail(self, error: BaseException) -> None:
         """A service cannot go on: no put is taken any more, and `abort` stays."""
-        if self.failure is None:
+        first = self.failure is None
+        if first:
             self.failure = error
-            LOG.error("the store is not writeable any more: %s", error)
         self.running_flags.get_and_make_not_writeable()
+        self.async_puts.let_go()
+        if first:
+            LOG.error("the store is not writeable any more: %s", error)
 
     @property
     def why_not_writeable(self) -> BaseException | None:
@@ -265,26 +302,29 @@ class DefaultMessageStore:
 
         `abort` is deleted only when everything is on the device and dispatched.
         Source: RocketMQ 4.9.3 DefaultMessageStore#shutdown.
-        Differs: the open index file is forced; no fixed sleeps.
+        Differs: the open index file is forced; no fixed sleeps. Where Ctrl-C gets through a wait,
+        the directory stays taken, since threads still write; another call goes on from there.
         """
         if self.pid != os.getpid():
             return
-        OPEN_STORES.discard(self)
-        clean = not self.read_only and self._loaded
         self.shutdown_flag = True
         if self._started:
-            self._started = False
             self.commit_log.close()
-            clean = self.services.stop() and clean
-        elif clean:
-            clean = self._force_recovered()
-        if self._loaded and not self.read_only:
-            clean = self._finish(clean)
-        try:
+            self._clean = self.services.stop()
+            self._stopped = True
+            self._started = False
+        if self.allocate_service is not None:
+            self.allocate_service.shutdown()
+        try:  # no thread is left, and nothing waits from here on
+            clean = False
+            if self._loaded and not self.read_only:
+                clean = self._finish(self._clean if self._stopped else self._force_recovered())
             self._let_go()
             if clean and self.failure is None:
                 self._abort_file.delete()
         finally:
+            OPEN_STORES.discard(self)
+            self.has_ended = True
             self._lock_file.release()
 
     def _force_recovered(self) -> bool:
@@ -374,12 +414,13 @@ class DefaultMessageStore:
         """PUT_OK when a put may be tried.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#checkStoreStatus.
+        Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not forced.
         """
         if self.shutdown_flag or self.config.broker_role is BrokerRole.SLAVE:
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
         if not self.running_flags.is_writeable():
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        if self.is_os_page_cache_busy():
+        if self.is_os_page_cache_busy() or self.async_puts.is_behind():
             return PutMessageStatus.OS_PAGECACHE_BUSY
         return PutMessageStatus.PUT_OK
 
@@ -389,29 +430,27 @@ class DefaultMessageStore:
         Threads: any. Durability: SYNC_FLUSH: on the device when the status is PUT_OK.
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
         """
+        began = self.env.now_ms()
         result = self._checked_put(message)
-        return self._wait(result, message.wait_store_msg_ok)
+        return self._noted(self._wait(result, message.wait_store_msg_ok), began)
 
     def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
         """Append a batch to one queue, all or nothing.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessages.
         """
+        began = self.env.now_ms()
         result = self._checked_batch(batch)
-        return self._wait(result, batch.wait_store_msg_ok)
-
-    def async_put_message(self, message: MessageExtBrokerInner) -> Future[PutMessageResult]:
-        """As put_message; the future is done when the flush is.
-
-        Source: RocketMQ 4.9.3 DefaultMessageStore#asyncPutMessage.
-        """
-        return self._later(self._checked_put(message), message.wait_store_msg_ok)
-
-    def async_put_messages(self, batch: MessageExtBatch) -> Future[PutMessageResult]:
-        """As put_messages, with a future."""
-        return self._later(self._checked_batch(batch), batch.wait_store_msg_ok)
+        return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
 
     def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        refused = self._refused_put(message)
+        if refused is not None:
+            self.stats_service.note_outcome(refused.status_code, 0, tried=False)
+            return refused
+        return self._tried(self.commit_log.put_message(message))
+
+    def _refused_put(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
         status = self.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
             return make_result(status, error=self.why_not_writeable)
@@ -429,9 +468,16 @@ class DefaultMessageStore:
             and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
         ):
             return make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-        return self.commit_log.put_message(message)
+        return None
 
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
+        refused = self._refused_batch(batch)
+        if refused is not None:
+            self.stats_service.note_outcome(refused.status_code, 0, tried=False)
+            return refused
+        return self._tried(self.commit_log.put_messages(batch))
+
+    def _refused_batch(self, batch: MessageExtBatch) -> PutMessageResult | None:
         status = self.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
             return make_result(status, error=self.why_not_writeable)
@@ -439,7 +485,7 @@ class DefaultMessageStore:
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
         if not is_safe_name(batch.topic):
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=no_queue(batch.topic))
-        return self.commit_log.put_messages(batch)
+        return None
 
     def _wait(self, result: PutMessageResult, wait_store_msg_ok: bool) -> PutMessageResult:
         if result.status_code != 0:
@@ -448,25 +494,9 @@ class DefaultMessageStore:
         status = self.services.flush_service.handle_disk_flush(end, wait_store_msg_ok)
         return result if status is PutMessageStatus.PUT_OK else with_status(result, status)
 
-    def _later(self, result: PutMessageResult, wait_store_msg_ok: bool) -> Future[PutMessageResult]:
-        done: Future[PutMessageResult] = Future()
-        done.set_running_or_notify_cancel()  # the message is in the log: it is too late to cancel
-        if result.status_code != 0 or not wait_store_msg_ok:
-            done.set_result(self._wait(result, wait_store_msg_ok))
-            return done
-        flushed = self.services.flush_service.submit(result.phy_offset + result.wrote_bytes)
-
-        def finish(future: Future[PutMessageStatus]) -> None:
-            status = future.result()
-            ok = status is PutMessageStatus.PUT_OK
-            done.set_result(result if ok else with_status(result, status))
-
-        flushed.add_done_callback(finish)
-        return done
-
     def wait_flushed(self, result: PutMessageResult) -> PutMessageResult:
         """Wait for the flush of an append that was made elsewhere (the face's compiled put)."""
-        return self._wait(result, True)
+        return self._noted(self._wait(result, True), result.store_timestamp)
 
     def flush(self) -> int:
         """Force what has been put; gives the physical offset up to which it is on the device.
@@ -527,7 +557,10 @@ class DefaultMessageStore:
         """
         if not self._loaded or not self.running_flags.is_readable():
             return None
-        return self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
+        began = self.env.now_ms()
+        result = self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
+        self.stats_service.note_get(result.message_count, self.env.now_ms() - began)
+        return result
 
     def query_message(
         self, topic: str, key: str, max_num: int, begin: int, end: int
@@ -623,11 +656,28 @@ class DefaultMessageStore:
         """The store's clock, Unix ms."""
         return self.env.now_ms()
 
+    def stats(self) -> StoreStats:
+        """The store's figures at this moment."""
+        return self.reports.stats()
+
+    def get_runtime_info(self) -> dict[str, str]:
+        """4.9.3's map of figures, keys and texts.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getRuntimeInfo.
+        Differs: also in the first second, when 4.9.3 throws.
+        """
+        return self.reports.runtime_info()
+
+    def get_running_data_info(self) -> str:
+        """The same figures of puts and gets as lines of text."""
+        return self.stats_service.running_data_info()
+
     def clean_unused_topic(self, topics: Iterable[str]) -> int:
         """Destroy the queues of every topic that is not named. Gives 0, as in Java.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
+        self._meet_queues()
         keep = {*topics, SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
         for topic, queues in self.queue_table.by_topic().items():
             if topic in keep or topic.startswith(LMQ_PREFIX):
@@ -641,9 +691,15 @@ class DefaultMessageStore:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
         """
+        self._meet_queues()
         for queue in self.consume_queues():
             if queue.topic != SCHEDULE_TOPIC and self._is_expired(queue):
                 self._destroy_queue(queue.topic, queue.queue_id, self._is_expired)
+
+    def _meet_queues(self) -> None:
+        """A queue that was put to just now is known once its first message is dispatched."""
+        if self._started:
+            self.wait_dispatched()
 
     def _is_expired(self, queue: ConsumeQueue) -> bool:
         return -1 < queue.get_last_offset() < self.commit_log.get_min_offset()

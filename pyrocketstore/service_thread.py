@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from pyrocketstore._env import Event
 
@@ -15,7 +16,8 @@ JOIN_SECONDS = 90.0
 class ServiceThread:
     """One background thread: override `run`, which loops until `stopped`.
 
-    A thread that dies records why in `failure`, and `on_failure` is called with it.
+    A thread that dies records why in `failure`; `on_failure` is called with it, and then `on_death`
+    with the service, where somebody has set that.
 
     Threads: any may call. Source: RocketMQ 4.9.3 ServiceThread.
     Differs: a wakeup is never lost, and a failed thread is seen.
@@ -25,6 +27,7 @@ class ServiceThread:
         self.name = name
         self.event = Event()  # signalled by `wakeup`; compiled code may signal it too
         self.failure: BaseException | None = None
+        self.on_death: Callable[[ServiceThread], None] | None = None
         self._seen = self.event.sequence()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -98,4 +101,8 @@ class ServiceThread:
             self.run()
         except BaseException as error:  # noqa: BLE001  the thread ends here: keep the reason
             self.failure = error
-            self.on_failure(error)
+            try:
+                self.on_failure(error)
+            finally:
+                if self.on_death is not None:
+                    self.on_death(self)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
+from pyrocketstore.async_put import AsyncPuts, MakeRoomService
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import FlushDiskType, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreError, StoreStateError
 from pyrocketstore.flush import (
     CommitLogFlush,
     FlushConsumeQueueService,
@@ -19,6 +21,8 @@ from pyrocketstore.flush import (
 )
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
 from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.stalls import StallLog, StallWatch
+from pyrocketstore.stats import StoreStatsService
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 __all__ = ["StoreServices"]
@@ -45,8 +49,14 @@ class StoreServices:
         consume_queues: Callable[[], Iterable[ConsumeQueue]],
         queued_timestamp: Callable[[], int],
         fail: Callable[[BaseException], None],
+        stats_service: StoreStatsService,
+        stall_log: StallLog,
+        async_puts: AsyncPuts,
     ) -> None:
         self.allocate_service = allocate_service
+        self.stats_service = stats_service
+        self.async_puts = async_puts
+        self._fail = fail
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
         sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flush_service: GroupCommitService | FlushRealTimeService = (
@@ -57,30 +67,84 @@ class StoreServices:
         self.flush_queue_service = FlushConsumeQueueService(
             config, checkpoint, consume_queues, queued_timestamp, env.now_ms, fail
         )
-        self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved, fail)
+        self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
+        async_puts.submit = self.flush_service.submit
+        self.make_room_service = MakeRoomService(async_puts, self._force_log)
+        self._watch(stall_log, env, commit_log, dispatcher)
+
+    def _watch(
+        self, stall_log: StallLog, env: Env, commit_log: CommitLog, dispatcher: Dispatcher
+    ) -> None:
+        """What is slow is logged, and futures that wait for too long are completed."""
+        for part in (self.log_flush, commit_log, self.allocate_service):
+            part.timed = stall_log.timed
+        watch = StallWatch(
+            stall_log,
+            commit_log.core,
+            env.now_ms,
+            env.monotonic_ns,
+            lambda: int(dispatcher.position),
+        )
+        watch.group = self.log_flush.group
+
+        def look() -> None:
+            watch.look()
+            self.async_puts.expire()
+
+        self.stats_service.watch = look
+
+    def _force_log(self) -> None:
+        """Force the log up to its end."""
+        with self.log_flush.lock:
+            self.log_flush.flush_to(self.log_flush.commit_log.get_max_offset())
 
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
-        return [
+        services: list[ServiceThread] = [
             self.allocate_service,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
+            self.stats_service,
         ]
+        if self.async_puts.max_unforced_bytes:
+            services.append(self.make_room_service)
+        return services
 
     def start(self) -> None:
-        """Start every thread."""
+        """Start every thread; should one die, the store takes no more puts and says why."""
         for service in self.all():
+            if service is not self.stats_service:
+                service.on_death = self._died
             service.start()
+
+    def _died(self, service: ServiceThread) -> None:
+        cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
+        cause.__cause__ = service.failure
+        self._fail(cause)
 
     def stop(self) -> bool:
         """Stop those that write, with no limit of time; call after the last put.
 
         What they write to must not be unmapped under them, and what they did not force must not
-        count as clean. Returns True when everything is dispatched and on the device.
+        count as clean. Returns True when everything is dispatched and on the device. Where Ctrl-C
+        got through, it is called again.
         """
-        for service in (self.reput_service, self.flush_service, self.flush_queue_service):
+        self.async_puts.let_go()
+        for service in (
+            self.make_room_service,
+            self.reput_service,
+            self.flush_service,
+            self.flush_queue_service,
+            self.stats_service,
+        ):
             service.shutdown(None)
+        if self.flush_service.failure is not None and self.log_flush.error is None:
+            try:
+                self._force_log()  # nobody else has
+            except StoreError as error:
+                self._fail(error)
+        self.async_puts.close()
         return (
             self.reput_service.behind() == 0
             and self.flush_queue_service.error is None

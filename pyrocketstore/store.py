@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import errno
 import heapq
@@ -12,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +22,9 @@ from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._key_search import KeySearch
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
-from pyrocketstore._put_path import PutPath
 from pyrocketstore._reader import MessageIterator
 from pyrocketstore._text import put_properties
+from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, MessageStoreConfig, detect_sizes
@@ -156,7 +155,7 @@ class DefaultStoreParts(NamedTuple):
     topics_json: bool
 
 
-class Store(PutPath):
+class Store(AsyncStore):
     """A store directory: put, read, query. Made by `pyrocketstore.open`.
 
     Threads: every method from any thread. After a fork the child's copy is dead: every call raises
@@ -165,7 +164,6 @@ class Store(PutPath):
 
     def __init__(self, parts: DefaultStoreParts) -> None:
         self.put_fast = False
-        self._put_waits = False
         self._state = "closed"
         self._unique_key = parts.unique_key
         self.read_only = parts.read_only
@@ -177,7 +175,9 @@ class Store(PutPath):
         self.message_store = DefaultMessageStore(
             parts.config, env=parts.env, read_only=parts.read_only, on_new_queue=self._on_new_queue
         )
-        self.bind_put_path(self.message_store.commit_log.core, self.store_host)
+        core = self.message_store.commit_log.core
+        self.bind_put_path(core, self.store_host)
+        self._appender = Appender(core, self.store_host, self._append_slow, self._roll)
         self.message_store.load()
         self._key_search = KeySearch(
             self.message_store.commit_log.core,
@@ -205,10 +205,11 @@ class Store(PutPath):
             self._topics.load()
         service = self.message_store.services.flush_service
         if isinstance(service, GroupCommitService):
-            self._put_waits = True
             self._wait_in(service.group)
         slave = parts.config.broker_role is BrokerRole.SLAVE
-        self.put_fast = not (slave or parts.unique_key)
+        bounded = self.message_store.async_puts.max_unforced_bytes > 0
+        self.put_fast = not (slave or parts.unique_key or bounded)
+        self._appender.put_fast = self.put_fast
         if not self.message_store.running_flags.is_writeable():
             self._stop_putting()
 
@@ -225,7 +226,7 @@ class Store(PutPath):
             )
 
     def _stop_putting(self, state: str | None = None) -> None:
-        self.put_fast = False
+        self.put_fast = self._appender.put_fast = False
         if state is not None:
             self._state = state
 
@@ -258,12 +259,16 @@ class Store(PutPath):
     def close(self) -> None:
         """Dispatch and force everything, note the clean end, give the directory free.
 
-        A second call does nothing. Durability: all that was put is on the device.
+        A second call does nothing, unless Ctrl-C got through the first: then it goes on, and until
+        it has, the directory stays taken. Durability: all that was put is on the device.
         """
         self._stop_putting()
-        if self._state == "open" and self.message_store.pid == os.getpid():
+        if self.message_store.pid != os.getpid():
+            return
+        if self._state == "open":
             self._state = "closed"
             release_memory()
+        if not self.message_store.has_ended:
             self.message_store.shutdown()
 
     @property
@@ -282,7 +287,13 @@ class Store(PutPath):
 
     # ---- puts ---------------------------------------------------------------------------------
 
-    def _put_slow(
+    def _put_slow(self, *arguments: Any) -> PutMessageResult:
+        """Everything that is not an ordinary put; the arguments are those of `put`."""
+        message = self._message_of(*arguments)
+        self._make_room()
+        return self._checked(self.message_store.put_message(message), 1)
+
+    def _message_of(
         self,
         topic: str,
         body: Any,
@@ -294,14 +305,14 @@ class Store(PutPath):
         flag: int,
         born_timestamp: int | None,
         born_host: str | None,
-    ) -> PutMessageResult:
-        """Everything that is not an ordinary put; the arguments are those of `put`."""
+    ) -> MessageExtBrokerInner:
+        """The arguments of `put` checked, as a message."""
         self._check_writable()
         check_topic(topic)
         if delay_level:
             raise StoreFormatError("delay_level: this store has no delivery service")
         named = self._properties(tags, keys, properties)
-        message = MessageExtBrokerInner(
+        return MessageExtBrokerInner(
             topic,
             body,
             queue_id,
@@ -312,7 +323,6 @@ class Store(PutPath):
             born_host=self.store_host if born_host is None else born_host,
             store_host=self.store_host,
         )
-        return self._checked(self.message_store.put_message(message), 1)
 
     def _properties(
         self,
@@ -388,11 +398,13 @@ class Store(PutPath):
         count = len(columns)
         queue_offsets = np.empty(count, np.int64)
         phy_offsets = np.empty(count, np.int64)
+        self._make_room()
         status_before = self.message_store.check_store_status()
         if status_before is not PutMessageStatus.PUT_OK:
             raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
         if not count:
             return queue_offsets, phy_offsets
+        began = self.message_store.now()
         thread = threading.get_ident()
         self._coming_ids[thread] = columns.queue_ids or []
         try:
@@ -402,21 +414,26 @@ class Store(PutPath):
         finally:
             del self._coming_ids[thread]
         if status != RS_OK:
-            self._put_many_failed(done, status, error)
+            self._put_many_failed(done, status, error, began)
         end = self.message_store.get_max_phy_offset()
         flushed = self.message_store.services.flush_service.handle_disk_flush(end, True)
+        self._note_many(flushed, count, began)
         if flushed is not PutMessageStatus.PUT_OK:
             raise PutError(flushed, True, count)
         return queue_offsets, phy_offsets
 
-    def _put_many_failed(self, done: int, status: int, error: int | Exception) -> None:
+    def _put_many_failed(
+        self, done: int, status: int, error: int | Exception, began: int
+    ) -> NoReturn:
         if isinstance(error, Exception):
             outcome = PutMessageStatus.MESSAGE_ILLEGAL
             if isinstance(error, (PutError, StoreStateError)):
                 outcome = PutMessageStatus.SERVICE_NOT_AVAILABLE
+            self._note_many(outcome, done, began)
             raise PutError(outcome, False, done, str(error)) from error
         if status == RS_TOO_LARGE:
             reason = f"from message {done} on: longer than maxMessageSize or a commit log file"
+            self._note_many(PutMessageStatus.MESSAGE_ILLEGAL, done, began)
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
         path = self.message_store.config.commit_log_path
         operation = self.message_store.commit_log.core.failed_operation
@@ -426,6 +443,7 @@ class Store(PutPath):
             if status == RS_IO_ERROR
             else PutMessageStatus.CREATE_MAPEDFILE_FAILED
         )
+        self._note_many(outcome, done, began)
         raise PutError(outcome, False, done, str(cause)) from cause
 
     def _columns(
@@ -487,13 +505,13 @@ class Store(PutPath):
             columns = self._columns(topic, messages, index(queue_id), tags, keys, properties)
         if not len(columns):
             raise StoreFormatError("a batch needs at least one message")
+        self._make_room()
         status = self.message_store.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
             raise PutError(status, False, 0, str(self.message_store.failure or ""))
         result, outcome, error = self._append_batch(columns)
         if result is None:
-            self._put_many_failed(0, outcome, error)
-            raise AssertionError("not reached")
+            self._put_many_failed(0, outcome, error, self.message_store.now())
         return self._checked(self.message_store.wait_flushed(result), len(columns))
 
     def _batch_columns(self, topic: str, messages: list[Any], queue_id: int) -> Columns:
@@ -521,12 +539,6 @@ class Store(PutPath):
             named = self._properties(item.get("tags"), item.get("keys"), item.get("properties"))
             return Message(topic, item["body"], flag=item.get("flag", 0), properties=named)
         return Message(topic, item, properties=self._properties(None, None, None))
-
-    async def aput(self, topic: str, body: Any, **options: Any) -> PutMessageResult:
-        """`put` for asyncio: the event loop goes on while the flush is waited for."""
-        if self.put_fast and not self._put_waits:
-            return self.put(topic, body, **options)
-        return await asyncio.to_thread(self.put, topic, body, **options)
 
     # ---- waiting ------------------------------------------------------------------------------
 
@@ -633,6 +645,7 @@ class Store(PutPath):
             keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
             if wanted is not None and queue.ext is None:
                 keep &= np.isin(units.tags_code, wanted.codes)
+            self.message_store.stats_service.note_get(int(keep.sum()))
             start += len(units.phy_offset)
             count = min(2 * count, READ_COUNT)
             yield from by_file(
@@ -670,15 +683,19 @@ class Store(PutPath):
         """
         first, end = self._range(topic, queue_id, start, None)
         queue = self.message_store.find_consume_queue(topic, queue_id)
-        return read_record_batch(
-            self.message_store.commit_log,
-            queue,
-            first,
-            min(end, first + max(0, max_count)),
-            max_bytes,
-            columns,
-            tags_filter(tags),
-        )
+        try:
+            return read_record_batch(
+                self.message_store.commit_log,
+                queue,
+                first,
+                min(end, first + max(0, max_count)),
+                max_bytes,
+                columns,
+                tags_filter(tags),
+            )
+        except StoreCorruptionError:
+            self._check_open()  # the file was taken away by another thread's close
+            raise
 
     # ---- keys ---------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ def test_info(store: Path) -> None:
     assert f"{store}/commitlog/{0:020d}\t65536" in text
     facts, first, second = lines(run("info", store, "--json"))
     assert (facts["store"]["queue_count"], facts["store"]["stopped_cleanly"]) == (2, True)
+    assert facts["store"]["earliest_message_timestamp"] == first["queue"]["first_store_time"]
+    assert 0 < facts["store"]["commit_log_disk_ratio"] <= 1
     assert (first["queue"]["max_offset"], second["queue"]["queue_id"]) == (15, 1)
 
 

@@ -47,6 +47,9 @@ def calls(store):
         "put many": lambda: store.put_many("T", [b"x"]),
         "put_batch": lambda: store.put_batch("T", [b"x"]),
         "aput": lambda: asyncio.run(store.aput("T", b"x")),
+        "aput_many": lambda: asyncio.run(store.aput_many("T", [b"x"])),
+        "aflush": lambda: asyncio.run(store.aflush()),
+        "stats": store.stats,
         "wait_dispatched": lambda: store.wait_dispatched(1),
         "flush": store.flush,
         "topics": store.topics,
@@ -591,6 +594,64 @@ with broken(env, "fallocate", hang("ReputMessageService")):
     assert (root / "abort").exists()
     with open_store(root) as store:
         assert [m.body for m in store.read("T")] == [b"x"]
+
+
+@pytest.mark.parametrize("name", ["ReputMessageService", "AllocateMappedFileService"])
+def test_close_goes_on_after_ctrl_c(tmp_path, name):
+    """The first close is interrupted while a thread hangs: the directory stays taken, since that
+    thread still writes; the next close ends it, and all is clean."""
+    result = run(
+        INTERRUPT
+        + """
+store = open_store(env=env)
+store.put("T", b"x")
+store.wait_dispatched()
+while len(os.listdir(path + "/commitlog")) < 2:  # so that no put waits for a file
+    time.sleep(0.01)
+with broken(env, "fallocate", hang(sys.argv[2])), broken(env, "open", hang(sys.argv[2])):
+    while not reached.is_set():
+        store.put_many("T", [b"y" * 1000] * 20, queue_ids=1)
+    interrupted(store.close)
+    all_refuse(store)
+    try:
+        open_store()
+    except StoreStateError as error:
+        assert "already open" in str(error)
+    else:
+        raise AssertionError("opened twice")
+    let_go.set()
+    store.close()
+store.close()
+assert not os.path.exists(path + "/abort")
+assert threading.active_count() < 3, threading.enumerate()  # the one that pressed may be left
+with open_store() as store:
+    assert store.message_store.plan.clean
+    assert store.verify().ok
+    print(store.max_offset("T"))
+""",
+        tmp_path / "store",
+        name,
+    )
+    assert result.stdout == "1\n"
+
+
+def test_a_close_that_was_interrupted_is_ended_at_exit(tmp_path):
+    root = tmp_path / "store"
+    result = run(
+        INTERRUPT
+        + """
+store = open_store(env=env)
+replaced = broken(env, "fallocate", hang("ReputMessageService"))
+replaced.__enter__()
+store.put("T", b"x")
+interrupted(store.close)
+let_go.set()
+""",
+        root,
+        flags=("-W", "always"),
+    )
+    assert "was not closed" in result.stderr
+    assert not (root / "abort").exists()
 
 
 def test_an_interrupted_script_closes_its_store(tmp_path):

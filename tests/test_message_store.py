@@ -399,6 +399,19 @@ def test_clean_unused_topic(tmp_path: Path) -> None:
         assert store.get_max_offset_in_queue("b", 0) == 1
 
 
+def test_cleaning_meets_queues_that_are_not_dispatched_yet(tmp_path: Path) -> None:
+    with Opened(tmp_path) as store:
+        with store.services.reput_service.paused():
+            store.put_message(message())
+            cleaning = threading.Thread(target=store.clean_unused_topic, args=([],))
+            cleaning.start()
+            cleaning.join(0.05)
+            assert store.get_consume_queue("t", 0) is None
+        cleaning.join(20)
+        assert store.get_consume_queue("t", 0) is None
+        assert store.dispatch_behind_bytes() == 0
+
+
 def test_get_statuses_have_javas_order() -> None:
     assert [s.name for s in GetMessageStatus][4] == "OFFSET_OVERFLOW_BADLY"
     assert [s.name for s in PutMessageStatus][8] == "OS_PAGECACHE_BUSY"

@@ -227,6 +227,23 @@ def test_units_that_lie(path: Path, read_only: bool, size: int):
         assert list(MessageIterator([unequal], None, lambda: None)) == []
 
 
+@pytest.mark.parametrize("taken", [0, 1, 255, 256, 257])
+@pytest.mark.parametrize("queue_id", [0, None])
+def test_a_suspended_iterator_says_that_the_store_is_closed(
+    tmp_path: Path, read_only: bool, queue_id: int | None, taken: int
+) -> None:
+    """Wherever it was: before its first message, within a piece, and at the end of one."""
+    with pyrocketstore.open(tmp_path, **SETTINGS) as store:
+        queue_ids = [i % 2 for i in range(600)]
+        store.put_many("t", [b"x" * 30] * 600, queue_ids=queue_ids, tags=["a"] * 600)
+    store = pyrocketstore.open(tmp_path, read_only=read_only, **SETTINGS)
+    iterator = store.read("t", queue_id, tags="a")
+    assert len([next(iterator) for _ in range(taken)]) == taken
+    store.close()
+    with pytest.raises(StoreStateError, match="closed"):
+        next(iterator)
+
+
 def test_an_iterator_is_not_shared_while_it_works(path: Path):
     with open_store(path, True) as store:
         inside = threading.Event()

@@ -40,6 +40,7 @@ def store_facts(root: str, commit_log_path: str, store: Any) -> dict[str, Any]:
     files = list(file_rows(root, commit_log_path))
     log = [row for row in files if row[0].startswith(commit_log_path + "/")]
     topics = list(store.topics())
+    stats = store.stats()
     return {
         "path": root,
         "stopped_cleanly": not env.exists(f"{root}/abort"),
@@ -50,6 +51,9 @@ def store_facts(root: str, commit_log_path: str, store: Any) -> dict[str, Any]:
         "commit_log_file_count": len(log),
         "file_count": len(files),
         "bytes_of_all_files": sum(row[1] for row in files),
+        "earliest_message_timestamp": stats.earliest_message_timestamp,
+        "commit_log_disk_ratio": stats.commit_log_disk_ratio,
+        "consume_queue_disk_ratio": stats.consume_queue_disk_ratio,
         **checkpoint_facts(root),
     }
 

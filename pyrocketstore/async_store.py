@@ -1,0 +1,140 @@
+"""Parts of the face: its asyncio side, what it tells of itself, and the room that puts wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
+from pyrocketstore._put_path import PutPath
+from pyrocketstore.errors import PutError, StoreError
+from pyrocketstore.message import MessageExtBrokerInner
+from pyrocketstore.results import PutMessageStatus
+from pyrocketstore.stats import StoreStats
+
+if TYPE_CHECKING:
+    from pyrocketstore.message_store import DefaultMessageStore
+
+__all__ = ["Appender", "AsyncStore"]
+
+
+class Appender(PutPath):
+    """`put` without the wait for the flush, through the same log."""
+
+    def __init__(
+        self,
+        core: CommitLogCore,
+        store_host: str,
+        put_slow: Callable[..., PutMessageResult],
+        roll: Callable[[int], int],
+    ) -> None:
+        self._put_slow = put_slow
+        self._roll = roll
+        self.bind_put_path(core, store_host)
+
+
+class AsyncStore(PutPath):
+    """`aput`, `aput_many`, `aflush` and `stats`, for Store."""
+
+    message_store: DefaultMessageStore
+    _appender: Appender
+
+    if TYPE_CHECKING:
+        put_many: Callable[..., tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+        flush: Callable[[], None]
+        _check_open: Callable[[], None]
+        _checked: Callable[[PutMessageResult, int], PutMessageResult]
+        _message_of: Callable[..., MessageExtBrokerInner]
+
+    def stats(self) -> StoreStats:
+        """What was put and read, how fast and how long it took, what is outstanding, and more."""
+        self._check_open()
+        return self.message_store.stats()
+
+    def _append_slow(self, *arguments: Any) -> PutMessageResult:
+        """What is not an ordinary put, without the wait for the flush."""
+        message = self._message_of(*arguments)
+        return self._checked(self.message_store.append_message(message), 1)
+
+    def _make_room(self) -> None:
+        """Wait, by forcing the log, while more than `max_unforced_bytes` are not forced."""
+        while self.message_store.async_puts.is_behind():
+            try:
+                self.message_store.flush()
+            except StoreError:
+                return  # the store takes no more puts, and the put says why
+
+    def _timed_out(self, result: PutMessageResult) -> PutMessageResult:
+        """A compiled put is in the log and did not reach the device in time."""
+        self.message_store.stats_service.note_outcome(result.status_code, result.message_count)
+        return self._checked(result, 1)
+
+    def _note_many(self, status: int, count: int, began_ms: int) -> None:
+        """A put_many has ended."""
+        store = self.message_store
+        store.stats_service.note_put(status, count, store.now() - began_ms)
+
+    async def aput(self, topic: str, body: Any, **options: Any) -> PutMessageResult:
+        """`put` for asyncio, with its arguments and errors.
+
+        The message is in the log, and has its offset, when the call first suspends; so calls that
+        one task makes, or that `asyncio.gather` starts, keep their order, and those of one queue
+        are done in the order of their offsets. Under SYNC_FLUSH the task then waits for the device,
+        and one force serves all that wait. When as much is outstanding as the settings allow
+        (`max_outstanding_puts`, `max_outstanding_put_bytes`; under ASYNC_FLUSH
+        `max_unforced_bytes`), the call waits in line before it puts. A task that is cancelled while
+        it waits in line has put nothing; afterwards the message stays.
+
+        Threads: any event loop of any thread. Durability: as `put`.
+        """
+        puts = self.message_store.async_puts
+        if not puts.bounded:
+            return self.put(topic, body, **options)
+        size = memoryview(body).nbytes
+        if not puts.reserve(size):
+            await puts.wait_for_room(size)
+        if not puts.sync:
+            return await self._put_in_turn(topic, body, size, options)
+        future = None
+        try:
+            with puts.order:
+                result = self._appender.put(topic, body, **options)
+                future = puts.add_to_loop(result, size, asyncio.get_running_loop())
+        finally:
+            if future is None:
+                puts.release(size)
+        puts.ask()
+        return self._checked(await future, 1)
+
+    async def _put_in_turn(
+        self, topic: str, body: Any, size: int, options: dict[str, Any]
+    ) -> PutMessageResult:
+        """ASYNC_FLUSH with a bound: again, where a thread's put was faster than the room given."""
+        puts = self.message_store.async_puts
+        while True:
+            try:
+                return self._appender.put(topic, body, **options)
+            except PutError as error:
+                if error.status is not PutMessageStatus.OS_PAGECACHE_BUSY:
+                    raise
+            finally:
+                puts.release(size)
+            await puts.wait_for_room(size)
+
+    async def aput_many(
+        self, topic: str, bodies: Any, **options: Any
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """`put_many` for asyncio, in a thread of the loop's executor.
+
+        Its order beside other calls is not known before it is done. A task that is cancelled
+        meanwhile leaves the messages stored.
+        """
+        return await asyncio.to_thread(self.put_many, topic, bodies, **options)
+
+    async def aflush(self) -> None:
+        """`flush` for asyncio, in a thread of the loop's executor."""
+        await asyncio.to_thread(self.flush)

@@ -1,0 +1,101 @@
+"""The puts of DefaultMessageStore that give futures, and what all puts are counted by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from pyrocketstore._commit_log import PutMessageResult, make_result
+from pyrocketstore.async_put import AsyncPuts
+from pyrocketstore.env import Env
+from pyrocketstore.message import MessageExtBatch, MessageExtBrokerInner
+from pyrocketstore.results import PutMessageStatus
+from pyrocketstore.stats import StoreStatsService
+
+__all__ = ["MessageFutures"]
+
+
+class MessageFutures:
+    """A part of DefaultMessageStore, which gives `_checked_put`, `_checked_batch` and `_wait`."""
+
+    env: Env
+    async_puts: AsyncPuts
+    stats_service: StoreStatsService
+
+    def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        raise NotImplementedError
+
+    def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
+        raise NotImplementedError
+
+    def _wait(self, result: PutMessageResult, wait_store_msg_ok: bool) -> PutMessageResult:
+        raise NotImplementedError
+
+    def async_put_message(self, message: MessageExtBrokerInner) -> Future[PutMessageResult]:
+        """As put_message; the future is done when the flush is.
+
+        Futures of one queue are done in the order of its offsets. When `max_outstanding_puts` or
+        `max_outstanding_put_bytes` are outstanding already, nothing is put: OS_PAGECACHE_BUSY.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#asyncPutMessage.
+        """
+        size = len(message.body)
+        return self._later(lambda: self._checked_put(message), size, message.wait_store_msg_ok)
+
+    def async_put_messages(self, batch: MessageExtBatch) -> Future[PutMessageResult]:
+        """As put_messages, with a future; see async_put_message."""
+        size = len(batch.body)
+        return self._later(lambda: self._checked_batch(batch), size, batch.wait_store_msg_ok)
+
+    def append_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """As put_message, without the wait for the flush, whose time is not counted."""
+        return self._checked_put(message)
+
+    def _later(
+        self, put: Callable[[], PutMessageResult], size: int, wait_store_msg_ok: bool
+    ) -> Future[PutMessageResult]:
+        puts = self.async_puts
+        if not puts.sync or not wait_store_msg_ok:
+            began = self.env.now_ms()
+            return _done(self._noted(self._wait(put(), wait_store_msg_ok), began))
+        if not puts.reserve(size):
+            busy = PutMessageStatus.OS_PAGECACHE_BUSY
+            self.stats_service.note_outcome(busy, 0, tried=False)
+            return _done(make_result(busy))
+        future = None
+        try:
+            with puts.order:
+                result = put()
+                if result.status_code == 0:
+                    future = puts.add(result, size)
+        finally:
+            if future is None:
+                puts.release(size)
+        if future is None:
+            return _done(result)
+        puts.ask()
+        return future
+
+    def _tried(self, result: PutMessageResult) -> PutMessageResult:
+        if result.status_code:
+            self.stats_service.note_outcome(result.status_code, 0)
+        return result
+
+    def _noted(self, result: PutMessageResult, began_ms: int) -> PutMessageResult:
+        if result.append_status_code == 0:
+            took_ms = self.env.now_ms() - began_ms
+            self.stats_service.note_put(result.status_code, result.message_count, took_ms)
+        return result
+
+    def _note_async_puts(self, results: Iterable[PutMessageResult]) -> None:
+        now = self.env.now_ms()
+        for result in results:
+            self.stats_service.note_put(
+                result.status_code, result.message_count, now - result.store_timestamp
+            )
+
+
+def _done(result: PutMessageResult) -> Future[PutMessageResult]:
+    done: Future[PutMessageResult] = Future()
+    done.set_result(result)
+    return done

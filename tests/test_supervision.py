@@ -1,0 +1,164 @@
+"""Goal: a thread of the store that dies is noticed: puts are refused with the reason, and nobody
+waits for it. Method: each thread is made to raise, also what is no Exception, with others waiting
+for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import (
+    MessageExtBrokerInner,
+    PutError,
+    PutMessageStatus,
+    StoreError,
+    mapped_file_queue,
+)
+from pyrocketstore.service_thread import ServiceThread
+from test_group_commit import SIZES, WAIT_S
+
+#: What each thread calls again and again, and what it is woken by.
+STEPS = {
+    "AllocateMappedFileService": "wait_for_running",
+    "ReputMessageService": "do_reput",
+    "FlushConsumeQueueService": "wait_for_running",
+    "FlushRealTimeService": "wait_for_running",
+    "GroupCommitService": "handle_disk_flush",
+    "MakeRoomService": "wait_for_running",
+}
+ERRORS = [RuntimeError("boom"), MemoryError(), SystemExit(3)]
+
+
+def kill(store: pyrocketstore.Store, name: str, error: BaseException) -> ServiceThread:
+    def die(*arguments: Any) -> NoReturn:
+        raise error
+
+    services = store.message_store.services
+    (service,) = [s for s in services.all() if s.name == name]
+    setattr(service, STEPS[name], die)
+    service.wakeup()
+    return service
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseException) -> None:
+    settings = {
+        **SIZES,
+        "flush_disk_type": "SYNC_FLUSH" if name == "GroupCommitService" else "ASYNC_FLUSH",
+        "sync_flush_timeout": 60_000,  # not what ends the waits
+        "max_unforced_bytes": 10_000 if name == "MakeRoomService" else 0,
+    }
+    store = pyrocketstore.open(tmp_path, **settings)
+    with ThreadPoolExecutor(4) as pool:
+        store.put("t", b"before", keys="k")
+        low = store.message_store
+        service = kill(store, name, error)
+        pending: Future[Any] | None = None
+        if name == "GroupCommitService":
+            pending = low.async_put_message(MessageExtBrokerInner("t", b"in flight"))
+        wait(lambda: low.failure is not None and not service.is_alive)
+        if pending is not None:
+            assert pending.result(WAIT_S).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        calls = [
+            lambda: store.put("t", b"x"),
+            lambda: store.put_many("t", [b"x"]),
+            lambda: asyncio.run(store.aput("t", b"x")),
+        ]
+        for call in calls:
+            refused = pool.submit(call).exception(WAIT_S)
+            assert isinstance(refused, PutError)
+            assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+            assert not refused.stored
+            assert name in str(refused)
+        for status in (
+            low.put_message(MessageExtBrokerInner("t", b"x")),
+            low.async_put_message(MessageExtBrokerInner("t", b"x")).result(WAIT_S),
+        ):
+            assert status.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+            assert name in str(status.error)
+            assert status.error.__cause__ is error
+        assert name in (store.stats().failure or "")
+        for wait_for in (store.wait_dispatched, store.flush, lambda: list(store.read("t"))):
+            ended = pool.submit(wait_for).exception(WAIT_S)
+            assert ended is None or isinstance(ended, StoreError)
+        pool.submit(store.close).result(WAIT_S)
+    assert (tmp_path / "abort").exists()
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        assert store.get(0).body == b"before"  # type: ignore[union-attr]
+        assert len(store.query("t", "k")) == 1
+
+
+def test_the_statistics_may_die(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are no reason to refuse puts."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        service = store.message_store.stats_service
+        service.watch = lambda: [][1]
+        wait(lambda: not service.is_alive)
+        assert store.put("t", b"x").status is PutMessageStatus.PUT_OK
+        assert store.stats().put_message_times_total == 1
+    assert "IndexError" in caplog.text
+    assert not (tmp_path / "abort").exists()
+
+
+def test_who_waits_for_dispatch_hears_of_its_end(tmp_path: Path) -> None:
+    walk = threading.Event()
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pyrocketstore.open(tmp_path, **SIZES) as store,
+    ):
+        reput = store.message_store.services.reput_service
+
+        def die() -> NoReturn:
+            walk.wait(WAIT_S)
+            raise MemoryError
+
+        reput.do_reput = die  # type: ignore[method-assign]
+        store.put("t", b"x")
+        waiting = pool.submit(store.wait_dispatched)
+        time.sleep(0.02)
+        assert not waiting.done()
+        walk.set()
+        assert isinstance(waiting.exception(WAIT_S), StoreError)
+
+
+def test_who_waits_for_a_file_hears_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread dies with the request in its hands: the put ends at once, and not in five
+    seconds."""
+    create = mapped_file_queue._create
+
+    def die(*arguments: Any, **more: Any) -> Any:
+        if threading.current_thread().name == "AllocateMappedFileService":
+            time.sleep(0.05)
+            raise MemoryError
+        return create(*arguments, **more)
+
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        monkeypatch.setattr(mapped_file_queue, "_create", die)
+        start = time.monotonic()
+        with pytest.raises(PutError) as caught:
+            store.put("t", b"first")
+        assert time.monotonic() - start < mapped_file_queue.WAIT_TIMEOUT / 2
+        assert caught.value.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        allocate = store.message_store.services.allocate_service
+        wait(lambda: not allocate.is_alive)
+        with pytest.raises(PutError, match="AllocateMappedFileService") as caught:
+            store.put("t", b"second")
+        assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
