@@ -306,6 +306,9 @@ cdef class MappedFile:
             try:
                 self.map()
                 mapped = self.available
+            except StoreIOError:
+                if self.available:
+                    raise  # else it was deleted while we opened it
             finally:
                 if not mapped:
                     self.release()

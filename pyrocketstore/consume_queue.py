@@ -356,9 +356,10 @@ class ConsumeQueue(UnitAppender):
         """Delete the files whose last unit lies before `min_phy_offset`, never the last file.
 
         Returns how many. Source: RocketMQ 4.9.3 ConsumeQueue#deleteExpiredFile.
+        Differs: pre-blank units at the end of a file do not hide the messages before them.
         """
         count = self.mapped_file_queue.delete_expired_file_by_offset(
-            min_phy_offset, CQ_STORE_UNIT_SIZE
+            min_phy_offset, self.reader.last_phy_offset_in
         )
         self.correct_min_offset(min_phy_offset)
         return int(count)

@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterable
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
+from pyrocketstore.cleaning import (
+    CleanCommitLogService,
+    CleanConsumeQueueService,
+    CleanResourceService,
+    DiskCheckService,
+)
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import FlushDiskType, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -17,9 +23,10 @@ from pyrocketstore.flush import (
     FlushRealTimeService,
     GroupCommitService,
 )
+from pyrocketstore.index_service import IndexService
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
 from pyrocketstore.service_thread import ServiceThread
-from pyrocketstore.store_checkpoint import StoreCheckpoint
+from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
 __all__ = ["StoreServices"]
 
@@ -46,7 +53,15 @@ class StoreServices:
         queued_timestamp: Callable[[], int],
         fail: Callable[[BaseException], None],
     ) -> None:
+        self.config = config
+        self.env = env
+        self.commit_log = commit_log
+        self.dispatcher = dispatcher
         self.allocate_service = allocate_service
+        #: what cleans, None and empty where nothing does
+        self.clean_commit_log: CleanCommitLogService | None = None
+        self.clean_resource: CleanResourceService | None = None
+        self._cleaning: list[ServiceThread] = []
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
         sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flush_service: GroupCommitService | FlushRealTimeService = (
@@ -59,6 +74,34 @@ class StoreServices:
         )
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved, fail)
 
+    def add_cleaning(
+        self,
+        flags: RunningFlags,
+        queue_path: str,
+        consume_queues: Callable[[], Iterable[ConsumeQueue]],
+        index_service: IndexService,
+        newest_ms: int,
+    ) -> None:
+        """Have expired files deleted and full disks noticed; before `start`.
+
+        `newest_ms` is the store time of the newest record.
+        """
+        self.clean_commit_log = CleanCommitLogService(
+            self.env,
+            self.config,
+            self.commit_log,
+            flags,
+            queue_path,
+            lambda: int(self.dispatcher.position),
+        )
+        queues = CleanConsumeQueueService(
+            self.env, self.config, self.commit_log, consume_queues, index_service
+        )
+        self.clean_resource = CleanResourceService(
+            self.env, self.config, self.clean_commit_log, queues, newest_ms
+        )
+        self._cleaning = [self.clean_resource, DiskCheckService(self.env, self.clean_commit_log)]
+
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
         return [
@@ -66,6 +109,7 @@ class StoreServices:
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
+            *self._cleaning,
         ]
 
     def start(self) -> None:
@@ -79,7 +123,8 @@ class StoreServices:
         What they write to must not be unmapped under them, and what they did not force must not
         count as clean. Returns True when everything is dispatched and on the device.
         """
-        for service in (self.reput_service, self.flush_service, self.flush_queue_service):
+        writing = (self.reput_service, self.flush_service, self.flush_queue_service)
+        for service in (*self._cleaning, *writing):
             service.shutdown(None)
         return (
             self.reput_service.behind() == 0

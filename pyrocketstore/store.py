@@ -65,6 +65,8 @@ FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: A queue id from here on is more likely a mistake of the caller than one of many.
 COMING_ID_MAX = 1 << 16
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
+#: A store deletes nothing and looks at no disk unless it was given one of these, or a broker.conf.
+CLEANING_SETTINGS = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
 MAX_TIMESTAMP = (1 << 63) - 1
 
 
@@ -165,6 +167,7 @@ class Store(PutPath):
     def __init__(self, parts: DefaultStoreParts) -> None:
         self.put_fast = False
         self._put_waits = False
+        self._may_put_fast = False
         self._state = "closed"
         self._unique_key = parts.unique_key
         self.read_only = parts.read_only
@@ -174,7 +177,12 @@ class Store(PutPath):
         #: queue ids of the put_many of a thread: the file is written once for all of them
         self._coming_ids: dict[int, list[Any]] = {}
         self.message_store = DefaultMessageStore(
-            parts.config, env=parts.env, read_only=parts.read_only, on_new_queue=self._on_new_queue
+            parts.config,
+            env=parts.env,
+            read_only=parts.read_only,
+            on_new_queue=self._on_new_queue,
+            cleans=parts.config.source_path is not None
+            or not CLEANING_SETTINGS.isdisjoint(parts.config.given),
         )
         self.bind_put_path(self.message_store.commit_log.core, self.store_host)
         self.message_store.load()
@@ -207,9 +215,14 @@ class Store(PutPath):
             self._put_waits = True
             self._wait_in(service.group)
         slave = parts.config.broker_role is BrokerRole.SLAVE
-        self.put_fast = not (slave or parts.unique_key)
+        self._may_put_fast = not (slave or parts.unique_key)
+        self.put_fast = self._may_put_fast
+        self.message_store.on_alive = self._go_on_putting
         if not self.message_store.running_flags.is_writeable():
             self._stop_putting()
+        cleaning = self.message_store.services.clean_resource
+        if cleaning is not None and cleaning.notice is not None:
+            warnings.warn(cleaning.notice, StoreWarning, stacklevel=4)
 
     def _warn_broken(self) -> None:
         plan = self.message_store.plan
@@ -227,6 +240,9 @@ class Store(PutPath):
         self.put_fast = False
         if state is not None:
             self._state = state
+
+    def _go_on_putting(self) -> None:
+        self.put_fast = self._may_put_fast and self._state == "open"
 
     def _on_new_queue(self, topic: str, queue_id: int) -> None:
         light = self.message_store.config.enable_lmq and topic.startswith(LMQ_PREFIX)
@@ -342,6 +358,13 @@ class Store(PutPath):
         reason = "" if cause is None else str(cause)
         raise PutError(status, stored, count if stored else 0, reason) from cause
 
+    def _refused(self, status: PutMessageStatus) -> PutError:
+        """Nothing was put, and what stopped the store."""
+        cause = self.message_store.why_not_writeable
+        error = PutError(status, False, 0, "" if cause is None else str(cause))
+        error.__cause__ = cause
+        return error
+
     def _roll(self, size: int) -> int:
         """Go on in the next file; the errno when it cannot be made, else 0."""
         try:
@@ -389,7 +412,7 @@ class Store(PutPath):
         phy_offsets = np.empty(count, np.int64)
         status_before = self.message_store.check_store_status()
         if status_before is not PutMessageStatus.PUT_OK:
-            raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
+            raise self._refused(status_before)
         if not count:
             return queue_offsets, phy_offsets
         thread = threading.get_ident()
@@ -471,7 +494,7 @@ class Store(PutPath):
         columns = self._batch_columns(topic, list(messages), queue_id)
         status = self.message_store.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
-            raise PutError(status, False, 0, str(self.message_store.failure or ""))
+            raise self._refused(status)
         result, outcome, error = self._append_batch(columns)
         if result is None:
             self._put_many_failed(0, outcome, error)
@@ -595,8 +618,8 @@ class Store(PutPath):
     def _range(
         self, topic: str, queue_id: int, start: int | None, stop: int | None
     ) -> tuple[int, int]:
+        low = self.min_offset(topic, queue_id)  # first: it may move while messages are put
         high = self.max_offset(topic, queue_id)
-        low = self.min_offset(topic, queue_id)
         first = low if start is None else start
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first)
@@ -612,7 +635,12 @@ class Store(PutPath):
             self._check_open()
             units = queue.read_units(start, min(count, stop - start))
             if not len(units.phy_offset):
-                return
+                # Deleted under us: what is left of the queue goes on behind it.
+                first = queue.first_readable_offset(self.message_store.get_min_phy_offset())
+                if first <= start:
+                    return
+                start = first
+                continue
             keep = ~units.is_pre_blank()
             keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
             if wanted is not None and queue.ext is None:
