@@ -61,6 +61,7 @@ _POSITIVE_NAMES = (
     "max_index_num",
     "max_message_size",
 )
+CLEANING_NAMES = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
 #: Fields that are ours and not keys of MessageStoreConfig.
 _OWN_NAMES = frozenset({"broker_ip1", "listen_port", "given", "source_path"})
 
@@ -243,6 +244,12 @@ class MessageStoreConfig:
         """`brokerIP1:listenPort`, as it stands in the records that the broker writes."""
         host = self.broker_ip1 or "127.0.0.1"
         return f"[{host}]:{self.listen_port}" if ":" in host else f"{host}:{self.listen_port}"
+
+    @property
+    def asks_for_cleaning(self) -> bool:
+        """True when someone named how long files are kept or how full a disk may be, or the
+        settings are a broker's: only then does the face delete anything."""
+        return self.source_path is not None or not self.given.isdisjoint(CLEANING_NAMES)
 
     @property
     def is_transient_store_pool_enable(self) -> bool:

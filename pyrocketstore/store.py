@@ -25,6 +25,7 @@ from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_path import PutPath
 from pyrocketstore._reader import MessageIterator
 from pyrocketstore._text import put_properties
+from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, MessageStoreConfig, detect_sizes
@@ -34,7 +35,6 @@ from pyrocketstore.errors import (
     OffsetOutOfRange,
     PutError,
     StoreCorruptionError,
-    StoreError,
     StoreFormatError,
     StoreIOError,
     StoreStateError,
@@ -48,7 +48,7 @@ from pyrocketstore.message import (
     check_topic,
     join_keys,
 )
-from pyrocketstore.message_store import OPEN_STORES, DefaultMessageStore
+from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
 from pyrocketstore.tags import TagsExpression, tags_filter
 from pyrocketstore.topic_config import TopicConfigFile
@@ -65,8 +65,6 @@ FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: A queue id from here on is more likely a mistake of the caller than one of many.
 COMING_ID_MAX = 1 << 16
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
-#: A store deletes nothing and looks at no disk unless it was given one of these, or a broker.conf.
-CLEANING_SETTINGS = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
 MAX_TIMESTAMP = (1 << 63) - 1
 
 
@@ -110,7 +108,9 @@ def open(
     topics_json : keep ROOT/config/topics.json, without which a broker serves no topic
     store_host : "ip:port" in each record, default `brokerIP1:listenPort` or 127.0.0.1:10911
     strict : make an error of what a broker.conf would only be warned of
-    settings : names of MessageStoreConfig; sizes that are not given come from the files
+    settings : names of MessageStoreConfig; sizes that are not given come from the files. Nothing is
+        ever deleted unless `file_reserved_time`, `disk_max_used_space_ratio` or a broker.conf is
+        given
 
     Raises
     ------
@@ -181,8 +181,7 @@ class Store(PutPath):
             env=parts.env,
             read_only=parts.read_only,
             on_new_queue=self._on_new_queue,
-            cleans=parts.config.source_path is not None
-            or not CLEANING_SETTINGS.isdisjoint(parts.config.given),
+            cleans=parts.config.asks_for_cleaning,
         )
         self.bind_put_path(self.message_store.commit_log.core, self.store_host)
         self.message_store.load()
@@ -605,6 +604,8 @@ class Store(PutPath):
         Raises
         ------
         OffsetOutOfRange at this call; StoreCorruptionError, StoreIOError while reading
+
+        Messages that expire before their turn are passed over: it goes on at the new minimum.
         """
         if queue_id is None:
             ids = self.queues(topic)
@@ -779,19 +780,4 @@ def _column(name: str, values: Any, count: int | None) -> list[Any]:
     return entries
 
 
-def _close_at_exit() -> None:
-    texts = []
-    for store in list(OPEN_STORES):
-        if store.pid == os.getpid():
-            text = f"{store.root}: the store was not closed"
-            try:
-                store.shutdown()
-            except StoreError as error:
-                text += f", and that failed now: {error}"
-            texts.append(text)
-    # Last, since a warning may be an error.
-    for text in texts:
-        warnings.warn(text, ResourceWarning, stacklevel=1)
-
-
-atexit.register(_close_at_exit)
+atexit.register(close_at_exit)

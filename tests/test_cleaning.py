@@ -462,6 +462,32 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, env: SetEnv) -> None:
         assert store.get_max_offset_in_queue("t", 0) == 101
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_kill_between_the_log_and_its_queues(tmp_path: Path, env: SetEnv, clean: bool) -> None:
+    path = tmp_path / "store"
+    with opened(path, env) as store:
+        fill(store, 15, "old")
+        fill(store, 100)
+        env.hour = 4
+        age(path, 100, 4)
+        assert services(store)[0].delete_expired_files() == 4
+        store.flush_all()
+        shutil.copytree(path, tmp_path / "killed")
+    if not clean:
+        shutil.rmtree(path)
+        (tmp_path / "killed").rename(path)
+    assert (path / "abort").exists() is not clean
+    with pyrocketstore.open(path, **SETTINGS) as face:
+        first = face.min_offset("t")
+        assert [m.queue_offset for m in face.read("t")] == list(range(first, 100))
+        assert (face.min_offset("old"), list(face.read("old"))) == (15, [])
+        assert face.verify().ok
+        assert face.put("old", b"x").queue_offset == 15
+        assert [len(face.query("t", f"k{i}")) for i in range(100)] == [0] * first + [1] * (
+            100 - first
+        )
+
+
 def test_one_queue_does_not_keep_the_others_from_it(
     tmp_path: Path, env: SetEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:

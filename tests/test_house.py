@@ -25,6 +25,7 @@ LEVELS = {
     "dump": 7.3,
     "store": 7.0,
     "batches": 6.5,
+    "at_exit": 6.5,
     "tags": 6.0,
     "verify": 6.5,
     "index_check": 6.4,
