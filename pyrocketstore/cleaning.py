@@ -13,7 +13,7 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import DiskFullError, StoreError
 from pyrocketstore.index_service import IndexService
-from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.periodic import PeriodicService
 from pyrocketstore.store_checkpoint import RunningFlags
 
 __all__ = [
@@ -290,48 +290,7 @@ class CleanConsumeQueueService:
         self._last_physical_min_offset = lowest
 
 
-class _Periodic(ServiceThread):
-    """A thread that does one thing after a first delay and then at a fixed rate."""
-
-    def __init__(self, env: Env, name: str, first_ms: int, interval_ms: int) -> None:
-        super().__init__(name)
-        self._env = env
-        self._interval_ns = max(1, interval_ms) * 1_000_000
-        self._next_ns = env.monotonic_ns() + first_ms * 1_000_000
-        #: why the last round failed, None when it did not
-        self.last_error: StoreError | None = None
-
-    def run(self) -> None:
-        """The thread's loop."""
-        while not self.stopped:
-            self.wait_for_running(self.run_due())
-
-    def run_due(self) -> float:
-        """Do what is due now; milliseconds until the next time."""
-        now = self._env.monotonic_ns()
-        if now >= self._next_ns and not self.stopped:
-            self._next_ns += self._interval_ns
-            try:
-                self.do_once()
-                self.last_error = None
-            except StoreError as error:
-                self.last_error = error
-                LOG.error("%s: %s; it is tried again", self.name, error)
-            now = self._env.monotonic_ns()
-            if self._next_ns < now:  # a round took longer than the interval
-                self._next_ns = now
-        return max(0.0, (self._next_ns - now) / 1e6)
-
-    def do_once(self) -> None:
-        """One round. Raises StoreError: the next round tries again."""
-        raise NotImplementedError
-
-    def on_failure(self, error: BaseException) -> None:
-        """The thread has died, of something that is no error of a file."""
-        LOG.critical("%s has stopped: %s", self.name, error, exc_info=error)
-
-
-class DiskCheckService(_Periodic):
+class DiskCheckService(PeriodicService):
     """Looks every ten seconds whether the log's disk is full.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#addScheduleTask.
@@ -346,7 +305,7 @@ class DiskCheckService(_Periodic):
         self._clean_commit_log.is_space_full()
 
 
-class CleanResourceService(_Periodic):
+class CleanResourceService(PeriodicService):
     """Cleans the log, then queues and index, every `clean_resource_interval` ms, first after 60 s.
 
     `newest_ms` is the store time of the newest record when the store was opened, 0 for none. When

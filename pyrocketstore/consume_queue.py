@@ -62,6 +62,9 @@ class QueueFlags(Protocol):
     def is_cq_writeable(self) -> bool:
         """Whether queues may be written."""
 
+    def is_mending(self) -> bool:
+        """Whether what was given up is tried again now."""
+
     def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
         """Remember that a queue lost an entry, and why."""
 
@@ -554,7 +557,9 @@ class ConsumeQueue(UnitAppender):
     def _persist(self, action: Callable[[], bool]) -> bool:
         """Run `action` until it works or cannot any more; raises the flag in that case."""
         cause: StoreIOError | None = None
-        for attempt in range(MAX_RETRIES):
+        # What is mended was tried long enough before, and is tried again later.
+        retries = 1 if self.flags is not None and self.flags.is_mending() else MAX_RETRIES
+        for attempt in range(retries):
             if not self._may_write():
                 break
             try:
@@ -564,7 +569,7 @@ class ConsumeQueue(UnitAppender):
                 LOG.warning("%s/%d: attempt %d: %s", self.topic, self.queue_id, attempt + 1, error)
                 if error.errno not in PASSING_ERRORS:
                     break
-            if attempt + 1 < MAX_RETRIES:
+            if attempt + 1 < retries:
                 self.env.sleep(RETRY_INTERVAL_S)
         LOG.error(
             "%s/%d: an entry was given up; the queue takes no more", self.topic, self.queue_id

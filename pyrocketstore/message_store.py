@@ -24,6 +24,7 @@ from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
+from pyrocketstore.mending import mend
 from pyrocketstore.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     MessageExtBatch,
@@ -106,6 +107,7 @@ class DefaultMessageStore:
         self.on_alive: Callable[[], None] = lambda: None
         self.running_flags.on_not_writeable = lambda: self.on_dead(None)
         self.running_flags.on_writeable = lambda: self.on_alive()
+        self.running_flags.on_write_error = self._mend_later
         self._started = False
         self._loaded = False
         self._made_abort = False
@@ -243,6 +245,7 @@ class DefaultMessageStore:
             consume_queues=self.consume_queues,
             queued_timestamp=self._queued_timestamp,
             fail=self.fail,
+            mend=lambda: mend(self),
         )
         if self.cleans:
             self.services.add_cleaning(
@@ -254,6 +257,8 @@ class DefaultMessageStore:
             )
         self.services.start()
         self.shutdown_flag = False
+        if self.running_flags.is_write_error():
+            self._mend_later()
 
     def newest_store_timestamp(self) -> int:
         """Store time (ms) of the newest record that is in a queue, 0 without any."""
@@ -273,6 +278,10 @@ class DefaultMessageStore:
             self.failure = error
             LOG.error("the store is not writeable any more: %s", error)
         self.running_flags.get_and_make_not_writeable()
+
+    def _mend_later(self) -> None:
+        if self._started and not self.shutdown_flag:
+            self.services.mend_service.start()
 
     @property
     def why_not_writeable(self) -> BaseException | None:

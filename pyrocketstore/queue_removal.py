@@ -44,6 +44,8 @@ def clean_unused_topic(store: QueueOwner, topics: Iterable[str]) -> None:
     Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
     """
     keep = {*topics, *KEPT_TOPICS}
+    if store.is_started:
+        store.wait_dispatched()  # else a queue of what was just put is not in the table yet
     for topic, queues in store.queue_table.by_topic().items():
         if topic in keep or topic.startswith(LMQ_PREFIX):
             continue

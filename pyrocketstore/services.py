@@ -25,6 +25,7 @@ from pyrocketstore.flush import (
 )
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
+from pyrocketstore.mending import MendService
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -52,12 +53,15 @@ class StoreServices:
         consume_queues: Callable[[], Iterable[ConsumeQueue]],
         queued_timestamp: Callable[[], int],
         fail: Callable[[BaseException], None],
+        mend: Callable[[], bool],
     ) -> None:
         self.config = config
         self.env = env
         self.commit_log = commit_log
         self.dispatcher = dispatcher
         self.allocate_service = allocate_service
+        #: started by the first write error
+        self.mend_service = MendService(env, mend)
         #: what cleans, None and empty where nothing does
         self.clean_commit_log: CleanCommitLogService | None = None
         self.clean_resource: CleanResourceService | None = None
@@ -124,7 +128,7 @@ class StoreServices:
         count as clean. Returns True when everything is dispatched and on the device.
         """
         writing = (self.reput_service, self.flush_service, self.flush_queue_service)
-        for service in (*self._cleaning, *writing):
+        for service in (self.mend_service, *self._cleaning, *writing):
             service.shutdown(None)
         return (
             self.reput_service.behind() == 0

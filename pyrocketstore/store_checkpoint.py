@@ -118,8 +118,8 @@ class RunningFlags:
     8 index write error, 16 the log's disk is full, 32 the queues' disk is full. Nothing of it is
     stored.
 
-    The bits of full disks clear when there is room again. Those of write errors stay until the
-    store is opened anew: an entry was given up, and recovery is what brings it back.
+    The bits of full disks clear when there is room again; those of write errors when what was given
+    up is in its place (`mending`). Bit 64 is set while that is tried.
 
     Threads: any. Source: RocketMQ 4.9.3 RunningFlags.
     Differs: each disk has a bit of its own; with one, room on either hid that the other was full.
@@ -131,6 +131,7 @@ class RunningFlags:
     WRITE_INDEX_FILE_ERROR = 8
     DISK_FULL = 16
     LOGIC_DISK_FULL = 32
+    MENDING = 64
 
     def __init__(self) -> None:
         self._bits = 0
@@ -140,6 +141,8 @@ class RunningFlags:
         #: called, one call at a time, when puts become forbidden and when they are allowed again
         self.on_not_writeable: Callable[[], None] = lambda: None
         self.on_writeable: Callable[[], None] = lambda: None
+        #: called after a write error
+        self.on_write_error: Callable[[], None] = lambda: None
 
     @property
     def cause(self) -> StoreError | None:
@@ -174,6 +177,7 @@ class RunningFlags:
             | self.DISK_FULL
             | self.LOGIC_DISK_FULL
             | self.WRITE_INDEX_FILE_ERROR
+            | self.MENDING
         )
 
     def is_cq_writeable(self) -> bool:
@@ -208,12 +212,7 @@ class RunningFlags:
 
     def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
         """A consume queue could not be written, and why."""
-        self._write_error = self._write_error or cause
-        self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR)
-
-    def clear_logics_queue_error(self) -> None:
-        """Consume queues can be written again. Differs: 4.9.3 has no way back."""
-        self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR, False)
+        self._make_error(self.WRITE_LOGICS_QUEUE_ERROR, cause)
 
     def is_logics_queue_error(self) -> bool:
         """True after a consume queue could not be written."""
@@ -221,16 +220,42 @@ class RunningFlags:
 
     def make_index_file_error(self, cause: StoreError | None = None) -> None:
         """An index file could not be written, and why."""
-        self._write_error = self._write_error or cause
-        self.set_bits(self.WRITE_INDEX_FILE_ERROR)
-
-    def clear_index_file_error(self) -> None:
-        """Index files can be written again. Differs: 4.9.3 has no way back."""
-        self.set_bits(self.WRITE_INDEX_FILE_ERROR, False)
+        self._make_error(self.WRITE_INDEX_FILE_ERROR, cause)
 
     def is_index_file_error(self) -> bool:
         """True after an index file could not be written."""
         return bool(self._bits & self.WRITE_INDEX_FILE_ERROR)
+
+    def _make_error(self, bit: int, cause: StoreError | None) -> None:
+        self._write_error = self._write_error or cause
+        self.set_bits(bit)
+        self.on_write_error()
+
+    def is_write_error(self) -> bool:
+        """True after a queue or an index file could not be written."""
+        return bool(self._bits & (self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR))
+
+    def begin_mending(self) -> None:
+        """Let queues and index be written again, and nothing be put yet.
+
+        Differs: 4.9.3 has no way back.
+        """
+        with self._lock:
+            self._bits |= self.MENDING
+            self._bits &= ~(self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR)
+
+    def is_mending(self) -> bool:
+        """True between `begin_mending` and `end_mending`."""
+        return bool(self._bits & self.MENDING)
+
+    def end_mending(self, whole: bool, index_error: bool, queue_error: bool) -> None:
+        """Allow puts if all is `whole`; else the errors that there were are there again."""
+        if whole:
+            self._write_error = None
+        else:
+            index_bit = self.WRITE_INDEX_FILE_ERROR if index_error else 0
+            self.set_bits(index_bit | (self.WRITE_LOGICS_QUEUE_ERROR if queue_error else 0))
+        self.set_bits(self.MENDING, False)
 
     def get_and_make_disk_full(self, cause: StoreError | None = None) -> bool:
         """The log's disk is full; True when it was not known to be (it had room before)."""
