@@ -154,6 +154,8 @@ def test_one_that_fails_again_does_not_hide_the_others(tmp_path: Path) -> None:
             for path in in_the_way:
                 path.write_bytes(b"")
                 store.put_message(message(b"x", path.name))
+                for _ in range(30):  # so that they lie in different files of the log
+                    store.put_message(message(bytes(200), "other"))
         store.wait_dispatched()
         assert not mend(store)
         in_the_way[1].unlink()
@@ -162,3 +164,4 @@ def test_one_that_fails_again_does_not_hide_the_others(tmp_path: Path) -> None:
         assert mend(store)
         for path in in_the_way:
             assert store.get_max_offset_in_queue(path.name, 0) == 1
+        assert store.get_max_offset_in_queue("other", 0) == 60
