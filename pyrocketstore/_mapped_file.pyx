@@ -534,6 +534,8 @@ cdef class MappedFile:
                     error = self.force(flushed, position)
             finally:
                 self.release()
+            if error < 0 and not self.available:
+                return flushed  # deleted while we forced it: nothing of it is wanted any more
             check_io(error, "msync", self.path, flushed)
             self.settle_name()
         while True:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from broken_env import failing
+from broken_env import broken, failing
 from cleaned_stores import (
     HOUR_MS,
     LOG_SIZE,
@@ -570,6 +570,23 @@ def test_a_reader_elsewhere_is_told_the_file(tmp_path: Path, env: SetEnv) -> Non
                 reader.get(0)
             assert reader.get(store.get_max_phy_offset()) is None
             assert [m.queue_offset for m in reader.read("t", start=99)] == [99]
+
+
+def test_a_file_that_is_deleted_while_it_is_forced_is_no_failure(tmp_path: Path) -> None:
+    env = SetEnv()
+    files = MappedFileQueue(env, f"{tmp_path}/q", 200)
+    file = files.get_last_mapped_file(0)
+    assert file is not None
+    file.append_message(bytes(200))
+    file.unmap_idle()  # so that a force opens it by its name
+
+    def deletes(original, *arguments):
+        file.destroy()
+        return original(*arguments)
+
+    with broken(env, "open", deletes):
+        assert file.flush() == 0
+    assert not Path(file.path).exists()
 
 
 def test_cleaning_beside_puts_and_reads(tmp_path: Path, env: SetEnv) -> None:
