@@ -4,6 +4,7 @@ from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
 from pyrocketstore.errors import (
+    DiskFullError,
     MissingExtraError,
     OffsetOutOfRange,
     PutError,
@@ -24,6 +25,7 @@ __all__ = [
     "AppendMessageStatus",
     "BrokerRole",
     "DefaultMessageStore",
+    "DiskFullError",
     "FlushDiskType",
     "GetMessageStatus",
     "KeyHits",

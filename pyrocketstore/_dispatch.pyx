@@ -164,6 +164,11 @@ cdef class Dispatcher:
         self.index_owner = index_file
         self.index = NULL if index_file is None else &index_file.index
 
+    def resume_index(self):
+        """Index again after the index was given up; only while nothing is dispatched."""
+        self.index_enabled = True
+        self.set_index_file(None)
+
     def forget(self, str topic, int32_t queue_id):
         """Take a destroyed queue out of the table; only while nothing is dispatched."""
         cdef bytes name = topic.encode("utf-8")

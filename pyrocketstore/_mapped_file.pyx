@@ -330,6 +330,9 @@ cdef class MappedFile:
             try:
                 self.map()
                 mapped = self.available
+            except StoreIOError:
+                if self.available:
+                    raise  # else it was deleted while we opened it
             finally:
                 if not mapped:
                     self.release()
@@ -615,6 +618,8 @@ cdef class MappedFile:
                     error = self.force(flushed, position)
             finally:
                 self.release()
+            if error < 0 and not self.available:
+                return flushed  # deleted while we forced it: nothing of it is wanted any more
             check_io(error, "msync", self.path, flushed)
             self.settle_name()
         while True:

@@ -77,7 +77,8 @@ def read_record_batch(
     phy_offset, size = units.phy_offset[:taken], units.size[:taken]
     if not keep.all():
         phy_offset, size = phy_offset[keep], size[keep]
-    parts = [_decode(*piece, decoded) for piece in by_file(log, phy_offset, size)]
+    decoding = (_decode(*piece, decoded) for piece in by_file(log, phy_offset, size))
+    parts = [part for part in decoding if part is not None]
     if not parts:
         empty = np.empty(0, np.int64)
         parts = [decode_records(b"", empty, empty.astype(np.int32), decoded)]
@@ -87,8 +88,20 @@ def read_record_batch(
     return batch if decoded == names else batch.select(names)
 
 
-def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns:
-    """Records of one file as columns: out of the mapping, or copied where there is none."""
+def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns | None:
+    """Records of one file as columns: out of the mapping, or copied where there is none.
+
+    None for a file that was deleted meanwhile: its records have expired.
+    """
+    if not file.hold():
+        return None
+    try:
+        return _decode_held(file, phy_offset, size, names)
+    finally:
+        file.release()
+
+
+def _decode_held(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns:
     positions = phy_offset - file.file_from_offset
     beyond = np.flatnonzero((size <= 0) | (positions + size > file.get_read_position()))
     if len(beyond):  # before memory is taken for it

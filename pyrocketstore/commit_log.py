@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyrocketstore import _message
 from pyrocketstore._commit_log import CommitLogCore, PutMessageResult, QueueSlot, make_result
@@ -31,6 +31,7 @@ from pyrocketstore.message import (
     MessageExtBrokerInner,
     MessageRefused,
 )
+from pyrocketstore.multi_path import MultiPathMappedFileQueue
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 from pyrocketstore.stalls import NEXT_FILE, untimed
 
@@ -123,15 +124,18 @@ class CommitLog:
         self.read_only = read_only
         self.file_size = config.mapped_file_size_commit_log
         sync = config.flush_disk_type.name == "SYNC_FLUSH"
-        self.mapped_file_queue = MappedFileQueue(
-            env,
-            config.commit_log_path,
-            self.file_size,
-            read_only=read_only,
-            allocate_service=allocate_service,
-            confirm_step=min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
-            populate=0 if sync else POPULATE_ASYNC,
-            zero_fill="pages" if sync else "folios",
+        settings: dict[str, Any] = {
+            "read_only": read_only,
+            "allocate_service": allocate_service,
+            "confirm_step": min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
+            "populate": 0 if sync else POPULATE_ASYNC,
+            "zero_fill": "pages" if sync else "folios",
+        }
+        paths, read_paths = config.commit_log_paths, config.read_only_commit_log_paths
+        self.mapped_file_queue = (
+            MultiPathMappedFileQueue(env, paths, read_paths, self.file_size, **settings)
+            if config.is_multi_path
+            else MappedFileQueue(env, paths[0], self.file_size, **settings)
         )
         largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
         self.core = CommitLogCore(env, largest, appended, on_new_queue)
@@ -464,6 +468,27 @@ class CommitLog:
     def _last_path(self) -> str:
         last = self.mapped_file_queue.get_last_mapped_file()
         return self.config.commit_log_path if last is None else last.path
+
+    def delete_expired_file(
+        self,
+        expired_ms: int,
+        delete_files_interval_ms: int,
+        interval_forcibly_ms: int,
+        clean_immediately: bool,
+        dispatched: int,
+    ) -> int:
+        """Delete the oldest files, at most 10, none that is not dispatched; how many went.
+
+        Raises StoreIOError. Source: RocketMQ 4.9.3 CommitLog#deleteExpiredFile.
+        Differs: what is not in its queues yet, as `dispatched` (bytes of the log) says, stays.
+        """
+        return self.mapped_file_queue.delete_expired_file_by_time(
+            expired_ms,
+            delete_files_interval_ms,
+            interval_forcibly_ms,
+            clean_immediately,
+            dispatched,
+        )
 
     def destroy(self) -> None:
         """Delete every file of the log."""

@@ -70,6 +70,7 @@ _POSITIVE_NAMES = (
     "max_outstanding_puts",
     "max_outstanding_put_bytes",
 )
+CLEANING_NAMES = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
 #: Fields that are ours and not keys of MessageStoreConfig.
 _OWN_NAMES = frozenset(
     {
@@ -98,8 +99,9 @@ class MessageStoreConfig:
     Sizes are bytes, `*_interval`, `*_timeout` and `*_mills` milliseconds, `*_pages` pages of 4 KiB,
     `file_reserved_time` hours, `*_ratio` percent. `disk_max_used_space_ratio` is held within
     10..95 and `mapped_file_size_consume_queue` rounded up to whole units of 20 bytes.
-    `store_path_commit_log=None` is `commitlog` below the root. `broker_ip1` and `listen_port` are
-    keys of a broker.conf that make the store host. `given` names what was set by someone and
+    `store_path_commit_log=None` is `commitlog` below the root; with commas it names several paths,
+    and only then `read_only_commit_log_store_paths` is looked at. `broker_ip1` and `listen_port`
+    are keys of a broker.conf that make the store host. `given` names what was set by someone and
     `source_path` is the broker.conf it came from; both fill themselves.
 
     Ours are `max_outstanding_puts` and `max_outstanding_put_bytes`: puts under SYNC_FLUSH whose
@@ -242,16 +244,42 @@ class MessageStoreConfig:
 
     @property
     def commit_log_path(self) -> str:
-        """Directory of the commit log: `store_path_commit_log`, else `commitlog` in the root."""
-        if self.store_path_commit_log is not None:
-            return self.store_path_commit_log
-        return str(Path(self.store_path_root_dir) / "commitlog")
+        """Directory of the commit log, the first one of several."""
+        return self.commit_log_paths[0]
+
+    @property
+    def commit_log_paths(self) -> tuple[str, ...]:
+        """Directories that get commit log files: those of `store_path_commit_log`, each once, else
+        `commitlog` in the root."""
+        given = _split_paths(self.store_path_commit_log)
+        return given or (str(Path(self.store_path_root_dir) / "commitlog"),)
+
+    @property
+    def read_only_commit_log_paths(self) -> tuple[str, ...]:
+        """Directories whose commit log files are read and where none is made.
+
+        Source: RocketMQ 4.9.3 MultiPathMappedFileQueue: without several paths there are none.
+        """
+        if not self.is_multi_path:
+            return ()
+        return _split_paths(self.read_only_commit_log_store_paths)
+
+    @property
+    def is_multi_path(self) -> bool:
+        """True when the commit log lies in several directories."""
+        return MULTI_PATH_SPLITTER in (self.store_path_commit_log or "")
 
     @property
     def store_host(self) -> str:
         """`brokerIP1:listenPort`, as it stands in the records that the broker writes."""
         host = self.broker_ip1 or "127.0.0.1"
         return f"[{host}]:{self.listen_port}" if ":" in host else f"{host}:{self.listen_port}"
+
+    @property
+    def asks_for_cleaning(self) -> bool:
+        """True when someone named how long files are kept or how full a disk may be, or the
+        settings are a broker's: only then does the face delete anything."""
+        return self.source_path is not None or not self.given.isdisjoint(CLEANING_NAMES)
 
     @property
     def is_transient_store_pool_enable(self) -> bool:
@@ -279,21 +307,20 @@ class MessageStoreConfig:
     def at_root(self, root: str | Path) -> MessageStoreConfig:
         """A copy for a store in `root`, whatever directory these settings were written for.
 
-        A commit log path below the old root becomes `root/commitlog`; one elsewhere stays.
-
-        Raises
-        ------
-        StoreFormatError
-            Several commit log paths, which this package does not read.
+        A commit log path below the old root becomes `root/commitlog`; of several, each keeps its
+        place below the root. One elsewhere stays.
         """
-        log_path = self.store_path_commit_log
-        if log_path is not None:
-            if MULTI_PATH_SPLITTER in log_path:
-                raise StoreFormatError(f"storePathCommitLog={log_path}: only one path is supported")
-            if _is_below(log_path, self.store_path_root_dir):
-                log_path = None
+        log_path, read_only = self.store_path_commit_log, self.read_only_commit_log_store_paths
+        if self.is_multi_path:
+            log_path = _moved_paths(log_path, self.store_path_root_dir, root)
+            read_only = _moved_paths(read_only, self.store_path_root_dir, root)
+        elif log_path is not None and _is_below(log_path, self.store_path_root_dir):
+            log_path = None
         return dataclasses.replace(
-            self, store_path_root_dir=str(root), store_path_commit_log=log_path
+            self,
+            store_path_root_dir=str(root),
+            store_path_commit_log=log_path,
+            read_only_commit_log_store_paths=read_only,
         )
 
     @classmethod
@@ -474,14 +501,40 @@ def _is_below(path: str, root: str) -> bool:
     return Path(path).absolute().is_relative_to(Path(root).absolute())
 
 
+def _split_paths(text: str | None) -> tuple[str, ...]:
+    """The directories in a setting, as they are written, each once; empty pieces are none."""
+    named: dict[str, str] = {}
+    for piece in map(str.strip, (text or "").split(MULTI_PATH_SPLITTER)):
+        if piece:
+            named.setdefault(piece.rstrip("/"), piece)
+    return tuple(named.values())
+
+
+def _moved_paths(text: str | None, old_root: str, root: str | Path) -> str | None:
+    """A list of paths with those below the old root at the same place below the new one."""
+    if text is None:
+        return None
+    base = Path(old_root).absolute()
+    moved = [
+        str(Path(root) / Path(path).absolute().relative_to(base))
+        if _is_below(path, old_root)
+        else path
+        for path in _split_paths(text)
+    ]
+    return MULTI_PATH_SPLITTER.join(moved)
+
+
 def _is_store_file(name: str) -> bool:
     return len(name) == 20 and name.isascii() and name.isdigit()
 
 
-def _usual_size(env: DirectoryReader, directory: str, unit: int) -> int | None:
-    """The size that most files of a directory have: one damaged file must not decide."""
+def _usual_size(env: DirectoryReader, unit: int, *directories: str) -> int | None:
+    """The size that most files of a row have: one damaged file must not decide."""
     sizes = [
-        env.size(f"{directory}/{name}") for name in env.listdir(directory) if _is_store_file(name)
+        env.size(f"{directory}/{name}")
+        for directory in directories
+        for name in env.listdir(directory)
+        if _is_store_file(name)
     ]
     counted = Counter(size for size in sizes if size > 0 and size % unit == 0)
     return counted.most_common(1)[0][0] if counted else None
@@ -492,7 +545,7 @@ def _usual_queue_size(env: DirectoryReader, directory: str, unit: int) -> int | 
     counted: Counter[int] = Counter()
     for topic in env.listdir(directory):
         for queue_id in env.listdir(f"{directory}/{topic}"):
-            size = _usual_size(env, f"{directory}/{topic}/{queue_id}", unit)
+            size = _usual_size(env, unit, f"{directory}/{topic}/{queue_id}")
             if size is not None:
                 counted[size] += 1
             if counted.total() >= DETECT_QUEUE_COUNT_MAX:
@@ -518,7 +571,9 @@ def detect_sizes(
     if given is None:
         given = config.given
     places: dict[str, Callable[[], int | None]] = {
-        "mapped_file_size_commit_log": lambda: _usual_size(env, config.commit_log_path, 1),
+        "mapped_file_size_commit_log": lambda: _usual_size(
+            env, 1, *config.commit_log_paths, *config.read_only_commit_log_paths
+        ),
         "mapped_file_size_consume_queue": lambda: _usual_queue_size(
             env, f"{root}/consumequeue", CQ_STORE_UNIT_SIZE
         ),

@@ -62,6 +62,9 @@ class QueueFlags(Protocol):
     def is_cq_writeable(self) -> bool:
         """Whether queues may be written."""
 
+    def is_mending(self) -> bool:
+        """Whether what was given up is tried again now."""
+
     def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
         """Remember that a queue lost an entry, and why."""
 
@@ -357,9 +360,10 @@ class ConsumeQueue(UnitAppender):
         """Delete the files whose last unit lies before `min_phy_offset`, never the last file.
 
         Returns how many. Source: RocketMQ 4.9.3 ConsumeQueue#deleteExpiredFile.
+        Differs: pre-blank units at the end of a file do not hide the messages before them.
         """
         count = self.mapped_file_queue.delete_expired_file_by_offset(
-            min_phy_offset, CQ_STORE_UNIT_SIZE
+            min_phy_offset, self.reader.last_phy_offset_in
         )
         self.correct_min_offset(min_phy_offset)
         return int(count)
@@ -554,7 +558,9 @@ class ConsumeQueue(UnitAppender):
     def _persist(self, action: Callable[[], bool]) -> bool:
         """Run `action` until it works or cannot any more; raises the flag in that case."""
         cause: StoreIOError | None = None
-        for attempt in range(MAX_RETRIES):
+        # What is mended was tried long enough before, and is tried again later.
+        retries = 1 if self.flags is not None and self.flags.is_mending() else MAX_RETRIES
+        for attempt in range(retries):
             if not self._may_write():
                 break
             try:
@@ -564,7 +570,7 @@ class ConsumeQueue(UnitAppender):
                 LOG.warning("%s/%d: attempt %d: %s", self.topic, self.queue_id, attempt + 1, error)
                 if error.errno not in PASSING_ERRORS:
                     break
-            if attempt + 1 < MAX_RETRIES:
+            if attempt + 1 < retries:
                 self.env.sleep(RETRY_INTERVAL_S)
         LOG.error(
             "%s/%d: an entry was given up; the queue takes no more", self.topic, self.queue_id

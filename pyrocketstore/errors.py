@@ -84,6 +84,27 @@ class OffsetOutOfRange(StoreError, LookupError):
         )
 
 
+class DiskFullError(StoreError):
+    """No put is taken because a disk is full.
+
+    Parameters
+    ----------
+    path : str, a directory on it
+    ratio : float, the part in use
+    limit : float, the part above which no put is taken
+    """
+
+    def __init__(self, path: str, ratio: float, limit: float) -> None:
+        super().__init__(path, ratio, limit)
+        self.path = path
+        self.ratio = ratio
+        self.limit = limit
+
+    def __str__(self) -> str:
+        used, limit = round(self.ratio * 100), round(self.limit * 100)
+        return f"{self.path}: {used} % of the disk is in use; above {limit} % no put is taken"
+
+
 class PutError(StoreError):
     """A put of the face whose outcome was not PUT_OK.
 

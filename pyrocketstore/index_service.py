@@ -475,6 +475,11 @@ class IndexService:
         self._failed(self.last_error)
         return None
 
+    def try_again(self) -> bool:
+        """Put again after an error; False when a force has failed: that may have lost something."""
+        self._retry_after_ns = 0
+        return self._force_error is None
+
     def _failed(self, error: StoreError | None) -> None:
         self.last_error = error
         self._retry_after_ns = self._env.monotonic_ns() + self.retry_backoff_ms * 1_000_000

@@ -127,24 +127,20 @@ class MappedFileQueue:
         Source: RocketMQ 4.9.3 MappedFileQueue#load.
         Differs: what is not named by 20 digits is left alone.
         """
-        found = [
-            (name, size)
-            for name, size in self.env.list_files(self.store_path)
-            if FILE_NAME.fullmatch(name)
-        ]
+        found = self._find_files()
         while found and found[-1][1] == 0:
-            path = self._path(found.pop()[0])
+            path = found.pop()[2]
             LOG.warning("%s: has no length and is passed over", path)
             if not self.read_only:
                 self.env.remove(path)
         loaded = []
-        for name, size in found:
+        for name, size, path in found:
             if size != self.mapped_file_size:
                 reason = f"the file has {size} bytes and must have {self.mapped_file_size}"
-                raise StoreCorruptionError(self._path(name), -1, reason)
+                raise StoreCorruptionError(path, -1, reason)
             if int(name) > MAX_OFFSET - size or int(name) % size:
-                raise StoreCorruptionError(self._path(name), -1, "the name is no possible offset")
-            mapped_file = self._open(self._path(name))
+                raise StoreCorruptionError(path, -1, "the name is no possible offset")
+            mapped_file = self._open(path)
             mapped_file.set_positions(size)
             loaded.append(mapped_file)
         with self._lock:
@@ -185,7 +181,7 @@ class MappedFileQueue:
             return mapped_file
 
     def _make(self, offset: int) -> MappedFile:
-        path = self._path(file_name_of(offset))
+        path = self._new_path(offset)
         size = self.mapped_file_size
         if self.read_only:
             return MappedFile(self.env, path, size, mode="memory", create=True)
@@ -199,7 +195,7 @@ class MappedFileQueue:
                 self.zero_fill,
                 self.sole_writer,
             )
-        next_next_path = self._path(file_name_of(offset + size))
+        next_next_path = self._new_path(offset + size)
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
             path,
             next_next_path,
@@ -224,8 +220,21 @@ class MappedFileQueue:
             sole_writer=self.sole_writer,
         )
 
-    def _path(self, name: str) -> str:
-        return f"{self.store_path}/{name}"
+    def _find_files(self) -> list[tuple[str, int, str]]:
+        """(name, bytes, path) of the files that lie there, by name."""
+        return [
+            (name, size, f"{self.store_path}/{name}")
+            for name, size in self.env.list_files(self.store_path)
+            if FILE_NAME.fullmatch(name)
+        ]
+
+    def _new_path(self, offset: int) -> str:
+        """Where the file is made that begins at byte `offset`."""
+        return f"{self.store_path}/{file_name_of(offset)}"
+
+    def _directories(self) -> tuple[str, ...]:
+        """Where files are made."""
+        return (self.store_path,)
 
     # ---- finding ----------------------------------------------------------------------------
 
@@ -395,15 +404,19 @@ class MappedFileQueue:
         delete_files_interval_ms: int = 0,
         interval_forcibly_ms: int = 0,
         clean_immediately: bool = False,
+        before: int = MAX_OFFSET,
     ) -> int:
         """Delete files not modified for `expired_ms`, oldest first; how many went.
 
-        The last file stays, and at most 10 go in one call.
+        The last file stays, what does not end at or before the byte `before` too, and at most 10 go
+        in one call. Raises StoreIOError for a file that cannot be deleted.
         Source: RocketMQ 4.9.3 MappedFileQueue#deleteExpiredFileByTime.
         """
         candidates = self.mapped_files[:-1][:DELETE_FILES_BATCH_MAX]
         count = 0
         for mapped_file in candidates:
+            if mapped_file.file_from_offset + self.mapped_file_size > before:
+                break
             expires = mapped_file.last_modified_ms() + expired_ms
             if self.env.now_ms() < expires and not clean_immediately:
                 break
@@ -413,18 +426,18 @@ class MappedFileQueue:
             count += 1
         return count
 
-    def delete_expired_file_by_offset(self, offset: int, unit_size: int) -> int:
-        """Delete files whose last unit begins with a number below `offset`; how many went.
+    def delete_expired_file_by_offset(
+        self, offset: int, last_offset_of: Callable[[MappedFile], int]
+    ) -> int:
+        """Delete files whose last unit names a number below `offset`; how many went.
 
-        Units have `unit_size` bytes and begin with an i64. The last file stays.
+        `last_offset_of` gives that number. The last file stays.
         Source: RocketMQ 4.9.3 MappedFileQueue#deleteExpiredFileByOffset.
         """
         count = 0
         for mapped_file in self.mapped_files[:-1]:
-            if mapped_file.is_available():
-                last_unit = mapped_file.read(self.mapped_file_size - unit_size, 8)
-                if int.from_bytes(last_unit, "big", signed=True) >= offset:
-                    break
+            if mapped_file.is_available() and last_offset_of(mapped_file) >= offset:
+                break
             self._destroy(mapped_file)
             count += 1
         return count
@@ -457,13 +470,14 @@ class MappedFileQueue:
         for mapped_file in reversed(self.mapped_files):
             self._destroy(mapped_file)
         self.flushed_where = 0
-        if self.read_only or not self.env.is_dir(self.store_path):
-            return
-        try:
-            self.env.rmdir(self.store_path)
-        except StoreIOError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                raise
+        for directory in () if self.read_only else self._directories():
+            if not self.env.is_dir(directory):
+                continue
+            try:
+                self.env.rmdir(directory)
+            except StoreIOError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
 
     def _destroy(self, mapped_file: MappedFile, interval_ms: int = DESTROY_INTERVAL_MS) -> None:
         mapped_file.destroy(interval_ms)

@@ -7,7 +7,9 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
+from pyrocketstore import queue_removal
 from pyrocketstore._commit_log import PutMessageResult, make_result, with_status
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
@@ -15,17 +17,14 @@ from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore.async_put import AsyncPuts
-from pyrocketstore.commit_log import (
-    LMQ_PREFIX,
-    SCHEDULE_TOPIC,
-    CommitLog,
-)
+from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
+from pyrocketstore.mending import mend
 from pyrocketstore.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     MessageExtBatch,
@@ -63,6 +62,7 @@ class DefaultMessageStore(MessageFutures):
     read_only : bool, nothing is created, written, locked or mapped writable: what recovery would
         do is done in memory
     on_new_queue : callable(topic, queue_id), before the first put to a queue
+    cleans : bool, expired files are deleted and a full disk ends the puts, as the settings say
 
     `load()`, then `start()`; `shutdown()` at the end. Outcomes that 4.9.3 reports are statuses.
 
@@ -77,8 +77,10 @@ class DefaultMessageStore(MessageFutures):
         env: Env | None = None,
         read_only: bool = False,
         on_new_queue: Callable[[str, int], None] | None = None,
+        cleans: bool = True,
     ) -> None:
         self.config = config
+        self.cleans = cleans
         self.env = Env() if env is None else env
         self.read_only = read_only
         self.root = config.store_path_root_dir
@@ -105,7 +107,11 @@ class DefaultMessageStore(MessageFutures):
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         #: told when no put is taken any more: on a failure, and in a forked child
         self.on_dead: Callable[[str | None], None] = lambda state: None
+        #: told when puts are taken again: a full disk has room
+        self.on_alive: Callable[[], None] = lambda: None
         self.running_flags.on_not_writeable = lambda: self.on_dead(None)
+        self.running_flags.on_writeable = lambda: self.on_alive()
+        self.running_flags.on_write_error = self._mend_later
         self._started = False
         self._loaded = False
         self._made_abort = False
@@ -173,7 +179,7 @@ class DefaultMessageStore(MessageFutures):
     def _create_directories(self) -> None:
         for path in (
             self.root,
-            self.config.commit_log_path,
+            *self.config.commit_log_paths,
             os.path.join(self.root, "consumequeue"),
         ):
             self.env.make_directories(path)
@@ -272,10 +278,28 @@ class DefaultMessageStore(MessageFutures):
             stats_service=self.stats_service,
             stall_log=self.stall_log,
             async_puts=self.async_puts,
+            mend=lambda: mend(self),
         )
         self.reports.services = self.services
+        if self.cleans:
+            self.services.add_cleaning(
+                self.running_flags,
+                self.queue_table.path,
+                self.consume_queues,
+                self.index_service,
+                self.newest_store_timestamp(),
+            )
         self.services.start()
         self.shutdown_flag = False
+        if self.running_flags.is_write_error():
+            self._mend_later()
+
+    def newest_store_timestamp(self) -> int:
+        """Store time (ms) of the newest record that is in a queue, 0 without any."""
+        queues = [queue for queue in self.consume_queues() if queue.max_physic_offset >= 0]
+        newest = max(queues, key=lambda queue: queue.max_physic_offset, default=None)
+        unit = None if newest is None else newest.reader.last_unit()
+        return 0 if unit is None else max(0, self.commit_log.pickup_store_timestamp(*unit[:2]))
 
     def _queued_timestamp(self) -> int:
         """Store time up to which every record is in its queue; 0 once an entry was given up."""
@@ -291,6 +315,10 @@ class DefaultMessageStore(MessageFutures):
         self.async_puts.let_go()
         if first:
             LOG.error("the store is not writeable any more: %s", error)
+
+    def _mend_later(self) -> None:
+        if self._started and not self.shutdown_flag:
+            self.services.mend_service.start()
 
     @property
     def why_not_writeable(self) -> BaseException | None:
@@ -677,13 +705,7 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
-        self._meet_queues()
-        keep = {*topics, SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
-        for topic, queues in self.queue_table.by_topic().items():
-            if topic in keep or topic.startswith(LMQ_PREFIX):
-                continue
-            for queue_id in queues:
-                self._destroy_queue(topic, queue_id)
+        queue_removal.clean_unused_topic(self, topics)
         return 0
 
     def clean_expired_consumer_queue(self) -> None:
@@ -691,45 +713,26 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
         """
-        self._meet_queues()
-        for queue in self.consume_queues():
-            if queue.topic != SCHEDULE_TOPIC and self._is_expired(queue):
-                self._destroy_queue(queue.topic, queue.queue_id, self._is_expired)
+        queue_removal.clean_expired_consumer_queue(self)
 
-    def _meet_queues(self) -> None:
-        """A queue that was put to just now is known once its first message is dispatched."""
-        if self._started:
-            self.wait_dispatched()
+    def execute_delete_files_manually(self) -> None:
+        """Have the next 20 rounds of cleaning delete what has expired, whatever the hour.
 
-    def _is_expired(self, queue: ConsumeQueue) -> bool:
-        return -1 < queue.get_last_offset() < self.commit_log.get_min_offset()
-
-    def _destroy_queue(
-        self, topic: str, queue_id: int, still: Callable[[ConsumeQueue], bool] = lambda queue: True
-    ) -> None:
-        """Take a queue away when all that was put to it is in it; its next offset is 0 then.
-
-        Puts wait meanwhile: a message that still had an offset of the old queue would otherwise
-        make those of the new one repeats.
+        Raises StoreStateError when the store does not run, or cleans nothing.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#executeDeleteFilesManually.
         """
-        if not self._started:
-            self._take_away(topic, queue_id)
-            return
-        self.wait_dispatched()
-        self.commit_log.core.take()
-        try:
-            self.wait_dispatched()
-            with self.services.reput_service.paused():
-                queue = self.queue_table.get(topic, queue_id)
-                if queue is not None and still(queue):
-                    self._take_away(topic, queue_id)
-        finally:
-            self.commit_log.core.release()
+        if not self._started or self.services.clean_commit_log is None:
+            raise StoreStateError("the store is not started, or was opened to clean nothing")
+        self.services.clean_commit_log.execute_delete_files_manually()
 
-    def _take_away(self, topic: str, queue_id: int) -> None:
-        self.commit_log.core.forget(topic, queue_id)
-        self.dispatcher.forget(topic, queue_id)
-        self.queue_table.remove(topic, queue_id)
+    @property
+    def is_started(self) -> bool:
+        """True from `start` to `shutdown`."""
+        return self._started
+
+    def dispatch_paused(self) -> AbstractContextManager[None]:
+        """Nothing is dispatched inside, so that a queue may be taken away."""
+        return self.services.reput_service.paused()
 
 
 def no_queue(topic: str) -> StoreFormatError:

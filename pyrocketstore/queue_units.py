@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ class UnitReader:
     # ---- bytes -----------------------------------------------------------------------------------
 
     def read(self, mapped_file: MappedFile, position: int, size: int) -> bytes:
-        """Bytes of a file; none when there are none, or the file is being deleted.
+        """Bytes of a file; none when there are none, or the file is being deleted, by another
+        process even.
 
         Raises StoreIOError.
         """
@@ -69,8 +71,9 @@ class UnitReader:
             return b""
         try:
             return mapped_file.read(position, size)
-        except (StoreStateError, StoreIOError):
-            if mapped_file.is_available():
+        except (StoreStateError, StoreIOError) as error:
+            gone = mapped_file.mode == "read" and getattr(error, "errno", 0) == errno.ENOENT
+            if mapped_file.is_available() and not gone:
                 raise
             return b""
 
@@ -122,17 +125,31 @@ class UnitReader:
     def last_unit(self, with_ext: bool = False) -> tuple[int, int, int] | None:
         """The last message of the queue, or the last one that has an ext unit."""
         for mapped_file in reversed(self.mapped_file_queue.mapped_files):
-            end = mapped_file.wrote
-            step = _FIRST_READ_SIZE
-            while end > 0:
-                start = max(0, end - step)
-                piece = self.read(mapped_file, start, end - start)
-                unit = unit_at(piece, find_last_unit(piece, with_ext))
-                if unit is not None:
-                    return unit
-                end = start
-                step = min(2 * step, _LAST_READ_SIZE)
+            unit = self.last_unit_in(mapped_file, with_ext)
+            if unit is not None:
+                return unit
         return None
+
+    def last_unit_in(
+        self, mapped_file: MappedFile, with_ext: bool = False
+    ) -> tuple[int, int, int] | None:
+        """The last message that a file names, or the last one that has an ext unit."""
+        end = mapped_file.wrote
+        step = CQ_STORE_UNIT_SIZE  # nearly always the last one
+        while end > 0:
+            start = max(0, end - step)
+            piece = self.read(mapped_file, start, end - start)
+            unit = unit_at(piece, find_last_unit(piece, with_ext))
+            if unit is not None:
+                return unit
+            end = start
+            step = min(max(2 * step, _FIRST_READ_SIZE), _LAST_READ_SIZE)
+        return None
+
+    def last_phy_offset_in(self, mapped_file: MappedFile) -> int:
+        """Where the last message lies that a file names, bytes of the log; -1 for none."""
+        unit = self.last_unit_in(mapped_file)
+        return -1 if unit is None else unit[0]
 
     def last_phy_offset(self) -> int:
         """One past the last message that the queue names, bytes of the log; -1 for none."""

@@ -7,6 +7,12 @@ from collections.abc import Callable, Iterable
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
 from pyrocketstore.async_put import AsyncPuts, MakeRoomService
+from pyrocketstore.cleaning import (
+    CleanCommitLogService,
+    CleanConsumeQueueService,
+    CleanResourceService,
+    DiskCheckService,
+)
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import FlushDiskType, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -19,11 +25,13 @@ from pyrocketstore.flush import (
     FlushRealTimeService,
     GroupCommitService,
 )
+from pyrocketstore.index_service import IndexService
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService
+from pyrocketstore.mending import MendService
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import StallLog, StallWatch
 from pyrocketstore.stats import StoreStatsService
-from pyrocketstore.store_checkpoint import StoreCheckpoint
+from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
 __all__ = ["StoreServices"]
 
@@ -52,11 +60,22 @@ class StoreServices:
         stats_service: StoreStatsService,
         stall_log: StallLog,
         async_puts: AsyncPuts,
+        mend: Callable[[], bool],
     ) -> None:
+        self.config = config
+        self.env = env
+        self.commit_log = commit_log
+        self.dispatcher = dispatcher
         self.allocate_service = allocate_service
         self.stats_service = stats_service
         self.async_puts = async_puts
         self._fail = fail
+        #: started by the first write error
+        self.mend_service = MendService(env, mend)
+        #: what cleans, None and empty where nothing does
+        self.clean_commit_log: CleanCommitLogService | None = None
+        self.clean_resource: CleanResourceService | None = None
+        self._cleaning: list[ServiceThread] = []
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
         sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flush_service: GroupCommitService | FlushRealTimeService = (
@@ -98,6 +117,34 @@ class StoreServices:
         with self.log_flush.lock:
             self.log_flush.flush_to(self.log_flush.commit_log.get_max_offset())
 
+    def add_cleaning(
+        self,
+        flags: RunningFlags,
+        queue_path: str,
+        consume_queues: Callable[[], Iterable[ConsumeQueue]],
+        index_service: IndexService,
+        newest_ms: int,
+    ) -> None:
+        """Have expired files deleted and full disks noticed; before `start`.
+
+        `newest_ms` is the store time of the newest record.
+        """
+        self.clean_commit_log = CleanCommitLogService(
+            self.env,
+            self.config,
+            self.commit_log,
+            flags,
+            queue_path,
+            lambda: int(self.dispatcher.position),
+        )
+        queues = CleanConsumeQueueService(
+            self.env, self.config, self.commit_log, consume_queues, index_service
+        )
+        self.clean_resource = CleanResourceService(
+            self.env, self.config, self.clean_commit_log, queues, newest_ms
+        )
+        self._cleaning = [self.clean_resource, DiskCheckService(self.env, self.clean_commit_log)]
+
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
         services: list[ServiceThread] = [
@@ -106,6 +153,7 @@ class StoreServices:
             self.flush_service,
             self.flush_queue_service,
             self.stats_service,
+            *self._cleaning,
         ]
         if self.async_puts.max_unforced_bytes:
             services.append(self.make_room_service)
@@ -132,6 +180,8 @@ class StoreServices:
         """
         self.async_puts.let_go()
         for service in (
+            self.mend_service,
+            *self._cleaning,
             self.make_room_service,
             self.reput_service,
             self.flush_service,

@@ -25,6 +25,7 @@ from pyrocketstore._put_columns import Columns
 from pyrocketstore._reader import MessageIterator
 from pyrocketstore._text import put_properties
 from pyrocketstore.async_store import Appender, AsyncStore
+from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, MessageStoreConfig, detect_sizes
@@ -34,7 +35,6 @@ from pyrocketstore.errors import (
     OffsetOutOfRange,
     PutError,
     StoreCorruptionError,
-    StoreError,
     StoreFormatError,
     StoreIOError,
     StoreStateError,
@@ -48,7 +48,7 @@ from pyrocketstore.message import (
     check_topic,
     join_keys,
 )
-from pyrocketstore.message_store import OPEN_STORES, DefaultMessageStore
+from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
 from pyrocketstore.tags import TagsExpression, tags_filter
 from pyrocketstore.topic_config import TopicConfigFile
@@ -108,7 +108,9 @@ def open(
     topics_json : keep ROOT/config/topics.json, without which a broker serves no topic
     store_host : "ip:port" in each record, default `brokerIP1:listenPort` or 127.0.0.1:10911
     strict : make an error of what a broker.conf would only be warned of
-    settings : names of MessageStoreConfig; sizes that are not given come from the files
+    settings : names of MessageStoreConfig; sizes that are not given come from the files. Nothing is
+        ever deleted unless `file_reserved_time`, `disk_max_used_space_ratio` or a broker.conf is
+        given
 
     Raises
     ------
@@ -164,6 +166,7 @@ class Store(AsyncStore):
 
     def __init__(self, parts: DefaultStoreParts) -> None:
         self.put_fast = False
+        self._may_put_fast = False
         self._state = "closed"
         self._unique_key = parts.unique_key
         self.read_only = parts.read_only
@@ -173,7 +176,11 @@ class Store(AsyncStore):
         #: queue ids of the put_many of a thread: the file is written once for all of them
         self._coming_ids: dict[int, list[Any]] = {}
         self.message_store = DefaultMessageStore(
-            parts.config, env=parts.env, read_only=parts.read_only, on_new_queue=self._on_new_queue
+            parts.config,
+            env=parts.env,
+            read_only=parts.read_only,
+            on_new_queue=self._on_new_queue,
+            cleans=parts.config.asks_for_cleaning,
         )
         core = self.message_store.commit_log.core
         self.bind_put_path(core, self.store_host)
@@ -208,10 +215,14 @@ class Store(AsyncStore):
             self._wait_in(service.group)
         slave = parts.config.broker_role is BrokerRole.SLAVE
         bounded = self.message_store.async_puts.max_unforced_bytes > 0
-        self.put_fast = not (slave or parts.unique_key or bounded)
-        self._appender.put_fast = self.put_fast
+        self._may_put_fast = not (slave or parts.unique_key or bounded)
+        self.put_fast = self._appender.put_fast = self._may_put_fast
+        self.message_store.on_alive = self._go_on_putting
         if not self.message_store.running_flags.is_writeable():
             self._stop_putting()
+        cleaning = self.message_store.services.clean_resource
+        if cleaning is not None and cleaning.notice is not None:
+            warnings.warn(cleaning.notice, StoreWarning, stacklevel=4)
 
     def _warn_broken(self) -> None:
         plan = self.message_store.plan
@@ -229,6 +240,10 @@ class Store(AsyncStore):
         self.put_fast = self._appender.put_fast = False
         if state is not None:
             self._state = state
+
+    def _go_on_putting(self) -> None:
+        self.put_fast = self._may_put_fast and self._state == "open"
+        self._appender.put_fast = self.put_fast
 
     def _on_new_queue(self, topic: str, queue_id: int) -> None:
         light = self.message_store.config.enable_lmq and topic.startswith(LMQ_PREFIX)
@@ -353,6 +368,13 @@ class Store(AsyncStore):
         reason = "" if cause is None else str(cause)
         raise PutError(status, stored, count if stored else 0, reason) from cause
 
+    def _refused(self, status: PutMessageStatus) -> PutError:
+        """Nothing was put, and what stopped the store."""
+        cause = self.message_store.why_not_writeable
+        error = PutError(status, False, 0, "" if cause is None else str(cause))
+        error.__cause__ = cause
+        return error
+
     def _roll(self, size: int) -> int:
         """Go on in the next file; the errno when it cannot be made, else 0."""
         try:
@@ -401,7 +423,7 @@ class Store(AsyncStore):
         self._make_room()
         status_before = self.message_store.check_store_status()
         if status_before is not PutMessageStatus.PUT_OK:
-            raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
+            raise self._refused(status_before)
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.now()
@@ -508,7 +530,7 @@ class Store(AsyncStore):
         self._make_room()
         status = self.message_store.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
-            raise PutError(status, False, 0, str(self.message_store.failure or ""))
+            raise self._refused(status)
         result, outcome, error = self._append_batch(columns)
         if result is None:
             self._put_many_failed(0, outcome, error, self.message_store.now())
@@ -610,6 +632,8 @@ class Store(AsyncStore):
         Raises
         ------
         OffsetOutOfRange at this call; StoreCorruptionError, StoreIOError while reading
+
+        Messages that expire before their turn are passed over: it goes on at the new minimum.
         """
         if queue_id is None:
             ids = self.queues(topic)
@@ -623,8 +647,8 @@ class Store(AsyncStore):
     def _range(
         self, topic: str, queue_id: int, start: int | None, stop: int | None
     ) -> tuple[int, int]:
+        low = self.min_offset(topic, queue_id)  # first: it may move while messages are put
         high = self.max_offset(topic, queue_id)
-        low = self.min_offset(topic, queue_id)
         first = low if start is None else start
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first)
@@ -640,7 +664,12 @@ class Store(AsyncStore):
             self._check_open()
             units = queue.read_units(start, min(count, stop - start))
             if not len(units.phy_offset):
-                return
+                # Deleted under us: what is left of the queue goes on behind it.
+                first = queue.first_readable_offset(self.message_store.get_min_phy_offset())
+                if first <= start:
+                    return
+                start = first
+                continue
             keep = ~units.is_pre_blank()
             keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
             if wanted is not None and queue.ext is None:
@@ -786,19 +815,4 @@ def _column(name: str, values: Any, count: int | None) -> list[Any]:
     return entries
 
 
-def _close_at_exit() -> None:
-    texts = []
-    for store in list(OPEN_STORES):
-        if store.pid == os.getpid():
-            text = f"{store.root}: the store was not closed"
-            try:
-                store.shutdown()
-            except StoreError as error:
-                text += f", and that failed now: {error}"
-            texts.append(text)
-    # Last, since a warning may be an error.
-    for text in texts:
-        warnings.warn(text, ResourceWarning, stacklevel=1)
-
-
-atexit.register(_close_at_exit)
+atexit.register(close_at_exit)

@@ -115,9 +115,14 @@ class StoreCheckpoint:
 
 class RunningFlags:
     """What the store may do. Bits: 1 not readable, 2 not writeable, 4 queue write error,
-    8 index write error, 16 disk full. Nothing of it is stored.
+    8 index write error, 16 the log's disk is full, 32 the queues' disk is full. Nothing of it is
+    stored.
+
+    The bits of full disks clear when there is room again; those of write errors when what was given
+    up is in its place (`mending`). Bit 64 is set while that is tried.
 
     Threads: any. Source: RocketMQ 4.9.3 RunningFlags.
+    Differs: each disk has a bit of its own; with one, room on either hid that the other was full.
     """
 
     NOT_READABLE = 1
@@ -125,14 +130,25 @@ class RunningFlags:
     WRITE_LOGICS_QUEUE_ERROR = 4
     WRITE_INDEX_FILE_ERROR = 8
     DISK_FULL = 16
+    LOGIC_DISK_FULL = 32
+    MENDING = 64
 
     def __init__(self) -> None:
         self._bits = 0
         self._lock = threading.Lock()
-        #: what first stopped a queue or an index file from being written
-        self.cause: StoreError | None = None
-        #: called after a bit was set that forbids puts
+        self._write_error: StoreError | None = None
+        self._disk_causes: dict[int, StoreError | None] = {}
+        #: called, one call at a time, when puts become forbidden and when they are allowed again
         self.on_not_writeable: Callable[[], None] = lambda: None
+        self.on_writeable: Callable[[], None] = lambda: None
+        #: called after a write error
+        self.on_write_error: Callable[[], None] = lambda: None
+
+    @property
+    def cause(self) -> StoreError | None:
+        """What first stopped a queue or an index file from being written, else the full disk."""
+        full = (self._disk_causes.get(bit) for bit in (self.DISK_FULL, self.LOGIC_DISK_FULL))
+        return self._write_error or next((cause for cause in full if cause is not None), None)
 
     @property
     def flag_bits(self) -> int:
@@ -142,12 +158,12 @@ class RunningFlags:
     def set_bits(self, mask_flags: int, on: bool = True) -> bool:
         """Set or clear bits; True when that changed anything."""
         with self._lock:
-            before = self._bits
+            before, could = self._bits, self.is_writeable()
             self._bits = before | mask_flags if on else before & ~mask_flags
-            changed = self._bits != before
-        if changed and on and not self.is_writeable():
-            self.on_not_writeable()
-        return changed
+            can = self.is_writeable()
+            if could != can:  # told under the lock: the last word must be the true one
+                (self.on_writeable if can else self.on_not_writeable)()
+            return self._bits != before
 
     def is_readable(self) -> bool:
         """True while messages may be read."""
@@ -159,7 +175,9 @@ class RunningFlags:
             self.NOT_WRITEABLE
             | self.WRITE_LOGICS_QUEUE_ERROR
             | self.DISK_FULL
+            | self.LOGIC_DISK_FULL
             | self.WRITE_INDEX_FILE_ERROR
+            | self.MENDING
         )
 
     def is_cq_writeable(self) -> bool:
@@ -194,12 +212,7 @@ class RunningFlags:
 
     def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
         """A consume queue could not be written, and why."""
-        self.cause = self.cause or cause
-        self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR)
-
-    def clear_logics_queue_error(self) -> None:
-        """Consume queues can be written again. Differs: 4.9.3 has no way back."""
-        self.set_bits(self.WRITE_LOGICS_QUEUE_ERROR, False)
+        self._make_error(self.WRITE_LOGICS_QUEUE_ERROR, cause)
 
     def is_logics_queue_error(self) -> bool:
         """True after a consume queue could not be written."""
@@ -207,24 +220,66 @@ class RunningFlags:
 
     def make_index_file_error(self, cause: StoreError | None = None) -> None:
         """An index file could not be written, and why."""
-        self.cause = self.cause or cause
-        self.set_bits(self.WRITE_INDEX_FILE_ERROR)
-
-    def clear_index_file_error(self) -> None:
-        """Index files can be written again. Differs: 4.9.3 has no way back."""
-        self.set_bits(self.WRITE_INDEX_FILE_ERROR, False)
+        self._make_error(self.WRITE_INDEX_FILE_ERROR, cause)
 
     def is_index_file_error(self) -> bool:
         """True after an index file could not be written."""
         return bool(self._bits & self.WRITE_INDEX_FILE_ERROR)
 
-    def get_and_make_disk_full(self) -> bool:
-        """The disk is full; True when it was not known to be (it had room before)."""
-        return self.set_bits(self.DISK_FULL)
+    def _make_error(self, bit: int, cause: StoreError | None) -> None:
+        self._write_error = self._write_error or cause
+        self.set_bits(bit)
+        self.on_write_error()
+
+    def is_write_error(self) -> bool:
+        """True after a queue or an index file could not be written."""
+        return bool(self._bits & (self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR))
+
+    def begin_mending(self) -> None:
+        """Let queues and index be written again, and nothing be put yet.
+
+        Differs: 4.9.3 has no way back.
+        """
+        with self._lock:
+            self._bits |= self.MENDING
+            self._bits &= ~(self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR)
+
+    def is_mending(self) -> bool:
+        """True between `begin_mending` and `end_mending`."""
+        return bool(self._bits & self.MENDING)
+
+    def end_mending(self, whole: bool, index_error: bool, queue_error: bool) -> None:
+        """Allow puts if all is `whole`; else the errors that there were are there again."""
+        if whole:
+            self._write_error = None
+        else:
+            index_bit = self.WRITE_INDEX_FILE_ERROR if index_error else 0
+            self.set_bits(index_bit | (self.WRITE_LOGICS_QUEUE_ERROR if queue_error else 0))
+        self.set_bits(self.MENDING, False)
+
+    def get_and_make_disk_full(self, cause: StoreError | None = None) -> bool:
+        """The log's disk is full; True when it was not known to be (it had room before)."""
+        return self._set_disk(self.DISK_FULL, True, cause)
 
     def get_and_make_disk_ok(self) -> bool:
-        """The disk has room; True when it was known to have."""
-        return not self.set_bits(self.DISK_FULL, False)
+        """The log's disk has room; True when it was known to have."""
+        return not self._set_disk(self.DISK_FULL, False, None)
+
+    def get_and_make_logic_disk_full(self, cause: StoreError | None = None) -> bool:
+        """The queues' disk is full; True when it was not known to be."""
+        return self._set_disk(self.LOGIC_DISK_FULL, True, cause)
+
+    def get_and_make_logic_disk_ok(self) -> bool:
+        """The queues' disk has room; True when it was known to have."""
+        return not self._set_disk(self.LOGIC_DISK_FULL, False, None)
+
+    def is_disk_full(self) -> bool:
+        """True while one of the two disks is full."""
+        return bool(self._bits & (self.DISK_FULL | self.LOGIC_DISK_FULL))
+
+    def _set_disk(self, bit: int, on: bool, cause: StoreError | None) -> bool:
+        self._disk_causes[bit] = cause
+        return self.set_bits(bit, on)
 
 
 class AbortFile:

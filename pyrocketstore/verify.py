@@ -348,6 +348,9 @@ class _Verifier:
     def _place_of(self, phy_offset: int) -> tuple[str, int]:
         """File and position of a physical offset."""
         position = phy_offset % self.log.file_size
+        file = self.log.mapped_file_queue.find_mapped_file_by_offset(phy_offset)
+        if file is not None:
+            return file.path, position
         return f"{self.log.config.commit_log_path}/{phy_offset - position:020d}", position
 
     # ---- queues: from the records to the units --------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import pyrocketstore
+from pyrocketstore.env import Env
 
 
 def _kernel() -> str:
@@ -36,3 +39,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line above the counts; pytest's own header is not shown under -q."""
     text = f"pyrocketstore: {_flavour()} build, CRC kernel {_kernel()}, GIL {_gil()}"
     terminalreporter.write_line(text)
+
+
+#: A full disk of the machine that runs the tests must not make their stores refuse puts.
+_DISK = shutil.disk_usage(tempfile.gettempdir())
+_IS_FULL = _DISK.used > 0.7 * _DISK.total
+
+
+@pytest.fixture(autouse=_IS_FULL)
+def room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of each disk is free."""
+    monkeypatch.setattr(Env, "disk_usage", lambda self, path: (100, 50, 50))

@@ -204,8 +204,7 @@ def test_root_wins_over_the_file(tmp_path):
         at("storePathRootDir=/old\nstorePathCommitLog=/older/log").commit_log_path == "/older/log"
     )
     assert at(f"storePathCommitLog={home}/store/commitlog").commit_log_path == "/new/commitlog"
-    with pytest.raises(StoreFormatError, match="only one path"):
-        at("storePathCommitLog=/a,/b")
+    assert at("storePathCommitLog=/a,/b").commit_log_paths == ("/a", "/b")
 
 
 def test_ipv6_store_host():

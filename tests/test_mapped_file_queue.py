@@ -284,10 +284,14 @@ def test_delete_expired_file_by_offset(env, root):
     queue = MappedFileQueue(env, root, S)
     for last in (100, 200, 300, 50):
         append(queue, bytes(S - 20) + last.to_bytes(8, "big") + bytes(12))
-    assert queue.delete_expired_file_by_offset(100, 20) == 0
-    assert queue.delete_expired_file_by_offset(250, 20) == 2
-    assert queue.delete_expired_file_by_offset(1 << 40, 20) == 1
-    assert queue.delete_expired_file_by_offset(1 << 40, 20) == 0
+
+    def last_of(file):
+        return int.from_bytes(file.read(S - 20, 8), "big")
+
+    assert queue.delete_expired_file_by_offset(100, last_of) == 0
+    assert queue.delete_expired_file_by_offset(250, last_of) == 2
+    assert queue.delete_expired_file_by_offset(1 << 40, last_of) == 1
+    assert queue.delete_expired_file_by_offset(1 << 40, last_of) == 0
     assert numbers(root) == [3 * S]
 
 

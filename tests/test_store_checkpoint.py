@@ -123,9 +123,17 @@ def test_running_flags():
     assert flags.cause is first
     assert flags.is_logics_queue_error()
     assert flags.is_index_file_error()
-    flags.clear_logics_queue_error()
-    flags.clear_index_file_error()
+    flags.begin_mending()
+    assert flags.flag_bits == RunningFlags.MENDING
+    assert flags.is_cq_writeable()
+    assert not flags.is_writeable()
+    flags.end_mending(False, True, False)
+    assert flags.flag_bits == RunningFlags.WRITE_INDEX_FILE_ERROR
+    assert flags.cause is first
+    flags.begin_mending()
+    flags.end_mending(True, True, False)
     assert flags.flag_bits == 0
+    assert flags.cause is None
 
 
 def test_the_checkpoint_has_its_page_before_the_disk_fills_up(env, tmp_path):

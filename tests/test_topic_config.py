@@ -3,6 +3,8 @@ for byte; damaged files; crashes between the calls."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import tarfile
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from pyrocketstore import StoreCorruptionError
+from broken_env import broken
+from pyrocketstore import StoreCorruptionError, StoreIOError
 from pyrocketstore.env import Env
 from pyrocketstore.topic_config import TopicConfigFile
 
@@ -83,9 +86,9 @@ def test_entries_are_widened_never_narrowed(path: Path) -> None:
 def test_the_backup_stands_in(path: Path) -> None:
     path.parent.mkdir()
     path.with_name("topics.json.bak").write_bytes(broker_file())
-    for broken in (None, b"", b"{", b"\xff\xfe", b"[]"):
-        if broken is not None:
-            path.write_bytes(broken)
+    for damaged in (None, b"", b"{", b"\xff\xfe", b"[]", bytes(500)):
+        if damaged is not None:
+            path.write_bytes(damaged)
         assert loaded(path).topics()["orders"] == 4
 
 
@@ -195,3 +198,69 @@ def test_a_store_keeps_it(tmp_path: Path) -> None:
             store.put_batch("c", [b"x"])
     file = loaded(tmp_path / "config" / "topics.json")
     assert file.topics() == {"a": 6, "b": 2, "c": 1}
+
+
+#: Every call of the table that changes something, or says that it is on the device.
+CHANGING = ("open", "pwrite", "fsync", "close", "rename", "unlink", "mkdir", "fsync_directory")
+
+
+def persisted_until(path: Path, count: int) -> list[tuple[str, str]]:
+    """Persist a change; from call number `count` on nothing is done any more, as after a kill.
+    Gives (call, path) of those that were done."""
+    file = loaded(path)
+    file.ensure("later", 4)
+    done: list[tuple[str, str]] = []
+    names: dict[int, str] = {}
+
+    def call(name: str):
+        def replacement(original, *args):
+            if len(done) >= count:
+                return -errno.EIO
+            result = original(*args)
+            named = args[0].decode() if isinstance(args[0], bytes) else names.get(args[0], "")
+            if name == "open":
+                names[result] = named
+            done.append((name, named))
+            return result
+
+        return replacement
+
+    with contextlib.ExitStack() as stack:
+        for name in CHANGING:
+            stack.enter_context(broken(file.env, name, call(name)))
+        try:
+            file.persist()
+        except StoreIOError:
+            assert len(done) == count
+    return done
+
+
+def test_a_kill_after_any_call_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    old, new = {"orders": 4}, {"orders": 4, "later": 5}
+    seen = []
+    for count in range(100):
+        path = tmp_path / str(count) / "config" / "topics.json"
+        first = loaded(path)
+        first.ensure("orders", 3)
+        first.persist()
+        done = persisted_until(path, count)
+        found = loaded(path).topics()
+        assert found in (old, new), f"killed after {done}"
+        seen.append(found)
+        # Whatever was left behind: the next change goes through.
+        again = loaded(path)
+        again.ensure("last", 0)
+        again.persist()
+        assert loaded(path).topics() == {**found, "last": 1}
+        if len(done) < count:
+            break
+    assert [seen[0], seen[-1]] == [old, new]
+    assert 10 < count < 99
+    # A power cut: what a name stands for was forced before the name, and the name after it.
+    renames = [i for i, (name, _) in enumerate(done) if name == "rename"]
+    assert len(renames) == 2, "the backup, and the file"
+    for at in renames:
+        temporary = done[at][1]
+        assert ("fsync", temporary) in done[:at]
+        assert ("pwrite", temporary) not in done[done.index(("fsync", temporary)) :]
+        assert done[at + 1][0] == "fsync_directory"

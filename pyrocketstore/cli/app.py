@@ -74,14 +74,17 @@ class Target:
         click.ClickException
             There is no commit log: an empty answer would hide a path that was mistyped.
         """
-        config = None
+        config: MessageStoreConfig | None = None
         if self.config_path is not None:
             config, found = MessageStoreConfig.from_broker_conf(self.config_path, root=self.path)
             for text in found:
                 self.output.warn(text)
-        log_path = f"{self.path}/commitlog" if config is None else config.commit_log_path
-        if not Path(log_path).is_dir():
-            raise click.ClickException(f"{self.path} holds no store: there is no {log_path}")
+        paths: tuple[str, ...] = (f"{self.path}/commitlog",)
+        if config is not None:
+            paths = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+        for log_path in paths:
+            if not Path(log_path).is_dir():
+                raise click.ClickException(f"{self.path} holds no store: there is no {log_path}")
         return config
 
     @contextmanager

@@ -42,11 +42,12 @@ def info(target: Target, files: bool) -> None:
     """Topics, queues, offsets, sizes, and whether the store was stopped cleanly."""
     output = target.output
     with target.open() as store:
-        log_path = store.message_store.config.commit_log_path
-        output.facts("store", store_facts(target.path, log_path, store))
+        config = store.message_store.config
+        log_paths = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+        output.facts("store", store_facts(target.path, log_paths, store))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store))
     if files:
-        output.table("file", FILE_COLUMNS, file_rows(target.path, log_path))
+        output.table("file", FILE_COLUMNS, file_rows(target.path, log_paths))
 
 
 @app.command()

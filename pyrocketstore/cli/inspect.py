@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyrocketstore.env import Env
@@ -34,11 +34,11 @@ def checkpoint_facts(root: str) -> dict[str, int | None]:
     return dict(zip(_CHECKPOINT_NAMES, _CHECKPOINT.unpack_from(data), strict=True))
 
 
-def store_facts(root: str, commit_log_path: str, store: Any) -> dict[str, Any]:
+def store_facts(root: str, commit_log_paths: Sequence[str], store: Any) -> dict[str, Any]:
     """The store as a whole."""
     env = Env()
-    files = list(file_rows(root, commit_log_path))
-    log = [row for row in files if row[0].startswith(commit_log_path + "/")]
+    files = list(file_rows(root, commit_log_paths))
+    log = [row for row in files if row[0].rpartition("/")[0] in commit_log_paths]
     topics = list(store.topics())
     stats = store.stats()
     return {
@@ -76,13 +76,11 @@ def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int
     return next((message.store_timestamp for message in found), 0)
 
 
-def file_rows(root: str, commit_log_path: str) -> Iterator[tuple[str, int, int]]:
+def file_rows(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """(path, bytes, mtime in Unix ms) of every file, by path."""
     env = Env()
-    places = [root]
-    if not f"{commit_log_path}/".startswith(f"{root}/"):
-        places.append(commit_log_path)
-    for place in places:
+    outside = [path for path in commit_log_paths if not f"{path}/".startswith(f"{root}/")]
+    for place in [root, *outside]:
         yield from _walk(env, place)
 
 

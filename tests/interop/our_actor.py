@@ -19,10 +19,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import pyrocketstore
+from pyrocketstore import disk_space
 from random_messages import from_line, to_batch, to_inner
 
 DISPATCH_TIMEOUT_S = 60
 EXIT_HALTED = 9
+
+#: A full disk of the machine that runs the tests must not make the store refuse puts.
+disk_space.WARNING_LEVEL_RATIO = disk_space.CLEAN_FORCIBLY_RATIO = 0.99
 
 Line = dict[str, Any]
 

@@ -1,0 +1,167 @@
+"""Goal: a queue or an index that had to give something up gets it back once the cause has passed,
+and puts go on; what still fails harms nothing. Method: files where directories must be, a device
+that is full, and the log as the witness."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from broken_env import broken
+from cleaned_stores import SETTINGS, fill, message, opened
+from pyrocketstore import PutError, PutMessageStatus, consume_queue
+from pyrocketstore.env import Env
+from pyrocketstore.mending import MEND_INTERVAL_MS, mend
+
+QUEUE_ERROR, INDEX_ERROR = 4, 8
+CHECKPOINT_BYTES = 24
+
+
+@pytest.mark.parametrize("hurt", ["queue", "index"])
+def test_what_was_given_up_comes_back(
+    tmp_path: Path, hurt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / "consumequeue" / "t" if hurt == "queue" else tmp_path / "index"
+    bit = QUEUE_ERROR if hurt == "queue" else INDEX_ERROR
+    with pyrocketstore.open(tmp_path, **SETTINGS) as face:
+        store = face.message_store
+        store.index_service.retry_interval_ms = 1
+        if hurt == "queue":
+            fill(store, 30, "other")
+        in_the_way.write_bytes(b"a file where a directory must be")
+        face.put("t", b"kept", keys="k")
+        store.wait_dispatched()
+        with pytest.raises(PutError) as caught:
+            face.put("t", b"x")
+        assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert caught.value.__cause__ is not None
+        assert not face.put_fast
+        assert store.services.mend_service.is_alive
+        assert not mend(store), "the cause is there still"
+        assert store.running_flags.flag_bits == bit
+        assert store.why_not_writeable is not None
+        in_the_way.unlink()
+        assert mend(store)
+        assert "whole again" in caplog.text
+        assert store.running_flags.flag_bits == 0
+        assert store.why_not_writeable is None
+        assert face.put_fast
+        face.put("t", b"more", keys="k")
+        assert [m.body for m in face.read("t")] == [b"kept", b"more"]
+        assert [m.body for m in face.query("t", "k")] == [b"kept", b"more"]
+        assert face.verify().ok
+    assert not (tmp_path / "abort").exists(), "a clean end"
+    with pyrocketstore.open(tmp_path, **SETTINGS) as face:
+        assert face.max_offset("t") == 2
+        assert face.verify().ok
+
+
+def test_a_full_device_that_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queue, "MAX_RETRIES", 1)
+    env, full = Env(), threading.Event()
+    putting = threading.get_ident()
+
+    def allocate(original, *arguments):
+        # The log and the checkpoint have their room; queues and index have none.
+        if len(arguments) == 4 and arguments[2] <= CHECKPOINT_BYTES:
+            return original(*arguments)
+        if full.is_set() and threading.get_ident() != putting:
+            return -errno.ENOSPC
+        return original(*arguments)
+
+    settings = {**SETTINGS, "mapped_file_size_commit_log": 1 << 20}
+    with (
+        pyrocketstore.open(tmp_path, env=env, **settings) as face,
+        broken(env, "fallocate", allocate),
+        broken(env, "pwrite", allocate),
+    ):
+        store = face.message_store
+        store.index_service.retry_interval_ms = 1
+        sent = 0
+        for i in range(3000):
+            if i == 300:
+                full.set()
+            try:
+                face.put(f"t{i % 7}", b"%d" % i, keys=f"k{i}")
+            except PutError as error:
+                assert error.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+                break
+            sent += 1
+            store.wait_dispatched()
+        assert 300 <= sent < 3000
+        mended: list[bool] = []
+        worker = threading.Thread(target=lambda: mended.append(mend(store)))
+        worker.start()
+        worker.join()
+        assert mended == [False]
+        assert store.running_flags.is_write_error()
+        full.clear()
+        assert mend(store)
+        assert sum(face.max_offset(f"t{i}") for i in range(7)) == sent
+        for i in range(sent):
+            assert [m.body for m in face.query(f"t{i % 7}", f"k{i}")] == [b"%d" % i]
+        face.put("t0", b"more")
+        assert face.verify().ok
+
+
+def test_the_service_begins_with_the_first_error(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "consumequeue" / "t"
+    with opened(tmp_path) as store:
+        service = store.services.mend_service
+        assert not service.is_alive
+        in_the_way.write_bytes(b"")
+        store.put_message(message(b"x"))
+        store.wait_dispatched()
+        assert service.is_alive
+        assert 0 < service.run_due() <= MEND_INTERVAL_MS
+        in_the_way.unlink()
+        service.do_once()
+        assert store.check_store_status() is PutMessageStatus.PUT_OK
+        service.shutdown()
+        assert not service.is_alive
+        store.running_flags.make_logics_queue_error()
+        assert service.is_alive, "for the next error anew"
+    assert not service.is_alive
+
+
+def test_a_log_that_cannot_be_read_leaves_the_flags(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "consumequeue" / "t"
+    with opened(tmp_path) as store:
+        in_the_way.write_bytes(b"")
+        store.put_message(message(b"x"))
+        store.wait_dispatched()
+        in_the_way.unlink()
+        position = store.dispatcher.position
+        with (
+            broken(store.env, "pread", lambda original, *arguments: -errno.EIO),
+            pytest.raises(pyrocketstore.StoreIOError),
+        ):
+            mend(store)
+        assert store.running_flags.flag_bits == QUEUE_ERROR
+        assert store.dispatcher.position == position
+        assert mend(store)
+        assert store.get_max_offset_in_queue("t", 0) == 1
+
+
+def test_one_that_fails_again_does_not_hide_the_others(tmp_path: Path) -> None:
+    in_the_way = [tmp_path / "consumequeue" / name for name in ("a", "b")]
+    with opened(tmp_path) as store:
+        with store.dispatch_paused():
+            for path in in_the_way:
+                path.write_bytes(b"")
+                store.put_message(message(b"x", path.name))
+                for _ in range(30):  # so that they lie in different files of the log
+                    store.put_message(message(bytes(200), "other"))
+        store.wait_dispatched()
+        assert not mend(store)
+        in_the_way[1].unlink()
+        assert not mend(store), "the first is in the way still"
+        in_the_way[0].unlink()
+        assert mend(store)
+        for path in in_the_way:
+            assert store.get_max_offset_in_queue(path.name, 0) == 1
+        assert store.get_max_offset_in_queue("other", 0) == 60
