@@ -89,7 +89,6 @@ setup(
         extensions,
         compiler_directives=DIRECTIVES,
         build_dir=f"build/cython-{BUILD}",
-        emit_linenums=BUILD == "cov",
         nthreads=0,
     )
 )

@@ -186,8 +186,18 @@ def random_record(rng: random.Random, phy_offset: int) -> bytes:
         sys_flag |= 1
     return oracle.encode_record(
         oracle.Record(
-            topic=rng.choice((b"orders", b"events", b"T", b"", b"SCHEDULE_TOPIC_XXXX", b"\xc3\xa9",
-                              b"\xff", b"a" * 127)),  # fmt: skip
+            topic=rng.choice(
+                (
+                    b"orders",
+                    b"events",
+                    b"T",
+                    b"",
+                    b"SCHEDULE_TOPIC_XXXX",
+                    b"\xc3\xa9",
+                    b"\xff",
+                    b"a" * 127,
+                )
+            ),
             body=body,
             properties=random_text(rng),
             queue_id=rng.choice((0, 1, 2, -1)),

@@ -8,7 +8,6 @@ import random
 import re
 import struct
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -20,11 +19,10 @@ from fuzz_bytes import (
     change_field,
     change_order,
     mend_record,
-    random_record,
     record_fields,
     set_number,
 )
-from fuzz_records import DELAYS, Bytes, Kernel, same
+from fuzz_records import Bytes, Kernel, same
 from oracle_index import OracleIndexFile
 from pyrocketstore._commit_log import CommitLogCore
 from pyrocketstore._consume_queue import (
@@ -178,7 +176,7 @@ class ExtKernel(Kernel):
 
 # ---- the index -----------------------------------------------------------------------------------
 
-KEYS = tuple(f"k{i}" for i in range(9)) + ("Aa", "BB", "é")
+KEYS = (*tuple(f"k{i}" for i in range(9)), "Aa", "BB", "é")
 
 
 def index_fields(slots: int, entries: int) -> list[Field]:
@@ -280,8 +278,15 @@ class IndexKernel(Kernel):
             change = rng.choice((-1, 1, -len(data), 40 - len(data), 999))
             data = bytearray(data[: len(data) + change].ljust(len(data) + change, b"\0"))
             texts.append(f"{change} bytes")
-        begin, end = rng.choice(((0, FOREVER), (-(2**63), FOREVER), (2000, 5000), (5000, 2000),
-                                 (boundary(rng, 1000, 8, 0), boundary(rng, 5000, 8, 0))))  # fmt: skip
+        begin, end = rng.choice(
+            (
+                (0, FOREVER),
+                (-(2**63), FOREVER),
+                (2000, 5000),
+                (5000, 2000),
+                (boundary(rng, 1000, 8, 0), boundary(rng, 5000, 8, 0)),
+            )
+        )
         asked = rng.choice(self.hashes), begin, end, rng.choice((1, 2, 3, 64))
         return Bytes("; ".join(texts), bytes(data), asked)
 
@@ -348,7 +353,9 @@ class IndexKernel(Kernel):
         for n in range(1, file.count):
             hashed, _, _, previous = struct.unpack_from(">iqii", data, file.entry_at(n))
             slot = hashed % self.SLOTS
-            if hashed < 0 or not (previous == newest[slot] or (0 < previous < n and previous in bad)):
+            if hashed < 0 or not (
+                previous == newest[slot] or (0 < previous < n and previous in bad)
+            ):
                 bad.append(n)
                 continue
             newest[slot] = n
@@ -383,8 +390,14 @@ class KeyKernel(Kernel):
                 text = b"TAGS\1t\2KEYS\1" + keys.encode()
                 if self.rng.random() < 0.3:
                     text += b"\2UNIQ_KEY\1" + self.rng.choice(KEYS).encode()
-                record = oracle.Record(topic=b"T", body=b"x" * i, properties=text, queue_offset=i,
-                                       phy_offset=len(log), store_timestamp=1000 + 900 * i)  # fmt: skip
+                record = oracle.Record(
+                    topic=b"T",
+                    body=b"x" * i,
+                    properties=text,
+                    queue_offset=i,
+                    phy_offset=len(log),
+                    store_timestamp=1000 + 900 * i,
+                )
                 data = oracle.encode_record(record)
                 for topic, key in oracle.index_keys(record):
                     index.put(key_hash_of(topic, key), len(log), record.store_timestamp)
@@ -441,8 +454,11 @@ class KeyKernel(Kernel):
             at = message.phy_offset
             same(message.record, log[at : at + message.size], "record")
         many = search.query_many("T", [key, "none", "é"], begin, end, max_num)
-        rows = [(i, phy) for i, one in enumerate((key, "none", "é"))
-                for phy in self.plain_query(log, index, one, begin, end, max_num, True)]  # fmt: skip
+        rows = [
+            (i, phy)
+            for i, one in enumerate((key, "none", "é"))
+            for phy in self.plain_query(log, index, one, begin, end, max_num, True)
+        ]
         same(list(zip(many[0].tolist(), many[1].tolist(), strict=True)), rows, "query_many")
         file.shutdown()
         files[0].shutdown()
@@ -505,7 +521,9 @@ class SmallKernel(Kernel):
         if rng.random() < 0.3:
             data = bytearray(oracle.encode_checkpoint(9000, 8000, 7000))
             fields = [Field("timestamp", at, 8) for at in (0, 8, 16)]
-            text = change_field(rng, data, fields) if rng.random() < 0.7 else change_bytes(rng, data)
+            text = (
+                change_field(rng, data, fields) if rng.random() < 0.7 else change_bytes(rng, data)
+            )
             return Bytes("checkpoint: " + text, bytes(data), ("checkpoint",))
         data = bytearray(self.topics)
         texts = []
@@ -594,4 +612,3 @@ class HashKernel(Kernel):
 KERNELS: tuple[type[Kernel], ...] = (
     UnitKernel, ExtKernel, IndexKernel, KeyKernel, SmallKernel, HashKernel,
 )  # fmt: skip
-_ = DELAYS, Any
