@@ -5,7 +5,8 @@
 builds with ROCKETSTORE_BUILD=cov, runs the tests that feed damaged bytes, and prints this. What
 gcov counts in the generated C is put down to the line of the source that Cython names above it.
 Counted are the functions declared `nogil` in the modules below that read (not those that write),
-and all of csrc/bytes.h. EXCUSES says which branches no bytes can take. Exits with 1 where another is left.
+and all of csrc/bytes.h. EXCUSES says which branches no bytes can take. Exits with 1 where another
+is left.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WRITERS = frozenset(
 )
 #: (what the line holds, why one of its branches is never taken by bytes)
 EXCUSES: tuple[tuple[str, str], ...] = ()
-FUNCTION = re.compile(r"^( *)(?:cdef|cpdef) ")
+FUNCTION = re.compile(r"^( *)(?:cdef|cpdef) [^=(]*\(")
 MARK = re.compile(r'^ *\/?\* "pyrocketstore/(\w+\.p[yx][xd])":(\d+)')
 
 

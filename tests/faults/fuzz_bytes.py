@@ -177,6 +177,10 @@ HOSTS = (
 )  # fmt: skip
 
 
+TOPICS = (b"orders", b"events", b"T", b"", b"SCHEDULE_TOPIC_XXXX", b"\xc3\xa9", b"\xff",
+          b"SCHEDULE_TOPIC_XXXY", b"a" * 127)  # fmt: skip
+
+
 def random_record(rng: random.Random, phy_offset: int) -> bytes:
     """A sound record, of any kind that the log can hold."""
     body = rng.randbytes(rng.choice((0, 1, 30, 30, 120)))
@@ -184,22 +188,16 @@ def random_record(rng: random.Random, phy_offset: int) -> bytes:
     if rng.random() < 0.2:
         body = zlib.compress(body)[: rng.choice((None, None, None, 7))]
         sys_flag |= 1
+    topic, text = rng.choice(TOPICS), random_text(rng)
+    if topic == b"SCHEDULE_TOPIC_XXXX" and rng.random() < 0.7:
+        text = b"DELAY\1" + rng.choice((b"0", b"3", b"18", b"99", b"x")) + b"\2" + text
+    elif rng.random() < 0.2:
+        text = b"KEYS\1 a  b \2" + text
     return oracle.encode_record(
         oracle.Record(
-            topic=rng.choice(
-                (
-                    b"orders",
-                    b"events",
-                    b"T",
-                    b"",
-                    b"SCHEDULE_TOPIC_XXXX",
-                    b"\xc3\xa9",
-                    b"\xff",
-                    b"a" * 127,
-                )
-            ),
+            topic=topic,
             body=body,
-            properties=random_text(rng),
+            properties=text,
             queue_id=rng.choice((0, 1, 2, -1)),
             flag=rng.randrange(-5, 5),
             queue_offset=rng.choice((0, 1, 2, 3, 2**31, -1, 2**63 - 1, -(2**63))),

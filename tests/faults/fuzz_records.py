@@ -64,7 +64,7 @@ class Kernel:
 
     name: ClassVar[str]
     #: How often it has its turn.
-    weight: ClassVar[int] = 1
+    weight: ClassVar[int] = 30
 
     def __init__(self, seed: str, scratch: Path) -> None:
         self.rng = random.Random(f"{self.name} {seed}")
@@ -156,6 +156,7 @@ def plain_columns(record: oracle.Record) -> dict[str, Any]:
     }  # fmt: skip
 
 
+FEW_COLUMNS = ("phy_offset", "topic", "body")
 WITHOUT_BODY = tuple(name for name in COLUMNS if name != "body")
 
 
@@ -167,10 +168,11 @@ def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bo
     positions = np.array([at for at, _, _ in places], np.int64)
     sizes = np.array([size for _, size, _ in places], np.int32)
     offsets = np.array([phy for _, _, phy in places], np.int64)
-    names = COLUMNS if len(data) % 3 else WITHOUT_BODY
+    names = (COLUMNS, WITHOUT_BODY, FEW_COLUMNS)[len(data) % 3]
+    given = None if set(offsets.tolist()) == {-1} else offsets
     try:
         columns = decode_records(
-            data, positions, sizes, names, phy_offsets=offsets, check_crc=check_crc, path="p"
+            data, positions, sizes, names, phy_offsets=given, check_crc=check_crc, path="p"
         )
     except StoreCorruptionError as error:
         assert error.path == "p" and error.position in positions.tolist()
@@ -187,7 +189,8 @@ def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bo
     for row, (at, _, _) in enumerate(places):
         record = oracle.decode_record(data[at : at + record_size(data, at)])
         for name, value in plain_columns(record).items():
-            same(columns[name][row], value, f"column {name}")
+            if name in columns:
+                same(columns[name][row], value, f"column {name}")
         if "body" in names:
             same(columns["body"][row], plain_body(record), "column body")
 
@@ -274,7 +277,7 @@ class LogKernel(Kernel):
         self.walk = RecordWalk(DELAYS)
         self.window: FileWindow | None = None
         self.seeds = []
-        for _ in range(20):
+        for _ in range(80):
             data, places = b"", []
             for _ in range(self.rng.choice((1, 2, 4, 6))):
                 record = random_record(self.rng, self.BASE + len(data))
@@ -284,7 +287,8 @@ class LogKernel(Kernel):
             if self.rng.random() < 0.5:
                 data += oracle.blank(self.rng.choice((8, 50)))
                 fields += [Field("blank size", len(data) - 8, 4), Field("blank", len(data) - 4, 4)]
-            self.seeds.append((data + bytes(self.rng.choice((0, 3, 100))), places, fields))
+            data += self.rng.choice((b"", bytes(3), bytes(100), b"\xda" * 4, b"\xda" + bytes(3)))
+            self.seeds.append((data, places, fields))
 
     def make(self, rng: random.Random) -> Bytes:
         sound, places, fields = rng.choice(self.seeds)
@@ -331,7 +335,9 @@ class LogKernel(Kernel):
         while True:
             if position >= min(len(data), stop):
                 return rows, "end", position
-            verdict, size = oracle.check_record(data[position:], self.BASE + position, check_crc)
+            # No more than the record: the rest of a long log is not copied for each.
+            seen = data[position : position + max(8, record_size(data, position))]
+            verdict, size = oracle.check_record(seen, self.BASE + position, check_crc)
             if verdict != "ok":
                 return rows, verdict, position
             rows.append((position, oracle.decode_record(data[position : position + size])))
@@ -342,7 +348,8 @@ class LogKernel(Kernel):
         magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
         at = data.find(magic, position + 4)
         while at >= 0:
-            if oracle.check_record(data[at - 4 :], self.BASE + at - 4)[0] == "ok":
+            seen = data[at - 4 : at - 4 + max(8, record_size(data, at - 4))]
+            if oracle.check_record(seen, self.BASE + at - 4)[0] == "ok":
                 return at - 4
             at = data.find(magic, at + 1)
         return -1
@@ -390,7 +397,13 @@ class LogKernel(Kernel):
         self.window.open(self.path)
         stop = min(stop, len(data))
         _, reached = self.walk.walk(self.window, self.path, self.BASE, position, stop)
+        self.check_walked(data, position, stop, reached)
+        before = (position + stop) // 2  # of what the window has already
+        _, reached = self.walk.walk(self.window, self.path, self.BASE, position // 2, before)
+        self.check_walked(data[: max(0, before)], position // 2, before, reached)
         self.window.close()
+
+    def check_walked(self, data: bytes, position: int, stop: int, reached: int) -> None:
         rows, _, end = self.plain_scan(data, position, stop, True)
         same(reached, end, "end of the walk")
         same(self.walk.column("phy_offset").tolist(), [self.BASE + at for at, _ in rows], "walk")

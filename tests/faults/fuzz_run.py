@@ -85,12 +85,19 @@ def quiet() -> None:
 def makers(layer: str) -> tuple[type, ...]:
     """What makes and checks mutants."""
     sys.path[:0] = [str(HERE), str(HERE.parent)]
+    import fuzz_keys
+    import fuzz_large
     import fuzz_records
     import fuzz_stores
     import fuzz_tables
 
     if layer == "kernels":
-        return (*fuzz_records.KERNELS, *fuzz_tables.KERNELS)
+        return (
+            *fuzz_records.KERNELS,
+            *fuzz_tables.KERNELS,
+            *fuzz_keys.KERNELS,
+            *fuzz_large.KERNELS,
+        )
     return fuzz_stores.KERNELS
 
 
