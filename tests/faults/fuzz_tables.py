@@ -508,7 +508,7 @@ def lowest_key(topic: str) -> str:
     """A key whose hash has no positive counterpart."""
     rng = random.Random(0)
     for _ in range(100_000):
-        head = chr(rng.randrange(0x41, 0xD800)) + chr(rng.randrange(0x41, 0xD800))
+        head = "".join(chr(rng.randrange(0x41, 0xD800)) for _ in range(3))
         rest = (2**31 - oracle.java_hash(f"{topic}#{head}") * 961) % 2**32
         second, third = divmod(rest, 31)
         if 0x100 <= second < 0xD800:

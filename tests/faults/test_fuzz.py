@@ -26,14 +26,20 @@ SOAK = int(os.environ.get("ROCKETSTORE_SOAK_MUTANTS", "0"))
 PROCESSES = (os.cpu_count() or 1) if SOAK else 1
 MUTANT = os.environ.get("ROCKETSTORE_MUTANT", "")
 
-pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(max(600, SOAK // 100))]
+pytestmark = pytest.mark.timeout(max(600, SOAK // 100))
 
 
 @pytest.mark.skipif(bool(MUTANT), reason="one mutant is asked for")
-@pytest.mark.parametrize(("layer", "count"), [("kernels", 12_000), ("stores", 400)])
+@pytest.mark.parametrize(
+    ("layer", "count"),
+    [
+        ("kernels", SOAK or 24_000),
+        ("stores", SOAK // 40 or 350),
+        pytest.param("kernels", 3000, marks=pytest.mark.bad_input),
+        pytest.param("stores", 50, marks=pytest.mark.bad_input),
+    ],
+)
 def test_mutants(layer: str, count: int) -> None:
-    if SOAK:
-        count = SOAK if layer == "kernels" else SOAK // 40
     outcome = fuzz_run.run(layer, count, PROCESSES)
     print(outcome.text(layer), *outcome.told, sep="\n")
     assert not outcome.failures, "\n".join(outcome.failures)
