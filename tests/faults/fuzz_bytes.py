@@ -190,7 +190,7 @@ def random_record(rng: random.Random, phy_offset: int) -> bytes:
         sys_flag |= 1
     topic, text = rng.choice(TOPICS), random_text(rng)
     if topic == b"SCHEDULE_TOPIC_XXXX" and rng.random() < 0.7:
-        text = b"DELAY\1" + rng.choice((b"0", b"3", b"18", b"99", b"x")) + b"\2" + text
+        text = b"DELAY\1" + rng.choice((b"0", b"3", b"18", b"99", b"99", b"x")) + b"\2" + text
     elif rng.random() < 0.2:
         text = b"KEYS\1 a  b \2" + text
     return oracle.encode_record(

@@ -21,6 +21,7 @@ import fuzz_records
 import fuzz_run
 import fuzz_stores
 import fuzz_tables
+import oracle
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_MUTANTS", "0"))
 PROCESSES = (os.cpu_count() or 1) if SOAK else 1
@@ -33,8 +34,8 @@ pytestmark = pytest.mark.timeout(max(600, SOAK // 100))
 @pytest.mark.parametrize(
     ("layer", "count"),
     [
-        ("kernels", SOAK or 24_000),
-        ("stores", SOAK // 40 or 350),
+        ("kernels", SOAK or 40_000),
+        ("stores", SOAK // 40 or 450),
         pytest.param("kernels", 3000, marks=pytest.mark.bad_input),
         pytest.param("stores", 50, marks=pytest.mark.bad_input),
     ],
@@ -51,6 +52,17 @@ def test_the_mutant_that_is_asked_for() -> None:
     outcome = fuzz_run.repeat(MUTANT)
     print(*outcome.told, sep="\n")
     assert not outcome.failures, "\n".join(outcome.failures)
+
+
+def test_memory_grows_with_what_is_scanned(tmp_path: Path) -> None:
+    """More records and keys than a piece of a scan has room for at first."""
+    kernel = fuzz_records.LogKernel("1", tmp_path)
+    data = b""
+    for _ in range(4200):
+        at = kernel.BASE + len(data)
+        record = oracle.Record(properties=b"KEYS\1a b", phy_offset=at, queue_offset=at)
+        data += oracle.encode_record(record)
+    kernel.check(fuzz_records.Bytes("", data, (0, len(data), len(data), True)))
 
 
 # ---- the tests are tested ------------------------------------------------------------------------
