@@ -84,8 +84,10 @@ def fill(root: Path, settings: dict[str, Any], rng: random.Random) -> None:
             born = "[2001:db8::1]:10000" if i % 6 == 0 else None
             if i % 10 == 9:
                 store.put_batch(topic, [{"body": b"%d" % j, "keys": f"b{j}"} for j in range(3)])
-            elif "enable_lmq" in settings and i % 7 == 1:
+            elif i % 13 == 5 or ("enable_lmq" in settings and i % 7 == 1):
                 names = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "KEYS": f"k{i}"}
+                if i % 13 == 5:
+                    names = {"DELAY": "3", "KEYS": f"k{i}"}
                 inner = pyrocketstore.MessageExtBrokerInner(topic, body, queue_id, properties=names)
                 assert store.message_store.put_message(inner).status_code == 0
             else:
