@@ -165,7 +165,7 @@ class Worker:
             self.failures.append(report(name, mutant, error))
             self.failures.append(report(f"{name}, smaller", smaller, failed(smaller) or error))
         return {"counts": {kernel.name: 1}, "failures": self.failures, "seconds": 0, "grown": 0,
-                "told": [mutant.text]}  # fmt: skip
+                "told": [f"{mutant.text}; {told_bytes(mutant)}"]}  # fmt: skip
 
 
 def report(name: str, mutant: Any, error: BaseException) -> str:
@@ -242,13 +242,14 @@ class Outcome:
 def run(layer: str, count: int, processes: int = 1, only: str = "") -> Outcome:
     """Run `count` mutants of a layer; what went wrong is in the outcome."""
     outcome = Outcome()
+    seed = only.split(":")[1] if only else SEED
     with tempfile.TemporaryDirectory(prefix="rocketstore-fuzz-") as scratch:
         workers = []
         for i in range(processes):
             folder = Path(scratch) / str(i)
             folder.mkdir()
             own = count // processes + (i < count % processes)
-            words = [sys.executable, str(HERE / "fuzz_run.py"), "--worker", layer, "--seed", SEED,
+            words = [sys.executable, str(HERE / "fuzz_run.py"), "--worker", layer, "--seed", seed,
                      "--scratch", str(folder), "--first", str(i), "--step", str(processes),
                      "--count", str(own), "--only", only]  # fmt: skip
             with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:

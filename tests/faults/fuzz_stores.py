@@ -3,11 +3,13 @@ way, and what it answers is held against fuzz_model.py, the plain reader of the 
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import random
 import shutil
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +31,7 @@ from fuzz_records import Kernel, plain_body, plain_columns, same
 from fuzz_tables import JSON_PARTS, hurt_index
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
+from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     PutError,
     StoreCorruptionError,
@@ -72,13 +75,27 @@ class StoreMutant:
     must_open: bool
 
     def __str__(self) -> str:
-        sizes = {path: None if data is None else len(data) for path, data in self.changes.items()}
-        return f"changed files and their bytes: {sizes}"
+        told = {path: None if data is None else f"{len(data)} bytes, CRC {zlib.crc32(data):08x}"
+                for path, data in self.changes.items()}  # fmt: skip
+        return f"changed files: {told}"
+
+
+class Clock:
+    """A clock that stands still until it is moved, so that a store is made the same every time."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.env = Env()
+        self.entry = ctypes.CFUNCTYPE(ctypes.c_int64)(lambda: self.now_ms)
+        self.env.replace("now_ms", ctypes.cast(self.entry, ctypes.c_void_p).value or 0)
 
 
 def fill(root: Path, settings: dict[str, Any], rng: random.Random) -> None:
-    with pyrocketstore.open(root, **settings) as store:
+    clock = Clock()
+    with pyrocketstore.open(root, env=clock.env, **settings) as store:
         for i in range(42):
+            store.wait_dispatched()
+            clock.now_ms += 700
             topic, queue_id = ("orders", 0 if i % 5 else 1) if i % 4 else ("events", 0)
             body = rng.randbytes(rng.choice((0, 5, 60, 300)))
             born = "[2001:db8::1]:10000" if i % 6 == 0 else None

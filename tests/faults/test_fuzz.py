@@ -79,6 +79,18 @@ def test_a_mutant_is_its_name(tmp_path: Path) -> None:
         assert made[0] == made[1] and made[0] != made[2], maker.name
 
 
+@pytest.mark.parametrize(
+    "maker", [fuzz_records.BatchKernel, fuzz_stores.PlainKernel], ids=["kernel", "store"]
+)
+def test_a_mutant_is_repeated_by_its_name(tmp_path: Path, maker: type[fuzz_records.Kernel]) -> None:
+    """Also one of another seed, in another process: the stores are made as they were made."""
+    name = f"{maker.name}:3:17"
+    outcome = fuzz_run.repeat(name)
+    assert not outcome.failures
+    mutant = maker("3", tmp_path).make(random.Random(name))
+    assert outcome.told == [f"{mutant.text}; {fuzz_run.told_bytes(mutant)}"]
+
+
 def test_a_decoder_that_is_wrong_is_found_and_told_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
