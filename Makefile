@@ -60,6 +60,11 @@ build/asan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py p
 		--build-temp build/temp-asan --parallel $(JOBS)
 	@touch $@
 
+build/cov.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+	ROCKETSTORE_BUILD=cov $(BIN)/python setup.py --quiet build --build-lib build/cov \
+		--build-temp build/temp-cov --parallel $(JOBS)
+	@touch $@
+
 # PYTHONSAFEPATH keeps the release build beside the tests out of the way.
 DEBUG_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/debug
 ASAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONMALLOC=malloc \
@@ -75,6 +80,14 @@ test-debug: build/debug.stamp ## all tests on a build with every check on
 
 test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 	$(ASAN_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
+
+# The tests of damaged bytes and the mutants, with the branches that they take counted.
+.PHONY: coverage
+coverage: build/cov.stamp ## line and branch coverage of the decoders
+	find build/temp-cov -name '*.gcda' -delete
+	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/cov $(BIN)/python -m pytest -s \
+		tests/test_bad_input.py tests/faults/test_fuzz.py $(PYTEST_ARGS)
+	$(BIN)/python tools/decoder_coverage.py
 
 # 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB.
 soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two

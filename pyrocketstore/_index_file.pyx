@@ -118,6 +118,11 @@ def index_file_size(hash_slot_num: int, index_num: int) -> int:
     )
 
 
+cdef int64_t named_size(IndexFile owner) noexcept:
+    # Bytes to the end of the last entry that a slot may name: the count may lag by one.
+    return min(owner._used(owner.index.index_count + 1), owner.file_size)
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class IndexFile:
@@ -282,7 +287,7 @@ cdef class IndexFile:
         if self.mode == "read":
             self.to_memory()
         if self.mode == "memory" and self.path is not None:
-            self.mapped_file.wrote = self.used_size
+            self.mapped_file.wrote = named_size(self)
         if not self.available or not self.mapped_file.hold():
             raise StoreStateError(f"{self.name}: the index file was destroyed")
         self.holding = True
@@ -293,7 +298,7 @@ cdef class IndexFile:
         """Make a file in "read" mode writable in memory: a copy of what it holds."""
         if self.mode != "read":
             return
-        self.mapped_file.wrote = self.used_size
+        self.mapped_file.wrote = named_size(self)
         self.mapped_file.to_memory()
         self.mode = "memory"
 

@@ -283,7 +283,7 @@ cdef uint32_t body_crc32(const uint8_t *p, size_t size) noexcept nogil:
 
 
 cdef int64_t tags_code_of(const uint8_t *tags, int32_t size) noexcept nogil:
-    return rs_java_hash(0, tags, size) if size > 0 else 0
+    return rs_java_hash(0, tags, size)
 
 
 # ---- Python's doors --------------------------------------------------------------------------

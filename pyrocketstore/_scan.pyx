@@ -267,8 +267,7 @@ cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc
             wanted = rs_load_be32(p)
         if wanted > state.stop - state.position:
             wanted = state.stop - state.position
-        if wanted <= left:
-            return RS_TORN
+        # More than there is: a torn record is longer than `left`, or its head is.
         got = window.fill(state.position, wanted)
         if got < 0:
             state.error = got

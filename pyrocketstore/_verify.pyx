@@ -138,8 +138,6 @@ cdef class RecordWalk:
                     wanted = rs_load_be32(p)
                 if wanted > stop - at:
                     wanted = stop - at
-                if wanted <= left:
-                    break
                 got = window.fill(at, wanted)
                 if got < 0:
                     error[0] = got

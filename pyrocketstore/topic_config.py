@@ -36,6 +36,8 @@ SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 #: is believed to grow to: the file has the order of the bins.
 _BINS = 2048
 _MAX_BINS = 1 << 22
+#: Levels of what is read; a file of more is damaged.
+_MAX_DEPTH = 50
 _QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
 #: fastjson leaves numbers that are keys without quotes
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
@@ -131,7 +133,8 @@ class TopicConfigFile:
             # Only what can be read: a backup that stands in for a damaged file must live on.
             if _parsed(old) is not None:
                 self.env.write_file(self.path + BACKUP_SUFFIX, old)
-            self.env.write_file(self.path, self.text().encode("utf-8"))
+            # A lone surrogate has no UTF-8: Java writes "?" too.
+            self.env.write_file(self.path, self.text().encode("utf-8", "replace"))
             self._changed = False
 
     def text(self) -> str:
@@ -199,8 +202,25 @@ def _parsed(data: bytes) -> dict[str, Any] | None:
             content = json.loads(candidate)
         except ValueError:
             continue
-        return content if _is_topic_config(content) else None
+        except RecursionError:
+            return None
+        return content if _is_topic_config(content) and _is_shallow(content) else None
     return None
+
+
+def _is_shallow(content: Any) -> bool:
+    """Whether it can be walked through and written again: 4.9.3 writes four levels."""
+    level = [content]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            part
+            for value in level
+            if isinstance(value, (dict, list))
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _is_topic_config(content: Any) -> bool:

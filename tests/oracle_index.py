@@ -29,6 +29,11 @@ def java_divide(value: int, by: int) -> int:
     return -(-value // by) if value < 0 else value // by
 
 
+def int32(value: int) -> int:
+    """What is left of a number in Java's int."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
 def int64(value: int) -> int:
     """What is left of a number in Java's long."""
     return (value + 2**63) % 2**64 - 2**63
@@ -75,12 +80,12 @@ class OracleIndexFile:
             previous = 0
         diff = 0
         if self.begin_time > 0:
-            diff = min(max(java_divide(time - self.begin_time, 1000), 0), INT_MAX)
+            diff = min(max(java_divide(int64(time - self.begin_time), 1000), 0), INT_MAX)
         ENTRY.pack_into(self.data, self.entry_at(self.count), hashed, phy, diff, previous)
         struct.pack_into(">i", self.data, slot, self.count)
         if self.count <= 1:
             self.begin_phy, self.begin_time = phy, time
-        self.slot_count += previous == 0
+        self.slot_count = int32(self.slot_count + (previous == 0))
         self.count += 1
         self.end_phy, self.end_time = phy, time
         HEADER.pack_into(

@@ -357,6 +357,22 @@ def test_other_modes_leave_the_disk_alone(mode, tmp_path):
     assert path.exists() and [p.name for p in tmp_path.iterdir()] == ["1"]
 
 
+def test_a_copy_in_memory_has_the_entry_that_its_count_does_not_cover_yet(tmp_path):
+    """The owner writes entry and slot before the count, so a reader may come in between."""
+    path = tmp_path / "1"
+    model = made(path, 3, 20, [(1, 10 * n, TIME + n) for n in range(5)])
+    data = bytearray(path.read_bytes())
+    data[36:40] = struct.pack(">i", 5)
+    path.write_bytes(data)
+    index = IndexFile(Env(), str(path), 3, 20, mode="read")
+    assert index.index_count == model.count - 1
+    found = index.select_hash(1, 9, 0, FOREVER)
+    assert found == model.select(1, 9, 0, FOREVER)
+    index.open_for_writing()
+    assert index.select_hash(1, 9, 0, FOREVER) == found
+    index.shutdown()
+
+
 def test_a_file_without_a_path(tmp_path):
     index = IndexFile(Env(), None, 3, 20, 5, TIME, mode="memory", create=True, name="2024")
     assert (index.name, index.path, index.end_phy_offset) == ("2024", None, 5)

@@ -190,6 +190,27 @@ def test_numbers_as_keys_are_read(path: Path) -> None:
     assert loaded(path).topics() == {"a": 2}
 
 
+@pytest.mark.parametrize(
+    "value", ["[" * 99_999, "[" * 400 + "]" * 400, '{"a":' * 60 + "1" + "}" * 60]
+)
+def test_a_file_of_too_many_levels_is_told(path: Path, value: str) -> None:
+    """Python's parser, and what prints it again, would run out of stack."""
+    path.parent.mkdir()
+    path.write_text('{"topicConfigTable":{"orders":{"other":' + value + "}}}")
+    with pytest.raises(StoreCorruptionError, match="not JSON"):
+        loaded(path)
+
+
+def test_half_a_character_is_written_as_java_writes_it(path: Path) -> None:
+    """A question mark: there is no UTF-8 for it."""
+    path.parent.mkdir()
+    path.write_text('{"topicConfigTable":{"orders":{"topicName":"\\ud800"}}}')
+    file = loaded(path)
+    assert file.ensure("events", 0)
+    file.persist()
+    assert loaded(path).text().count('"topicName":"?"') == 1
+
+
 def test_a_store_keeps_it(tmp_path: Path) -> None:
     for _ in range(2):
         with pyrocketstore.open(tmp_path) as store:

@@ -1,0 +1,289 @@
+"""What a store's files say, in plain Python: where the log ends, what each queue holds after
+recovery, which records lie at a place. `PlainStore` reads the same bytes as the engine and uses
+none of it; it takes from the engine's plan only from where the log was dispatched again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import oracle
+from fuzz_tables import wanted_hits
+
+NAME = re.compile(r"\d{20}")
+FOREVER = 2**63 - 1
+NO_BROKER = frozenset({".", "..", ""})
+
+
+class Row(NamedTuple):
+    """A record of the log and where it lies."""
+
+    phy_offset: int
+    record: oracle.Record
+
+
+class PlainQueue:
+    """The units of one queue from number `base` on; None in `base` for a queue without files."""
+
+    def __init__(self, file_size: int) -> None:
+        self.file_size = file_size
+        self.base: int | None = None
+        self.rows: list[tuple[int, int, int]] = []
+        self.covered = -1
+        self.exact = True
+
+    @property
+    def end(self) -> int:
+        return (self.base or 0) + len(self.rows)
+
+    def load(self, files: Mapping[int, bytes]) -> None:
+        """As recovery reads them: the last three files are looked at, the others are full."""
+        starts = sorted(files)
+        while starts and not files[starts[-1]]:
+            starts.pop()
+        if not starts:
+            return
+        self.exact = all(b - a == self.file_size for a, b in itertools.pairwise(starts))
+        self.base = starts[0] // 20
+        last = len(starts)
+        for i in range(max(0, len(starts) - 3), len(starts)):
+            valid, _ = oracle.scan_units(files[starts[i]])
+            # No log reaches so far: a unit that names the last byte of all ends the queue too.
+            rows = oracle.decode_units(files[starts[i]][:valid])
+            valid = 20 * next((n for n, row in enumerate(rows) if row[0] == FOREVER), len(rows))
+            if valid < self.file_size:
+                last = i
+                break
+        for start in starts[:last]:
+            self.rows += oracle.decode_units(files[start])
+        if last < len(starts):
+            self.rows += oracle.decode_units(files[starts[last]][:valid])
+        self.covered = self.last_end()
+
+    def last_end(self) -> int:
+        """One past the last message that is named, -1 for none."""
+        for row in reversed(self.rows):
+            if row[0] >= 0 and row[1] > 0 and row != oracle.PRE_BLANK:
+                return row[0] + row[1]
+        return -1
+
+    def cut(self, log_end: int) -> None:
+        """Without the units at or behind the end of the log: of each file, from the first such on,
+        and the files behind."""
+        if 0 <= self.covered <= log_end:
+            return
+        per_file = self.file_size // 20
+        for first in reversed(range(0, max(len(self.rows), 1), per_file)):
+            part = self.rows[first : first + per_file]
+            kept = next((i for i, row in enumerate(part)
+                         if row[0] < 0 or row[1] <= 0 or row[0] >= log_end), len(part))  # fmt: skip
+            if kept:
+                del self.rows[first + kept :]
+                self.covered = self.last_end()
+                return
+        if self.rows:  # no file remains
+            self.base = None
+        self.rows, self.covered = [], -1
+
+    def put(self, phy_offset: int, size: int, queue_offset: int) -> None:
+        """One record is dispatched."""
+        if phy_offset + size <= self.covered or queue_offset < self.end:
+            return
+        gap = queue_offset - self.end
+        if gap > phy_offset // oracle.MIN_RECORD_SIZE + 2 * (self.file_size // 20):
+            return
+        if self.base is None:
+            self.base = queue_offset * 20 // self.file_size * (self.file_size // 20)
+        self.rows += [oracle.PRE_BLANK] * (queue_offset - self.end)
+        self.rows.append((phy_offset, size, 0))
+        self.covered = phy_offset + size
+
+    def first_readable(self, min_phy_offset: int) -> int:
+        """The number of the first message that the log still has."""
+        per_file = self.file_size // 20
+        for first in range(0, len(self.rows), per_file):
+            part = self.rows[first : first + per_file]
+            if part[-1] != oracle.PRE_BLANK and part[-1][0] < min_phy_offset:
+                continue
+            for i, row in enumerate(part):
+                if row[0] >= min_phy_offset and row != oracle.PRE_BLANK:
+                    return (self.base or 0) + first + i
+        return self.end
+
+
+class PlainStore:
+    """The files of a store by their paths below its root."""
+
+    def __init__(self, files: Mapping[str, bytes], settings: Mapping[str, Any]) -> None:
+        self.files = files
+        self.file_size = int(settings["mapped_file_size_commit_log"])
+        self.queue_file_size = int(settings["mapped_file_size_consume_queue"])
+        self.slots = int(settings["max_hash_slot_num"])
+        self.entries = int(settings["max_index_num"])
+        found = self.numbered("commitlog")
+        while found and not found[max(found)]:
+            del found[max(found)]
+        self.log = dict(sorted(found.items()))
+        self.clean = "abort" not in files
+        self.rows: list[Row] = []
+        self.scan_from = self.end = 0
+        if self.log:
+            self.scan_from = self._start()
+            self._scan()
+
+    def numbered(self, folder: str) -> dict[int, bytes]:
+        """The files of a directory that are named by 20 digits."""
+        found = {}
+        for path, data in self.files.items():
+            head, _, name = path.rpartition("/")
+            if head == folder and NAME.fullmatch(name):
+                found[int(name)] = data
+        return found
+
+    # ---- the log -------------------------------------------------------------------------------
+
+    def _start(self) -> int:
+        starts = list(self.log)
+        if self.clean:
+            return starts[max(0, len(starts) - 3)]
+        physic, logics, _ = oracle.decode_checkpoint(self.files.get("checkpoint", b""))
+        limit = max(0, min(physic, logics) - 3000)
+        for start in reversed(starts):
+            head = self.log[start][:76]
+            if len(head) == 76 and head[4:8] == (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big"):
+                at = 68 if head[39] & oracle.BORN_V6 else 56
+                stored = int.from_bytes(head[at : at + 8], "big", signed=True)
+                if stored != 0 and stored <= limit:
+                    return start
+        return starts[0]
+
+    def _scan(self) -> None:
+        starts = [start for start in self.log if start >= self.scan_from]
+        for i, start in enumerate(starts):
+            found, verdict, position = oracle.scan_log(self.log[start], start)
+            self.rows += [Row(start + at, record) for at, record in found]
+            self.end = start + position
+            if verdict != "blank" or i + 1 == len(starts):
+                return
+
+    def rows_from(self, replay_from: int) -> list[Row] | None:
+        """The records from there to the end; None where some before the scan are damaged."""
+        if replay_from >= self.scan_from:
+            return [row for row in self.rows if row.phy_offset >= replay_from]
+        older = []
+        for start in [start for start in self.log if start < self.scan_from]:
+            found, verdict, _ = oracle.scan_log(self.log[start], start)
+            if verdict != "blank" or start + self.file_size not in self.log:
+                return None
+            older += [Row(start + at, record) for at, record in found]
+        return [row for row in older + self.rows if row.phy_offset >= replay_from]
+
+    def file_of(self, phy_offset: int) -> int | None:
+        """The file that holds a byte before the log's end."""
+        start = phy_offset - phy_offset % self.file_size
+        kept = [name for name in self.log if name <= self.end]
+        return start if start in kept else None
+
+    def record_at(self, phy_offset: int, size: int | None = None) -> oracle.Record | None:
+        """The record whose own place that is, in `size` bytes or as many as it says."""
+        start = self.file_of(phy_offset) if 0 <= phy_offset <= self.end - 4 else None
+        if start is None:
+            return None
+        at = phy_offset - start
+        left = min(self.file_size, self.end - start) - at
+        data = self.log[start][at : at + left]
+        if size is not None:
+            if size > left:
+                return None
+            data = data[:size]
+        verdict, own = oracle.check_record(data, phy_offset, False)
+        return oracle.decode_record(data[:own]) if verdict == "ok" else None
+
+    def bytes_at(self, phy_offset: int, size: int) -> bytes:
+        start = phy_offset - phy_offset % self.file_size
+        return self.log[start][phy_offset - start : phy_offset - start + size]
+
+    # ---- queues --------------------------------------------------------------------------------
+
+    def queues(self, replay_from: int | None) -> dict[tuple[str, int], PlainQueue]:
+        """Every queue after recovery."""
+        found: dict[tuple[str, int], PlainQueue] = {}
+        for folder in {path.rpartition("/")[0] for path in self.files}:
+            parts = folder.split("/")
+            if parts[0] == "consumequeue" and len(parts) == 3 and parts[2].isdigit():
+                queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
+                queue.load(self.numbered(folder))
+        if max((queue.covered for queue in found.values()), default=-1) >= self.end:
+            for queue in found.values():
+                queue.cut(self.end)
+        rows = [] if replay_from is None else self.rows_from(replay_from)
+        for queue in found.values():
+            queue.exact &= rows is not None
+        for phy_offset, record in rows or []:
+            self._dispatch(found, phy_offset, record)
+        return found
+
+    def _dispatch(
+        self, queues: dict[tuple[str, int], PlainQueue], phy_offset: int, record: oracle.Record
+    ) -> None:
+        topic = oracle.java_text(record.topic)
+        if record.sys_flag & oracle.TRANSACTION_MASK not in (0, oracle.COMMIT):
+            return
+        key = topic, record.queue_id
+        if key not in queues:
+            if topic in NO_BROKER or "/" in topic or "\0" in topic or record.queue_id < 0:
+                return
+            queues[key] = PlainQueue(self.queue_file_size)
+        queues[key].put(phy_offset, record.total_size or 0, record.queue_offset)
+
+    def messages(self, queue: PlainQueue) -> tuple[list[Row], int | None]:
+        """The messages that a reader gets, and where one was named that is none."""
+        found = []
+        lowest = min(self.log, default=0)
+        first = queue.first_readable(lowest)
+        for phy_offset, size, code in queue.rows[first - (queue.base or 0) :]:
+            if (phy_offset, size, code) == oracle.PRE_BLANK or phy_offset < lowest:
+                continue
+            if self.file_of(phy_offset) is None:
+                continue
+            record = self.record_at(phy_offset, size)
+            if record is None:
+                return found, phy_offset
+            found.append(Row(phy_offset, record))
+        return found, None
+
+    # ---- keys ----------------------------------------------------------------------------------
+
+    def query(self, names: list[str], topic: str, key: str, max_num: int) -> list[int]:
+        """Where the newest messages with a key lie, by these index files, ascending."""
+        found: list[int] = []
+        key_hash = oracle.index_key_hash(topic, key)
+        for phy_offset in self._hits(reversed(names), key_hash):
+            if len(found) == max_num:
+                break
+            record = None if phy_offset in found else self.record_at(phy_offset)
+            if record is not None and self.is_wanted(record, topic, key):
+                found.append(phy_offset)
+        return sorted(found)
+
+    def _hits(self, names: Iterator[str], key_hash: int) -> Iterator[int]:
+        for name in names:
+            data = self.files[f"index/{name}"]
+            for phy_offset, _ in wanted_hits(data, self.slots, self.entries, key_hash, 0, FOREVER):
+                yield phy_offset
+
+    @staticmethod
+    def is_wanted(record: oracle.Record, topic: str, key: str) -> bool:
+        properties = record.properties_map()
+        keys = [properties.get("UNIQ_KEY"), *properties.get("KEYS", "").split(" ")]
+        in_time = record.store_timestamp >= 0
+        return in_time and oracle.java_text(record.topic) == topic and key in keys
+
+
+def newer_than_4(files: Mapping[str, bytes]) -> bool:
+    """Whether a log file begins with a record of 5.x."""
+    return any(path.startswith("commitlog/") and data[4:8] == bytes.fromhex("DAA320AB")
+               for path, data in files.items())  # fmt: skip

@@ -1,0 +1,555 @@
+"""Kernels: mutated records, logs, properties and batches, given straight to the compiled decoders.
+
+A kernel makes one mutant from a random.Random (`make`) and holds every decoder of its format
+against the plain readers of tests/oracle.py (`check`): tens to hundreds of microseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import random
+import zlib
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+import oracle
+from fuzz_bytes import (
+    Field,
+    change_bytes,
+    change_field,
+    change_order,
+    mend_record,
+    random_record,
+    random_text,
+    record_fields,
+)
+from pyrocketstore._columns import COLUMNS, decode_records
+from pyrocketstore._log_piece import LogScanner
+from pyrocketstore._message import decode, decode_message_id, encode_batch, encode_message
+from pyrocketstore._record import check_message, find_properties, has_torn_properties, java_int
+from pyrocketstore._scan import FileWindow, find_valid_record, scan_file, status_name
+from pyrocketstore._text import (
+    java_hash,
+    properties_to_string,
+    put_properties,
+    string_to_properties,
+)
+from pyrocketstore._verify import RecordWalk
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError, StoreError
+from pyrocketstore.message import MessageExtBatch, MessageExtBrokerInner, MessageRefused
+
+SEED_RECORDS = 60
+SHRINK_STEPS = 150
+DELAYS = dict(enumerate(oracle.DEFAULT_DELAYS_MS, 1))
+STATUS = ("ok", "blank", "end", "torn", "bad_magic", "bad_crc", "bad_size", "bad_offset")
+#: What an error says -> the plain reader's verdict.
+VERDICTS = {status_name(i): name for i, name in enumerate(STATUS)}
+
+
+@dataclasses.dataclass
+class Bytes:
+    """A mutant: what was done, the bytes, and what else is asked of them."""
+
+    text: str
+    data: bytes
+    asked: tuple[Any, ...] = ()
+
+
+class Kernel:
+    """One format. `scratch` is a directory of its own."""
+
+    name: ClassVar[str]
+    #: How often it has its turn.
+    weight: ClassVar[int] = 30
+
+    def __init__(self, seed: str, scratch: Path) -> None:
+        self.rng = random.Random(f"{self.name} {seed}")
+        self.scratch = scratch
+        self.env = Env()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the sound things that mutants come from."""
+
+    def make(self, rng: random.Random) -> Bytes:
+        """One mutant."""
+        raise NotImplementedError
+
+    def check(self, mutant: Bytes) -> None:
+        """Raise AssertionError where a decoder and the plain reader disagree."""
+        raise NotImplementedError
+
+    def shrink(self, mutant: Bytes) -> list[Bytes]:
+        """Smaller or plainer mutants that may fail in the same way."""
+        data = mutant.data
+        step = len(data) // 2
+        smaller = []
+        while step > 0:
+            for at in range(0, len(data), step):
+                rest = data[at + step :]
+                smaller.append(dataclasses.replace(mutant, data=data[:at] + rest))
+                if any(data[at : at + step]):
+                    zeros = bytes(len(data[at : at + step]))
+                    smaller.append(dataclasses.replace(mutant, data=data[:at] + zeros + rest))
+            step //= 2
+        return smaller[:SHRINK_STEPS]
+
+
+def same(ours: object, theirs: object, what: str) -> None:
+    assert ours == theirs, f"{what}: {ours!r}, but the plain reader says {theirs!r}"
+
+
+# ---- one record ----------------------------------------------------------------------------------
+
+
+def host_text(raw: bytes) -> str:
+    """A host as the engine shows it."""
+    port = int.from_bytes(raw[-4:], "big", signed=True)
+    raw = plain_host(raw)
+    if len(raw) == 20:
+        return f"[{ipaddress.IPv6Address(raw[:16]).compressed}]:{port}"
+    return ".".join(map(str, raw[:4])) + f":{port}"
+
+
+def plain_host(raw: bytes) -> bytes:
+    """Without the form of IPv4 that Java's InetAddress takes off."""
+    mapped = len(raw) == 20 and raw[:12] == bytes(10) + b"\xff\xff"
+    return raw[12:] if mapped else raw
+
+
+def plain_body(record: oracle.Record) -> bytes | None:
+    """The body that a reader gets; None where it cannot be inflated."""
+    if not record.sys_flag & oracle.COMPRESSED or not record.body:
+        return record.body
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(record.body)
+    except zlib.error:
+        return None
+    return body if inflater.eof else None
+
+
+def plain_columns(record: oracle.Record) -> dict[str, Any]:
+    """Every column of a record but `body`."""
+    properties = record.properties_map()
+    tags = properties.get("TAGS")
+    return {
+        "topic": oracle.java_text(record.topic),
+        "tags": tags,
+        "keys": properties.get("KEYS"),
+        "uniq_key": properties.get("UNIQ_KEY"),
+        "properties": oracle.java_text(record.properties),
+        "born_host": host_text(record.born_host),
+        "store_host": host_text(record.store_host),
+        "msg_id": oracle.message_id(plain_host(record.store_host), record.phy_offset),
+        "stored_body": record.body,
+        "tags_code": oracle.java_hash(tags) if tags else 0,
+        "size": record.total_size,
+        "body_crc": record.crc,
+        **{name: getattr(record, name) for name in (
+            "queue_id", "queue_offset", "phy_offset", "flag", "sys_flag", "reconsume_times",
+            "born_timestamp", "store_timestamp", "prepared_transaction_offset")},
+    }  # fmt: skip
+
+
+FEW_COLUMNS = ("phy_offset", "topic", "body")
+WITHOUT_BODY = tuple(name for name in COLUMNS if name != "body")
+
+
+def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bool) -> None:
+    """Hold decode_records against the plain reader; places: (position, bytes, phy_offset)."""
+    verdicts = [
+        oracle.check_record(data[at : at + size], phy, check_crc)[0] for at, size, phy in places
+    ]
+    positions = np.array([at for at, _, _ in places], np.int64)
+    sizes = np.array([size for _, size, _ in places], np.int32)
+    offsets = np.array([phy for _, _, phy in places], np.int64)
+    names = (COLUMNS, WITHOUT_BODY, FEW_COLUMNS)[len(data) % 3]
+    given = None if set(offsets.tolist()) == {-1} else offsets
+    try:
+        columns = decode_records(
+            data, positions, sizes, names, phy_offsets=given, check_crc=check_crc, path="p"
+        )
+    except StoreCorruptionError as error:
+        assert error.path == "p" and error.position in positions.tolist()
+        bad = [i for i, verdict in enumerate(verdicts) if verdict != "ok"]
+        if bad:
+            same(error.position, places[bad[0]][0], "position of the first bad record")
+            same(VERDICTS[error.reason], verdicts[bad[0]], "reason")
+            return
+        records = [oracle.decode_record(data[at : at + record_size(data, at)])
+                   for at, _, _ in places]  # fmt: skip
+        assert "body" in names and None in [plain_body(record) for record in records], error
+        return
+    assert set(verdicts) <= {"ok"}, verdicts
+    for row, (at, _, _) in enumerate(places):
+        record = oracle.decode_record(data[at : at + record_size(data, at)])
+        for name, value in plain_columns(record).items():
+            if name in columns:
+                same(columns[name][row], value, f"column {name}")
+        if "body" in names:
+            same(columns["body"][row], plain_body(record), "column body")
+
+
+def record_size(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big", signed=True)
+
+
+def check_message_object(data: bytes, record: oracle.Record) -> None:
+    """Every attribute of a decoded message."""
+    message = decode(data, path="p")
+    for name, value in plain_columns(record).items():
+        same(getattr(message, "properties_string" if name == "properties" else name), value, name)
+    same(message.record, data[: record.total_size], "record")
+    same(message.properties, record.properties_map(), "properties")
+    same(message.born_host_bytes, record.born_host, "born_host_bytes")
+    body = plain_body(record)
+    try:
+        same(message.body, body, "body")
+    except StoreCorruptionError as error:
+        assert body is None and error.path, error
+
+
+class RecordKernel(Kernel):
+    """One record: check, decode to an object, decode to columns."""
+
+    name = "record"
+
+    def prepare(self) -> None:
+        self.seeds = []
+        for i in range(SEED_RECORDS):
+            data = random_record(self.rng, 1000 + i)
+            self.seeds.append((data, record_fields(data), 1000 + i))
+
+    def make(self, rng: random.Random) -> Bytes:
+        sound, fields, phy_offset = rng.choice(self.seeds)
+        data = bytearray(sound)
+        texts = []
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            if rng.random() < 0.7:
+                texts.append(change_field(rng, data, fields))
+            else:
+                texts.append(change_bytes(rng, data))
+        texts.append(mend_record(rng, data, 0, phy_offset))
+        if rng.random() < 0.3:
+            data[:4] = len(data).to_bytes(4, "big")
+        elif rng.random() < 0.3:
+            data += bytes(rng.randrange(100))
+        phy = rng.choice((phy_offset, phy_offset, -1))
+        return Bytes("; ".join(texts), bytes(data), (phy, rng.random() < 0.7))
+
+    def check(self, mutant: Bytes) -> None:
+        data = mutant.data
+        phy, check_crc = mutant.asked
+        verdict, size = oracle.check_record(data, phy, check_crc)
+        same(check_message(data, phy, check_crc=check_crc), (verdict, size), "check_message")
+        whole = oracle.check_record(data, -1, False)[0] == "ok"
+        record = oracle.decode_record(data[:size]) if whole else None
+        torn = record is not None and record.properties.endswith(b"\0")
+        same(has_torn_properties(data), torn, "torn properties")
+        try:
+            decode(data, phy, check_crc=check_crc, path="p")
+            same("ok", verdict, "decode")
+        except StoreCorruptionError as error:
+            same(VERDICTS[error.reason], verdict, "decode")
+            assert error.path == "p"
+        check_columns(data, [(0, len(data), phy)], check_crc)
+        if record is not None:
+            check_message_object(data, record)
+
+
+# ---- a file of the log ---------------------------------------------------------------------------
+
+
+class LogKernel(Kernel):
+    """Some records one behind the other, in a file: every scan there is."""
+
+    name = "log"
+    BASE = 3 << 20
+
+    def prepare(self) -> None:
+        self.path = str(self.scratch / "log")
+        self.scanner = LogScanner(self.env, DELAYS, True)
+        self.walk = RecordWalk(DELAYS)
+        self.window: FileWindow | None = None
+        self.seeds = []
+        for _ in range(80):
+            data, places = b"", []
+            for _ in range(self.rng.choice((1, 2, 4, 6))):
+                record = random_record(self.rng, self.BASE + len(data))
+                places.append((len(data), len(record)))
+                data += record
+            fields = [f for at, size in places for f in record_fields(data[at : at + size], at)]
+            if self.rng.random() < 0.5:
+                data += oracle.blank(self.rng.choice((8, 50)))
+                fields += [Field("blank size", len(data) - 8, 4), Field("blank", len(data) - 4, 4)]
+            data += self.rng.choice((b"", bytes(3), bytes(100), b"\xda" * 4, b"\xda" + bytes(3)))
+            self.seeds.append((data, places, fields))
+
+    def make(self, rng: random.Random) -> Bytes:
+        sound, places, fields = rng.choice(self.seeds)
+        data = bytearray(sound)
+        texts = []
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            kind = rng.random()
+            if kind < 0.5:
+                texts.append(change_field(rng, data, fields))
+            elif kind < 0.8:
+                texts.append(change_bytes(rng, data))
+            else:
+                texts.append(change_order(rng, data, places))
+        at = rng.choice(places)[0]
+        texts.append(mend_record(rng, data, at, self.BASE + at))
+        position = rng.choice((0, 0, at, rng.randrange(len(data) + 1)))
+        stop = rng.choice((len(data), len(data), len(data) + 40, rng.randrange(len(data) + 1)))
+        until = rng.choice((stop, rng.randrange(len(data) + 1)))
+        return Bytes("; ".join(texts), bytes(data), (position, until, stop, rng.random() < 0.7))
+
+    def check(self, mutant: Bytes) -> None:
+        data = mutant.data
+        position, until, stop, check_crc = mutant.asked
+        with open(self.path, "wb") as file:
+            file.write(data)
+        seen = data[: max(0, stop)]
+        rows, verdict, end = self.plain_scan(seen, position, stop, check_crc)
+        status, reached, count, last = scan_file(
+            self.env, self.path, self.BASE, position, stop, check_crc
+        )
+        same((STATUS[status], reached, count),
+             (verdict, end, len(rows)), "scan_file")  # fmt: skip
+        same(last, rows[-1][1].store_timestamp if rows else 0, "last store time")
+        found = find_valid_record(self.env, self.path, self.BASE, position, stop)
+        same(found, self.plain_find(seen, position), "find_valid_record")
+        self.check_piece(seen, position, until, stop)
+        self.check_walk(seen, position, stop)
+
+    def plain_scan(
+        self, data: bytes, position: int, stop: int, check_crc: bool
+    ) -> tuple[list[tuple[int, oracle.Record]], str, int]:
+        """The records from a place on, why there are no more, and where."""
+        rows = []
+        while True:
+            if position >= min(len(data), stop):
+                return rows, "end", position
+            # No more than the record: the rest of a long log is not copied for each.
+            seen = data[position : position + max(8, record_size(data, position))]
+            verdict, size = oracle.check_record(seen, self.BASE + position, check_crc)
+            if verdict != "ok":
+                return rows, verdict, position
+            rows.append((position, oracle.decode_record(data[position : position + size])))
+            position += size
+
+    def plain_find(self, data: bytes, position: int) -> int:
+        """Where the first whole record lies from a place on, -1 for none."""
+        magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
+        at = data.find(magic, position + 4)
+        while at >= 0:
+            seen = data[at - 4 : at - 4 + max(8, record_size(data, at - 4))]
+            if oracle.check_record(seen, self.BASE + at - 4)[0] == "ok":
+                return at - 4
+            at = data.find(magic, at + 1)
+        return -1
+
+    def check_piece(self, data: bytes, position: int, until: int, stop: int) -> None:
+        """The scan that several threads share, from a known place and by search."""
+        for search in (False, True):
+            piece = self.scanner.scan(self.path, self.BASE, position, until, stop, search=search)
+            begin = self.plain_find(data, position) if search else position
+            if search and not 0 <= begin < until:
+                same(piece.begin, -1, "piece without a record")
+                continue
+            same(piece.begin, begin, "begin of the piece")
+            rows, verdict, end = self.plain_scan(data, begin, stop, True)
+            kept = [row for row in rows if row[0] < until]
+            ends = [at + (record.total_size or 0) for at, record in kept]
+            same(piece.count, len(kept), "records of the piece")
+            if len(kept) < len(rows) or (ends or [begin])[-1] >= until:
+                same(piece.end, (ends or [begin])[-1], "end of the piece")
+            else:
+                same(piece.end, end, "end of the piece")
+                same(STATUS[piece.status], verdict, "end of the log")
+            if kept:
+                places = [at for at, _ in kept] + [piece.end]
+                same([piece.position(i) for i in range(len(kept) + 1)], [*places[:-1], ends[-1]],
+                     "places of the piece")  # fmt: skip
+            same(piece.queues.seen(), self.plain_queues(kept), "queues of the piece")
+
+    def plain_queues(self, rows: list[tuple[int, oracle.Record]]) -> dict[Any, Any]:
+        """What a scan knows of each queue. (Two topics of bad bytes may read as one.)"""
+        found: dict[Any, list[int]] = {}
+        for at, record in rows:
+            if record.sys_flag & 0xC in (0, 8):
+                key = record.topic, record.queue_id
+                row = found.setdefault(key, [record.queue_offset, self.BASE + at, 0, 0])
+                row[2] = (record.queue_offset + 1 + 2**63) % 2**64 - 2**63
+                row[3] += 1
+        return {(oracle.java_text(topic), queue_id): tuple(row)
+                for (topic, queue_id), row in found.items()}  # fmt: skip
+
+    def check_walk(self, data: bytes, position: int, stop: int) -> None:
+        """What verify reads: tags codes and the hashes of keys."""
+        if self.window is None:
+            self.window = FileWindow(self.env, self.path)
+        self.window.open(self.path)
+        stop = min(stop, len(data))
+        _, reached = self.walk.walk(self.window, self.path, self.BASE, position, stop)
+        self.check_walked(data, position, stop, reached)
+        before = (position + stop) // 2  # of what the window has already
+        _, reached = self.walk.walk(self.window, self.path, self.BASE, position // 2, before)
+        self.check_walked(data[: max(0, before)], position // 2, before, reached)
+        self.window.close()
+
+    def check_walked(self, data: bytes, position: int, stop: int, reached: int) -> None:
+        rows, _, end = self.plain_scan(data, position, stop, True)
+        same(reached, end, "end of the walk")
+        same(self.walk.column("phy_offset").tolist(), [self.BASE + at for at, _ in rows], "walk")
+        codes, hashes = [], []
+        for _, record in rows:
+            topic = oracle.java_text(record.topic)
+            code = oracle.tags_code(topic, record.store_timestamp, record.properties_map())
+            codes.append((code + 2**63) % 2**64 - 2**63)
+            hashes += [oracle.index_key_hash(*key) for key in oracle.index_keys(record)]
+        same(self.walk.column("tags_code").tolist(), codes, "tags codes")
+        same(self.walk.column("key_hash").tolist(), hashes, "hashes of keys")
+
+
+# ---- properties ----------------------------------------------------------------------------------
+
+NUMBERS = (b"2147483647", b"-2147483648", b"2147483648", b"+0", b"12", b"-", b"\xe0\xa5\xa6",
+           b"\xd9\xa3\xef\xbc\x99")  # fmt: skip
+WATCHED = ("TAGS", "KEYS", "UNIQ_KEY", "DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
+SAME_BUCKET = ("Aa", "BB", "AaAa", "BBBB", "AaBB", "BBAa", "AaAaAa", "BBBBBB", "AaBBAa", "BBAaBB",
+               "AaAaBB", "BBBBAa", "k", "q", "TAGS", "KEYS", "é", "\U0001f600")  # fmt: skip
+
+
+class TextKernel(Kernel):
+    """A properties text: the scan, the map, Java's numbers and hashes, Java's order."""
+
+    name = "text"
+
+    def make(self, rng: random.Random) -> Bytes:
+        data = bytearray(random_text(rng))
+        texts = [change_bytes(rng, data) for _ in range(rng.choice((0, 1, 1, 3)))]
+        names = [
+            rng.choice(SAME_BUCKET) * rng.choice((1, 1, 1, 2)) for _ in range(rng.randrange(22))
+        ]
+        if rng.random() < 0.3:
+            names += [f"n{i}" for i in range(rng.randrange(60))]
+        values = tuple((name, rng.choice(("", "v", "ö", None))) for name in names)
+        fixed = rng.choice((None, "t")), rng.choice((None, "a b"))
+        number = bytearray(rng.choice(NUMBERS))
+        if rng.random() < 0.5:
+            change_bytes(rng, number)
+        return Bytes("; ".join(texts), bytes(data), (values, fixed, bytes(number)))
+
+    def check(self, mutant: Bytes) -> None:
+        data = mutant.data
+        values, (tags, keys), number = mutant.asked
+        text = oracle.java_text(data)
+        properties = oracle.string_to_properties(text)
+        same(string_to_properties(text), properties, "string_to_properties")
+        spans = find_properties(data)
+        found = {name: oracle.java_text(data[at : at + size])
+                 for name, (at, size) in spans.items()}  # fmt: skip
+        same(found, {k: v for k, v in properties.items() if k in WATCHED}, "find_properties")
+        same(java_hash(data), oracle.java_hash(data), "java_hash")
+        same(java_hash(text), oracle.java_hash(text), "java_hash of str")
+        same(java_int(number), oracle.java_int(oracle.java_text(number)), "java_int")
+        pairs = dict(values)
+        same(properties_to_string(pairs), oracle.properties_to_string(pairs), "HashMap's order")
+        ordered: dict[str, str | None] = {}
+        if tags is not None:
+            ordered["TAGS"] = tags
+        if keys is not None:
+            ordered["KEYS"] = keys
+        text = oracle.properties_to_string(ordered | pairs)
+        same(put_properties(tags, keys, pairs), text.encode(), "put_properties")
+
+
+# ---- what a client sends -------------------------------------------------------------------------
+
+
+class BatchKernel(Kernel):
+    """The body of a client's batch, and offset message ids."""
+
+    name = "batch"
+
+    def prepare(self) -> None:
+        self.seeds = []
+        for _ in range(20):
+            data, fields, places = b"", [], []
+            for _ in range(self.rng.randrange(1, 5)):
+                body, text = self.rng.randbytes(self.rng.choice((0, 5, 40))), random_text(self.rng)
+                item = oracle.encode_messages([(self.rng.randrange(9), body, text)])
+                at = len(data)
+                places.append((at, len(item)))
+                fields += [Field("totalSize", at, 4), Field("flag", at + 12, 4),
+                           Field("bodyLength", at + 16, 4),
+                           Field("propertiesLength", at + 20 + len(body), 2)]  # fmt: skip
+                data += item
+            self.seeds.append((data, fields, places))
+
+    def make(self, rng: random.Random) -> Bytes:
+        sound, fields, places = rng.choice(self.seeds)
+        data = bytearray(sound)
+        kind = rng.randrange(4)
+        if kind < 2:
+            text = change_field(rng, data, fields)
+        elif kind == 2:
+            text = change_bytes(rng, data)
+        else:
+            text = change_order(rng, data, places)
+        shared = rng.choice(({}, {"S": "v"}, {"S": "v", "T": "w" * rng.choice((1, 32600))}))
+        host = bytearray(rng.choice(("7F00000100002A9F0000000000000001", "0" * 56)).encode())
+        if rng.random() < 0.5:
+            change_bytes(rng, host)
+        return Bytes(text, bytes(data), (tuple(shared.items()), bytes(host)))
+
+    def check(self, mutant: Bytes) -> None:
+        shared, host = mutant.asked
+        text = oracle.properties_to_string(dict(shared)).encode()
+        common = oracle.Record(properties=text, born_host=oracle.host("10.0.0.1", 1),
+                               store_host=oracle.host("10.0.0.2", 2))  # fmt: skip
+        batch = MessageExtBatch("T", mutant.data, properties=dict(shared))
+        batch.born_host, batch.store_host = common.born_host, common.store_host
+        try:
+            items = list(oracle.decode_messages(mutant.data))
+            records = oracle.encode_batch(common, mutant.data)
+            sound = all(len(record.properties) <= 32767 for record in records)
+        except ValueError:
+            items, sound = [], False
+        try:
+            data, count = encode_batch(batch)
+        except MessageRefused as error:
+            assert error.status == "MESSAGE_ILLEGAL" and not sound, error
+        else:
+            assert sound
+            wanted = b"".join(oracle.encode_record(record) for record in records)
+            same((data, count), (wanted, len(records)), "encode_batch")
+        for flag, body, _ in items[:1]:
+            inner = MessageExtBrokerInner("T", body, flag=flag)
+            inner.born_host, inner.store_host = common.born_host, common.store_host
+            record = dataclasses.replace(common, body=body, flag=flag, properties=b"")
+            same(encode_message(inner), oracle.encode_record(record), "encode_message")
+        self.check_id(host.decode("latin-1"))
+
+    def check_id(self, text: str) -> None:
+        """An offset message id, from anywhere."""
+        digits = set("0123456789abcdefABCDEF")
+        sound = len(text) in (32, 56) and set(text) <= digits
+        try:
+            host, phy_offset = decode_message_id(text)
+        except StoreError:
+            assert not sound
+        else:
+            raw = bytes.fromhex(text)
+            place = int.from_bytes(raw[-8:], "big", signed=True)
+            same((host, phy_offset), (host_text(raw[:-8]), place), "message id")
+            assert sound
+
+
+KERNELS: tuple[type[Kernel], ...] = (RecordKernel, LogKernel, TextKernel, BatchKernel)

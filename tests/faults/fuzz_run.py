@@ -1,0 +1,320 @@
+"""Runs mutants in processes of their own, so that a crash or a hang ends one of those and is told.
+
+    python tests/faults/fuzz_run.py --kernels 1000000 --stores 20000 --processes 2
+
+ROCKETSTORE_SEED picks other mutants; ROCKETSTORE_MUTANT=NAME:SEED:NUMBER runs the one that a
+failure named, and makes it smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import mmap
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SEED = os.environ.get("ROCKETSTORE_SEED", "20240717")
+IS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
+#: Seconds of processor time that one mutant may take, and of real time.
+CPU_LIMIT_S, HANG_LIMIT_S = (5.0, 120.0) if IS_ASAN else (1.0, 60.0)
+#: Bytes above what a worker has when it begins.
+KERNEL_ROOM, STORE_ROOM = 128 << 20, 640 << 20
+NOTE_SIZE = 200
+MAX_FAILURES = 5
+SHRINK_CHECKS = 600
+
+
+# ---- one worker ----------------------------------------------------------------------------------
+
+
+class Note:
+    """A file that says which mutant runs, also when the process is gone."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(NOTE_SIZE))
+        with path.open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), NOTE_SIZE)
+
+    def set(self, text: str) -> None:
+        self.map[:] = text.encode()[:NOTE_SIZE].ljust(NOTE_SIZE, b"\0")
+
+
+def watch() -> None:
+    """Start both watchdogs anew: the process ends, by a signal that nothing catches."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+    signal.setitimer(signal.ITIMER_REAL, HANG_LIMIT_S)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def limit_memory(room: int) -> None:
+    """A wild allocation is a MemoryError. (The sanitizer reserves what it likes.)"""
+    if not IS_ASAN:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+
+
+def quiet() -> None:
+    logging.disable()
+    warnings.simplefilter("ignore")
+
+
+def makers(layer: str) -> tuple[type, ...]:
+    """What makes and checks mutants."""
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    import fuzz_keys
+    import fuzz_large
+    import fuzz_records
+    import fuzz_stores
+    import fuzz_tables
+
+    if layer == "kernels":
+        return (
+            *fuzz_records.KERNELS,
+            *fuzz_tables.KERNELS,
+            *fuzz_keys.KERNELS,
+            *fuzz_large.KERNELS,
+        )
+    return fuzz_stores.KERNELS
+
+
+class Worker:
+    """One process: every `step`-th mutant from `first` on, until `count` are done."""
+
+    def __init__(self, layer: str, seed: str, scratch: Path) -> None:
+        self.layer = layer
+        self.seed = seed
+        self.note = Note(scratch / "note")
+        self.kernels: list[Any] = []
+        for maker in makers(layer):
+            folder = scratch / maker.name
+            folder.mkdir()
+            self.kernels.append(maker(seed, folder))
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def run(self, first: int, step: int, count: int) -> dict[str, Any]:
+        room = KERNEL_ROOM if self.layer == "kernels" else STORE_ROOM
+        for i in range(len(self.kernels)):  # what is made once is made before it is counted
+            with contextlib.suppress(AssertionError):
+                self.one(self.kernels[i], f"{self.kernels[i].name}:{self.seed}:warm{i}")
+        self.failures.clear()
+        self.counts.clear()
+        turns = [kernel for kernel in self.kernels for _ in range(kernel.weight)]
+        limit_memory(room)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        begin = time.process_time()
+        with watched():
+            for number in range(first, first + step * count, step):
+                kernel = turns[number // step % len(turns)]
+                self.one(kernel, f"{kernel.name}:{self.seed}:{number}")
+                if len(self.failures) >= MAX_FAILURES:
+                    break
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+        if grown > room and not IS_ASAN:
+            self.failures.append(f"the process grew by {grown} bytes")
+        return {
+            "counts": self.counts,
+            "failures": self.failures,
+            "seconds": time.process_time() - begin,
+            "grown": grown,
+            "told": [kernel.told() for kernel in self.kernels if hasattr(kernel, "told")],
+        }
+
+    def one(self, kernel: Any, name: str) -> None:
+        self.note.set(name)
+        watch()
+        self.counts[kernel.name] += 1
+        mutant = kernel.make(random.Random(name))
+        try:
+            kernel.check(mutant)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must be told
+            self.failures.append(report(name, mutant, error))
+
+    def repeat(self, name: str) -> dict[str, Any]:
+        """Run the one mutant of that name, and make it smaller if it fails."""
+        kernel = next(kernel for kernel in self.kernels if kernel.name == name.split(":")[0])
+        mutant = kernel.make(random.Random(name))
+        failed = failing(kernel, type(None))
+        error = failed(mutant)
+        if error is not None:
+            smaller = shrink(kernel, mutant, failing(kernel, type(error)))
+            self.failures.append(report(name, mutant, error))
+            self.failures.append(report(f"{name}, smaller", smaller, failed(smaller) or error))
+        return {"counts": {kernel.name: 1}, "failures": self.failures, "seconds": 0, "grown": 0,
+                "told": [f"{mutant.text}; {told_bytes(mutant)}"]}  # fmt: skip
+
+
+def report(name: str, mutant: Any, error: BaseException) -> str:
+    last = "".join(traceback.format_exception(error)[-4:])
+    return f"ROCKETSTORE_MUTANT={name}\n  {mutant.text}\n  {told_bytes(mutant)}\n{last}"
+
+
+def told_bytes(mutant: Any) -> str:
+    data = getattr(mutant, "data", None)
+    if isinstance(data, bytes):
+        shown = data.hex() if len(data) <= 1000 else data[:1000].hex() + "…"
+        return f"{len(data)} bytes {shown}, asked {mutant.asked}"
+    return str(mutant)
+
+
+def failing(kernel: Any, wanted: type) -> Callable[[Any], BaseException | None]:
+    """A function that gives a mutant's failure, None where it has none of the wanted type."""
+
+    def failure(mutant: Any) -> BaseException | None:
+        try:
+            kernel.check(mutant)
+        except Exception as error:  # noqa: BLE001 - as above
+            return error if wanted is type(None) or isinstance(error, wanted) else None
+        return None
+
+    return failure
+
+
+def shrink(kernel: Any, mutant: Any, fails: Callable[[Any], object]) -> Any:
+    """The plainest mutant on the way that still fails: each step takes the first that does."""
+    checks = 0
+    found = True
+    while found and checks < SHRINK_CHECKS:
+        found = False
+        for smaller in kernel.shrink(mutant):
+            checks += 1
+            if fails(smaller) is not None:
+                mutant, found = smaller, True
+                break
+            if checks >= SHRINK_CHECKS:
+                break
+    return mutant
+
+
+# ---- all workers ---------------------------------------------------------------------------------
+
+
+class Outcome:
+    """What all workers of a run found together."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.told: list[str] = []
+        self.seconds = 0.0
+        self.grown = 0
+
+    def add(self, found: dict[str, Any]) -> None:
+        self.counts.update(found["counts"])
+        self.failures += found["failures"]
+        self.told += found["told"]
+        self.seconds += found["seconds"]
+        self.grown = max(self.grown, found["grown"])
+
+    def text(self, layer: str) -> str:
+        total = sum(self.counts.values())
+        rate = total / self.seconds if self.seconds else 0
+        parts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
+        what = "kernel mutants (buffers)" if layer == "kernels" else "whole-store mutants"
+        return (f"{total} {what}, seed {SEED}, {self.seconds:.1f} s, {rate:.0f} a second, memory "
+                f"grew by {self.grown >> 20} MiB: {parts}")  # fmt: skip
+
+
+def run(layer: str, count: int, processes: int = 1, only: str = "") -> Outcome:
+    """Run `count` mutants of a layer; what went wrong is in the outcome."""
+    outcome = Outcome()
+    seed = only.split(":")[1] if only else SEED
+    with tempfile.TemporaryDirectory(prefix="rocketstore-fuzz-") as scratch:
+        workers = []
+        for i in range(processes):
+            folder = Path(scratch) / str(i)
+            folder.mkdir()
+            own = count // processes + (i < count % processes)
+            words = [sys.executable, str(HERE / "fuzz_run.py"), "--worker", layer, "--seed", seed,
+                     "--scratch", str(folder), "--first", str(i), "--step", str(processes),
+                     "--count", str(own), "--only", only]  # fmt: skip
+            with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+                workers.append((folder, subprocess.Popen(words, stdout=out, stderr=err)))
+        for folder, process in workers:
+            code = process.wait()
+            if code:
+                outcome.failures.append(ended(folder, code))
+            else:
+                outcome.add(json.loads((folder / "out").read_text().splitlines()[-1]))
+    return outcome
+
+
+def ended(folder: Path, code: int) -> str:
+    """What is known of a worker that ended before it was done."""
+    note = folder / "note"
+    name = note.read_bytes().rstrip(b"\0").decode() if note.exists() else "the start"
+    why = {
+        -signal.SIGPROF: f"took more than {CPU_LIMIT_S} s of processor time",
+        -signal.SIGALRM: f"did not end in {HANG_LIMIT_S} s",
+    }.get(code, f"ended with {code}")
+    error = (folder / "err").read_text(errors="replace")
+    return f"ROCKETSTORE_MUTANT={name}\n  the process {why}\n{error[-4000:]}"
+
+
+def worker_main(words: argparse.Namespace) -> None:
+    quiet()
+    worker = Worker(words.worker, words.seed, Path(words.scratch))
+    found = worker.repeat(words.only) if words.only else worker.run(
+        words.first, words.step, words.count
+    )  # fmt: skip
+    print(json.dumps(found))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", type=int, default=0)
+    parser.add_argument("--stores", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    for name in ("--worker", "--seed", "--scratch", "--only"):
+        parser.add_argument(name, default="", help=argparse.SUPPRESS)
+    for name in ("--first", "--step", "--count"):
+        parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.worker:
+        worker_main(words)
+        return 0
+    mutant = os.environ.get("ROCKETSTORE_MUTANT", "")
+    failed = 0
+    for layer, count in (("kernels", words.kernels), ("stores", words.stores)):
+        if count and not mutant:
+            outcome = run(layer, count, words.processes)
+            print(outcome.text(layer), *outcome.told, *outcome.failures, sep="\n", flush=True)
+            failed += len(outcome.failures)
+    if mutant:
+        outcome = repeat(mutant)
+        print(*outcome.told, *outcome.failures, sep="\n")
+        failed += len(outcome.failures)
+    return 1 if failed else 0
+
+
+def repeat(mutant: str) -> Outcome:
+    """Run the mutant of that name."""
+    return run("stores" if mutant.startswith("store") else "kernels", 1, 1, mutant)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
