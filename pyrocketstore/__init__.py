@@ -17,7 +17,8 @@ from pyrocketstore.errors import (
 from pyrocketstore.message import Message, MessageExtBatch, MessageExtBrokerInner
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import AppendMessageStatus, GetMessageStatus, PutMessageStatus
-from pyrocketstore.store import KeyHits, Store, StoreWarning, open
+from pyrocketstore.store import Store, open
+from pyrocketstore.store_parts import KeyHits, StoreWarning
 
 __version__ = "0.1.0"
 

@@ -10,8 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
-from pyrocketstore.config import BrokerRole, MessageStoreConfig, detect_sizes
+from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
@@ -50,6 +49,13 @@ from pyrocketstore.message import (
 )
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
+from pyrocketstore.store_parts import (
+    DefaultStoreParts,
+    KeyHits,
+    StoreWarning,
+    column_of,
+    settings_of,
+)
 from pyrocketstore.tags import TagsExpression, tags_filter
 from pyrocketstore.topic_config import TopicConfigFile
 from pyrocketstore.unique_id import new_unique_id
@@ -66,23 +72,6 @@ FIRST_READ_COUNT, READ_COUNT = 256, 8192
 COMING_ID_MAX = 1 << 16
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
 MAX_TIMESTAMP = (1 << 63) - 1
-
-
-class StoreWarning(UserWarning):
-    """Something about a store or its settings that its owner should know."""
-
-
-class KeyHits(NamedTuple):
-    """Hits of `query_many`, one row a hit: columns of one length.
-
-    `key_index` int64[n], into the keys asked for; `phy_offset` int64[n], bytes; `queue_id`
-    int32[n]; `queue_offset` int64[n].
-    """
-
-    key_index: npt.NDArray[np.int64]
-    phy_offset: npt.NDArray[np.int64]
-    queue_id: npt.NDArray[np.int32]
-    queue_offset: npt.NDArray[np.int64]
 
 
 def open(
@@ -123,38 +112,8 @@ def open(
     env = Env() if env is None else env
     if read_only and not env.is_dir(root):
         raise StoreIOError(2, "open", root)
-    final = _settings(env, root, config, strict, settings)
+    final = settings_of(env, root, config, strict, settings)
     return Store(DefaultStoreParts(env, final, read_only, store_host, unique_key, topics_json))
-
-
-def _settings(
-    env: Env,
-    root: str,
-    config: MessageStoreConfig | str | os.PathLike[str] | None,
-    strict: bool,
-    settings: dict[str, Any],
-) -> MessageStoreConfig:
-    if config is None:
-        base = MessageStoreConfig().at_root(root)
-    elif isinstance(config, MessageStoreConfig):
-        base = config.at_root(root)
-    else:
-        base, notes = MessageStoreConfig.from_broker_conf(Path(config), strict=strict, root=root)
-        for note in notes:
-            warnings.warn(note, StoreWarning, stacklevel=4)
-    base = base.replace(**settings) if settings else base
-    return detect_sizes(env, root, base, base.given)
-
-
-class DefaultStoreParts(NamedTuple):
-    """What `open` found out, for Store."""
-
-    env: Env
-    config: MessageStoreConfig
-    read_only: bool
-    store_host: str | None
-    unique_key: bool
-    topics_json: bool
 
 
 class Store(AsyncStore):
@@ -472,16 +431,16 @@ class Store(AsyncStore):
         self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any
     ) -> Columns:
         """The columns of put_many and put_batch as lists, all checked."""
-        body_list = _column("bodies", bodies, None)
+        body_list = column_of("bodies", bodies, None)
         count = len(body_list)
         ids: Any = 0 if queue_ids is None else queue_ids
         if not isinstance(ids, int):
-            ids = _column("queue_ids", queue_ids, count)
-        tag_list = None if tags is None else _column("tags", tags, count)
-        key_list = None if keys is None else _column("keys", keys, count)
+            ids = column_of("queue_ids", queue_ids, count)
+        tag_list = None if tags is None else column_of("tags", tags, count)
+        key_list = None if keys is None else column_of("keys", keys, count)
         texts: list[bytes | None] | None = None
         if properties is not None or self._unique_key:
-            named = _column("properties", properties, count)
+            named = column_of("properties", properties, count)
             texts = [
                 put_properties(
                     None,
@@ -764,7 +723,7 @@ class Store(AsyncStore):
         """`query` for many keys at once: columns instead of messages, exact hits only."""
         self._check_open()
         until = MAX_TIMESTAMP if end is None else end
-        texts = _column("keys", keys, None)
+        texts = column_of("keys", keys, None)
         return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
@@ -793,26 +752,6 @@ class Store(AsyncStore):
         self._check_open()
         self.message_store.wait_dispatched()
         return verify_store(self.message_store, progress)
-
-
-def _column(name: str, values: Any, count: int | None) -> list[Any]:
-    """A list, NumPy array or Arrow array as a list; None as a list of None."""
-    if type(values) is list and (count is None or len(values) == count):
-        return values.copy()  # the caller may change theirs meanwhile
-    if values is None and count is not None:
-        return [None] * count
-    if isinstance(values, (str, bytes)):
-        raise StoreFormatError(f"{name}: a sequence is wanted, one entry a message")
-    entries: list[Any]
-    if hasattr(values, "to_pylist"):
-        entries = values.to_pylist()
-    elif isinstance(values, np.ndarray):
-        entries = values.tolist()
-    else:
-        entries = list(values)
-    if count is not None and len(entries) != count:
-        raise StoreFormatError(f"{name} has {len(entries)} entries for {count} bodies")
-    return entries
 
 
 atexit.register(close_at_exit)

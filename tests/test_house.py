@@ -31,6 +31,7 @@ LEVELS = {
     "index_check": 6.4,
     "verify_report": 6.3,
     "message_store": 6.0,
+    "store_parts": 6.0,
     "reads": 5.5,
     "reports": 5.7,
     "message_futures": 5.7,

@@ -1,0 +1,88 @@
+"""What `pyrocketstore.open` finds out for a Store, and the rows that its callers give and get."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.config import MessageStoreConfig, detect_sizes
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreFormatError
+
+__all__ = ["DefaultStoreParts", "KeyHits", "StoreWarning", "column_of", "settings_of"]
+
+
+class StoreWarning(UserWarning):
+    """Something about a store or its settings that its owner should know."""
+
+
+class KeyHits(NamedTuple):
+    """Hits of `query_many`, one row a hit: columns of one length.
+
+    `key_index` int64[n], into the keys asked for; `phy_offset` int64[n], bytes; `queue_id`
+    int32[n]; `queue_offset` int64[n].
+    """
+
+    key_index: npt.NDArray[np.int64]
+    phy_offset: npt.NDArray[np.int64]
+    queue_id: npt.NDArray[np.int32]
+    queue_offset: npt.NDArray[np.int64]
+
+
+def settings_of(
+    env: Env,
+    root: str,
+    config: MessageStoreConfig | str | os.PathLike[str] | None,
+    strict: bool,
+    settings: dict[str, Any],
+) -> MessageStoreConfig:
+    """The settings of a store in `root`: given, from a broker.conf, and what its files tell.
+
+    Raises StoreFormatError. A StoreWarning for each line of a broker.conf that does nothing.
+    """
+    if config is None:
+        base = MessageStoreConfig().at_root(root)
+    elif isinstance(config, MessageStoreConfig):
+        base = config.at_root(root)
+    else:
+        base, notes = MessageStoreConfig.from_broker_conf(Path(config), strict=strict, root=root)
+        for note in notes:
+            warnings.warn(note, StoreWarning, stacklevel=4)
+    base = base.replace(**settings) if settings else base
+    return detect_sizes(env, root, base, base.given)
+
+
+class DefaultStoreParts(NamedTuple):
+    """What `open` found out, for Store."""
+
+    env: Env
+    config: MessageStoreConfig
+    read_only: bool
+    store_host: str | None
+    unique_key: bool
+    topics_json: bool
+
+
+def column_of(name: str, values: Any, count: int | None) -> list[Any]:
+    """A list, NumPy array or Arrow array as a list; None as a list of None."""
+    if type(values) is list and (count is None or len(values) == count):
+        return values.copy()  # the caller may change theirs meanwhile
+    if values is None and count is not None:
+        return [None] * count
+    if isinstance(values, (str, bytes)):
+        raise StoreFormatError(f"{name}: a sequence is wanted, one entry a message")
+    entries: list[Any]
+    if hasattr(values, "to_pylist"):
+        entries = values.to_pylist()
+    elif isinstance(values, np.ndarray):
+        entries = values.tolist()
+    else:
+        entries = list(values)
+    if count is not None and len(entries) != count:
+        raise StoreFormatError(f"{name} has {len(entries)} entries for {count} bodies")
+    return entries
