@@ -1,4 +1,4 @@
-"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan picks the flavour;
+"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan | tsan picks the flavour;
 ROCKETSTORE_MODULES=_message,_columns builds only those."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 BUILD = os.environ.get("ROCKETSTORE_BUILD", "release")
-if BUILD not in {"release", "debug", "asan"}:
-    sys.exit(f"ROCKETSTORE_BUILD={BUILD}: must be release, debug or asan")
+if BUILD not in {"release", "debug", "asan", "tsan"}:
+    sys.exit(f"ROCKETSTORE_BUILD={BUILD}: must be release, debug, asan or tsan")
 
 #: module -> the C files that are linked into it. A file with state is in exactly one module.
 MODULES: dict[str, list[str]] = {
@@ -52,9 +52,10 @@ FLAGS = {
         "-fno-omit-frame-pointer",
         "-fno-sanitize-recover=undefined",
     ],
+    "tsan": ["-O1", "-g", "-UNDEBUG", "-fsanitize=thread", "-fno-omit-frame-pointer"],
 }[BUILD]
-LINK = ["-fsanitize=address,undefined"] if BUILD == "asan" else []
-CHECKED = BUILD != "release"
+LINK = {"asan": ["-fsanitize=address,undefined"], "tsan": ["-fsanitize=thread"]}.get(BUILD, [])
+CHECKED = BUILD in {"debug", "asan"}
 
 DIRECTIVES = {
     "language_level": 3,

@@ -342,6 +342,14 @@ class Store(PutPath):
         reason = "" if cause is None else str(cause)
         raise PutError(status, stored, count if stored else 0, reason) from cause
 
+    def _check_status(self) -> None:
+        """Raises PutError, with what stopped the store, when no put may be tried."""
+        status = self.message_store.check_store_status()
+        if status is not PutMessageStatus.PUT_OK:
+            cause = self.message_store.why_not_writeable
+            reason = "" if cause is None else str(cause)
+            raise PutError(status, False, 0, reason) from cause
+
     def _roll(self, size: int) -> int:
         """Go on in the next file; the errno when it cannot be made, else 0."""
         try:
@@ -387,9 +395,7 @@ class Store(PutPath):
         count = len(columns)
         queue_offsets = np.empty(count, np.int64)
         phy_offsets = np.empty(count, np.int64)
-        status_before = self.message_store.check_store_status()
-        if status_before is not PutMessageStatus.PUT_OK:
-            raise PutError(status_before, False, 0, str(self.message_store.failure or ""))
+        self._check_status()
         if not count:
             return queue_offsets, phy_offsets
         thread = threading.get_ident()
@@ -469,9 +475,7 @@ class Store(PutPath):
         self._check_writable()
         check_topic(topic)
         columns = self._batch_columns(topic, list(messages), queue_id)
-        status = self.message_store.check_store_status()
-        if status is not PutMessageStatus.PUT_OK:
-            raise PutError(status, False, 0, str(self.message_store.failure or ""))
+        self._check_status()
         result, outcome, error = self._append_batch(columns)
         if result is None:
             self._put_many_failed(0, outcome, error)
