@@ -366,8 +366,8 @@ cdef class CommitLogCore:
                     rs_store_be32(self.file.base + position, <int32_t>blank)
                     rs_store_be32(self.file.base + position + 4, RS_BLANK_MAGIC_CODE)
             if error == 0 and (blank > 0 or position == self.file.file_size):
-                self.file.store_timestamp = self.env.table.now_ms()
                 rs_store_release(&self.file.wrote, self.file.file_size)
+                rs_store_release(&self.file.store_timestamp, self.env.table.now_ms())
                 rs_store_release(&self.end_offset,
                                  self.file.file_from_offset + self.file.file_size)
                 old = self.mapped_file
@@ -442,8 +442,9 @@ cdef class CommitLogCore:
         memcpy(file.base + position, records, <size_t>size)
         if queued:
             rs_store_release(next_offset, out.queue_offset + count)
-        file.store_timestamp = out.store_timestamp
         rs_store_release(&file.wrote, position + size)
+        # After `wrote`: who reads the time first, and forces then, forces the record of that time.
+        rs_store_release(&file.store_timestamp, out.store_timestamp)
         rs_store_release(&self.end_offset, out.phy_offset + size)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)
@@ -506,8 +507,8 @@ cdef class CommitLogCore:
             rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
         memcpy(file.base + position, records + first, <size_t>size)
         done[0] = stop
-        file.store_timestamp = now
         rs_store_release(&file.wrote, position + size)
+        rs_store_release(&file.store_timestamp, now)
         rs_store_release(&self.end_offset, file.file_from_offset + position + size)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import errno
 import heapq
 import os
@@ -273,6 +274,17 @@ class Store(PutPath):
     def _check_open(self) -> None:
         if self._state != "open":
             raise StoreStateError(f"{self.path}: the store is {self._state}")
+
+    @contextlib.contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """What is read inside is whole: files that a close let go look damaged, or empty."""
+        self._check_open()
+        try:
+            yield
+        except StoreCorruptionError:
+            self._check_open()
+            raise
+        self._check_open()
 
     def _check_writable(self) -> None:
         self._check_open()
@@ -550,19 +562,21 @@ class Store(PutPath):
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """First queue offset whose message the log still has; the end if there is none."""
-        queue = self._queue(topic, queue_id)
-        return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
+        with self._while_open():
+            queue = self._queue(topic, queue_id)
+            return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """The queue's end: the offset that its next message gets."""
-        return self._queue(topic, queue_id).get_max_offset_in_queue()
+        with self._while_open():
+            return self._queue(topic, queue_id).get_max_offset_in_queue()
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """First offset whose store time is `timestamp_ms` (Unix ms) or later; the end if none."""
-        queue = self._queue(topic, queue_id)
-        return queue.lower_bound_by_time(
-            timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
-        )
+        with self._while_open():
+            return self._queue(topic, queue_id).lower_bound_by_time(
+                timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
+            )
 
     # ---- reads --------------------------------------------------------------------------------
 
@@ -613,12 +627,12 @@ class Store(PutPath):
         queue = self.message_store.find_consume_queue(topic, queue_id)
         count = FIRST_READ_COUNT
         while start < stop:
-            self._check_open()
-            units = queue.read_units(start, min(count, stop - start))
-            if not len(units.phy_offset):
+            with self._while_open():
+                units = queue.read_units(start, min(count, stop - start))
+                keep = ~units.is_pre_blank()
+                keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
+            if not len(keep):
                 return
-            keep = ~units.is_pre_blank()
-            keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
             if wanted is not None and queue.ext is None:
                 keep &= np.isin(units.tags_code, wanted.codes)
             start += len(units.phy_offset)
@@ -656,17 +670,18 @@ class Store(PutPath):
         ------
         MissingExtraError without pyarrow; OffsetOutOfRange, StoreCorruptionError, StoreIOError
         """
-        first, end = self._range(topic, queue_id, start, None)
-        queue = self.message_store.find_consume_queue(topic, queue_id)
-        return read_record_batch(
-            self.message_store.commit_log,
-            queue,
-            first,
-            min(end, first + max(0, max_count)),
-            max_bytes,
-            columns,
-            tags_filter(tags),
-        )
+        with self._while_open():
+            first, end = self._range(topic, queue_id, start, None)
+            queue = self.message_store.find_consume_queue(topic, queue_id)
+            return read_record_batch(
+                self.message_store.commit_log,
+                queue,
+                first,
+                min(end, first + max(0, max_count)),
+                max_bytes,
+                columns,
+                tags_filter(tags),
+            )
 
     # ---- keys ---------------------------------------------------------------------------------
 
@@ -692,7 +707,11 @@ class Store(PutPath):
         if self._state != "open":
             self._check_open()
         until = MAX_TIMESTAMP if end is None else end
-        return self._key_search.query(topic, key, begin, until, max_num, exact)
+        try:  # as in `_while_open`, which costs more
+            return self._key_search.query(topic, key, begin, until, max_num, exact)
+        finally:
+            if self._state != "open":
+                self._check_open()
 
     def query_many(
         self,
@@ -704,19 +723,19 @@ class Store(PutPath):
         max_num: int = 32,
     ) -> KeyHits:
         """`query` for many keys at once: columns instead of messages, exact hits only."""
-        self._check_open()
         until = MAX_TIMESTAMP if end is None else end
         texts = _column("keys", keys, None)
-        return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
+        with self._while_open():
+            return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
         """The message at a physical offset, or with an offset message id; None if there is none."""
-        self._check_open()
-        if isinstance(phy_offset_or_msg_id, str):
-            _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
-        else:
-            phy_offset = phy_offset_or_msg_id
-        return self._message_at(phy_offset)
+        with self._while_open():
+            if isinstance(phy_offset_or_msg_id, str):
+                _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
+            else:
+                phy_offset = phy_offset_or_msg_id
+            return self._message_at(phy_offset)
 
     def _message_at(self, phy_offset: int) -> MessageExt | None:
         """The message whose own place that is: bytes inside of a body may look like one."""
@@ -732,9 +751,9 @@ class Store(PutPath):
         """
         from pyrocketstore.verify import verify_store
 
-        self._check_open()
-        self.message_store.wait_dispatched()
-        return verify_store(self.message_store, progress)
+        with self._while_open():
+            self.message_store.wait_dispatched()
+            return verify_store(self.message_store, progress)
 
 
 def _column(name: str, values: Any, count: int | None) -> list[Any]:

@@ -6,6 +6,7 @@ store under injection is as fast as any.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import shutil
@@ -66,17 +67,22 @@ class Hit(NamedTuple):
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def build() -> str:
+    """Compile inject.c; the path of the library, which goes when this process ends."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    with tempfile.TemporaryDirectory() as folder:
-        target = str(Path(folder) / "inject.so")
-        source = str(Path(__file__).parent / "inject.c")
-        flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-        command = [compiler, *flags, f"-I{ROOT / 'csrc'}", source, "-o", target]
-        subprocess.run(command, check=True)
-        library = ctypes.CDLL(target)
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = f"{folder}/inject.so"
+    source = str(Path(__file__).parent / "inject.c")
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([compiler, *flags, f"-I{ROOT / 'csrc'}", source, "-o", target], check=True)
+    return target
+
+
+def _load(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
     library.inject_arm.argtypes = (
         ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_char_p,
     )  # fmt: skip
@@ -85,21 +91,21 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def prepare() -> None:
-    """Compile, so that children made by a fork need not."""
-    _library()
-
-
 def kind_of(call: str) -> int:
     """The number of a call in inject.c."""
     return len(CALLS) if call == ANY else CALLS.index(call)
 
 
 class Faults:
-    """The one set of counters and the one fault of this process."""
+    """The one set of counters and the one fault of this process.
 
-    def __init__(self) -> None:
-        self.library = _library()
+    Parameters
+    ----------
+    path : of a library that another process built
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.library = _load(path or build())
         self.disarm()
 
     def env(self) -> Env:

@@ -15,7 +15,6 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 import threading
 import traceback
 import warnings
@@ -29,6 +28,7 @@ import pyrocketstore
 from injection import CALLS, ERROR, FOREVER, SHORT, Faults, Hit
 from journal import SETTINGS
 from life import Life
+from places import directory
 from pyrocketstore import consume_queue, index_service
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
 
@@ -62,12 +62,6 @@ class Case(NamedTuple):
 @pytest.fixture(scope="module")
 def faults() -> Faults:
     return Faults()
-
-
-def directory() -> Path:
-    """Memory if there is some: forcing is not what is tested here."""
-    fast = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="faults-", dir=fast if os.access(fast, os.W_OK) else None))
 
 
 def counts(faults: Faults, flush: str) -> dict[str, int]:
