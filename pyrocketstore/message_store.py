@@ -389,7 +389,8 @@ class DefaultMessageStore:
         reason = os.strerror(errno) if errno else "no file"
         LOG.error("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
         files = self.index_service.files
-        cause = StoreIOError(errno, "append", files[-1].path if files else self.root)
+        path = files[-1].path if files else None
+        cause = StoreIOError(errno, "append", path or self.root)
         if kind == "queue":
             self.running_flags.make_logics_queue_error(cause)
         else:
