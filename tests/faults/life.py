@@ -41,7 +41,9 @@ class Life:
         self.image_journal_path = folder / "image-journal"
         self.settings: dict[str, Any] = {**SETTINGS, **QUIET, "flush_disk_type": flush}
         self.seed = seed
-        #: asked before each put to the store at a path: must it be refused?
+        #: how often a store was opened
+        self.session = 0
+        #: asked before each put to the store at a path, and when it is closed: must it be refused?
         self.is_dead: Callable[[Path], bool] = lambda path: False
         #: puts that were not, though they had to be
         self.false_oks: list[str] = []
@@ -69,6 +71,7 @@ class Life:
         self, path: Path, env: Env, work: Callable[[pyrocketstore.Store, Path], None]
     ) -> None:
         store = None
+        self.session += 1
         with self._step("open"):
             store = pyrocketstore.open(path, env=env, **self.settings)
         if store is None:
@@ -76,6 +79,7 @@ class Life:
         work(store, path)
         with self._step("close"):
             store.close()
+        self.is_dead(path)
         cause = store.message_store.why_not_writeable
         if cause is not None:
             self.causes.append(cause)

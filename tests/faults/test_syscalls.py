@@ -171,10 +171,15 @@ def live(life: Life, faults: Faults, case: Case) -> None:
         except BaseException as error:  # noqa: BLE001  told by the test's own thread
             failed.append(error)
 
+    dead: list[int] = []
+
     def is_dead(path: Path) -> bool:
-        # A force of the log failed: nobody may be told that anything is on the device.
+        # A force of the log failed: until the store is opened again and has forced all anew,
+        # nobody may be told that anything is on the device.
         lost = case.flush == "SYNC_FLUSH" and case.call == "msync" and faults.fired
-        return bool(lost) and faults.hit().path.startswith(f"{path}/commitlog/")
+        if lost and not dead and faults.hit().path.startswith(f"{path}/commitlog/"):
+            dead.append(life.session)
+        return life.session in dead
 
     life.is_dead = is_dead
     thread = threading.Thread(target=run, daemon=True)

@@ -300,7 +300,7 @@ def test_nothing_stays_open_or_mapped(folder: Path) -> None:
     for work in works(folder):
         work()
     before = counts()
-    for _ in range(max(10, LOOPS // 1000)):
+    for _ in range(max(8, LOOPS // 2500)):
         for work in works(folder):
             work()
             assert held(folder) == [], work
