@@ -37,7 +37,7 @@ KEEP = os.environ.get("ROCKETSTORE_KEEP", "")
 FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 HERE = Path(__file__).parent
 #: Kills, and cycles after which a new store is begun.
-KILLS = SOAK or 24
+KILLS = SOAK or 20
 STORE_CYCLES = 4
 #: A child whose fatal call does not come is killed after this time (s).
 LONGEST_S = 0.2
@@ -213,7 +213,7 @@ def test_a_killed_recovery_changes_nothing(folder: Path, nursery: Nursery) -> No
     calls = faults.count(ANY)
     faults.disarm()
     killed = 0
-    for cycle in range(10 + SOAK // 4):
+    for cycle in range(7 + SOAK // 4):
         if cycle % 20 == 0:
             shutil.rmtree(path)
             shutil.copytree(whole, path)
@@ -273,20 +273,21 @@ while True:
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
-def test_close_races_with_puts(tmp_path: Path, flush: str) -> None:
+def test_close_races_with_puts(folder: Path, flush: str) -> None:
     """Nothing acknowledged is lost, nobody hangs, and who comes too late is told so."""
     rng = random.Random(f"{SEED} close")
-    path = tmp_path / "store"
-    journal = Journal(tmp_path / "journal")
     for cycle in range(4 + SOAK // 10):
+        path, noted = folder / f"store{cycle // 4}", folder / f"journal{cycle // 4}"
+        journal = Journal(noted)
         store = pyrocketstore.open(path, flush_disk_type=flush, **SETTINGS)
         names = [f"{cycle}-{i}" for i in range(4)]
         putters = [
-            PutterThread(Putter(store, journal, n, random.Random(f"{SEED} {n}"))) for n in names
+            PutterThread(Putter(store, journal, n, random.Random(f"{SEED} {n}")), calls=200)
+            for n in names
         ]
         for putter in putters:
             putter.start()
-        time.sleep(rng.uniform(0, 0.1))
+        time.sleep(rng.uniform(0, 0.02))
         closers = [threading.Thread(target=store.close) for _ in range(2)]
         for closer in closers:
             closer.start()
@@ -294,12 +295,10 @@ def test_close_races_with_puts(tmp_path: Path, flush: str) -> None:
             thread.join(60)
             assert not thread.is_alive(), f"seed {SEED}, cycle {cycle}: a thread hangs"
         late = [putter.error for putter in putters]
-        assert all(
-            isinstance(error, (pyrocketstore.StoreStateError, pyrocketstore.PutError))
-            for error in late
-        ), late
+        refused = (pyrocketstore.StoreStateError, pyrocketstore.PutError, type(None))
+        assert all(isinstance(error, refused) for error in late), late
         assert not (path / "abort").exists(), "the end was not clean"
-        if cycle % 50 == 3:
+        journal.close()
+        if cycle % 4 == 3:
             with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
-                assert check(store, read_journal(tmp_path / "journal"))
-    journal.close()
+                assert check(store, read_journal(noted))
