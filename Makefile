@@ -17,7 +17,7 @@ BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test pytest test-debug test-asan soak-interop lint lint-c lint-python \
+.PHONY: help build demo test pytest test-debug test-asan test-tsan soak-interop lint lint-c lint-python \
 	format actionlint dist clean bench bench-growth bench-micro
 
 help: ## this text
@@ -65,11 +65,23 @@ build/cov.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py py
 		--build-temp build/temp-cov --parallel $(JOBS)
 	@touch $@
 
+build/tsan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+	ROCKETSTORE_BUILD=tsan $(BIN)/python setup.py --quiet build --build-lib build/tsan \
+		--build-temp build/temp-tsan --parallel $(JOBS)
+	@touch $@
+
 # PYTHONSAFEPATH keeps the release build beside the tests out of the way.
 DEBUG_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/debug
 ASAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
+# CPython is not instrumented; it is seen through its locks alone. No address randomisation: this
+# libtsan knows no memory that lies elsewhere.
+TSAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/tsan \
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" \
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp report_signal_unsafe=0 exitcode=66"
+TSAN_TESTS ?= tests/faults/test_threads.py tests/test_group_commit.py \
+	tests/faults/test_kill.py::test_close_races_with_puts tests/test_log_scan.py
 
 .PHONY: test-checked
 test-checked: build/debug.stamp
@@ -88,6 +100,9 @@ coverage: build/cov.stamp ## line and branch coverage of the decoders
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/cov $(BIN)/python -m pytest -s \
 		tests/test_bad_input.py tests/faults/test_fuzz.py $(PYTEST_ARGS)
 	$(BIN)/python tools/decoder_coverage.py
+
+test-tsan: build/tsan.stamp ## threads under ThreadSanitizer
+	$(TSAN_ENV) setarch -R $(BIN)/python -m pytest $(TSAN_TESTS) $(PYTEST_ARGS)
 
 # 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB.
 soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two

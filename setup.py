@@ -1,4 +1,4 @@
-"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan | cov picks the flavour;
+"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan | tsan | cov is the flavour;
 ROCKETSTORE_MODULES=_message,_columns builds only those."""
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 BUILD = os.environ.get("ROCKETSTORE_BUILD", "release")
-if BUILD not in {"release", "debug", "asan", "cov"}:
-    sys.exit(f"ROCKETSTORE_BUILD={BUILD}: must be release, debug, asan or cov")
+FLAVOURS = ("release", "debug", "asan", "tsan", "cov")
+if BUILD not in FLAVOURS:
+    sys.exit(f"ROCKETSTORE_BUILD={BUILD}: must be one of {', '.join(FLAVOURS)}")
 
 #: module -> the C files that are linked into it. A file with state is in exactly one module.
 MODULES: dict[str, list[str]] = {
@@ -54,8 +55,13 @@ FLAGS = {
     ],
     # Branches as they were written: nothing is merged, and no assertion counts as one.
     "cov": ["-O0", "-g", "-DNDEBUG", "--coverage", "-fprofile-update=atomic"],
+    "tsan": ["-O1", "-g", "-UNDEBUG", "-fsanitize=thread", "-fno-omit-frame-pointer"],
 }[BUILD]
-LINK = {"asan": ["-fsanitize=address,undefined"], "cov": ["--coverage"]}.get(BUILD, [])
+LINK = {
+    "asan": ["-fsanitize=address,undefined"],
+    "tsan": ["-fsanitize=thread"],
+    "cov": ["--coverage"],
+}.get(BUILD, [])
 CHECKED = BUILD in {"debug", "asan"}
 
 DIRECTIVES = {

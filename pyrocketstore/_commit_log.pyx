@@ -404,8 +404,8 @@ cdef class CommitLogCore:
                     rs_store_be32(head + 4, RS_BLANK_MAGIC_CODE)
                     error = store_bytes(self.file, position, head, sizeof(head))
             if error == 0 and (blank > 0 or position == self.file.file_size):
-                self.file.store_timestamp = self.env.table.now_ms()
                 rs_store_release(&self.file.wrote, self.file.file_size)
+                rs_store_release(&self.file.store_timestamp, self.env.table.now_ms())
                 rs_store_release(&self.end_offset,
                                  self.file.file_from_offset + self.file.file_size)
                 old = self.mapped_file
@@ -512,10 +512,11 @@ cdef class CommitLogCore:
             return RS_IO_ERROR
         if queued:
             rs_store_release(next_offset, out.queue_offset + count)
-        file.store_timestamp = out.store_timestamp
         self.put_count += count
         self.put_bytes += size
         rs_store_release(&file.wrote, position + size)
+        # After `wrote`: who reads the time first, and forces then, forces the record of that time.
+        rs_store_release(&file.store_timestamp, out.store_timestamp)
         rs_store_release(&self.end_offset, out.phy_offset + size)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)
@@ -589,8 +590,8 @@ cdef class CommitLogCore:
         self.put_count += stop - done[0]
         self.put_bytes += size
         done[0] = stop
-        file.store_timestamp = now
         rs_store_release(&file.wrote, position + size)
+        rs_store_release(&file.store_timestamp, now)
         rs_store_release(&self.end_offset, file.file_from_offset + position + size)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)

@@ -98,8 +98,9 @@ cdef class LogScanner:
     cdef list buffers
     cdef int32_t cancelled
 
-    cdef int walk(self, FileWindow window, RecordBuffer buffer, LogPiece piece, int64_t until,
-                  int64_t stop, bint search, int64_t *error) noexcept nogil
+    cdef int walk(self, FileWindow window, RecordBuffer buffer, LogPiece piece,
+                  const delay_table *delays, int64_t until, int64_t stop, bint search,
+                  int64_t *error) noexcept nogil
 
 
 # ---- of a record of a piece --------------------------------------------------------------------

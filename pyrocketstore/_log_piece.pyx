@@ -326,6 +326,8 @@ cdef class LogScanner:
         cdef FileWindow window
         cdef LogPiece piece = LogPiece.__new__(LogPiece)
         cdef int64_t error = 0
+        # Read here: another thread may change it while this one has no GIL.
+        cdef const delay_table *delays = &self.delays if self.keep else NULL
         piece.path = path
         piece.file_from_offset = file_from_offset
         piece.begin = piece.end = position
@@ -339,7 +341,8 @@ cdef class LogScanner:
         window = buffer.window
         buffer.count = 0
         with nogil:
-            piece.status = self.walk(window, buffer, piece, until, stop, search, &error)
+            piece.status = self.walk(window, buffer, piece, delays, until, stop, search,
+                                     &error)
         window.close()
         if error < 0:
             raise StoreIOError(<int>-error, "pread", path, piece.end)
@@ -356,11 +359,11 @@ cdef class LogScanner:
         """End the scans that are under way; what they give says nothing."""
         rs_store_release32(&self.cancelled, 1)
 
-    cdef int walk(self, FileWindow window, RecordBuffer buffer, LogPiece piece, int64_t until,
-                  int64_t stop, bint search, int64_t *error) noexcept nogil:
+    cdef int walk(self, FileWindow window, RecordBuffer buffer, LogPiece piece,
+                  const delay_table *delays, int64_t until, int64_t stop, bint search,
+                  int64_t *error) noexcept nogil:
         cdef rs_record record
         cdef scan_state state
-        cdef const delay_table *delays = &self.delays if self.keep else NULL
         cdef int status = RS_OK
         memset(&state, 0, sizeof(state))
         state.position = piece.begin

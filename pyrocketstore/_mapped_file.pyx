@@ -352,6 +352,7 @@ cdef class MappedFile:
         cdef int64_t size = self.file.file_size
         cdef int64_t fill = 0
         cdef int64_t got = 0
+        cdef int64_t length = size
         cdef void *base = NULL
         cdef int kind = self.kind
         cdef int fd = -1
@@ -362,7 +363,9 @@ cdef class MappedFile:
             if kind == SHARED:
                 fd = env.open(self._path_text, O_RDWR, 0)
                 error = fd
-            if error >= 0:
+                if fd >= 0:
+                    length = env.file_size(fd)
+            if error >= 0 and length >= size:
                 error = env.mmap(fd, size, 1, &base)
             if fd >= 0:
                 env.close(fd)
@@ -377,6 +380,11 @@ cdef class MappedFile:
                 env.madvise(base, size, ADVICE_RANDOM)
         if error < 0:
             check_io(error, "open" if kind == SHARED and fd < 0 else "mmap", self.path, -1)
+        check_io(length, "fstat", self.path, -1)
+        if length < size:
+            # Cut since it was opened: a load behind its end would be a signal.
+            raise StoreCorruptionError(
+                self.path, length, f"the file has {length} bytes and must have {size}")
         check_io(got, "pread", self.path, 0)
         if got < fill:
             raise StoreCorruptionError(self.path, got, f"the file ends before byte {fill}")

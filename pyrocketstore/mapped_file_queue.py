@@ -640,7 +640,18 @@ class AllocateMappedFileService(ServiceThread):
         with self._changed:
             self.last_error = error
             request.mapped_file, request.error = mapped_file, error
+            if error is not None:
+                self._forget_behind(request.path)
             self._changed.notify_all()
+
+    def _forget_behind(self, path: str) -> None:
+        """A file that could not be made must not be followed by one that could: a row with a hole
+        would be what a crash leaves. Call with `_changed` held."""
+        folder = parent_directory(path)
+        for other in list(self._requests):
+            behind = other > path and parent_directory(other) == folder
+            if behind and not self._is_done(self._requests[other]):
+                del self._requests[other]
 
     def _work_ahead(self) -> None:
         watched = self._watched

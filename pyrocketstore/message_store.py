@@ -425,8 +425,10 @@ class DefaultMessageStore(MessageFutures):
 
     def _dispatch_error(self, kind: str, topic: str, queue_id: int, errno: int) -> None:
         reason = os.strerror(errno) if errno else "no file"
-        cause = StoreError(f"the {kind} entry of {topic}-{queue_id} could not be written: {reason}")
-        LOG.error("%s", cause)
+        LOG.error("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
+        files = self.index_service.files
+        path = files[-1].path if files else None
+        cause = StoreIOError(errno, "append", path or self.root)
         if kind == "queue":
             self.running_flags.make_logics_queue_error(cause)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import heapq
 import os
@@ -254,6 +255,17 @@ class Store(AsyncStore):
         if self._state != "open":
             raise StoreStateError(f"{self.path}: the store is {self._state}")
 
+    @contextlib.contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """What is read inside is whole: files that a close let go look damaged, or empty."""
+        self._check_open()
+        try:
+            yield
+        except StoreCorruptionError:
+            self._check_open()
+            raise
+        self._check_open()
+
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
@@ -334,6 +346,12 @@ class Store(AsyncStore):
         error.__cause__ = cause
         return error
 
+    def _check_status(self) -> None:
+        """Raises PutError, with what stopped the store, when no put may be tried."""
+        status = self.message_store.check_store_status()
+        if status is not PutMessageStatus.PUT_OK:
+            raise self._refused(status)
+
     def _roll(self, size: int) -> int:
         """Go on in the next file; the errno when it cannot be made, else 0."""
         try:
@@ -380,9 +398,7 @@ class Store(AsyncStore):
         queue_offsets = np.empty(count, np.int64)
         phy_offsets = np.empty(count, np.int64)
         self._make_room()
-        status_before = self.message_store.check_store_status()
-        if status_before is not PutMessageStatus.PUT_OK:
-            raise self._refused(status_before)
+        self._check_status()
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.now()
@@ -487,9 +503,7 @@ class Store(AsyncStore):
         if not len(columns):
             raise StoreFormatError("a batch needs at least one message")
         self._make_room()
-        status = self.message_store.check_store_status()
-        if status is not PutMessageStatus.PUT_OK:
-            raise self._refused(status)
+        self._check_status()
         result, outcome, error = self._append_batch(columns)
         if result is None:
             self._put_many_failed(0, outcome, error, self.message_store.now())
@@ -555,19 +569,21 @@ class Store(AsyncStore):
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """First queue offset whose message the log still has; the end if there is none."""
-        queue = self._queue(topic, queue_id)
-        return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
+        with self._while_open():
+            queue = self._queue(topic, queue_id)
+            return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """The queue's end: the offset that its next message gets."""
-        return self._queue(topic, queue_id).get_max_offset_in_queue()
+        with self._while_open():
+            return self._queue(topic, queue_id).get_max_offset_in_queue()
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """First offset whose store time is `timestamp_ms` (Unix ms) or later; the end if none."""
-        queue = self._queue(topic, queue_id)
-        return queue.lower_bound_by_time(
-            timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
-        )
+        with self._while_open():
+            return self._queue(topic, queue_id).lower_bound_by_time(
+                timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
+            )
 
     # ---- reads --------------------------------------------------------------------------------
 
@@ -620,17 +636,18 @@ class Store(AsyncStore):
         queue = self.message_store.find_consume_queue(topic, queue_id)
         count = FIRST_READ_COUNT
         while start < stop:
-            self._check_open()
-            units = queue.read_units(start, min(count, stop - start))
+            with self._while_open():
+                units = queue.read_units(start, min(count, stop - start))
+                lowest = self.message_store.get_min_phy_offset()
+                first = start if len(units.phy_offset) else queue.first_readable_offset(lowest)
             if not len(units.phy_offset):
                 # Deleted under us: what is left of the queue goes on behind it.
-                first = queue.first_readable_offset(self.message_store.get_min_phy_offset())
                 if first <= start:
                     return
                 start = first
                 continue
             keep = ~units.is_pre_blank()
-            keep &= units.phy_offset >= self.message_store.get_min_phy_offset()
+            keep &= units.phy_offset >= lowest
             if wanted is not None and queue.ext is None:
                 keep &= np.isin(units.tags_code, wanted.codes)
             self.message_store.stats_service.note_get(int(keep.sum()))
@@ -669,9 +686,9 @@ class Store(AsyncStore):
         ------
         MissingExtraError without pyarrow; OffsetOutOfRange, StoreCorruptionError, StoreIOError
         """
-        first, end = self._range(topic, queue_id, start, None)
-        queue = self.message_store.find_consume_queue(topic, queue_id)
-        try:
+        with self._while_open():
+            first, end = self._range(topic, queue_id, start, None)
+            queue = self.message_store.find_consume_queue(topic, queue_id)
             return read_record_batch(
                 self.message_store.commit_log,
                 queue,
@@ -681,9 +698,6 @@ class Store(AsyncStore):
                 columns,
                 tags_filter(tags),
             )
-        except StoreCorruptionError:
-            self._check_open()  # the file was taken away by another thread's close
-            raise
 
     # ---- keys ---------------------------------------------------------------------------------
 
@@ -709,7 +723,11 @@ class Store(AsyncStore):
         if self._state != "open":
             self._check_open()
         until = MAX_TIMESTAMP if end is None else end
-        return self._key_search.query(topic, key, begin, until, max_num, exact)
+        try:  # as in `_while_open`, which costs more
+            return self._key_search.query(topic, key, begin, until, max_num, exact)
+        finally:
+            if self._state != "open":
+                self._check_open()
 
     def query_many(
         self,
@@ -721,19 +739,19 @@ class Store(AsyncStore):
         max_num: int = 32,
     ) -> KeyHits:
         """`query` for many keys at once: columns instead of messages, exact hits only."""
-        self._check_open()
         until = MAX_TIMESTAMP if end is None else end
         texts = column_of("keys", keys, None)
-        return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
+        with self._while_open():
+            return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
         """The message at a physical offset, or with an offset message id; None if there is none."""
-        self._check_open()
-        if isinstance(phy_offset_or_msg_id, str):
-            _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
-        else:
-            phy_offset = phy_offset_or_msg_id
-        return self._message_at(phy_offset)
+        with self._while_open():
+            if isinstance(phy_offset_or_msg_id, str):
+                _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
+            else:
+                phy_offset = phy_offset_or_msg_id
+            return self._message_at(phy_offset)
 
     def _message_at(self, phy_offset: int) -> MessageExt | None:
         """The message whose own place that is: bytes inside of a body may look like one."""
@@ -749,9 +767,9 @@ class Store(AsyncStore):
         """
         from pyrocketstore.verify import verify_store
 
-        self._check_open()
-        self.message_store.wait_dispatched()
-        return verify_store(self.message_store, progress)
+        with self._while_open():
+            self.message_store.wait_dispatched()
+            return verify_store(self.message_store, progress)
 
 
 atexit.register(close_at_exit)

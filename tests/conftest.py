@@ -25,7 +25,7 @@ def _kernel() -> str:
 
 def _flavour() -> str:
     origin = Path(pyrocketstore.__file__ or "")
-    known = {"debug", "asan"} & set(origin.parts)
+    known = {"debug", "asan", "tsan"} & set(origin.parts)
     return next(iter(known), "release")
 
 

@@ -1,0 +1,152 @@
+"""Makes the n-th system call of a kind fail, come short or kill the process, below an Env.
+
+`inject.c` is csrc/env_posix.c over system calls that count. No Python runs in a call, so that a
+store under injection is as fast as any.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pyrocketstore.env import Env
+
+ROOT = Path(__file__).parent.parent.parent
+
+#: In the order of the enum in inject.c.
+CALLS = (
+    "open", "ftruncate", "fallocate", "punch", "mmap", "msync", "fdatasync", "fsync",
+    "fsync_directory", "pread", "pwrite", "rename", "unlink", "mkdir",
+)  # fmt: skip
+ANY = "any"
+#: The fields of rs_env in their order.
+TABLE = (
+    "open", "close", "ftruncate", "fallocate", "punch", "mmap", "munmap", "msync", "madvise",
+    "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
+    "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns",
+)  # fmt: skip
+ERROR, SHORT, KILL = range(3)
+FOREVER = 1 << 60
+
+
+class _Report(ctypes.Structure):
+    _fields_ = (
+        ("path", ctypes.c_char * 512),
+        ("thread", ctypes.c_char * 32),
+        ("size", ctypes.c_int64),
+        ("position", ctypes.c_int64),
+        ("is_zero", ctypes.c_int),
+        ("kind", ctypes.c_int),
+        ("again", ctypes.c_int),
+        ("removed", ctypes.c_int),
+    )
+
+
+class Hit(NamedTuple):
+    """The first call that was hit: where, by which thread, and how much it wanted.
+
+    `is_zero`: a pwrite of zeros alone; `again`: a later call of the kind, in the same directory,
+    passed; `removed`: the file was deleted later.
+    """
+
+    path: str
+    thread: str
+    size: int
+    position: int
+    is_zero: bool
+    again: bool
+    removed: bool
+
+
+@functools.cache
+def build() -> str:
+    """Compile inject.c; the path of the library, which goes when this process ends."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = f"{folder}/inject.so"
+    source = str(Path(__file__).parent / "inject.c")
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([compiler, *flags, f"-I{ROOT / 'csrc'}", source, "-o", target], check=True)
+    return target
+
+
+def _load(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
+    library.inject_arm.argtypes = (
+        ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_char_p,
+    )  # fmt: skip
+    library.inject_count.restype = ctypes.c_long
+    library.inject_report.restype = ctypes.POINTER(_Report)
+    return library
+
+
+def kind_of(call: str) -> int:
+    """The number of a call in inject.c."""
+    return len(CALLS) if call == ANY else CALLS.index(call)
+
+
+class Faults:
+    """The one set of counters and the one fault of this process.
+
+    Parameters
+    ----------
+    path : of a library that another process built
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.library = _load(path or build())
+        self.disarm()
+
+    def env(self) -> Env:
+        """An Env whose calls are counted and hit."""
+        table = (ctypes.c_void_p * len(TABLE))()
+        self.library.rs_env_posix(table)
+        env = Env()
+        for name, address in zip(TABLE, table, strict=True):
+            env.replace(name, address)
+        return env
+
+    def arm(
+        self,
+        call: str,
+        first: int = FOREVER,
+        last: int = FOREVER,
+        *,
+        action: int = ERROR,
+        errno: int = 0,
+        only: str = "",
+    ) -> None:
+        """Count from 0 again, and hit the calls `first` to `last` (from 1) of a kind; with `only`
+        those alone count whose path holds it."""
+        kind = kind_of(call)
+        self.library.inject_arm(kind, first, last, action, errno, only.encode())
+
+    def disarm(self) -> None:
+        """Let every call pass."""
+        self.library.inject_disarm()
+
+    def count(self, call: str) -> int:
+        """How many calls of that kind there were since `arm`."""
+        return int(self.library.inject_count(kind_of(call)))
+
+    @property
+    def fired(self) -> int:
+        """How many calls were hit since `arm`."""
+        return int(self.library.inject_fired())
+
+    def hit(self) -> Hit:
+        """The first of them."""
+        r = self.library.inject_report().contents
+        flags = map(bool, (r.is_zero, r.again, r.removed))
+        return Hit(r.path.decode(), r.thread.decode(), r.size, r.position, *flags)

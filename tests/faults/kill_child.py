@@ -1,0 +1,95 @@
+"""Processes that are killed. This one forks a child for each line that it reads, so that a child
+is there at once: {"do": "live" | "open", …} with the arguments of the function. It answers with the
+child's pid, and, when the child has ended, with its exit status.
+
+"live" opens the store, puts from several threads, closes it under them, and opens it again, for
+ever. "open" opens and closes it once. Either may be given a call that kills it: see injection.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pyrocketstore
+from injection import KILL, Faults
+from journal import SETTINGS, Journal, Putter, PutterThread
+from pyrocketstore.env import Env
+
+THREADS = 3
+#: What the flush services do in between is to be met too.
+LIVELY: dict[str, Any] = {
+    **SETTINGS,
+    "flush_interval_commit_log": 10,
+    "flush_interval_consume_queue": 15,
+}
+
+
+def armed(library: str, call: str, number: int) -> Env:
+    """An Env in which that call is the process's last; number 0: none is."""
+    if number == 0:
+        return Env()
+    faults = Faults(library)
+    env = faults.env()
+    faults.arm(call, number, number, action=KILL)
+    return env
+
+
+def live(path: str, journal: str, seed: str, flush: str, kill: tuple[str, str, int]) -> None:
+    """Put, close, open again, until killed."""
+    env = armed(*kill)
+    rng = random.Random(seed)
+    notes = Journal(Path(journal))
+    session = 0
+    while True:
+        session += 1
+        store = pyrocketstore.open(path, env=env, flush_disk_type=flush, **LIVELY)
+        names = [f"{seed}.{session}.{i}" for i in range(THREADS)]
+        putters = [
+            PutterThread(Putter(store, notes, n, random.Random(n)), calls=rng.randrange(5, 60))
+            for n in names
+        ]
+        for putter in putters:
+            putter.start()
+        time.sleep(rng.choice((0.0, 0.005, 0.02, 0.05)))
+        if rng.random() < 0.3:
+            store.flush()
+        store.close()
+        for putter in putters:
+            putter.join()
+            # Through, or refused by a store that was closed, and by nothing else.
+            refused = (pyrocketstore.StoreStateError, pyrocketstore.PutError, type(None))
+            if not isinstance(putter.error, refused) or store.message_store.why_not_writeable:
+                raise AssertionError(repr(putter.error))
+
+
+def open_once(path: str, kill: tuple[str, str, int]) -> None:
+    """Open and close."""
+    pyrocketstore.open(path, env=armed(*kill), **LIVELY).close()
+
+
+def main() -> None:
+    """As the module says."""
+    actions = {"live": live, "open": open_once}
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                actions[job.pop("do")](**job)
+            except BaseException:  # noqa: BLE001  the child ends here
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

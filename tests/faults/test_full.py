@@ -1,0 +1,207 @@
+"""Goal: a device that is really full, or a process that may write no longer files, gives errors
+that name file and reason, never a signal, and loses nothing; with room again all goes on.
+Method: a tmpfs that is filled up before each step, and RLIMIT_FSIZE, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 120
+PRELUDE = """
+import errno, logging, os, resource, sys
+import pyrocketstore
+from pyrocketstore import consume_queue, index_service
+from journal import SETTINGS
+consume_queue.RETRY_INTERVAL_S = 0.001
+index_service.RETRY_INTERVAL_MS = 1
+path = sys.argv[1]
+texts = []
+class Messages(logging.Handler):
+    def emit(self, record):
+        texts.append(record.getMessage())
+logging.getLogger("pyrocketstore").addHandler(Messages())
+
+def open_store(**more):
+    return pyrocketstore.open(path, **{**SETTINGS, **more})
+
+def fill():
+    # To the last byte: whoever needs a block now gets none.
+    with open(path + "/../filler", "wb", buffering=0) as filler:
+        for size in (1 << 16, 4096, 1):
+            try:
+                while True:
+                    filler.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+def make_room():
+    os.unlink(path + "/../filler")
+
+def tell(error):
+    said = []
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__
+    return " | ".join(said + texts)
+
+acknowledged = []
+def put_until_refused(store, topic, keys, size=300, most=2000):
+    for i in range(most):
+        key = f"{topic}{len(acknowledged)}"
+        try:
+            store.put(topic, bytes(size), keys=key if keys else None)
+        except pyrocketstore.PutError as error:
+            assert not error.stored
+            return tell(error)
+        acknowledged.append((topic, key if keys else None))
+        store.wait_dispatched()
+    raise AssertionError("the device does not fill up")
+
+def all_there():
+    with open_store() as store:
+        assert store.verify().ok, store.verify().problems
+        for topic in {topic for topic, _ in acknowledged}:
+            count = sum(t == topic for t, _ in acknowledged)
+            assert len(list(store.read(topic))) == count, topic
+        for topic, key in acknowledged:
+            if key is not None:
+                assert len(store.query(topic, key)) == 1, key
+        store.put("after", b"x", keys="after")
+        assert len(store.query("after", "after")) == 1
+    assert not os.path.exists(path + "/abort")
+    print("ok")
+"""
+
+
+def run(script: str, path: Path) -> None:
+    """A script to its end; a signal ends it with a negative code."""
+    paths = [str(Path(pyrocketstore.__file__).parent.parent), str(HERE), str(HERE.parent)]
+    ended = subprocess.run(
+        [sys.executable, "-c", PRELUDE + script, str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode == 0, f"exit code {ended.returncode}\n{ended.stderr}"
+    assert ended.stdout == "ok\n"
+
+
+@pytest.fixture
+def small_device(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 2 MiB; the store's directory below it."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"SKIPPED ALOUD: no tmpfs can be mounted here: {mounted.stderr.decode()}")
+    yield tmp_path / "store"
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+#: What has to grow when the device is full.
+FULL = {
+    "log": """
+SETTINGS["mapped_file_size_consume_queue"] = 20000
+with open_store() as store:
+    store.put("t", b"first", keys="first")
+    acknowledged.append(("t", "first"))
+    fill()
+    said = put_until_refused(store, "t", False)
+    assert "commitlog" in said, said
+""",
+    "topics.json": """
+with open_store() as store:
+    store.put("t", b"first")
+    acknowledged.append(("t", None))
+    store.wait_dispatched()
+    fill()
+    said = put_until_refused(store, "new", False)
+    assert "topics.json" in said, said
+    assert store.topics() == ["t"]
+""",
+    "queue": """
+with open_store(topics_json=False, mapped_file_size_commit_log=1 << 20) as store:
+    for i in range(20):
+        store.put("t", b"x" * 500)
+        acknowledged.append(("t", None))
+    store.wait_dispatched()
+    fill()
+    said = put_until_refused(store, "other", False)
+    assert "consumequeue/other" in said, said
+SETTINGS["mapped_file_size_commit_log"] = 1 << 20
+""",
+    "index": """
+with open_store(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20000) as store:
+    store.put("t", b"first")
+    acknowledged.append(("t", None))
+    store.wait_dispatched()
+    fill()
+    said = put_until_refused(store, "t", True)
+    assert "/index/" in said, said
+SETTINGS["mapped_file_size_commit_log"] = 1 << 20
+SETTINGS["mapped_file_size_consume_queue"] = 20000
+""",
+    # Its page is there since the store was opened: a full device does not keep it from closing.
+    "checkpoint": """
+said = "No space left"
+store = open_store()
+store.put("t", b"first", keys="first")
+acknowledged.append(("t", "first"))
+store.flush()
+fill()
+store.flush()
+store.close()
+assert not os.path.exists(path + "/abort")
+""",
+    "opening": """
+with open_store() as store:
+    store.put("t", b"first", keys="first")
+    acknowledged.append(("t", "first"))
+os.unlink(path + "/checkpoint")
+fill()
+try:
+    open_store()
+    raise AssertionError("opened")
+except pyrocketstore.StoreIOError as error:
+    said = tell(error)
+    assert "/store/" in said, said
+""",
+}
+
+
+@pytest.mark.parametrize("full", FULL)
+def test_a_full_device_is_an_error(small_device: Path, full: str) -> None:
+    end = "assert 'No space left' in said, said\nmake_room()\nall_there()\n"
+    run(FULL[full] + end, small_device)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_files_that_may_grow_no_longer(tmp_path: Path, flush: str) -> None:
+    """RLIMIT_FSIZE: Python ignores SIGXFSZ, so that the calls answer EFBIG."""
+    run(
+        f"""
+more = dict(mapped_file_size_commit_log=1 << 18, flush_disk_type={flush!r})
+SETTINGS.update(more)
+with open_store() as store:
+    store.put("t", b"first", keys="first")
+    acknowledged.append(("t", "first"))
+    store.wait_dispatched()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, limit[1]))
+    said = put_until_refused(store, "t", False)
+    assert "File too large" in said and "commitlog" in said, said
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+all_there()
+""",
+        tmp_path / "store",
+    )

@@ -1,0 +1,304 @@
+"""Goal: whatever moment a process is killed at, every acknowledged message is there afterwards,
+once, whole, in its queue, in its order and under its key; what was begun is there at most once;
+and killing the recovery too changes nothing.
+Method: a child puts from several threads, closes and opens again, and writes down what it does; it
+is killed after some time or at a system call, again and again, and the store is compared.
+
+ROCKETSTORE_SOAK_KILLS=N makes N kills, ROCKETSTORE_SEED picks other moments, and
+ROCKETSTORE_KEEP=DIR keeps the files of a cycle that failed: its check can be repeated there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oracle
+import pyrocketstore
+from injection import ANY, CALLS, Faults, build
+from journal import SETTINGS, Journal, Putter, PutterThread, Record, check, read_journal
+from places import directory
+
+SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
+SOAK = int(os.environ.get("ROCKETSTORE_SOAK_KILLS", "0"))
+KEEP = os.environ.get("ROCKETSTORE_KEEP", "")
+FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+HERE = Path(__file__).parent
+#: Kills, and cycles after which a new store is begun.
+KILLS = SOAK or 20
+STORE_CYCLES = 4
+#: A child whose fatal call does not come is killed after this time (s).
+LONGEST_S = 0.2
+
+
+def environment() -> dict[str, str]:
+    """A child's: the build that is tested here, and the modules of the tests."""
+    paths = [str(Path(pyrocketstore.__file__).parent.parent), str(HERE), str(HERE.parent)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+
+
+class Nursery:
+    """The process that forks children."""
+
+    def __init__(self, errors: Path) -> None:
+        self.errors = errors
+        with errors.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "kill_child.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env=environment(),
+            )
+
+    def run_and_kill(self, seconds: float, **job: Any) -> int:
+        """Run a job in a child, kill it after that time; its exit status."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        pid = int(self.process.stdout.readline())
+        ended = threading.Event()
+
+        def kill() -> None:
+            if not ended.wait(seconds):
+                os.kill(pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        status = int(self.process.stdout.readline())
+        ended.set()
+        killer.join()
+        return status
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A page that a process wrote is there for the next, in memory as on a disk."""
+    path = directory()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("nursery") / "errors")
+    yield nursery
+    nursery.close()
+
+
+def moment(rng: random.Random) -> tuple[float, tuple[str, str, int]]:
+    """When the next child dies: after seconds, or at a call."""
+    if rng.random() < 0.5:
+        return rng.choice((0.02, 0.1, LONGEST_S)) * rng.random(), (build(), ANY, 0)
+    if rng.random() < 0.5:
+        return LONGEST_S, (build(), ANY, rng.randrange(1, 1500))
+    return LONGEST_S, (build(), rng.choice(CALLS), rng.randrange(1, 12))
+
+
+def log_bytes(path: Path) -> bytes:
+    """The records of the log by the oracle, and nothing of what lies behind them."""
+    records = b""
+    for file in sorted((path / "commitlog").glob("*")):
+        data = file.read_bytes()
+        if file.name.isdigit() and data:
+            _, _, end = oracle.scan_log(data, int(file.name))
+            records += data[:end]
+    return records
+
+
+def snapshot(path: Path) -> dict[str, tuple[int, bytes]]:
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in files}
+
+
+def look(path: Path, record: Record, rng: random.Random) -> None:
+    """Look at what a killed child left: without a trace, or by recovering it, or not at all."""
+    if not path.exists():
+        return
+    before = log_bytes(path)
+    if rng.random() < 0.3:
+        files = snapshot(path)
+        with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
+            check(store, record)
+        assert snapshot(path) == files
+    if rng.random() < 0.6:
+        with pyrocketstore.open(path, **SETTINGS) as store:
+            check(store, record)
+        assert log_bytes(path) == before, "recovery has changed the log"
+    assert not (path / ".broken").exists()
+
+
+@pytest.mark.timeout(300 + 5 * SOAK)
+def test_every_acknowledged_message_survives(folder: Path, nursery: Nursery) -> None:
+    rng = random.Random(SEED)
+    acknowledged = 0
+    path, journal, flush = folder, folder, ""
+    for cycle in range(KILLS):
+        if cycle % STORE_CYCLES == 0:
+            path, journal = folder / f"store{cycle}", folder / f"journal{cycle}"
+            flush = rng.choice(FLUSHES)
+        seconds, kill = moment(rng)
+        said = f"seed {SEED}, cycle {cycle}, {flush}, {seconds:.3f} s, {kill[1]} {kill[2]}"
+        before = folder / "before"
+        shutil.rmtree(before, ignore_errors=True)
+        if KEEP and path.exists():
+            shutil.copytree(path, before)
+        try:
+            status = nursery.run_and_kill(
+                seconds,
+                do="live",
+                path=str(path),
+                journal=str(journal),
+                seed=f"{SEED}.{cycle}",
+                flush=flush,
+                kill=kill,
+            )
+            assert status == -signal.SIGKILL, nursery.errors.read_text()[-5000:]
+            record = read_journal(journal)
+            if KEEP:
+                shutil.rmtree(folder / "killed", ignore_errors=True)
+                if path.exists():
+                    shutil.copytree(path, folder / "killed")
+            look(path, record, rng)
+        except BaseException as error:
+            if KEEP:
+                shutil.copytree(folder, Path(KEEP) / f"{SEED}.{cycle}")
+            error.add_note(said)
+            raise
+        print(f"{said}: {record.acknowledged} acknowledged")
+        if cycle % STORE_CYCLES == STORE_CYCLES - 1:
+            acknowledged += record.acknowledged
+            shutil.rmtree(path, ignore_errors=True)
+    assert acknowledged > 5 * KILLS
+
+
+def test_a_killed_recovery_changes_nothing(folder: Path, nursery: Nursery) -> None:
+    """Killed at many calls of an opening that has much to rebuild."""
+    rng = random.Random(SEED)
+    path, journal = folder / "store", folder / "journal"
+    nursery.run_and_kill(
+        0.3, do="live", path=str(path), journal=str(journal), seed="r", flush="ASYNC_FLUSH",
+        kill=("", ANY, 0),
+    )  # fmt: skip
+    before = log_bytes(path)
+    for lost in ("consumequeue", "index"):
+        shutil.rmtree(path / lost)
+    whole = folder / "whole"
+    shutil.copytree(path, whole)
+    faults = Faults()
+    faults.arm(ANY)
+    pyrocketstore.open(whole, env=faults.env(), **SETTINGS).close()
+    calls = faults.count(ANY)
+    faults.disarm()
+    killed = 0
+    for cycle in range(7 + SOAK // 4):
+        if cycle % 20 == 0:
+            shutil.rmtree(path)
+            shutil.copytree(whole, path)
+            for lost in ("consumequeue", "index"):
+                shutil.rmtree(path / lost)
+            (path / "abort").touch()
+        number = rng.randrange(1, calls)
+        status = nursery.run_and_kill(30, do="open", path=str(path), kill=(build(), ANY, number))
+        assert status in (0, -signal.SIGKILL), nursery.errors.read_text()[-5000:]
+        killed += status != 0
+        said = f"seed {SEED}, cycle {cycle}: killed at call {number} of {calls}"
+        assert log_bytes(path) == before, said
+        if cycle % 5 == 4:
+            with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
+                check(store, read_journal(journal))
+    assert killed > 2
+    with pyrocketstore.open(path, **SETTINGS) as store:
+        check(store, read_journal(journal))
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+def test_killed_right_after_a_roll(tmp_path: Path, flush: str) -> None:
+    """The last message is the first one of a file, of the log and of its queue."""
+    code = """
+import os, signal, sys, pyrocketstore
+from journal import SETTINGS
+size = SETTINGS["mapped_file_size_commit_log"]
+store = pyrocketstore.open(sys.argv[1], flush_disk_type=sys.argv[2], **SETTINGS)
+i = 0
+while True:
+    result = store.put("T", b"%d " % i + bytes(900), keys=f"k{i}")
+    i += 1
+    if i > 100 and result.phy_offset % size == 0:
+        if sys.argv[3] == "dispatched":
+            store.wait_dispatched()
+        print(i, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for when in ("at once", "dispatched"):
+        path = tmp_path / when
+        ended = subprocess.run(
+            [sys.executable, "-c", code, str(path), flush, when],
+            capture_output=True,
+            text=True,
+            env=environment(),
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        count = int(ended.stdout)
+        for read_only in (True, False, False):
+            with pyrocketstore.open(path, read_only=read_only, **SETTINGS) as store:
+                assert [m.body.split()[0] for m in store.read("T")] == [
+                    b"%d" % i for i in range(count)
+                ]
+                (hit,) = store.query("T", f"k{count - 1}")
+                assert hit.phy_offset % SETTINGS["mapped_file_size_commit_log"] == 0
+                assert store.verify().ok
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+def test_close_races_with_puts(folder: Path, flush: str) -> None:
+    """Nothing acknowledged is lost, nobody hangs, and who comes too late is told so."""
+    rng = random.Random(f"{SEED} close")
+    for cycle in range(4 + SOAK // 10):
+        path, noted = folder / f"store{cycle // 4}", folder / f"journal{cycle // 4}"
+        journal = Journal(noted)
+        store = pyrocketstore.open(path, flush_disk_type=flush, **SETTINGS)
+        names = [f"{cycle}-{i}" for i in range(4)]
+        putters = [
+            PutterThread(Putter(store, journal, n, random.Random(f"{SEED} {n}")), calls=200)
+            for n in names
+        ]
+        for putter in putters:
+            putter.start()
+        time.sleep(rng.uniform(0, 0.02))
+        closers = [threading.Thread(target=store.close) for _ in range(2)]
+        for closer in closers:
+            closer.start()
+        for thread in [*closers, *putters]:
+            thread.join(60)
+            assert not thread.is_alive(), f"seed {SEED}, cycle {cycle}: a thread hangs"
+        late = [putter.error for putter in putters]
+        refused = (pyrocketstore.StoreStateError, pyrocketstore.PutError, type(None))
+        assert all(isinstance(error, refused) for error in late), late
+        assert not (path / "abort").exists(), "the end was not clean"
+        journal.close()
+        if cycle % 4 == 3:
+            with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
+                assert check(store, read_journal(noted))
