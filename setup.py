@@ -1,4 +1,4 @@
-"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan | tsan | cov is the flavour;
+"""Extensions from one table. ROCKETSTORE_BUILD = release | debug | asan | tsan | cov;
 ROCKETSTORE_MODULES=_message,_columns builds only those."""
 
 from __future__ import annotations
