@@ -267,6 +267,21 @@ class ConsumeQueue(UnitAppender):
             self.ext.recover()
             self.ext.truncate_by_max_address(last_address)
 
+    def give_up_torn_end(self, phy_offset: int) -> None:
+        """Drop the last unit where a power cut may have torn it, if its message is not before
+        `phy_offset`, bytes of the log, from where the log gives it again. Nothing is written."""
+        position = (self.core.unit_count - 1) * CQ_STORE_UNIT_SIZE
+        if self.core.max_physic_offset > phy_offset and self.reader.is_two_sectors(position):
+            self._cut(position, drop_empty=False)
+            self._set_end(self.reader.last_phy_offset())
+
+    def begin_anew(self) -> None:
+        """Delete all files, for a queue that recovery builds from its first message on."""
+        while self.mapped_file_queue.mapped_files:
+            self.mapped_file_queue.delete_last_mapped_file()
+        self.recover()
+        self._truncate_ext()
+
     def truncate_dirty_logic_files(self, phy_offset: int) -> None:
         """Drop the units at or behind `phy_offset`, bytes of the log.
 

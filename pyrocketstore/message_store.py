@@ -657,6 +657,8 @@ class DefaultMessageStore:
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
         keep = {*topics, SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+        if self._started:
+            self.wait_dispatched()  # so that queues that are about to begin are known
         for topic, queues in self.queue_table.by_topic().items():
             if topic in keep or topic.startswith(LMQ_PREFIX):
                 continue

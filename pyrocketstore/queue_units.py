@@ -19,6 +19,8 @@ from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 
+#: What a device writes at once, at least (bytes).
+SECTOR_SIZE = 512
 CQ_STORE_UNIT_SIZE = 20
 PRE_BLANK_SIZE = 2**31 - 1  # the size in a unit that stands where no message has been
 PRE_BLANK = (0, PRE_BLANK_SIZE, 0)
@@ -107,6 +109,11 @@ class UnitReader:
         """Whether what lies right behind `position` is more than zeros: two pages are looked at."""
         size = min(_TAIL_READ_SIZE, mapped_file.wrote - position)
         return bool(self.read(mapped_file, position, size).strip(b"\0"))
+
+    def is_two_sectors(self, position: int) -> bool:
+        """Whether the unit at that byte of the stream lies in two sectors of its file."""
+        start = position % self.mapped_file_size
+        return start // SECTOR_SIZE != (start + CQ_STORE_UNIT_SIZE - 1) // SECTOR_SIZE
 
     def find_min(
         self, mapped_file: MappedFile, min_phy_offset: int

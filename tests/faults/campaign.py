@@ -1,0 +1,134 @@
+"""Programs, the moments at which the power is cut, and the images of each: run and counted.
+
+The name of an image is PROGRAM.MOMENT.IMAGE. ROCKETSTORE_FAULT=NAME examines that one alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from device import Captured, Device
+from judge import Expected, Judge
+from survivors import all_cached, choose, image_of, write
+from workload import Journal, Program, Runner, make
+
+SEED = os.environ.get("ROCKETSTORE_SEED", "20240720")
+ONLY = os.environ.get("ROCKETSTORE_FAULT", "")
+#: Moments of a program, and images of a moment.
+MOMENTS = 12
+IMAGES = 5
+
+
+def directory_for(tmp_path: Path) -> Path:
+    """Memory is fast, and what is forced there is lost as easily."""
+    shm = Path("/dev/shm")
+    if not os.access(shm, os.W_OK):
+        return tmp_path
+    made = shm / f"pyrocketstore-{os.getpid()}-{tmp_path.name}"
+    made.mkdir()
+    return made
+
+
+class Campaign:
+    """Runs programs and examines what their crashes left."""
+
+    def __init__(self, path: Path, only: str = ONLY) -> None:
+        self.path = path
+        self.only = only
+        self.counts: Counter[str] = Counter()
+        self.settings: dict[str, object] = {}
+
+    @property
+    def images(self) -> int:
+        """How many images were examined."""
+        return self.counts["images"]
+
+    def program(self, seed: str) -> None:
+        """One program with all its images."""
+        program = make(seed)
+        path = self.path / "run"
+        path.mkdir()
+        device = Device(path, seed, captures_max=MOMENTS, rate=0.5)
+        sync = program.settings["flush_disk_type"] == "SYNC_FLUSH"
+        journal = Journal(sync)
+        try:
+            Runner(program, path, device, journal).run()
+            self.counts["programs"] += 1
+            self.counts["SYNC_FLUSH" if sync else "ASYNC_FLUSH"] += 1
+            for number, moment in enumerate(device.captures):
+                self.moment(program, journal, moment, f"{seed}.{number}")
+            device.release()
+        except BaseException as error:
+            error.add_note(f"program {seed}: {program}")
+            raise
+        finally:
+            shutil.rmtree(path)
+
+    def moment(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
+        """All images of one moment, and what follows a kill at that moment."""
+        self.counts[f"crash at {moment.place}"] += 1
+        rng = random.Random(name)
+        for number in range(IMAGES):
+            self.image(program, journal, moment, f"{name}.{number}")
+        if rng.random() < 0.25:
+            self.killed(program, journal, moment, f"{name}.k")
+
+    def image(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
+        """One image."""
+        if not self.only.startswith(name) and self.only:
+            return
+        rng = random.Random(name)
+        choice = choose(rng)
+        judge = Judge(self.path, program.settings)
+        expected = Expected.of(journal, moment)
+        try:
+            judge.examine(image_of(moment, choice, rng), expected, name)
+        except BaseException as error:
+            kept = Path(tempfile.mkdtemp(prefix="pyrocketstore-fault-")) / name.replace("/", "-")
+            write(judge.image, kept)
+            error.add_note(
+                f"ROCKETSTORE_FAULT={name} ({choice}), the power cut before {moment.place}"
+            )
+            error.add_note(f"calls before: {moment.events[-12:]}")
+            error.add_note(f"the image: {kept}, settings {program.settings}")
+            raise
+        self.counts += judge.counts
+        for what in (f"pages {choice.pages}", f"names {choice.names}", f"lengths {choice.lengths}"):
+            self.counts[what] += 1
+        for number in range(1, judge.number + 1):
+            shutil.rmtree(self.path / f"image{number}", ignore_errors=True)
+
+    def killed(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
+        """The process is killed, another goes on with what it left, and then the power is cut."""
+        if self.only and not self.only.startswith(name):
+            return
+        path = self.path / "killed"
+        write(all_cached(moment), path)
+        rng = random.Random(name)
+        device = Device(path, name, captures_max=2, rate=0.5)
+        device.inherit(moment)
+        now = Journal(journal.sync)
+        now.given = journal.given[: moment.promised.given]
+        now.safe = journal.safe[: moment.promised.safe]
+        runner = Runner(program._replace(seed=name), path, device, now)
+        try:
+            runner.run(rng.choice((0, 3, 12)))
+            for number, later in enumerate(device.captures):
+                self.counts["kill before the crash"] += 1
+                for image in range(2):
+                    self.image(program, now, later, f"{name}{number}.{image}")
+            device.release()
+        except BaseException as error:
+            error.add_note(f"killed after {moment.place}: {name}")
+            raise
+        finally:
+            shutil.rmtree(path)
+
+    def __str__(self) -> str:
+        lines = [f"{count:8} {what}" for what, count in sorted(self.counts.items())]
+        return "\n".join(lines)
