@@ -16,7 +16,7 @@ from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUn
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
-from pyrocketstore.message import parse_java_int
+from pyrocketstore.message import java_split, parse_java_int
 from pyrocketstore.queue_units import (
     CQ_STORE_UNIT_SIZE,
     NO_LIMIT,
@@ -224,8 +224,11 @@ class ConsumeQueue(UnitAppender):
         self._tail_is_clean = False
         return loaded
 
-    def recover(self) -> None:
+    def recover(self, phy_offset: int = NO_LIMIT) -> None:
         """Find the end of the queue, and drop the files behind it.
+
+        The last three files are looked at, and each that may name messages at or behind
+        `phy_offset`, bytes of the log, from where on nothing was surely forced.
 
         The bytes behind the end stay as they are until something is written there; then they are
         zeroed first, so that units of an earlier life never come back.
@@ -242,7 +245,7 @@ class ConsumeQueue(UnitAppender):
         end = 0
         max_phy_offset = -1
         last_address = NO_ADDRESS
-        for mapped_file in mapped_files[max(0, len(mapped_files) - 3) :]:
+        for mapped_file in mapped_files[self.reader.first_to_scan(phy_offset) :]:
             valid_size, phy_offset, address = self.reader.scan(mapped_file, NO_LIMIT)
             end = mapped_file.file_from_offset + valid_size
             if phy_offset >= 0:
@@ -488,8 +491,8 @@ class ConsumeQueue(UnitAppender):
         Differs: an offset that is not a number is logged and left out, and stops nothing.
         """
         properties = request.properties_map or {}
-        names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
-        offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
+        names = java_split(properties.get("INNER_MULTI_DISPATCH", ""))
+        offsets = java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
         if len(names) != len(offsets):
             LOG.error("%s: %d queues but %d offsets", self.topic, len(names), len(offsets))
             return
@@ -788,13 +791,3 @@ class ConsumeQueue(UnitAppender):
         unit = self.reader.last_unit(with_ext=True)
         if unit is not None:
             self.ext.truncate_by_max_address(unit[2])
-
-
-def _java_split(text: str) -> list[str]:
-    """As Java's String.split(","): empty pieces at the end are dropped."""
-    if not text:
-        return [""]
-    pieces = text.split(",")
-    while pieces and not pieces[-1]:
-        pieces.pop()
-    return pieces

@@ -759,9 +759,7 @@ class IndexService:
 
     def forget_files(self) -> None:
         """Start empty: the directory was moved away. Nobody builds."""
-        with self._lock:
-            self._files = ()
-        self.indexed_phy_offset = -1
+        self._files, self.indexed_phy_offset = (), -1
 
     def _first_behind(self, phy_offset: int) -> int:
         for number, index_file in enumerate(self._files):

@@ -24,7 +24,7 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
-from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -147,6 +147,13 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
                 plan.headless.append(key)
     plan.replay_from = _replay_from(store, plan, found)
     return plan
+
+
+def scan_start(store: Recoverable, clean: bool) -> int:
+    """Physical offset from which on an unclean exit may have lost something; behind all after a
+    clean one."""
+    files = store.commit_log.mapped_file_queue.mapped_files
+    return NO_LIMIT if clean or not files else files[_start_file(store, files)].file_from_offset
 
 
 def _start_file(store: Recoverable, files: tuple[MappedFile, ...]) -> int:
@@ -494,4 +501,5 @@ __all__ = [
     "check_not_newer",
     "make_plan",
     "replay",
+    "scan_start",
 ]

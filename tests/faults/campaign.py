@@ -5,11 +5,14 @@ The name of an image is PROGRAM.MOMENT.IMAGE. ROCKETSTORE_FAULT=NAME examines th
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import random
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from device import Captured, Device
@@ -22,16 +25,23 @@ ONLY = os.environ.get("ROCKETSTORE_FAULT", "")
 #: Moments of a program, and images of a moment.
 MOMENTS = 12
 IMAGES = 5
+NAME_OF_KILL = "killed before the power was cut"
 
 
-def directory_for(tmp_path: Path) -> Path:
-    """Memory is fast, and what is forced there is lost as easily."""
-    shm = Path("/dev/shm")
-    if not os.access(shm, os.W_OK):
-        return tmp_path
-    made = shm / f"pyrocketstore-{os.getpid()}-{tmp_path.name}"
-    made.mkdir()
-    return made
+@contextlib.contextmanager
+def places(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, which is fast, and where what is forced is lost as easily."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp(prefix="pyrocketstore-", dir=memory))
+    logging.disable(logging.ERROR)  # recovery has much to say
+    try:
+        yield path
+    finally:
+        logging.disable(logging.NOTSET)
+        shutil.rmtree(path)
 
 
 class Campaign:
@@ -41,6 +51,9 @@ class Campaign:
         self.path = path
         self.only = only
         self.counts: Counter[str] = Counter()
+        #: the setting of which a promise is expected when a put returns
+        self.sync_type = "SYNC_FLUSH"
+        #: what images are opened with beside the program's settings
         self.settings: dict[str, object] = {}
 
     @property
@@ -53,8 +66,8 @@ class Campaign:
         program = make(seed)
         path = self.path / "run"
         path.mkdir()
-        device = Device(path, seed, captures_max=MOMENTS, rate=0.5)
-        sync = program.settings["flush_disk_type"] == "SYNC_FLUSH"
+        device = Device(path, seed, captures_max=MOMENTS, rate=0.8)
+        sync = program.settings["flush_disk_type"] == self.sync_type
         journal = Journal(sync)
         try:
             Runner(program, path, device, journal).run()
@@ -84,7 +97,7 @@ class Campaign:
             return
         rng = random.Random(name)
         choice = choose(rng)
-        judge = Judge(self.path, program.settings)
+        judge = Judge(self.path, program.settings | self.settings)
         expected = Expected.of(journal, moment)
         try:
             judge.examine(image_of(moment, choice, rng), expected, name)
@@ -110,7 +123,7 @@ class Campaign:
         path = self.path / "killed"
         write(all_cached(moment), path)
         rng = random.Random(name)
-        device = Device(path, name, captures_max=2, rate=0.5)
+        device = Device(path, name, captures_max=2, rate=0.8)
         device.inherit(moment)
         now = Journal(journal.sync)
         now.given = journal.given[: moment.promised.given]
@@ -119,7 +132,7 @@ class Campaign:
         try:
             runner.run(rng.choice((0, 3, 12)))
             for number, later in enumerate(device.captures):
-                self.counts["kill before the crash"] += 1
+                self.counts[NAME_OF_KILL] += 1
                 for image in range(2):
                     self.image(program, now, later, f"{name}{number}.{image}")
             device.release()

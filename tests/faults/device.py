@@ -33,6 +33,9 @@ NOTED = (
     "open close ftruncate mmap munmap msync fdatasync fsync rename unlink mkdir rmdir"
     " fsync_directory"
 ).split()
+#: Of these there are many, and little lies between two: a moment is looked at now and then.
+FREQUENT = {"open", "close", "mmap", "munmap"}
+FREQUENT_RATE = 0.1
 #: How many calls are remembered, for the text of a failure.
 EVENTS = 40
 
@@ -245,7 +248,8 @@ class Device:
         with self._lock:
             self.calls += 1
             self.events.append(place if path is None else f"{place} {path.decode()}")
-            if not self.captures_max or self.rng.random() >= self.rate:
+            rate = self.rate * FREQUENT_RATE if place in FREQUENT else self.rate
+            if not self.captures_max or self.rng.random() >= rate:
                 return
             if self.rng.random() < 0.05:
                 self._write_back()

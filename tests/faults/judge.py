@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import oracle
+import pyrocketstore
 from device import Captured, Device
 from survivors import SECTOR, Tree, choose, image_of, write
 from workload import DIRECTORY, Entry, Journal, Promise, Promised, open_store, queues_of
-
-import oracle
-import pyrocketstore
 
 #: The clock of a store that recovers: later than every program's (Unix ms).
 RECOVERED_MS = 1_750_000_000_000
@@ -208,7 +207,7 @@ class Judge:
         device = None
         base = len(expected.given)
         if again and rng.random() < 0.4:
-            device = Device(path, seed, captures_max=SECOND_IMAGES, rate=0.5)
+            device = Device(path, seed, captures_max=SECOND_IMAGES, rate=0.8)
             device.clock_ms = RECOVERED_MS
             device.promises = lambda: Promised(len(expected.given), len(expected.safe))
         with opened(path, self.settings, device) as store:

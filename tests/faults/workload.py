@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from device import Device
-
 import pyrocketstore
+from device import Device
 from pyrocketstore import MessageExtBrokerInner
 from pyrocketstore._message import properties_to_string
 from pyrocketstore.env import Env
