@@ -98,7 +98,7 @@ class Campaign:
         rng = random.Random(name)
         choice = choose(rng)
         judge = Judge(self.path, program.settings | self.settings)
-        expected = Expected.of(journal, moment)
+        expected = Expected.of(journal, moment)._replace(is_first=journal.is_first)
         try:
             judge.examine(image_of(moment, choice, rng), expected, name)
         except BaseException as error:
@@ -126,6 +126,7 @@ class Campaign:
         device = Device(path, name, captures_max=2, rate=0.8)
         device.inherit(moment)
         now = Journal(journal.sync)
+        now.is_first = False
         now.given = journal.given[: moment.promised.given]
         now.safe = journal.safe[: moment.promised.safe]
         runner = Runner(program._replace(seed=name), path, device, now)

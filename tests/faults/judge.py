@@ -39,6 +39,7 @@ class Expected(NamedTuple):
     given: list[Entry]
     safe: list[Promise]
     held: list[int] = []  # noqa: RUF012  numbers; a tuple of lists is made once
+    is_first: bool = False  # nothing was lost earlier, so that the log holds a beginning
 
     @classmethod
     def of(cls, journal: Journal, moment: Captured) -> Expected:
@@ -70,6 +71,7 @@ def check(store: Any, expected: Expected, counts: Counter[str]) -> list[int]:
                 torn.add(number)
     order = sorted(places, key=lambda number: places[number][3])
     demand(order == sorted(order), "the log has another order than the puts")
+    demand(not expected.is_first or order == list(range(len(order))), "a hole in", order)
     for promise in expected.safe:
         entry = expected.given[promise.number]
         found = places.get(promise.number)
@@ -213,7 +215,7 @@ class Judge:
         with opened(path, self.settings, device) as store:
             held = check(store, expected, self.counts)
             self.go_on(store, expected, held, rng, device)
-        again_expected = expected._replace(held=held)
+        again_expected = expected._replace(held=held, is_first=False)
         with opened(path, self.settings, read_only=rng.random() < 0.5) as store:
             demand(is_clean(store), "the store did not close cleanly")
             now = check(store, again_expected, self.counts)
@@ -223,7 +225,7 @@ class Judge:
             demand(log_of(path) == bodies, "the log has other records than the queues")
         if device is not None:
             for number, moment in enumerate(device.captures):
-                then = expected._replace(held=[n for n in held if n < base])
+                then = expected._replace(held=[n for n in held if n < base], is_first=False)
                 self.second(moment, then, f"{seed}/{number}")
             device.release()
 

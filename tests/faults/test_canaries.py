@@ -23,7 +23,6 @@ from campaign import Campaign, places
 from device import Device
 from judge import Broken
 from pyrocketstore import message_store, recovery
-from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError
 from pyrocketstore.index_service import IndexService
@@ -70,7 +69,7 @@ def skipping(patch: Patch, *names: str) -> None:
 )
 def test_a_force_that_does_nothing(tmp_path: Path, monkeypatch: Patch, names: tuple[str]) -> None:
     skipping(monkeypatch, *names)
-    finds(tmp_path)
+    finds(tmp_path, 3 * (names == ("fsync_directory",)))
 
 
 def test_a_put_that_is_acknowledged_too_early(tmp_path: Path) -> None:
@@ -142,11 +141,6 @@ def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Pat
     finds(tmp_path, 17)
 
 
-def test_a_torn_unit_that_is_kept(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(ConsumeQueue, "give_up_torn_end", lambda queue, phy_offset: None)
-    finds(tmp_path, 13)
-
-
 def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(recovery, "_force_again", lambda store, plan: None)
-    finds(tmp_path, 12)
+    finds(tmp_path, 15)

@@ -60,6 +60,8 @@ class Journal:
 
     def __init__(self, sync: bool) -> None:
         self.sync = sync
+        #: no crash came before
+        self.is_first = True
         self.given: list[Entry] = []
         self.safe: list[Promise] = []
         self._accepted: list[Promise] = []
@@ -83,11 +85,6 @@ class Journal:
             count = begins[-1] if begins else 0
         self.safe += self._accepted[:count]
         del self._accepted[:count]
-
-    def forget_unsafe(self, moment: Promised) -> None:
-        """After a crash at `moment`: what came later never was."""
-        del self.safe[moment.safe :]
-        self._accepted.clear()
 
 
 class Program(NamedTuple):
