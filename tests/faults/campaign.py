@@ -51,6 +51,7 @@ class Campaign:
         self.path = path
         self.only = only
         self.counts: Counter[str] = Counter()
+        self.keeps_failures = True
         #: the setting of which a promise is expected when a put returns
         self.sync_type = "SYNC_FLUSH"
         #: what images are opened with beside the program's settings
@@ -102,13 +103,15 @@ class Campaign:
         try:
             judge.examine(image_of(moment, choice, rng), expected, name)
         except BaseException as error:
-            kept = Path(tempfile.mkdtemp(prefix="pyrocketstore-fault-")) / name.replace("/", "-")
-            write(judge.image, kept)
             error.add_note(
                 f"ROCKETSTORE_FAULT={name} ({choice}), the power cut before {moment.place}"
             )
             error.add_note(f"calls before: {moment.events[-12:]}")
-            error.add_note(f"the image: {kept}, settings {program.settings}")
+            error.add_note(f"settings: {program.settings}")
+            if self.keeps_failures:
+                kept = Path(tempfile.mkdtemp(prefix="pyrocketstore-fault-")) / "image"
+                write(judge.image, kept)
+                error.add_note(f"the image: {kept}")
             raise
         self.counts += judge.counts
         for what in (f"pages {choice.pages}", f"names {choice.names}", f"lengths {choice.lengths}"):

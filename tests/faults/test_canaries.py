@@ -38,6 +38,7 @@ def finds(tmp_path: Path, first: int = 0, **attributes: Any) -> str:
     threads run otherwise."""
     with places(tmp_path) as path:
         campaign = Campaign(path, only="")
+        campaign.keeps_failures = False
         for name, value in attributes.items():
             setattr(campaign, name, value)
         for number in range(first, first + PROGRAMS):
