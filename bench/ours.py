@@ -24,6 +24,15 @@ import numpy
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import pyrocketstore  # noqa: E402
+from pyrocketstore import MessageStoreConfig  # noqa: E402
+from pyrocketstore._index_file import IndexFile  # noqa: E402
+from pyrocketstore._index_keys import hashes_of_keys  # noqa: E402
+from pyrocketstore._scan import scan_file  # noqa: E402
+from pyrocketstore.config import detect_sizes  # noqa: E402
+from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
+from pyrocketstore.env import Env  # noqa: E402
+from pyrocketstore.message_store import DefaultMessageStore  # noqa: E402
 from workload import (  # noqa: E402
     BASE_MS,
     LONG_MAX,
@@ -39,16 +48,6 @@ from workload import (  # noqa: E402
     percentiles_us,
     serve,
 )
-
-import pyrocketstore  # noqa: E402
-from pyrocketstore import MessageStoreConfig  # noqa: E402
-from pyrocketstore._index_file import IndexFile  # noqa: E402
-from pyrocketstore._index_keys import hashes_of_keys  # noqa: E402
-from pyrocketstore._scan import scan_file  # noqa: E402
-from pyrocketstore.config import detect_sizes  # noqa: E402
-from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
-from pyrocketstore.env import Env  # noqa: E402
-from pyrocketstore.message_store import DefaultMessageStore  # noqa: E402
 
 MANY_COUNT = 10_000
 QUERY_MANY_COUNT = 1000

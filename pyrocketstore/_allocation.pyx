@@ -358,7 +358,8 @@ cdef int zero_range(const rs_env *env, const char *path, int64_t position,
         error = env.punch(fd, position, size)
         if error == -EOPNOTSUPP:
             error = rewrite(env, fd, position, position + size, True)
-        if error >= 0:
-            error = env.fdatasync(fd)
+    if error >= 0:
+        # Also where there are zeros: who wrote them may have been killed before they were forced.
+        error = env.fdatasync(fd)
     env.close(fd)
     return error

@@ -676,6 +676,12 @@ cdef class MappedFile:
         self.force_name = False
         return 0
 
+    def force_again(self):
+        """Let the next flush force everything, the name too: a process that was killed may have
+        left it in the page cache alone."""
+        rs_store_release(&self.file.flushed, 0)
+        self.force_name = self.kind == SHARED
+
     def zero_tail(self, int64_t position):
         """Make everything from `position` to the end read as zeros. Positions stay.
 

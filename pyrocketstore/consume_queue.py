@@ -16,7 +16,7 @@ from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUn
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
-from pyrocketstore.message import parse_java_int
+from pyrocketstore.message import java_split, parse_java_int
 from pyrocketstore.queue_units import (
     CQ_STORE_UNIT_SIZE,
     NO_LIMIT,
@@ -228,8 +228,11 @@ class ConsumeQueue(UnitAppender):
         self._tail_is_clean = False
         return loaded
 
-    def recover(self) -> None:
+    def recover(self, phy_offset: int = NO_LIMIT) -> None:
         """Find the end of the queue, and drop the files behind it.
+
+        The last three files are looked at, and each that may name messages at or behind
+        `phy_offset`, bytes of the log, from where on nothing was surely forced.
 
         The bytes behind the end stay as they are until something is written there; then they are
         zeroed first, so that units of an earlier life never come back.
@@ -246,7 +249,7 @@ class ConsumeQueue(UnitAppender):
         end = 0
         max_phy_offset = -1
         last_address = NO_ADDRESS
-        for mapped_file in mapped_files[max(0, len(mapped_files) - 3) :]:
+        for mapped_file in mapped_files[self.reader.first_to_scan(phy_offset) :]:
             valid_size, phy_offset, address = self.reader.scan(mapped_file, NO_LIMIT)
             end = mapped_file.file_from_offset + valid_size
             if phy_offset >= 0:
@@ -270,6 +273,21 @@ class ConsumeQueue(UnitAppender):
         if self.ext is not None:
             self.ext.recover()
             self.ext.truncate_by_max_address(last_address)
+
+    def give_up_torn_end(self, phy_offset: int) -> None:
+        """Drop the last unit where a power cut may have torn it, if its message is not before
+        `phy_offset`, bytes of the log, from where the log gives it again. Nothing is written."""
+        position = (self.core.unit_count - 1) * CQ_STORE_UNIT_SIZE
+        if self.core.max_physic_offset > phy_offset and self.reader.is_two_sectors(position):
+            self._cut(position, drop_empty=False)
+            self._set_end(self.reader.last_phy_offset())
+
+    def begin_anew(self) -> None:
+        """Delete all files, for a queue that recovery builds from its first message on."""
+        while self.mapped_file_queue.mapped_files:
+            self.mapped_file_queue.delete_last_mapped_file()
+        self.recover()
+        self._truncate_ext()
 
     def truncate_dirty_logic_files(self, phy_offset: int) -> None:
         """Drop the units at or behind `phy_offset`, bytes of the log.
@@ -478,8 +496,8 @@ class ConsumeQueue(UnitAppender):
         Differs: an offset that is not a number is logged and left out, and stops nothing.
         """
         properties = request.properties_map or {}
-        names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
-        offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
+        names = java_split(properties.get("INNER_MULTI_DISPATCH", ""))
+        offsets = java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
         if len(names) != len(offsets):
             LOG.error("%s: %d queues but %d offsets", self.topic, len(names), len(offsets))
             return
@@ -780,13 +798,3 @@ class ConsumeQueue(UnitAppender):
         unit = self.reader.last_unit(with_ext=True)
         if unit is not None:
             self.ext.truncate_by_max_address(unit[2])
-
-
-def _java_split(text: str) -> list[str]:
-    """As Java's String.split(","): empty pieces at the end are dropped."""
-    if not text:
-        return [""]
-    pieces = text.split(",")
-    while pieces and not pieces[-1]:
-        pieces.pop()
-    return pieces

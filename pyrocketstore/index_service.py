@@ -227,6 +227,7 @@ class _Found:
     begin_timestamp: int = 0
     end_timestamp: int = 0
     begin_phy_offset: int = 0
+    index_count: int = 0
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -292,9 +293,9 @@ class IndexService:
     def load(self, last_exit_ok: bool) -> bool:
         """Open the files of the index directory.
 
-        After an unclean exit a file that ends after checkpoint.index_msg_timestamp was not surely
-        forced: it is removed (read-only: passed over), as 4.9.3 does; `dropped_begin_phy_offset`
-        and `indexed_phy_offset` say what must be put again.
+        After an unclean exit what was not surely forced (StoreCheckpoint.forced_index_files) is
+        removed (read-only: passed over); `dropped_begin_phy_offset` and `indexed_phy_offset` say
+        what must be put again.
 
         Raises: StoreCorruptionError for a file shorter than the geometry; StoreFormatError when
         the geometry cannot be found out or is contradicted; StoreIOError. Nothing is removed then.
@@ -304,16 +305,22 @@ class IndexService:
         """
         found = self._scan()
         limit = self._checkpoint.index_msg_timestamp
-        dropped = [f for f in found if not last_exit_ok and f.end_timestamp > limit]
-        kept = [f for f in found if f.size > 0 and f not in dropped]
-        counted = kept or [f for f in dropped if f.size > 0]
+        kept = dropped = [f for f in found if f.size > 0]
+        count = len(kept) if last_exit_ok else self._checkpoint.forced_index_files(
+            [(f.end_timestamp, f.index_count) for f in kept])  # fmt: skip
+        kept, dropped = kept[:count], dropped[count:]
         try:
-            self._geometry = infer_geometry(self._env, [f.path for f in counted], self._configured)
+            counted = [f.path for f in kept or dropped]
+            self._geometry = infer_geometry(self._env, counted, self._configured)
         except StoreFormatError as error:
-            if not self._read_only:
+            # What goes anyway may be torn: its length alone counts.
+            guess = [] if kept else _candidates(dropped[0].size, *self._configured)
+            if not guess and not self._read_only:
                 raise
-            self.geometry_error = error
-            return True
+            if not guess:
+                self.geometry_error = error
+                return True
+            self._geometry = guess[0]
         files = [self._open(f.path) for f in kept]
         if self._read_only and not last_exit_ok:
             _drop_growing(files, limit)
@@ -347,6 +354,7 @@ class IndexService:
             self._env.close(fd)
         header = _HEADER.unpack(raw)
         item.begin_timestamp, item.end_timestamp, item.begin_phy_offset = header[:3]
+        item.index_count = header[5]
 
     def _open(self, path: str) -> IndexFile:
         return IndexFile(
@@ -378,13 +386,15 @@ class IndexService:
         from the full one's end; the full one is forced by a thread of its own, and then the
         checkpoint's index_msg_timestamp moves.
 
-        Raises: StoreIOError.
-        Threads: the building thread.
+        Raises: StoreIOError. Threads: the building thread.
         Source: RocketMQ 4.9.3 IndexService#getAndCreateLastIndexFile.
         Differs: a name is never used twice nor sorts before an older one (clock set back).
         """
         previous = self._files[-1] if self._files else None
         if previous is not None and not previous.is_write_full():
+            if not self._read_only:
+                before = max((f.end_timestamp for f in self._files[:-1]), default=0)
+                self._checkpoint.uncover_index_file(previous.end_timestamp, before)
             previous.open_for_writing()
             return previous
         index_file = self._create(previous)
@@ -748,16 +758,13 @@ class IndexService:
             self._files = self._files[:first]
         for index_file in dropped:
             index_file.destroy(3000)
+        if dropped and not self._read_only:
+            self._env.fsync_directory(self._root)
         self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
 
     def forget_files(self) -> None:
-        """Start empty because the directory was moved away; no file is touched.
-
-        Threads: nobody builds.
-        """
-        with self._lock:
-            self._files = ()
-        self.indexed_phy_offset = -1
+        """Start empty: the directory was moved away. Nobody builds."""
+        self._files, self.indexed_phy_offset = (), -1
 
     def _first_behind(self, phy_offset: int) -> int:
         for number, index_file in enumerate(self._files):

@@ -121,15 +121,21 @@ class MappedFileQueue:
     def load(self) -> bool:
         """Take in the files of the directory; each counts as full. True.
 
-        A last file of no length, as a crash leaves it, is dropped (and deleted unless read-only).
+        A last file of no length, as a crash leaves it, is dropped (and deleted unless read-only);
+        where files are forced later than made (`sole_writer`), any such file.
 
         Raises StoreCorruptionError naming a file of any other length.
         Source: RocketMQ 4.9.3 MappedFileQueue#load.
         Differs: what is not named by 20 digits is left alone.
         """
         found = self._find_files()
-        while found and found[-1][1] == 0:
-            path = found.pop()[2]
+        for entry in reversed(found.copy()):
+            _, size, path = entry
+            if size > 0:
+                if self.sole_writer:
+                    continue
+                break
+            found.remove(entry)
             LOG.warning("%s: has no length and is passed over", path)
             if not self.read_only:
                 self.env.remove(path)
@@ -366,7 +372,7 @@ class MappedFileQueue:
         Differs: 4.9.3 leaves the bytes behind the cut, and may find messages in them again.
         """
         size = self.mapped_file_size
-        # From the last file on, so that a crash leaves a row without a hole.
+        # From the last file on, each for good, so that a crash leaves a row without a hole.
         for mapped_file in reversed(self.mapped_files):
             start = mapped_file.file_from_offset
             if start + size <= offset:
@@ -377,6 +383,12 @@ class MappedFileQueue:
                     mapped_file.zero_tail(offset - start)
             else:
                 self._destroy(mapped_file)
+                self.force_names()
+
+    def force_names(self) -> None:
+        """Bring the names in the directory down: what was deleted does not come back."""
+        if not self.read_only and self.env.is_dir(self.store_path):
+            self.env.fsync_directory(self.store_path)
 
     def reset_offset(self, offset: int) -> bool:
         """End the queue at `offset` unless more than two files' worth lies behind it.
@@ -451,10 +463,11 @@ class MappedFileQueue:
         return True
 
     def delete_last_mapped_file(self) -> None:
-        """Delete the last file, if there is one."""
+        """Delete the last file, if there is one. Durability: for good."""
         files = self.mapped_files
         if files:
             self._destroy(files[-1])
+            self.force_names()
 
     def unmap_idle(self) -> int:
         """Drop the mappings that nobody holds; how many went."""

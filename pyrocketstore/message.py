@@ -226,6 +226,16 @@ class MessageExtBatch(MessageExtBrokerInner):
 # ---- numbers ------------------------------------------------------------------------------------
 
 
+def java_split(text: str) -> list[str]:
+    """As Java's String.split(","): empty pieces at the end are dropped."""
+    if not text:
+        return [""]
+    pieces = text.split(",")
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    return pieces
+
+
 def parse_java_int(text: str, bits: int = 32) -> int | None:
     """The number that Java's Integer.parseInt makes of `text`, or None where it throws.
 

@@ -33,7 +33,13 @@ from pyrocketstore.message import (
 from pyrocketstore.message_futures import MessageFutures
 from pyrocketstore.queue_table import ConsumeQueueTable, is_safe_name
 from pyrocketstore.reads import GetMessageResult, MessageFilter, QueryMessageResult, StoreReads
-from pyrocketstore.recovery import RecoveryPlan, apply_plan, check_not_newer, make_plan
+from pyrocketstore.recovery import (
+    RecoveryPlan,
+    apply_plan,
+    check_not_newer,
+    make_plan,
+    scan_start,
+)
 from pyrocketstore.reports import StoreReports
 from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
 from pyrocketstore.services import StoreServices
@@ -217,7 +223,7 @@ class DefaultMessageStore(MessageFutures):
             multi_dispatch=self.config.enable_multi_dispatch,
             moved=self.moved,
         )
-        self.queue_table.recover()
+        self.queue_table.recover(scan_start(self, clean))
         self.plan = make_plan(self, clean)
         apply_plan(self, self.plan)
         self.recover_topic_queue_table()

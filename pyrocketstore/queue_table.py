@@ -68,12 +68,13 @@ class ConsumeQueueTable:
             if ids and self._is_lmq(topic):
                 self.lmq_count += 1
 
-    def recover(self) -> None:
-        """Find the end of each queue."""
+    def recover(self, phy_offset: int) -> None:
+        """Find the end of each queue; what lies behind `phy_offset` (bytes of the log) may have
+        been lost in parts."""
         lowest = self.commit_log.get_min_offset()
         for queue in self.all():
             close_gaps(queue, lowest)
-            queue.recover()
+            queue.recover(phy_offset)
 
     def all(self) -> list[ConsumeQueue]:
         """Every queue."""

@@ -20,10 +20,14 @@ from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 
+#: What a device writes at once, at least (bytes).
+SECTOR_SIZE = 512
 CQ_STORE_UNIT_SIZE = 20
 PRE_BLANK_SIZE = 2**31 - 1  # the size in a unit that stands where no message has been
 PRE_BLANK = (0, PRE_BLANK_SIZE, 0)
 NO_LIMIT = 2**63 - 1
+#: Recovery looks at so many files at a queue's end.
+LAST_FILES = 3
 _FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
 _LAST_READ_SIZE = 65536 * CQ_STORE_UNIT_SIZE
 _LAST_READ_COUNT = 65536
@@ -110,6 +114,21 @@ class UnitReader:
         """Whether what lies right behind `position` is more than zeros: two pages are looked at."""
         size = min(_TAIL_READ_SIZE, mapped_file.wrote - position)
         return bool(self.read(mapped_file, position, size).strip(b"\0"))
+
+    def first_to_scan(self, phy_offset: int) -> int:
+        """Which file recovery begins with: see ConsumeQueue.recover."""
+        mapped_files = self.mapped_file_queue.mapped_files
+        for number in range(max(0, len(mapped_files) - LAST_FILES), 0, -1):
+            unit = unit_at(self.read(mapped_files[number], 0, CQ_STORE_UNIT_SIZE))
+            was_forced = unit is not None and unit[1] > 0 and unit[0] < phy_offset
+            if was_forced or phy_offset == NO_LIMIT:
+                return number
+        return 0
+
+    def is_two_sectors(self, position: int) -> bool:
+        """Whether the unit at that byte of the stream lies in two sectors of its file."""
+        start = position % self.mapped_file_size
+        return start // SECTOR_SIZE != (start + CQ_STORE_UNIT_SIZE - 1) // SECTOR_SIZE
 
     def find_min(
         self, mapped_file: MappedFile, min_phy_offset: int

@@ -24,6 +24,7 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class RecoveryPlan:
     broken : list of (path, position, size), pieces behind the end that hold valid records
     replay_from : int or None, physical offset from which the log is dispatched again
     cut_queues : bool, some queue reaches past the end
+    headless : list of (topic, queue id), queues that lost their first file: they begin anew
 
     `pieces` is what the scan kept of the records, from `scan_from` on as far as memory allowed;
     they are gone once the plan is applied.
@@ -97,6 +99,7 @@ class RecoveryPlan:
     broken: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     replay_from: int | None = None
     cut_queues: bool = False
+    headless: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     empty: bool = False
 
     def __post_init__(self) -> None:
@@ -132,8 +135,25 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     if plan.broken and store.read_only and _has_grown(store, files[at_file], plan):
         plan.broken = []  # another process has written on meanwhile: nothing is damaged
     plan.cut_queues = furthest >= plan.log_end
-    plan.replay_from = _replay_from(store, plan, seen.seen())
+    found = seen.seen()
+    if not plan.clean:
+        for queue in store.consume_queues():
+            queue.give_up_torn_end(plan.scan_from)
+            key = (queue.topic, queue.queue_id)
+            first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+            # Of a log that begins at 0 nothing has expired.
+            begin = 0 if store.commit_log.get_min_offset() == 0 else first
+            if first > (found[key][0] if key in found else begin):
+                plan.headless.append(key)
+    plan.replay_from = _replay_from(store, plan, found)
     return plan
+
+
+def scan_start(store: Recoverable, clean: bool) -> int:
+    """Physical offset from which on an unclean exit may have lost something; behind all after a
+    clean one."""
+    files = store.commit_log.mapped_file_queue.mapped_files
+    return NO_LIMIT if clean or not files else files[_start_file(store, files)].file_from_offset
 
 
 def _start_file(store: Recoverable, files: tuple[MappedFile, ...]) -> int:
@@ -250,8 +270,9 @@ def _replay_from(
     starts = [] if plan.clean else [plan.scan_from]
     table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
     starts += [q.covered_phy_offset for q in table.values() if q.cut_short]
+    starts += [lowest for key in plan.headless if key not in seen]
     for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
-        queue = table.get(key)
+        queue = None if key in plan.headless else table.get(key)
         held = 0 if queue is None else queue.units_before(plan.log_end)
         if held >= next_offset:
             continue
@@ -293,10 +314,37 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     if plan.cut_queues:
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)
+    for queue in store.consume_queues():
+        if (queue.topic, queue.queue_id) in plan.headless:
+            LOG.warning("%s/%d: its first file is missing", queue.topic, queue.queue_id)
+            queue.begin_anew()
+        elif queue.ext is not None and not plan.clean:
+            # Units and ext units are forced apart: what the replay gives is made anew.
+            queue.truncate_dirty_logic_files(min(plan.scan_from, plan.log_end))
     if plan.replay_from is not None:
         _replay_plan(store, plan, plan.replay_from)
     plan.pieces.clear()
     store.dispatcher.position = plan.log_end
+    if not plan.clean and not store.read_only:
+        _force_again(store, plan)
+
+
+def _force_again(store: Recoverable, plan: RecoveryPlan) -> None:
+    """What a killed process made and did not force: names now, what queues hold by their flush."""
+    root = store.config.store_path_root_dir
+    folders = {root, store.config.commit_log_path, os.path.join(root, "consumequeue")}
+    for queue in store.consume_queues():
+        if queue.covered_phy_offset > plan.scan_from:
+            folders.add(os.path.join(queue.store_path, queue.topic))
+            files = queue.mapped_file_queue
+            for file in reversed(files.mapped_files):
+                file.force_again()
+                files.flushed_where = min(files.flushed_where, file.file_from_offset)
+                if int.from_bytes(file.read(0, 8), "big", signed=True) < plan.scan_from:
+                    break  # what it shares with the file before it was forced earlier
+    for folder in sorted(folders):
+        if store.env.is_dir(folder):
+            store.env.fsync_directory(folder)
 
 
 def _replay_plan(store: Recoverable, plan: RecoveryPlan, start: int) -> None:
@@ -453,4 +501,5 @@ __all__ = [
     "check_not_newer",
     "make_plan",
     "replay",
+    "scan_start",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
@@ -92,6 +92,31 @@ class StoreCheckpoint:
     def get_min_timestamp_index(self) -> int:
         """The same with the index taken in (Unix ms)."""
         return min(self.get_min_timestamp(), self.index_msg_timestamp)
+
+    def forced_index_files(self, headers: Sequence[tuple[int, int]]) -> int:
+        """How many of a row of index files were surely forced, after an unclean exit.
+
+        They are forced in order, each before index_msg_timestamp says so; a header that did not
+        get to the device still has the time of the file before, or none.
+
+        Parameters
+        ----------
+        headers : of (end timestamp, Unix ms; entries and one more), oldest first
+        """
+        limit = self.index_msg_timestamp
+        for number, (end, index_count) in enumerate(headers):
+            is_same_ms = number > 0 and headers[number - 1][0] == end == limit
+            if end > limit or index_count < 2 or is_same_ms:
+                return number
+        return len(headers)
+
+    def uncover_index_file(self, end: int, before: int) -> None:
+        """A file whose entries end at `end` is put to again: index_msg_timestamp, on the device,
+        says from now on that only the one before it, which ends at `before` (Unix ms), is forced.
+        """
+        if self.index_msg_timestamp >= end > 0:
+            self.index_msg_timestamp = min(before, self.index_msg_timestamp)
+            self.flush()
 
     def flush(self) -> None:
         """Write the three times and force them. Nothing happens when the store is read-only."""

@@ -1,0 +1,440 @@
+"""A device with a memory of its own: what a directory would hold had the power been cut just now.
+
+A `Device` stands behind an Env's table. The store in front of it works on a real directory, which
+is the page cache: what everybody sees. The device remembers beside it what was forced: of each file
+the bytes and the length that its last msync, fdatasync or fsync brought down, of each directory the
+names that its last fsync did. `capture` copies both, and survivors.py makes of them what a power
+cut may leave.
+
+What counts as forced is what POSIX promises, but for one thing that Linux adds: an msync is an
+fdatasync of a range, and so brings the file's length down too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broken_env import PROTOTYPES
+from pyrocketstore.env import Env
+
+PAGE = 4096
+#: Calls that say what is durable, or give names to what is written: here the power may be cut.
+#: What was written is seen in the real file. Not fallocate, punch and pwrite: they are made under a
+#: lock for which a thread may wait with the GIL, which a function in Python could never get then.
+NOTED = (
+    "open close ftruncate mmap munmap msync fdatasync fsync rename unlink mkdir rmdir"
+    " fsync_directory"
+).split()
+#: Of these there are many, and little lies between two: a moment is looked at now and then.
+FREQUENT = {"open", "close", "mmap", "munmap"}
+FREQUENT_RATE = 0.1
+#: How many calls are remembered, for the text of a failure.
+EVENTS = 40
+
+
+class File:
+    """An inode: its bytes on the device; those of the page cache are in the real file."""
+
+    def __init__(self, path: str | None, durable: bytes, cached: bytes | None = None) -> None:
+        self.durable = bytearray(durable)
+        self._cached = cached
+        # Of its own, so that a file that was unlinked can still be looked at.
+        self._fd = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = -1 if path is None else os.fstat(self._fd).st_ino
+
+    def cached(self) -> bytes:
+        """The bytes as everybody sees them."""
+        if self._fd < 0:
+            return self._cached or b""
+        return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+
+    def force(self, start: int = 0, stop: int | None = None) -> None:
+        """[start, stop) and the length come down, as the page cache has them now."""
+        data = self.cached()
+        stop = len(data) if stop is None else min(stop, len(data))
+        del self.durable[len(data) :]
+        self.durable += bytes(len(data) - len(self.durable))
+        self.durable[start:stop] = data[start:stop]
+
+    def close(self) -> None:
+        """Forget the page cache."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Folder:
+    """A directory: the names as everybody sees them, and those on the device."""
+
+    def __init__(self) -> None:
+        self.cached: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+
+
+Node = File | Folder
+Names = dict[Folder, dict[str, Node]]
+
+
+class Change(NamedTuple):
+    """A name that is not surely on the device: `node` is None for one that was taken away.
+
+    A rename has its source beside it: both sides come down together, or neither does.
+    """
+
+    folder: Folder
+    name: str
+    node: Node | None
+    source: tuple[Folder, str] | None = None
+
+    def touches(self, folder: Folder) -> bool:
+        """Whether an fsync of that directory brings it down."""
+        return folder is self.folder or (self.source is not None and folder is self.source[0])
+
+    def apply(self, names: Names) -> None:
+        """Do it to names."""
+        if self.source is not None:
+            folder, name = self.source
+            if names[folder].get(name) is self.node:
+                del names[folder][name]
+        if self.node is None:
+            names[self.folder].pop(self.name, None)
+        else:
+            names[self.folder][self.name] = self.node
+
+
+class Captured(NamedTuple):
+    """A moment: what is on the device, what is only in the page cache, and the store's promises.
+
+    `files` has (durable, cached) bytes. `promised` is what `Device.promises` said.
+    """
+
+    root: Folder
+    names: Names
+    changes: list[Change]
+    files: dict[File, tuple[bytes, bytes]]
+    place: str
+    clock_ms: int
+    promised: Any
+    events: list[str]
+
+
+class Device:
+    """Records what is durable below `root`, a directory that lies on the device itself.
+
+    Parameters
+    ----------
+    root : what is there when the device begins is durable
+    seed : decides when `capture` is called, and what comes down although nobody asked for it
+    captures_max : so many moments are kept, each as likely as any other
+    rate : part of all calls before which a moment is looked at
+
+    Threads: any; every call is made and noted under one lock.
+    """
+
+    def __init__(self, root: Path, seed: str, *, captures_max: int = 0, rate: float = 1.0) -> None:
+        self.root = str(root)
+        self.top = Folder()
+        self.rng = random.Random(seed)
+        self.captures_max = captures_max
+        self.rate = rate
+        self.captures: list[Captured] = []
+        self.clock_ms = 1_700_000_000_000
+        #: what the store has promised so far, asked for at each capture
+        self.promises: Callable[[], Any] = lambda: None
+        self.error: Exception | None = None
+        self.events: deque[str] = deque(maxlen=EVENTS)
+        self.calls = 0
+        self._looked_at = 0
+        self._changes: list[Change] = []
+        self._fds: dict[int, File] = {}
+        self._maps: dict[int, tuple[File, int]] = {}
+        self._lock = threading.RLock()
+        self._load(self.root, self.top)
+
+    def _load(self, path: str, folder: Folder) -> None:
+        for entry in os.scandir(path):
+            node: Node
+            if entry.is_dir():
+                node = Folder()
+                self._load(entry.path, node)
+            else:
+                node = File(entry.path, Path(entry.path).read_bytes())
+            folder.cached[entry.name] = folder.durable[entry.name] = node
+
+    def inherit(self, moment: Captured) -> None:
+        """The directory holds all that `moment` had in its page cache: a process was killed, and
+        what it had not forced is not forced now either."""
+        new: dict[Node, Node] = {moment.root: self.top}
+
+        def known(node: Node) -> Node:
+            if node not in new:
+                gone = Folder() if isinstance(node, Folder) else File(None, *moment.files[node])
+                new[node] = gone
+            return new[node]
+
+        cached = {folder: dict(names) for folder, names in moment.names.items()}
+        for change in moment.changes:
+            change.apply(cached)
+        pending = [moment.root]
+        while pending:
+            folder = pending.pop()
+            ours = new[folder]
+            assert isinstance(ours, Folder)
+            for name, node in cached[folder].items():
+                new[node] = ours.cached[name]
+                if isinstance(node, Folder):
+                    pending.append(node)
+        for folder, names in moment.names.items():
+            ours = known(folder)
+            assert isinstance(ours, Folder)
+            ours.durable = {name: known(node) for name, node in names.items()}
+        for node in moment.files:
+            ours_file = known(node)
+            assert isinstance(ours_file, File)
+            ours_file.durable = bytearray(moment.files[node][0])
+        for folder, name, node, source in moment.changes:
+            at = known(folder)
+            assert isinstance(at, Folder)
+            moved = None
+            if source is not None:
+                begin = known(source[0])
+                assert isinstance(begin, Folder)
+                moved = (begin, source[1])
+            self._changes.append(Change(at, name, None if node is None else known(node), moved))
+        self.clock_ms = moment.clock_ms
+
+    # ---- the table ------------------------------------------------------------------------------
+
+    def attach(self, env: Env) -> Env:
+        """Stand behind an Env from now on."""
+        keep: list[Any] = [self]
+        for name in NOTED:
+            prototype = PROTOTYPES[name]
+            callback = prototype(self._noted(name, prototype(env.address(name))))
+            keep.append(callback)
+            env.replace(name, ctypes.cast(callback, ctypes.c_void_p).value)
+        clock = PROTOTYPES["now_ms"](lambda: self.clock_ms)
+        keep.append(clock)
+        env.replace("now_ms", ctypes.cast(clock, ctypes.c_void_p).value)
+        env.keep = keep  # type: ignore[attr-defined]
+        return env
+
+    def _noted(self, name: str, original: Callable[..., int]) -> Callable[..., int]:
+        handler = getattr(self, f"_{name}", None)
+
+        def call(*args: Any) -> int:
+            with self._lock:
+                try:
+                    self.moment(name, args[0] if isinstance(args[0], bytes) else None)
+                    if handler is not None:
+                        return int(handler(original, *args))
+                    return original(*args)
+                except Exception as error:  # noqa: BLE001  it cannot get through the C code
+                    self.error = self.error or error
+                    return -errno.EIO
+
+        return call
+
+    def moment(self, place: str, path: bytes | None = None) -> None:
+        """A moment at which the power may be cut, and pages may come down by themselves."""
+        with self._lock:
+            self.calls += 1
+            self.events.append(place if path is None else f"{place} {path.decode()}")
+            rate = self.rate * FREQUENT_RATE if place in FREQUENT else self.rate
+            if not self.captures_max or self.rng.random() >= rate:
+                return
+            if self.rng.random() < 0.05:
+                self._write_back()
+            # Each moment is kept with the same probability (reservoir sampling).
+            self._looked_at += 1
+            at = self.rng.randrange(self._looked_at)
+            if len(self.captures) < self.captures_max:
+                self.captures.append(self.capture(place))
+            elif at < self.captures_max:
+                self.captures[at] = self.capture(place)
+
+    def _write_back(self) -> None:
+        """What a kernel does when it likes to: some pages come down, or some names."""
+        files = self._reachable()
+        if self._changes and self.rng.random() < 0.5:
+            self._bring_down(self.rng.choice(self._changes).folder)
+        elif files:
+            file = self.rng.choice(files)
+            pages = range(0, len(file.cached()), PAGE)
+            for page in pages:
+                if self.rng.random() < 0.5:
+                    file.force(page, page + PAGE)
+
+    def capture(self, place: str) -> Captured:
+        """Copy everything."""
+        with self._lock:
+            names: Names = {}
+            pending = [self.top]
+            while pending:
+                folder = pending.pop()
+                if folder in names:
+                    continue
+                names[folder] = dict(folder.durable)
+                nodes = [*folder.durable.values(), *folder.cached.values()]
+                nodes += [c.node for c in self._changes if c.node is not None]
+                pending += [node for node in nodes if isinstance(node, Folder)]
+            files = {file: (bytes(file.durable), file.cached()) for file in self._reachable()}
+            changes = [change for change in self._changes if change.folder in names]
+            return Captured(self.top, names, changes, files, place, self.clock_ms,
+                            self.promises(), list(self.events))  # fmt: skip
+
+    def _reachable(self) -> list[File]:
+        """Files that have a name, in the page cache, on the device, or soon."""
+        found: dict[Node, None] = {self.top: None}
+        pending: list[Node] = [self.top, *(c.node for c in self._changes if c.node is not None)]
+        while pending:
+            node = pending.pop()
+            found[node] = None
+            if isinstance(node, Folder):
+                inner = (*node.durable.values(), *node.cached.values())
+                pending += [n for n in inner if n not in found]
+        return [node for node in found if isinstance(node, File)]
+
+    # ---- names ----------------------------------------------------------------------------------
+
+    def _find(self, path: str) -> tuple[Folder, str]:
+        """The directory that a name is in, and the name."""
+        relative = os.path.relpath(path, self.root)
+        if relative.startswith(".."):
+            raise ValueError(f"{path} is outside of {self.root}")
+        *above, name = relative.split("/")
+        folder = self.top
+        for part in above:
+            node = folder.cached[part]
+            assert isinstance(node, Folder), path
+            folder = node
+        return folder, name
+
+    def _change(self, change: Change) -> None:
+        self._changes.append(change)
+        if change.source is not None:
+            del change.source[0].cached[change.source[1]]
+        if change.node is None:
+            del change.folder.cached[change.name]
+        else:
+            change.folder.cached[change.name] = change.node
+
+    def _bring_down(self, folder: Folder) -> None:
+        left = []
+        for change in self._changes:
+            if change.touches(folder):
+                change.apply(_DurableNames())
+            else:
+                left.append(change)
+        self._changes = left
+
+    def _open(self, original: Callable[..., int], path: bytes, flags: int, mode: int) -> int:
+        fd = original(path, flags, mode)
+        if fd >= 0:
+            text = os.fsdecode(path)
+            folder, name = self._find(text)
+            file = folder.cached.get(name)
+            if file is None:
+                file = File(text, b"")
+                self._change(Change(folder, name, file))
+            assert isinstance(file, File), text
+            assert file.inode == os.fstat(fd).st_ino, f"{text} was changed behind the table"
+            self._fds[fd] = file
+        return fd
+
+    def _close(self, original: Callable[..., int], fd: int) -> int:
+        self._fds.pop(fd, None)
+        return original(fd)
+
+    def _rename(self, original: Callable[..., int], source: bytes, target: bytes) -> int:
+        result = original(source, target)
+        if result >= 0:
+            old = self._find(os.fsdecode(source))
+            folder, name = self._find(os.fsdecode(target))
+            self._change(Change(folder, name, old[0].cached[old[1]], old))
+        return result
+
+    def _unlink(self, original: Callable[..., int], path: bytes) -> int:
+        result = original(path)
+        if result >= 0:
+            folder, name = self._find(os.fsdecode(path))
+            self._change(Change(folder, name, None))
+        return result
+
+    _rmdir = _unlink
+
+    def _mkdir(self, original: Callable[..., int], path: bytes, mode: int) -> int:
+        result = original(path, mode)
+        if result >= 0:
+            folder, name = self._find(os.fsdecode(path))
+            self._change(Change(folder, name, Folder()))
+        return result
+
+    def _fsync_directory(self, original: Callable[..., int], path: bytes) -> int:
+        result = original(path)
+        if result >= 0:
+            text = os.fsdecode(path)
+            if os.path.samefile(text, self.root):
+                self._bring_down(self.top)
+            elif text.startswith(self.root + "/"):
+                folder, name = self._find(text)
+                node = folder.cached[name]
+                assert isinstance(node, Folder), text
+                self._bring_down(node)
+        return result
+
+    # ---- bytes ----------------------------------------------------------------------------------
+
+    def _mmap(self, original: Callable[..., int], fd: int, size: int, *rest: Any) -> int:
+        result = original(fd, size, *rest)
+        if result >= 0 and fd >= 0:
+            self._maps[rest[1][0]] = (self._fds[fd], size)
+        return result
+
+    def _munmap(self, original: Callable[..., int], base: int, size: int) -> int:
+        self._maps.pop(base, None)
+        return original(base, size)
+
+    def _msync(self, original: Callable[..., int], base: int, size: int) -> int:
+        result = original(base, size)
+        if result >= 0:
+            for start, (file, length) in self._maps.items():
+                if start <= base < start + length:
+                    file.force(base - start, _page_up(base - start + size))
+                    return result
+            raise ValueError("msync of memory that is no file's")
+        return result
+
+    def _fsync(self, original: Callable[..., int], fd: int) -> int:
+        result = original(fd)
+        if result >= 0:
+            self._fds[fd].force()
+        return result
+
+    _fdatasync = _fsync
+
+    def release(self) -> None:
+        """Give the descriptors back; raises what went wrong inside of a call."""
+        for file in self._reachable():
+            file.close()
+        if self.error is not None:
+            raise self.error
+
+
+class _DurableNames(dict[Folder, dict[str, Node]]):
+    """The names on the device, as Change.apply wants them."""
+
+    def __missing__(self, folder: Folder) -> dict[str, Node]:
+        return folder.durable
+
+
+def _page_up(position: int) -> int:
+    return -(-position // PAGE) * PAGE

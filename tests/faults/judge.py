@@ -1,0 +1,255 @@
+"""Says whether a store that came out of a crash is what was promised."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import oracle
+import pyrocketstore
+from device import Captured, Device
+from survivors import SECTOR, Tree, choose, image_of, write
+from workload import DIRECTORY, Entry, Journal, Promise, Promised, open_store, queues_of
+
+#: The clock of a store that recovers: later than every program's (Unix ms).
+RECOVERED_MS = 1_750_000_000_000
+#: How many images of what a crashed recovery left, for each that is recovered under a device.
+SECOND_IMAGES = 2
+
+
+class Broken(AssertionError):
+    """The store has broken a promise."""
+
+
+def demand(holds: bool, *what: object) -> None:
+    """Raise Broken unless it holds."""
+    if not holds:
+        raise Broken(" ".join(map(str, what)))
+
+
+class Expected(NamedTuple):
+    """What must be there: promises, and what an earlier recovery has brought back already."""
+
+    given: list[Entry]
+    safe: list[Promise]
+    held: list[int] = []  # noqa: RUF012  numbers; a tuple of lists is made once
+    is_first: bool = False  # nothing was lost earlier, so that the log holds a beginning
+
+    @classmethod
+    def of(cls, journal: Journal, moment: Captured) -> Expected:
+        """At the moment of a crash."""
+        return cls(journal.given[: moment.promised.given], journal.safe[: moment.promised.safe])
+
+
+def check(store: Any, expected: Expected, counts: Counter[str]) -> list[int]:
+    """Every promise is kept and nothing is there that was never put; gives the numbers of what is
+    there, in the order of the log."""
+    held = {queue: list(store.read(*queue)) for queue in queues_of(store)}
+    by_body = {entry.body: number for number, entry in enumerate(expected.given)}
+    places: dict[int, tuple[str, int, int, int]] = {}
+    safe = {promise.number for promise in expected.safe}
+    torn: set[int] = set()
+    for (topic, queue_id), messages in held.items():
+        where = f"{topic}/{queue_id}"
+        demand([m.queue_offset for m in messages] == list(range(len(messages))), where, "has gaps")
+        demand(store.max_offset(topic, queue_id) == len(messages), where, "has another end")
+        for message in messages:
+            number = by_body.get(message.body)
+            demand(number is not None, where, message.queue_offset, "was never put")
+            assert number is not None
+            demand(number not in places, where, message.queue_offset, "is there twice")
+            places[number] = (topic, queue_id, message.queue_offset, message.phy_offset)
+            if number in safe or not is_torn(store, message):
+                check_message(expected.given[number], message, where)
+            else:
+                torn.add(number)
+    order = sorted(places, key=lambda number: places[number][3])
+    demand(order == sorted(order), "the log has another order than the puts")
+    demand(not expected.is_first or order == list(range(len(order))), "a hole in", order)
+    for promise in expected.safe:
+        entry = expected.given[promise.number]
+        found = places.get(promise.number)
+        wanted = (entry.topic, entry.queue_id, promise.queue_offset)
+        demand(found is not None, "lost:", promise, wanted)
+        assert found is not None
+        demand(found[:3] == wanted, promise, wanted, "is at", found)
+        demand(promise.phy_offset in (-1, found[3]), promise, "is at", found)
+    lost = set(expected.held) - places.keys()
+    demand(not lost, "an earlier recovery had brought back:", sorted(lost)[:5])
+    check_keys(store, expected.given, places, torn)
+    check_report(store, [places[number] for number in torn])
+    counts["messages checked"] += len(places)
+    counts["messages with torn properties"] += len(torn)
+    return order
+
+
+def check_report(store: Any, torn: list[tuple[str, int, int, int]]) -> None:
+    """verify() finds nothing, but that the tags of a torn message are not those of its unit."""
+    if store.read_only and not is_clean(store):
+        return  # it also tells what recovery would mend
+    allowed = {(f"/{t}/{q}/", f"unit {o} has the tags code") for t, q, o, _ in torn}
+    problems = [
+        p
+        for p in store.verify().problems
+        if not any(part in p.path and p.text.startswith(text) for part, text in allowed)
+    ]
+    demand(not problems, "verify:", problems[:4])
+
+
+def is_clean(store: Any) -> bool:
+    """Whether the store was closed, and not left by a crash."""
+    return bool(store.message_store.plan.clean)
+
+
+def check_message(entry: Entry, message: Any, where: str) -> None:
+    """A message is the one that was put."""
+    demand(
+        (message.topic, message.queue_id) == (entry.topic, entry.queue_id),
+        where, message.queue_offset, "is of another queue",
+    )  # fmt: skip
+    demand(not differences(entry, message), where, message.queue_offset, "has",
+           *differences(entry, message))  # fmt: skip
+
+
+def differences(entry: Entry, message: Any) -> list[str]:
+    """What of the properties is not as it was put."""
+    wanted = (entry.key, entry.tags, entry.properties.get("wide"))
+    found = (message.keys, message.tags, message.properties.get("wide"))
+    return [f"{a!r} for {b!r}" for a, b in zip(found, wanted, strict=True) if a != b]
+
+
+def is_torn(store: Any, message: Any) -> bool:
+    """Whether a sector of the properties is all zeros: nothing says so to recovery, since the sum
+    of a record covers its body alone. Nobody was promised such a message."""
+    data = bytes(store.message_store.select_one_message_by_offset(message.phy_offset).byte_buffer)
+    record = oracle.decode_record(data)
+    size = len(record.properties)
+    start, end = message.phy_offset + len(data) - size, message.phy_offset + len(data)
+    cuts = [start, *range(start - start % SECTOR + SECTOR, end, SECTOR), end]
+    pieces = [record.properties[a - start : b - start] for a, b in itertools.pairwise(cuts)]
+    return any(piece and not piece.strip(b"\0") for piece in pieces)
+
+
+def check_keys(
+    store: Any, given: list[Entry], places: dict[int, tuple[str, int, int, int]], torn: set[int]
+) -> None:
+    """Each key finds its message, and that of a lost one finds nothing."""
+    for topic in {entry.topic for entry in given}:
+        numbers = [n for n, e in enumerate(given) if e.topic == topic and n not in torn]
+        hits = store.query_many(topic, [given[n].key for n in numbers])
+        found = sorted(zip([numbers[i] for i in hits.key_index.tolist()], hits.queue_id.tolist(),
+                           hits.queue_offset.tolist(), hits.phy_offset.tolist(),
+                           strict=True))  # fmt: skip
+        wanted = sorted((n, *places[n][1:]) for n in numbers if n in places)
+        different = set(found) ^ set(wanted)
+        demand(
+            found == wanted, topic, "keys that do not find their messages:", sorted(different)[:4]
+        )
+
+
+def log_of(path: Path) -> list[bytes]:
+    """The bodies of the log by the plain-Python reader."""
+    bodies: list[bytes] = []
+    for file in sorted((path / DIRECTORY / "commitlog").iterdir()):
+        data = file.read_bytes()
+        records, _, end = oracle.scan_log(data, int(file.name))
+        bodies += [record.body for _, record in records]
+        if oracle.blank(len(data) - end)[:8] != data[end : end + 8]:
+            break
+    return bodies
+
+
+@contextlib.contextmanager
+def opened(
+    path: Path, settings: dict[str, Any], device: Device | None = None, **more: Any
+) -> Iterator[Any]:
+    """A store that a crash left; it may say that valid records lie behind its end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pyrocketstore.StoreWarning)
+        store = open_store(path, settings, device, **more)
+    with store:
+        yield store
+
+
+class Judge:
+    """Examines images, each in a directory of its own below `path`."""
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path = path
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self.number = 0
+        #: what is, or was last, examined
+        self.image: Tree = {}
+
+    def directory(self) -> Path:
+        self.number += 1
+        return self.path / f"image{self.number}"
+
+    def examine(self, image: Tree, expected: Expected, seed: str, *, again: bool = True) -> None:
+        """Open an image, hold it against the promises, put into it, close it, open it again."""
+        rng = random.Random(seed)
+        path = self.directory()
+        self.image = image
+        write(image, path)
+        self.counts["images"] += 1
+        if not (path / DIRECTORY).exists():
+            demand(not expected.safe and not expected.held, "the whole store is gone")
+            return
+        if rng.random() < 0.2:
+            with opened(path, self.settings, read_only=True) as store:
+                self.counts["opened read-only first"] += 1
+                check(store, expected, self.counts)
+        device = None
+        base = len(expected.given)
+        if again and rng.random() < 0.4:
+            device = Device(path, seed, captures_max=SECOND_IMAGES, rate=0.8)
+            device.clock_ms = RECOVERED_MS
+            device.promises = lambda: Promised(len(expected.given), len(expected.safe))
+        with opened(path, self.settings, device) as store:
+            held = check(store, expected, self.counts)
+            self.go_on(store, expected, held, rng, device)
+        again_expected = expected._replace(held=held, is_first=False)
+        with opened(path, self.settings, read_only=rng.random() < 0.5) as store:
+            demand(is_clean(store), "the store did not close cleanly")
+            now = check(store, again_expected, self.counts)
+        if rng.random() < 0.2:
+            self.counts["read by the oracle"] += 1
+            bodies = [expected.given[number].body for number in now]
+            demand(log_of(path) == bodies, "the log has other records than the queues")
+        if device is not None:
+            for number, moment in enumerate(device.captures):
+                then = expected._replace(held=[n for n in held if n < base], is_first=False)
+                self.second(moment, then, f"{seed}/{number}")
+            device.release()
+
+    def go_on(
+        self, store: Any, expected: Expected, held: list[int], rng: random.Random,
+        device: Device | None,
+    ) -> None:  # fmt: skip
+        """Puts that follow; they are noted as promises would be."""
+        if device is not None:
+            device.moment("recovered")
+        for _ in range(rng.randrange(4)):
+            number = len(expected.given)
+            entry = Entry("orders", rng.randrange(3), f"k{number}", None, b"%d|later" % number, {})
+            expected.given.append(entry)
+            result = store.put(entry.topic, entry.body, queue_id=entry.queue_id, keys=entry.key)
+            held.append(number)
+            if store.message_store.config.flush_disk_type.name == "SYNC_FLUSH":
+                expected.safe.append(Promise(number, result.queue_offset, result.phy_offset))
+
+    def second(self, moment: Captured, expected: Expected, seed: str) -> None:
+        """The power was cut again, while the store recovered or just after it."""
+        rng = random.Random(seed)
+        choice = choose(rng)
+        self.counts["second crash"] += 1
+        given, safe = moment.promised
+        then = expected._replace(given=expected.given[:given], safe=expected.safe[:safe])
+        self.examine(image_of(moment, choice, rng), then, seed, again=False)

@@ -1,0 +1,147 @@
+"""Goal: the power cuts of test_power_cut.py find a store that is broken. Method: one part of the
+engine is broken at a time, by a table entry that does nothing or by another method, and programs
+run until an image breaks a promise.
+
+What lies in C cannot be broken so: the order inside of a group commit, of the put path, of the
+compiled dispatch. What they promise is broken from outside instead: an ASYNC_FLUSH store is
+expected to keep what only SYNC_FLUSH promises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broken_env import PROTOTYPES
+from campaign import Campaign, places
+from device import Device
+from judge import Broken
+from pyrocketstore import message_store, recovery
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreError
+from pyrocketstore.index_service import IndexService
+from pyrocketstore.store_checkpoint import StoreCheckpoint
+
+#: A canary that is not found in so many programs is not found.
+PROGRAMS = 40
+Patch = pytest.MonkeyPatch
+
+
+def finds(tmp_path: Path, first: int = 0, **attributes: Any) -> str:
+    """Run programs until one breaks a promise; how. Number `first` is known to find it, unless the
+    threads run otherwise."""
+    with places(tmp_path) as path:
+        campaign = Campaign(path, only="")
+        campaign.keeps_failures = False
+        for name, value in attributes.items():
+            setattr(campaign, name, value)
+        for number in range(first, first + PROGRAMS):
+            try:
+                campaign.program(f"canary-{number}")
+            except (Broken, StoreError) as error:
+                print(f"found by image {campaign.images} of program {number}: {str(error)[:200]}")
+                return str(error)
+    pytest.fail(f"{campaign.images} images, and nothing was found")
+
+
+def skipping(patch: Patch, *names: str) -> None:
+    """Let calls of the table say that they worked, and do nothing; the device does not see them."""
+    attach = Device.attach
+
+    def attach_and_skip(device: Device, env: Env) -> Env:
+        attach(device, env)
+        for name in names:
+            nothing = PROTOTYPES[name](lambda *arguments: 0)
+            env.keep.append(nothing)  # type: ignore[attr-defined]
+            env.replace(name, ctypes.cast(nothing, ctypes.c_void_p).value)
+        return env
+
+    patch.setattr(Device, "attach", attach_and_skip)
+
+
+@pytest.mark.parametrize(
+    "names", [("msync",), ("fdatasync", "fsync"), ("fsync_directory",)], ids=" ".join
+)
+def test_a_force_that_does_nothing(tmp_path: Path, monkeypatch: Patch, names: tuple[str]) -> None:
+    skipping(monkeypatch, *names)
+    finds(tmp_path, 3 * (names == ("fsync_directory",)))
+
+
+def test_a_put_that_is_acknowledged_too_early(tmp_path: Path) -> None:
+    assert "lost" in finds(tmp_path, sync_type="ASYNC_FLUSH")
+
+
+@pytest.mark.parametrize("error", [-1, 1])
+def test_a_cut_that_is_a_byte_off(tmp_path: Path, monkeypatch: Patch, error: int) -> None:
+    make_plan = recovery.make_plan
+
+    def wrong(store: Any, clean: bool) -> recovery.RecoveryPlan:
+        plan = make_plan(store, clean)
+        if plan.log_end > 0 and not clean:
+            plan.log_end += error
+        return plan
+
+    monkeypatch.setattr(message_store, "make_plan", wrong)
+    finds(tmp_path)
+
+
+def test_a_unit_that_is_there_twice(tmp_path: Path, monkeypatch: Patch) -> None:
+    def twice(store: Any, plan: recovery.RecoveryPlan) -> None:
+        recovery.apply_plan(store, plan)
+        for queue in store.consume_queues():
+            unit = queue.reader.last_unit()
+            last = queue.mapped_file_queue.get_last_mapped_file(need_create=False)
+            if not store.read_only and unit is not None and not last.is_full():
+                last.append_message(struct.pack(">qiq", *unit))
+                queue._set_end(unit[0] + unit[1])
+
+    monkeypatch.setattr(message_store, "apply_plan", twice)
+    finds(tmp_path)
+
+
+def test_a_body_that_is_not_compared_with_its_crc(tmp_path: Path) -> None:
+    finds(tmp_path, 6, settings={"check_crc_on_recover": False})
+
+
+def test_an_index_file_that_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
+    def force_one(service: IndexService, index_file: Any) -> None:
+        service._checkpoint.index_msg_timestamp = index_file.end_timestamp
+        service._checkpoint.flush()
+
+    monkeypatch.setattr(IndexService, "_force_one", force_one)
+    finds(tmp_path, 2)
+
+
+def by_time_alone(checkpoint: StoreCheckpoint, headers: list[tuple[int, int]]) -> int:
+    """What of the index 4.9.3 keeps after a crash."""
+    return sum(end <= checkpoint.index_msg_timestamp for end, _ in headers)
+
+
+def no_heads(make_plan: Callable[..., Any]) -> Callable[..., Any]:
+    """Plans that do not see that a queue's first file is missing."""
+
+    def plan_without(store: Any, clean: bool) -> Any:
+        return dataclasses.replace(make_plan(store, clean), headless=[])
+
+    return plan_without
+
+
+def test_an_index_file_that_is_kept_by_its_time_alone(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(StoreCheckpoint, "forced_index_files", by_time_alone)
+    finds(tmp_path, 1)
+
+
+def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(message_store, "make_plan", no_heads(recovery.make_plan))
+    finds(tmp_path, 17)
+
+
+def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(recovery, "_force_again", lambda store, plan: None)
+    finds(tmp_path, 15)

@@ -1,0 +1,274 @@
+"""Random programs for one store, and a journal of what it has promised.
+
+A program is made from its seed alone. Its steps run in one thread, and what the store's services
+would do by the clock is done by steps of the program (the intervals are long), so that a seed gives
+the same moments again as far as threads allow.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyrocketstore
+from device import Device
+from pyrocketstore import MessageExtBrokerInner
+from pyrocketstore._message import properties_to_string
+from pyrocketstore.env import Env
+
+#: Long enough that no service does anything by the clock (ms).
+NEVER = 10_000_000
+TOPICS = ("orders", "events", "%RETRY%g")
+QUEUES = 3
+DIRECTORY = "store"
+
+
+class Entry(NamedTuple):
+    """A message that was given to the store."""
+
+    topic: str
+    queue_id: int
+    key: str
+    tags: str | None
+    body: bytes
+    properties: dict[str, str]
+
+
+class Promise(NamedTuple):
+    """A message that a power cut must not take: its number in the journal, and its places."""
+
+    number: int
+    queue_offset: int
+    phy_offset: int  # -1 where the put did not say
+
+
+class Promised(NamedTuple):
+    """The journal at one moment: so many messages were given, and these are safe."""
+
+    given: int
+    safe: int
+
+
+class Journal:
+    """Every message of a program, in the order of the puts.
+
+    `given` grows before a put begins, `accepted` when it returned PUT_OK, and `safe` with each
+    promise: at once under SYNC_FLUSH, else when a flush has returned.
+    """
+
+    def __init__(self, sync: bool) -> None:
+        self.sync = sync
+        #: no crash came before
+        self.is_first = True
+        self.given: list[Entry] = []
+        self.safe: list[Promise] = []
+        self._accepted: list[Promise] = []
+
+    def moment(self) -> Promised:
+        """For Device.promises."""
+        return Promised(len(self.given), len(self.safe))
+
+    def accept(self, promises: list[Promise]) -> None:
+        """The put of these has returned."""
+        self._accepted += promises
+        if self.sync:
+            self.flushed()
+
+    def flushed(self, phy_offset: int | None = None) -> None:
+        """All that was accepted is safe, or all that ends before a physical offset."""
+        count = len(self._accepted)
+        if phy_offset is not None:
+            # Where one message begins those before it have ended.
+            begins = [i for i, p in enumerate(self._accepted) if 0 <= p.phy_offset <= phy_offset]
+            count = begins[-1] if begins else 0
+        self.safe += self._accepted[:count]
+        del self._accepted[:count]
+
+
+class Program(NamedTuple):
+    """Settings, and how much to do."""
+
+    seed: str
+    settings: dict[str, Any]
+    steps: int
+
+
+def make(seed: str) -> Program:
+    """The program of a seed."""
+    rng = random.Random(seed)
+    slots, entries = rng.choice(((20, 60), (50, 200), (1500, 400), (10, 2000)))
+    settings: dict[str, Any] = {
+        "mapped_file_size_commit_log": rng.choice((1 << 15, 1 << 16, 1 << 17)),
+        "mapped_file_size_consume_queue": rng.choice((400, 2000, 10_000, 40_000)),
+        "max_hash_slot_num": slots,
+        "max_index_num": entries,
+        "flush_disk_type": rng.choice(("SYNC_FLUSH", "ASYNC_FLUSH")),
+        "flush_interval_commit_log": NEVER,
+        "flush_interval_consume_queue": NEVER,
+    }
+    if rng.random() < 0.2:
+        settings |= {
+            "enable_consume_queue_ext": True,
+            "mapped_file_size_consume_queue_ext": rng.choice((500, 6000)),
+        }
+    return Program(seed, settings, rng.randrange(15, 50))
+
+
+def open_store(path: Path, settings: dict[str, Any], device: Device | None, **more: Any) -> Any:
+    """The store below `path`, the directory that the device has."""
+    env = Env()
+    if device is not None:
+        device.attach(env)
+    return pyrocketstore.open(path / DIRECTORY, env=env, **(settings | more))
+
+
+class Runner:
+    """Runs a program against a device."""
+
+    def __init__(self, program: Program, path: Path, device: Device, journal: Journal) -> None:
+        self.program = program
+        self.path = path
+        self.device = device
+        self.journal = journal
+        self.rng = random.Random(program.seed + " steps")
+        self.width = self.rng.choice((60, 600, 3000))
+        device.promises = journal.moment
+
+    def run(self, steps: int | None = None) -> None:
+        """All steps. The last close is left to chance."""
+        store = self.open()
+        try:
+            for _ in range(self.program.steps if steps is None else steps):
+                store = self.step(store)
+                self.device.moment("between steps")
+        finally:
+            store.close()
+        self.journal.flushed()
+        self.device.moment("closed")
+
+    def open(self) -> Any:
+        return open_store(self.path, self.program.settings, self.device)
+
+    def step(self, store: Any) -> Any:
+        """Anything; gives the store that is open then."""
+        steps: list[tuple[Callable[[Any], None], int]] = [
+            (self.single, 12),
+            (self.many, 4),
+            (self.batch, 3),
+            (self.later, 2),
+            (self.flush, 1),
+            (self.flush_log, 3),
+            (self.flush_queues, 3),
+            (self.wait, 3),
+            (self.time_passes, 3),
+        ]
+        if self.rng.random() < 0.05:
+            store.close()
+            self.journal.flushed()
+            self.device.moment("closed")
+            return self.open()
+        step = self.rng.choices([s for s, _ in steps], [weight for _, weight in steps])[0]
+        step(store)
+        return store
+
+    # ---- puts -----------------------------------------------------------------------------------
+
+    def entries(self, count: int, topic: str | None = None, queue_id: int | None = None) -> int:
+        """Make messages and note them; gives the number of the first."""
+        first = len(self.journal.given)
+        rng = self.rng
+        topic = rng.choice(TOPICS) if topic is None else topic
+        for number in range(first, first + count):
+            body = f"{number}|".encode() + rng.randbytes(rng.randrange(self.width))
+            if rng.random() < 0.1:
+                body += bytes(rng.randrange(600))
+            wide = {"wide": "w" * rng.randrange(1, 2000)} if rng.random() < 0.1 else {}
+            queue = rng.randrange(QUEUES) if queue_id is None else queue_id
+            tags = rng.choice((None, "A", "B", "Tag-of-some-length"))
+            self.journal.given.append(Entry(topic, queue, f"k{number}", tags, body, wide))
+        return first
+
+    def single(self, store: Any) -> None:
+        for _ in range(self.rng.choice((1, 1, 3, 12))):
+            number = self.entries(1)
+            entry = self.journal.given[number]
+            result = store.put(entry.topic, entry.body, queue_id=entry.queue_id, tags=entry.tags,
+                               keys=entry.key, properties=entry.properties or None)  # fmt: skip
+            self.journal.accept([Promise(number, result.queue_offset, result.phy_offset)])
+
+    def many(self, store: Any) -> None:
+        first = self.entries(self.rng.choice((2, 10, 60)), self.rng.choice(TOPICS))
+        rows = self.journal.given[first:]
+        queued, places = store.put_many(
+            rows[0].topic,
+            [e.body for e in rows],
+            queue_ids=[e.queue_id for e in rows],
+            tags=[e.tags for e in rows],
+            keys=[e.key for e in rows],
+            properties=[e.properties for e in rows] if any(e.properties for e in rows) else None,
+        )
+        places_of = zip(range(first, first + len(rows)), queued.tolist(), places.tolist(),
+                        strict=True)  # fmt: skip
+        self.journal.accept([Promise(*row) for row in places_of])
+
+    def batch(self, store: Any) -> None:
+        first = self.entries(self.rng.choice((1, 3, 8)), queue_id=self.rng.randrange(QUEUES))
+        rows = self.journal.given[first:]
+        items = [{"body": e.body, "keys": e.key, "tags": e.tags, "properties": e.properties}
+                 for e in rows]  # fmt: skip
+        begin = store.put_batch(rows[0].topic, items, rows[0].queue_id).queue_offset
+        self.journal.accept([Promise(first + i, begin + i, -1) for i in range(len(rows))])
+
+    def later(self, store: Any) -> None:
+        """Futures: safe when they are done."""
+        waiting = []
+        for _ in range(self.rng.randrange(1, 5)):
+            number = self.entries(1)
+            entry = self.journal.given[number]
+            properties = dict(entry.properties) | {"KEYS": entry.key}
+            if entry.tags is not None:
+                properties["TAGS"] = entry.tags
+            message = MessageExtBrokerInner(
+                entry.topic,
+                entry.body,
+                entry.queue_id,
+                properties=properties,
+                properties_string=properties_to_string(properties),
+            )
+            waiting.append((number, store.message_store.async_put_message(message)))
+        for number, future in waiting:
+            result = future.result(60)
+            assert result.status.name == "PUT_OK", result
+            self.journal.accept([Promise(number, result.queue_offset, result.phy_offset)])
+
+    # ---- what services do -----------------------------------------------------------------------
+
+    def flush(self, store: Any) -> None:
+        store.flush()
+        self.journal.flushed()
+
+    def flush_log(self, store: Any) -> None:
+        """As FlushRealTimeService."""
+        flush = store.message_store.log_flush
+        with flush.lock:
+            flush.flush_step(self.rng.choice((0, 0, 4)))
+        self.journal.flushed(flush.flushed_where)
+
+    def flush_queues(self, store: Any) -> None:
+        """As FlushConsumeQueueService."""
+        store.message_store.flush_queue_service.do_flush(self.rng.random() < 0.7)
+
+    def wait(self, store: Any) -> None:
+        store.wait_dispatched()
+
+    def time_passes(self, store: Any) -> None:
+        self.device.clock_ms += self.rng.choice((1, 700, 5000, 60_000))
+
+
+def queues_of(store: Any) -> Iterator[tuple[str, int]]:
+    """Every queue that is there."""
+    for topic in store.topics():
+        for queue_id in store.queues(topic):
+            yield topic, queue_id
