@@ -18,6 +18,7 @@ if BUILD not in {"release", "debug", "asan"}:
 MODULES: dict[str, list[str]] = {
     "_env": ["csrc/env_posix.c"],
     "_allocation": ["csrc/env_posix.c"],
+    "_writes": [],
     "_mapped_file": [],
     "_record": ["csrc/crc32.c", "csrc/hash.c", "csrc/status.c"],
     "_text": ["csrc/hash.c"],

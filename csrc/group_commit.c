@@ -31,7 +31,12 @@ struct rs_group {
     pthread_mutex_t mutex;
     _Atomic int64_t forced;
     int leading;
+    int handed; /* the lead is the serving thread's, which does not know yet */
+    int idle;   /* that thread sleeps */
+    int asked;  /* it is to force once more, whoever waits */
     int failed;
+    int closed;
+    pthread_cond_t work;
     waiters pending; /* in the order in which they came */
     waiters ready;   /* their state is final, and they sleep until it is their turn */
     int turns;       /* how many have been woken and did not pass the turn on */
@@ -53,7 +58,7 @@ rs_group *rs_group_new(int64_t forced) {
     if (group == NULL) return NULL;
     group->owner = getpid();
     atomic_init(&group->forced, forced);
-    if (pthread_mutex_init(&group->mutex, NULL) != 0) {
+    if (pthread_mutex_init(&group->mutex, NULL) != 0 || rs_condition_init(&group->work) != 0) {
         free(group);
         return NULL;
     }
@@ -69,6 +74,7 @@ void rs_group_free(rs_group *group) {
         pthread_cond_destroy(&slot->changed);
         free(slot);
     }
+    pthread_cond_destroy(&group->work);
     pthread_mutex_destroy(&group->mutex);
     free(group);
 }
@@ -157,13 +163,39 @@ static void look_after_turns(rs_group *group, wakes *wake) {
     wake_one(group, wake);
 }
 
+static void hand_to_server(rs_group *group, wakes *wake) {
+    group->leading = 1;
+    group->handed = 1;
+    if (group->idle) wake->leader = &group->work;
+}
+
+/* Nobody leads now. Who waits for the lead alone forces everything, so it goes first. */
 static void promote(rs_group *group, wakes *wake) {
     rs_waiter *waiter = group->pending.first;
-    group->leading = waiter != NULL;
-    if (waiter == NULL) return;
-    unlink_waiter(&group->pending, waiter);
-    waiter->state = RS_GROUP_LEADS;
-    wake->leader = &waiter->slot->changed;
+    while (waiter != NULL && waiter->end != RS_GROUP_LEAD_ONLY) waiter = waiter->next;
+    group->leading = 0;
+    if (waiter != NULL) {
+        group->leading = 1;
+        unlink_waiter(&group->pending, waiter);
+        waiter->state = RS_GROUP_LEADS;
+        wake->leader = &waiter->slot->changed;
+    } else if (!group->closed && (group->pending.first != NULL || group->asked)) {
+        hand_to_server(group, wake);
+    }
+}
+
+/* Lets everyone go whose bytes are forced, or never will be. */
+static void settle(rs_group *group) {
+    const int64_t forced = atomic_load(&group->forced);
+    const int hopeless = group->failed || group->closed;
+    rs_waiter *next;
+    for (rs_waiter *waiter = group->pending.first; waiter != NULL; waiter = next) {
+        next = waiter->next;
+        if (waiter->end > forced && (!hopeless || waiter->end == RS_GROUP_LEAD_ONLY)) continue;
+        unlink_waiter(&group->pending, waiter);
+        waiter->state = waiter->end <= forced ? RS_GROUP_FORCED : RS_GROUP_FAILED;
+        push(&group->ready, waiter, READY);
+    }
 }
 
 int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
@@ -180,15 +212,16 @@ int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
     }
     if (atomic_load(&group->forced) >= end) {
         waiter->state = RS_GROUP_FORCED;
-    } else if (group->failed && end != RS_GROUP_LEAD_ONLY) {
+    } else if ((group->failed || group->closed) && end != RS_GROUP_LEAD_ONLY) {
         waiter->state = RS_GROUP_FAILED;
-    } else if (!group->leading) {
+    } else if (!group->leading && end == RS_GROUP_LEAD_ONLY) {
         group->leading = 1;
         waiter->state = RS_GROUP_LEADS;
     } else {
         waiter->slot = take_slot(group);
         waiter->state = waiter->slot == NULL ? RS_GROUP_FAILED : RS_GROUP_WAITS;
         if (waiter->slot != NULL) push(&group->pending, waiter, PENDING);
+        if (waiter->slot != NULL && !group->leading) hand_to_server(group, &wake);
     }
     int state = waiter->state;
     unlock(group, &wake);
@@ -233,20 +266,52 @@ void rs_group_finish(rs_group *group, int64_t forced, int failed) {
     wakes wake = {NULL, NULL};
     pthread_mutex_lock(&group->mutex);
     if (forced > atomic_load(&group->forced)) atomic_store(&group->forced, forced);
-    forced = atomic_load(&group->forced);
     group->failed |= failed;
-    rs_waiter *next;
-    for (rs_waiter *waiter = group->pending.first; waiter != NULL; waiter = next) {
-        next = waiter->next;
-        if (waiter->end > forced && (!group->failed || waiter->end == RS_GROUP_LEAD_ONLY)) continue;
-        unlink_waiter(&group->pending, waiter);
-        waiter->state = waiter->end <= forced ? RS_GROUP_FORCED : RS_GROUP_FAILED;
-        push(&group->ready, waiter, READY);
-    }
+    if (group->failed) group->asked = 0;
+    settle(group);
     promote(group, &wake);
     if (group->leading)
         look_after_turns(group, &wake);
     else
         wake_one(group, &wake);
+    unlock(group, &wake);
+}
+
+int rs_group_serve(rs_group *group, int64_t timeout_ms) {
+    const struct timespec until = rs_deadline(timeout_ms);
+    pthread_mutex_lock(&group->mutex);
+    int result = 0;
+    group->idle = 1;
+    while (!group->handed && result == 0)
+        result = pthread_cond_timedwait(&group->work, &group->mutex, &until);
+    group->idle = 0;
+    const int leads = group->handed;
+    group->handed = 0;
+    if (leads) group->asked = 0; /* what is forced now was there before whoever asked */
+    pthread_mutex_unlock(&group->mutex);
+    return leads;
+}
+
+void rs_group_ask(rs_group *group) {
+    wakes wake = {NULL, NULL};
+    pthread_mutex_lock(&group->mutex);
+    if (group->leading)
+        group->asked = !group->handed;
+    else if (!group->closed)
+        hand_to_server(group, &wake);
+    unlock(group, &wake);
+}
+
+void rs_group_close(rs_group *group) {
+    wakes wake = {NULL, NULL};
+    pthread_mutex_lock(&group->mutex);
+    group->closed = 1;
+    group->asked = 0;
+    settle(group);
+    if (group->handed) {
+        group->handed = 0;
+        promote(group, &wake);
+    }
+    wake_one(group, &wake);
     unlock(group, &wake);
 }

@@ -1,17 +1,17 @@
-/* Group commit: threads that wait until the log is on the device as far as their bytes. One of them
- * leads: it forces for all who wait, then hands the lead to the first that it did not reach. No
- * thread needs the GIL in here. */
+/* Group commit: threads that wait until the log is on the device as far as their bytes, and one
+ * that serves them: it forces for all who wait. Nobody who waits forces itself, so that a device
+ * which hangs holds nobody but that thread. No thread needs the GIL in here. */
 #ifndef ROCKETSTORE_GROUP_COMMIT_H
 #define ROCKETSTORE_GROUP_COMMIT_H
 
 #include <stdint.h>
 
-/* A waiter's end that no force reaches: it waits for the lead alone. */
+/* A waiter's end that no force reaches: it waits for the lead alone, to force by other means. */
 #define RS_GROUP_LEAD_ONLY INT64_MAX
 
 typedef enum rs_group_state {
     RS_GROUP_WAITS = 0,
-    RS_GROUP_LEADS = 1,  /* it must force, and call rs_group_finish */
+    RS_GROUP_LEADS = 1,  /* it waited for the lead alone, and must call rs_group_finish */
     RS_GROUP_FORCED = 2, /* everything before its end is on the device */
     RS_GROUP_FAILED = 3  /* and never will be */
 } rs_group_state;
@@ -45,5 +45,13 @@ int rs_group_leave(rs_group *group, rs_waiter *waiter);
 /* The leader is done: the log is on the device up to `forced`. `failed`: it went no further, and
  * whoever waits for more has FAILED, now and later. The next one leads. */
 void rs_group_finish(rs_group *group, int64_t forced, int failed);
+
+/* For the one thread that serves: sleeps until somebody waits, or for `timeout_ms`. 1: it leads
+ * now, must force, and call rs_group_finish. */
+int rs_group_serve(rs_group *group, int64_t timeout_ms);
+/* Lets the serving thread force once more, and does not wait. */
+void rs_group_ask(rs_group *group);
+/* Nobody serves any more: whoever waits for more than is forced has FAILED, now and later. */
+void rs_group_close(rs_group *group);
 
 #endif

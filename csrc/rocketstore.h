@@ -68,7 +68,8 @@ typedef enum rs_status {
     RS_IO_ERROR = 26,      /* a system call failed: the errno travels beside */
     RS_NO_MEMORY = 27,
     RS_TOO_LARGE = 28,     /* record longer than maxMessageSize */
-    RS_CLOSED = 29
+    RS_CLOSED = 29,
+    RS_BUSY = 30           /* the put lock was not to be had in time */
 } rs_status;
 
 /* ---- one record, parsed ------------------------------------------------------------------- */
@@ -134,16 +135,21 @@ typedef struct rs_outgoing {
 } rs_outgoing;
 
 /* ---- files ------------------------------------------------------------------------------- */
-/* What code without the GIL may touch of a MappedFile. `wrote`, `committed`, `flushed` and
- * `confirmed` are read and written with the acquire/release helpers of bytes.h. */
+/* What code without the GIL may touch of a MappedFile. The positions are read and written with the
+ * acquire/release helpers of bytes.h. With a `buffer` the writer stores there and moves `appended`,
+ * then `appended_timestamp`; committing copies to the file and moves `wrote`. Without one there is
+ * `wrote` alone. Readers know nothing of that. */
 typedef struct rs_mapped_file {
     uint8_t *base;    /* NULL while not mapped */
+    uint8_t *buffer;  /* of the file's length, where the writer stores; NULL: at base */
     const char *path; /* borrowed from the owner; NULL: the file exists in memory only */
     const rs_env *env;
     int64_t file_from_offset;
     int64_t file_size;
-    int64_t wrote;
-    int64_t committed;
+    int64_t wrote;    /* bytes [0, wrote) are in the file, and may be read */
+    int64_t appended;           /* bytes [0, appended) are in the file or in the buffer */
+    int64_t appended_timestamp; /* store time of the last append to the buffer */
+    int64_t data_end;           /* below `appended` the buffer holds nothing behind this */
     int64_t flushed;
     int64_t confirmed;    /* bytes [0, confirmed) are known to be allocated */
     int64_t confirm_step; /* bytes that one allocation goes ahead */
@@ -151,6 +157,7 @@ typedef struct rs_mapped_file {
     int64_t zeroed;       /* 1: what is confirmed was written as zeros too */
     int64_t store_timestamp;
     int32_t zero_fill;    /* 1: one thread confirms, so it may write zeros behind `confirmed` */
+    int32_t by_write;     /* 1: bytes reach the file by pwrite; the mapping is read-only */
 } rs_mapped_file;
 
 /* The writing end of one consume queue: one dispatch thread writes, anyone reads. */

@@ -35,6 +35,11 @@ cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil
 
+# Makes a file of full length without blocks; with a `directory` both are on the device then.
+# `step`: which call failed, of open, ftruncate, fdatasync and fsync_directory.
+cdef int create_sparse(const rs_env *env, const char *path, int64_t size, const char *directory,
+                       int *step) noexcept nogil
+
 # Touches the pages of [position, position + size) ahead of a writer, best effort. The caller holds
 # the file.
 cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil

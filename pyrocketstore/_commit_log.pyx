@@ -7,21 +7,25 @@ while it holds the lock.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
+from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_RDWR
 
 from pyrocketstore._env cimport EnvTable, Event
 from pyrocketstore._mapped_file cimport MappedFile, confirm
 from pyrocketstore._record cimport patch_record
 from pyrocketstore._rocketstore cimport (
     RS_BLANK_MAGIC_CODE,
+    RS_BUSY,
     RS_END_FILE_MIN_BLANK_LENGTH,
     RS_END_OF_FILE,
     RS_IO_ERROR,
     RS_NEED_FILE,
     RS_OK,
     RS_RETRY,
+    rs_compare_and_swap,
     rs_event,
     rs_event_signal,
     rs_load_acquire,
@@ -31,12 +35,14 @@ from pyrocketstore._rocketstore cimport (
     rs_lock_new,
     rs_lock_release,
     rs_lock_take,
+    rs_lock_take_for,
     rs_lock_try,
     rs_mapped_file,
     rs_store_be32,
     rs_store_release,
 )
 from pyrocketstore._text cimport fill_outgoing_host
+from pyrocketstore._writes cimport append_position, write_records
 
 from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
@@ -47,6 +53,17 @@ cdef int64_t NOGIL_MIN_BYTES = 8192
 
 # A larger buffer is not kept for the next put.
 cdef int64_t KEPT_BUFFER_BYTES = 8388608
+
+# Where a record goes that is not stored into a mapping.
+cdef enum:
+    BUFFERED = 1    # the file's buffer: it is in the log for readers when that is committed
+    WRITTEN = 2     # the file, by pwrite
+
+# A put that waits for the lock looks so often whether its holder hangs; longer than the last is not
+# believed, as in 4.9.3.
+cdef enum:
+    LOCK_SLICE_MS = 50
+    BUSY_END_MS = 10000000
 
 cdef object PUT_STATUS = tuple(PutMessageStatus)
 cdef object APPEND_STATUS = tuple(AppendMessageStatus)
@@ -208,6 +225,8 @@ cdef class CommitLogCore:
     max_message_size : int, bytes of a whole record
     on_new_queue : callable(topic, queue_id) or None, called before the first put to a queue
 
+    Attribute: `busy_ms`, how long the put lock may be held before others give up.
+
     Threads: any. The put lock guards the file, the slots' values and the end offset.
     Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage, DefaultAppendMessageCallback#doAppend.
     """
@@ -216,6 +235,8 @@ cdef class CommitLogCore:
         self.env = env
         self.max_message_size = max_message_size
         self.topics = {}
+        self.busy_ms = 1000
+        self.fd = -1
         self.recovered = {}     # (topic, queue id): next offset, until the queue is put to
         self.on_new_queue = on_new_queue
         self._ahead_owner = [appended]
@@ -225,6 +246,8 @@ cdef class CommitLogCore:
             raise MemoryError()
 
     def __dealloc__(self):
+        if self.fd >= 0:
+            self.env.table.close(self.fd)
         rs_lock_free(self.lock)
 
     # ---- topicQueueTable ---------------------------------------------------------------------
@@ -299,6 +322,24 @@ cdef class CommitLogCore:
             with nogil:
                 rs_lock_take(self.lock)
 
+    cdef bint take_in_time(self) noexcept nogil:
+        # Takes the lock, but for one whose holder hangs: False then.
+        while not rs_lock_take_for(self.lock, LOCK_SLICE_MS):
+            if self.held_too_long():
+                return False
+        return True
+
+    cdef bint held_too_long(self) noexcept nogil:
+        cdef int64_t begin = rs_load_acquire(&self.begin_time_in_lock)
+        return begin != 0 and self.busy_ms < self.env.table.now_ms() - begin < BUSY_END_MS
+
+    def is_busy(self):
+        """True when the put lock has been held for longer than `busy_ms`.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
+        """
+        return self.held_too_long()
+
     cpdef release(self):
         """Let the put lock go."""
         rs_lock_release(self.lock)
@@ -306,19 +347,57 @@ cdef class CommitLogCore:
     def attach(self, MappedFile mapped_file):
         """Write to this file from now on; None: to none. The old one's hold is given back."""
         cdef MappedFile old
-        if mapped_file is not None and not mapped_file.hold():
-            raise StoreStateError(f"{mapped_file.path} is not available")
+        cdef int fd = -1
+        cdef int old_fd
+        if mapped_file is not None:
+            fd = self.open_for_writing(mapped_file)
         self.take()
         old = self.mapped_file
         self.mapped_file = mapped_file
         self.file = NULL if mapped_file is None else &mapped_file.file
-        self.ahead_asked = 0
+        self.indirect = 0
         if mapped_file is not None:
+            self.indirect = (BUFFERED if self.file.buffer != NULL else
+                             WRITTEN if self.file.by_write else 0)
+        old_fd = self.fd
+        self.fd = fd
+        self.ahead_asked = 0
+        if mapped_file is not None and self.indirect != BUFFERED:
             rs_store_release(&self.end_offset,
                              self.file.file_from_offset + rs_load_acquire(&self.file.wrote))
         rs_lock_release(self.lock)
-        if old is not None:
-            old.release()
+        self.let_go(old, old_fd)
+
+    cdef int let_go(self, MappedFile old, int fd) except -1:
+        try:
+            if fd >= 0:
+                self.env.close(fd, old.path)
+        finally:
+            if old is not None:
+                old.release()
+        return 0
+
+    cdef int open_for_writing(self, MappedFile mapped_file) except -2:
+        # Holds it, and gives a descriptor, or -1 where none is needed.
+        if not mapped_file.hold():
+            raise StoreStateError(f"{mapped_file.path} is not available")
+        if not mapped_file.file.by_write or mapped_file.file.buffer != NULL:
+            return -1
+        try:
+            return self.env.open(mapped_file.path, O_RDWR)
+        except StoreIOError:
+            mapped_file.release()
+            raise
+
+    def publish_end(self, int64_t end_offset):
+        """What was appended to buffers is in the files up to there: readers may see it."""
+        cdef int64_t seen = rs_load_acquire(&self.end_offset)
+        while seen < end_offset:
+            if rs_compare_and_swap(&self.end_offset, seen, end_offset):
+                self.signal_appended()
+                break
+            seen = rs_load_acquire(&self.end_offset)
+
 
     def set_end_offset(self, int64_t end_offset):
         """Where the log ends while no file is attached."""
@@ -330,6 +409,23 @@ cdef class CommitLogCore:
         self.ahead = event.event
         self.ahead_size = size
 
+    def watch_appends(self, Event event):
+        """Signal `event` at each append."""
+        self._ahead_owner.append(event)
+        self.flush_event = event.event
+
+    def watch_buffer(self, Event event, int64_t size):
+        """Signal `event` when `size` bytes lie in a file's buffer, once until it is committed."""
+        self._ahead_owner.append(event)
+        self.buffer_event = event.event
+        self.buffer_asked = -1
+        self.buffer_least = size
+
+    @property
+    def appended_end(self):
+        """The same with what is in buffers and not committed yet."""
+        return max(rs_load_acquire(&self.end_offset), rs_load_acquire(&self.buffered_end))
+
     @property
     def end(self):
         """Physical offset behind the last record. Safe from any thread."""
@@ -339,8 +435,8 @@ cdef class CommitLogCore:
         """True when the attached file takes a record of `size` bytes."""
         cdef bint room
         self.take()
-        room = (self.file != NULL and
-                size + RS_END_FILE_MIN_BLANK_LENGTH <= self.file.file_size - self.file.wrote)
+        room = (self.file != NULL and size + RS_END_FILE_MIN_BLANK_LENGTH
+                <= self.file.file_size - append_position(self.file))
         rs_lock_release(self.lock)
         return room
 
@@ -354,30 +450,36 @@ cdef class CommitLogCore:
         cdef int64_t position
         cdef int error = 0
         cdef MappedFile old = None
+        cdef uint8_t mark[RS_END_FILE_MIN_BLANK_LENGTH]
+        cdef int fd = -1
         self.take()
         if self.file != NULL:
-            position = self.file.wrote
+            rs_store_release(&self.begin_time_in_lock, self.env.table.now_ms())
+            position = append_position(self.file)
             blank = self.file.file_size - position
             if size + RS_END_FILE_MIN_BLANK_LENGTH <= blank:
                 blank = 0
             elif blank >= RS_END_FILE_MIN_BLANK_LENGTH:
                 error = confirm(self.file, position + RS_END_FILE_MIN_BLANK_LENGTH)
                 if error == 0:
-                    rs_store_be32(self.file.base + position, <int32_t>blank)
-                    rs_store_be32(self.file.base + position + 4, RS_BLANK_MAGIC_CODE)
+                    rs_store_be32(mark, <int32_t>blank)
+                    rs_store_be32(mark + 4, RS_BLANK_MAGIC_CODE)
+                    error = self.store_indirect(self.file, position, mark, sizeof(mark))
             if error == 0 and (blank > 0 or position == self.file.file_size):
-                self.file.store_timestamp = self.env.table.now_ms()
-                rs_store_release(&self.file.wrote, self.file.file_size)
-                rs_store_release(&self.end_offset,
-                                 self.file.file_from_offset + self.file.file_size)
+                self.file.data_end = min(position + RS_END_FILE_MIN_BLANK_LENGTH,
+                                         self.file.file_size)
+                self.publish_indirect(self.file, self.file.file_size, self.env.table.now_ms())
                 old = self.mapped_file
+                fd = self.fd
+                self.fd = -1
                 self.mapped_file = None
                 self.file = NULL
+            rs_store_release(&self.begin_time_in_lock, 0)
         rs_lock_release(self.lock)
         if error < 0:
             raise StoreIOError(-error, "fallocate", self.mapped_file.path, position)
         if old is not None:
-            old.release()
+            self.let_go(old, fd)
             self.signal_appended()
         return blank
 
@@ -403,10 +505,43 @@ cdef class CommitLogCore:
         # a put does not pay for a wake-up.
         if rs_load_acquire(&self.dispatcher_idle) != 0:
             rs_event_signal(self.appended)
+        if self.flush_event != NULL:
+            rs_event_signal(self.flush_event)
 
     def set_dispatcher_idle(self, bint idle):
         """Said by the dispatcher before it sleeps: appends must wake it."""
         rs_store_release(&self.dispatcher_idle, idle)
+
+    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                            int64_t size) noexcept nogil:
+        # The caller holds the put lock, and what it stores is confirmed.
+        if self.indirect == WRITTEN:
+            if self.unclean:
+                return -EIO
+            return write_records(file, self.fd, position, data, size, &self.unclean)
+        memcpy((file.buffer if self.indirect == BUFFERED else file.base) + position, data,
+               <size_t>size)
+        return 0
+
+    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
+                               int64_t timestamp) noexcept nogil:
+        # First the position, then the time: whoever forces reads them the other way round.
+        if self.indirect == BUFFERED:
+            rs_store_release(&file.appended, position)
+            rs_store_release(&file.appended_timestamp, timestamp)
+            rs_store_release(&self.buffered_end, file.file_from_offset + position)
+            self.ask_commit(file, position)
+            return
+        rs_store_release(&file.wrote, position)
+        rs_store_release(&file.store_timestamp, timestamp)
+        rs_store_release(&self.end_offset, file.file_from_offset + position)
+
+    cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil:
+        cdef int64_t committed = rs_load_acquire(&file.wrote)
+        if (self.buffer_event != NULL and self.buffer_asked != file.file_from_offset + committed
+                and (position - committed >= self.buffer_least or position == file.file_size)):
+            self.buffer_asked = file.file_from_offset + committed
+            rs_event_signal(self.buffer_event)
 
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
                            int64_t *next_offset, bint queued, int64_t now,
@@ -419,12 +554,14 @@ cdef class CommitLogCore:
         cdef int32_t i
         if file == NULL:
             return RS_NEED_FILE
-        position = file.wrote
+        position = append_position(file) if self.indirect else file.wrote
         if size + RS_END_FILE_MIN_BLANK_LENGTH > file.file_size - position:
             return RS_END_OF_FILE
         if position + size > rs_load_acquire(&file.confirmed):
+            rs_store_release(&self.begin_time_in_lock, self.env.table.now_ms())
             out.error = confirm(file, position + size)
             if out.error < 0:
+                rs_store_release(&self.begin_time_in_lock, 0)
                 return RS_IO_ERROR
         # Store times do not go back between records: another put may have been between.
         out.store_timestamp = now if now and now >= self.last_timestamp else (
@@ -439,12 +576,21 @@ cdef class CommitLogCore:
             patch_record(records + at, out.queue_offset + i if queued else 0,
                          out.phy_offset + at, out.store_timestamp)
             at += rs_load_be32(records + at)
-        memcpy(file.base + position, records, <size_t>size)
+        if self.indirect:
+            out.error = self.store_indirect(file, position, records, size)
+            if out.error < 0:
+                rs_store_release(&self.begin_time_in_lock, 0)
+                return RS_IO_ERROR
+        else:
+            memcpy(file.base + position, records, <size_t>size)
         if queued:
             rs_store_release(next_offset, out.queue_offset + count)
-        file.store_timestamp = out.store_timestamp
-        rs_store_release(&file.wrote, position + size)
-        rs_store_release(&self.end_offset, out.phy_offset + size)
+        if self.indirect:
+            self.publish_indirect(file, position + size, out.store_timestamp)
+        else:
+            rs_store_release(&file.wrote, position + size)
+            rs_store_release(&file.store_timestamp, out.store_timestamp)
+            rs_store_release(&self.end_offset, out.phy_offset + size)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)
         return RS_OK
@@ -466,7 +612,8 @@ cdef class CommitLogCore:
         # hold of the put lock. RS_OK: all are in the log.
         cdef int status
         out.error = 0
-        rs_lock_take(self.lock)
+        if not self.take_in_time():
+            return RS_BUSY
         status = self.run_locked(records, rows, count, done, queue_offsets, phy_offsets, out)
         rs_lock_release(self.lock)
         self.signal_appended()
@@ -479,41 +626,48 @@ cdef class CommitLogCore:
         cdef Py_ssize_t i = done[0]
         cdef Py_ssize_t stop
         cdef int64_t first, position, size, now
+        cdef int full = 0
         if file == NULL:
             return RS_NEED_FILE
-        position = file.wrote
+        position = append_position(file) if self.indirect else file.wrote
         first = rows[i].position
         stop = rows_within(rows, i, count,
                            file.file_size - RS_END_FILE_MIN_BLANK_LENGTH - position)
         if stop == i:
             return RS_END_OF_FILE
         size = rows[stop - 1].position + rows[stop - 1].size - first
+        now = self.env.table.now_ms()
+        rs_store_release(&self.begin_time_in_lock, now)
         if position + size > rs_load_acquire(&file.confirmed):
             out.error = confirm(file, position + size)
             if out.error < 0:
                 # What there was room for before still fits.
+                full = out.error
                 stop = rows_within(rows, i, stop, rs_load_acquire(&file.confirmed) - position)
                 if stop == i:
+                    rs_store_release(&self.begin_time_in_lock, 0)
                     return RS_IO_ERROR
                 size = rows[stop - 1].position + rows[stop - 1].size - first
-        now = self.env.table.now_ms()
         self.last_timestamp = now
-        rs_store_release(&self.begin_time_in_lock, now)
         for i in range(done[0], stop):
             queue_offsets[i] = rows[i].next_offset[0]
             phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
             patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
             rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
-        memcpy(file.base + position, records + first, <size_t>size)
+        out.error = self.store_indirect(file, position, records + first, size)
+        if out.error < 0:
+            for i in range(stop - 1, done[0] - 1, -1):
+                rs_store_release(rows[i].next_offset, queue_offsets[i])
+            rs_store_release(&self.begin_time_in_lock, 0)
+            return RS_IO_ERROR
         done[0] = stop
-        file.store_timestamp = now
-        rs_store_release(&file.wrote, position + size)
-        rs_store_release(&self.end_offset, file.file_from_offset + position + size)
+        self.publish_indirect(file, position + size, now)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)
+        out.error = full
         if stop == count:
             return RS_OK
-        return RS_IO_ERROR if out.error < 0 else RS_END_OF_FILE
+        return RS_IO_ERROR if full < 0 else RS_END_OF_FILE
 
     cdef RecordBuffer take_buffer(self):
         # One is kept for the next put; a second thread makes its own.
@@ -525,19 +679,28 @@ cdef class CommitLogCore:
         if buffer.capacity <= KEPT_BUFFER_BYTES:
             self.spare = buffer
 
+    cdef bint is_quick(self, int64_t size) noexcept nogil:
+        # An append needs no system call, so that it may keep the GIL.
+        cdef rs_mapped_file *file = self.file
+        return file == NULL or (self.indirect != WRITTEN and append_position(file) + size
+                                <= rs_load_acquire(&file.confirmed))
+
     cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
                     bint queued, int64_t now, rs_append *out):
         # The GIL is held on entry and on return; it is let go to wait or to copy much.
-        cdef int status
+        cdef int status = RS_BUSY
         out.error = 0
         if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
-            status = self.append_locked(records, size, count, &slot.next_offset, queued, now, out)
+            if self.is_quick(size):
+                status = self.append_locked(records, size, count, &slot.next_offset, queued, now,
+                                            out)
             rs_lock_release(self.lock)
-        else:
+        if status == RS_BUSY:
             with nogil:
-                rs_lock_take(self.lock)
-                status = self.append_locked(records, size, count, &slot.next_offset, queued, 0, out)
-                rs_lock_release(self.lock)
+                if self.take_in_time():
+                    status = self.append_locked(records, size, count, &slot.next_offset, queued, 0,
+                                                out)
+                    rs_lock_release(self.lock)
         if status == RS_OK:
             self.signal_appended()
         return status
@@ -601,18 +764,18 @@ cdef class CommitLogCore:
             rs_lock_take(self.lock)
             if self.file == NULL:
                 status = RS_NEED_FILE
-            elif size > self.file.file_size - self.file.wrote:
+            elif size > self.file.file_size - append_position(self.file):
                 status = RS_END_OF_FILE
             else:
-                position = self.file.wrote
+                position = append_position(self.file)
                 error = confirm(self.file, position + size)
+                if error >= 0:
+                    error = self.store_indirect(self.file, position, <const uint8_t *>source, size)
                 if error < 0:
                     status = RS_IO_ERROR
                 else:
-                    memcpy(self.file.base + position, source, <size_t>size)
-                    rs_store_release(&self.file.wrote, position + size)
-                    rs_store_release(&self.end_offset,
-                                     self.file.file_from_offset + position + size)
+                    self.publish_indirect(self.file, position + size,
+                                          rs_load_acquire(&self.file.store_timestamp))
             rs_lock_release(self.lock)
         if status == RS_OK:
             self.signal_appended()

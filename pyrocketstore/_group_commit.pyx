@@ -6,35 +6,46 @@ from libc.stdint cimport int64_t
 from pyrocketstore._allocation cimport page_down
 from pyrocketstore._commit_log cimport CommitLogCore
 from pyrocketstore._mapped_file cimport MappedFile
-from pyrocketstore._rocketstore cimport rs_compare_and_swap, rs_load_acquire, rs_mapped_file
+from pyrocketstore._rocketstore cimport (
+    rs_compare_and_swap,
+    rs_load_acquire,
+    rs_mapped_file,
+    rs_store_release,
+)
 
 from pyrocketstore.errors import StoreError, StoreIOError
 
 cdef enum:
-    NEEDS_PYTHON = 1             # of `force`: the bytes are not all in the file that is held
+    IDLE = 1                     # of `serve_some`: nobody wanted anything for a time
+    NEEDS_PYTHON = 2             # the bytes are not all in the file that is held
+    SERVED = 3                   # Python wanted to hear of it
 
 # How long Ctrl-C may wait for a sleeping main thread, and the longest that one who is served may
 # sleep on when those before it do not come back.
 cdef int64_t SLICE_MS = 50
+# The serving thread tells Python how far it came when it has been idle for this long, or busy.
+cdef int64_t NOTE_IDLE_MS = 2
+cdef int64_t NOTE_BUSY_NS = 1000000000
 
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class GroupCommit:
-    """Who waits for the log to be on the device, and which of them forces it.
+    """Who waits for the log to be on the device, and the thread that forces it for them.
 
-    The first that waits leads: it forces all that is in the log, for itself and for those that came
-    meanwhile; then the first that it did not reach leads. As a context manager: the lead, for one
-    who forces by `flush` itself.
+    That thread calls `serve`; one force serves all that wait. As a context manager: the lead, for
+    one who forces by `flush` itself; nobody else forces meanwhile.
 
     Parameters
     ----------
     core : CommitLogCore
-    flush : CommitLogFlush; `flush_to`, `note_forced` and `failed` are called by the leader
-    timeout_ms : int, after which a wait behind a leader is given up
+    flush : CommitLogFlush; `flush_to`, `note_forced` and `failed` are called by who leads
+    timeout_ms : int, after which a wait is given up
 
     Threads: any. A waiting main thread runs signal handlers.
     Source: RocketMQ 4.9.3 CommitLog#GroupCommitService.
+    Differs: a device that hangs holds the serving thread alone.
     """
 
     def __cinit__(self, CommitLogCore core not None, flush, int64_t timeout_ms):
@@ -56,9 +67,65 @@ cdef class GroupCommit:
     def wait(self, int64_t end):
         """Wait until everything before `end` is on the device; False when it will not be.
 
-        That is after the time-out behind another's force, and when a force has failed.
+        That is after the time-out, when a force has failed, and when nobody serves any more.
         """
         return self.wait_for(end)
+
+    def ask(self):
+        """Let the log be forced once more, and do not wait for it."""
+        rs_group_ask(self.group)
+
+    def expect(self, bint whether):
+        """Whether `serve` comes back after each force."""
+        rs_store_release(&self.expecting, whether)
+
+    def end(self):
+        """Let `serve` come back soon. Any thread."""
+        rs_store_release(&self.ending, 1)
+        rs_group_ask(self.group)
+
+    def close(self):
+        """Nobody serves any more: who waits, now or later, is told at once."""
+        rs_group_close(self.group)
+        self.let_go()
+
+    def note(self):
+        """Tell `flush` how far the log was forced."""
+        self.flush.note_forced(rs_group_forced(self.group), rs_load_acquire(&self.timestamp))
+
+    def serve(self, int64_t timeout_ms):
+        """Force for those who wait, until nobody did for `timeout_ms`, or after a second.
+
+        Returns False when there was nothing to do. Raises nothing of a force that failed: `flush`
+        is told. Threads: the serving one's alone, which holds the file that is written to.
+        """
+        cdef int state
+        cdef int64_t idle_ms = timeout_ms
+        if self.flush.flushed_noted < rs_group_forced(self.group):
+            idle_ms = min(idle_ms, NOTE_IDLE_MS)
+        with nogil:
+            state = self.serve_some(idle_ms)
+        if state == NEEDS_PYTHON:
+            self.force_slowly()
+        elif state < 0:
+            try:
+                self.flush.failed(StoreIOError(-state, "msync", self.file.path))
+            finally:
+                rs_group_finish(self.group, 0, 1)
+        self.note()
+        return state != IDLE or idle_ms < timeout_ms
+
+    cdef int serve_some(self, int64_t timeout_ms) noexcept nogil:
+        cdef int64_t until = self.core.env.table.monotonic_ns() + NOTE_BUSY_NS
+        cdef int error
+        while rs_group_serve(self.group, timeout_ms):
+            error = self.force()
+            if error != 0:
+                return error
+            if (rs_load_acquire(&self.expecting) or rs_load_acquire(&self.ending)
+                    or self.core.env.table.monotonic_ns() >= until):
+                return SERVED
+        return IDLE
 
     def __enter__(self):
         cdef rs_waiter waiter
@@ -74,40 +141,16 @@ cdef class GroupCommit:
 
     cdef bint wait_for(self, int64_t end) except -1:
         cdef rs_waiter waiter
-        cdef MappedFile file = self.core.mapped_file
         cdef int64_t deadline = self.core.env.table.monotonic_ns() + self.timeout_ns
         cdef int64_t slice_ms = self.slice_ms(deadline)
-        cdef int64_t forced = 0
-        cdef int64_t timestamp = 0
-        cdef int error = NEEDS_PYTHON
-        cdef bint held = file is not None and file.hold()
         cdef int state
-        # Held by each that waits: it may come to lead, and forces before it has the GIL again.
-        try:
-            with nogil:
-                state = rs_group_join(self.group, &waiter, end)
-                if state == RS_GROUP_WAITS:
-                    state = rs_group_sleep(self.group, &waiter, slice_ms)
-                if state == RS_GROUP_LEADS and held:
-                    error = self.force(file, &forced, &timestamp)
+        with nogil:
+            state = rs_group_join(self.group, &waiter, end)
             if state == RS_GROUP_WAITS:
-                state = self.sleep(&waiter, deadline)
-                if state == RS_GROUP_LEADS and held:
-                    with nogil:
-                        error = self.force(file, &forced, &timestamp)
-        finally:
-            if held:
-                file.release()
-        if state != RS_GROUP_LEADS:
-            return state == RS_GROUP_FORCED
-        if error == NEEDS_PYTHON:
-            return self.force_slowly(end)
-        if error < 0:
-            self.failed(StoreIOError(-error, "msync", file.path, forced - file.file_from_offset))
-            return False
-        self.flush.note_forced(forced, timestamp)
-        # The log may have rolled to the next file after the one that was held.
-        return forced >= end or self.wait_for(end)
+                state = rs_group_sleep(self.group, &waiter, slice_ms)
+        if state == RS_GROUP_WAITS:
+            state = self.sleep(&waiter, deadline)
+        return state == RS_GROUP_FORCED
 
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil:
         cdef int64_t left_ms
@@ -143,17 +186,25 @@ cdef class GroupCommit:
             return RS_GROUP_WAITS
         return state
 
-    cdef int force(self, MappedFile file, int64_t *forced, int64_t *timestamp) noexcept nogil:
-        # The leader's work where all that is not forced lies in the file that it holds.
-        cdef rs_mapped_file *f = &file.file
-        cdef int64_t start = rs_group_forced(self.group) - f.file_from_offset
-        cdef int64_t end, seen
+    cdef int force(self) noexcept nogil:
+        # The work of the serving thread where all that is not forced lies in the file it holds.
+        cdef rs_mapped_file *f
+        cdef int64_t forced = rs_group_forced(self.group)
+        cdef int64_t start, end, target, timestamp, seen
         cdef int error
-        timestamp[0] = rs_load_acquire(&f.store_timestamp)
-        end = rs_load_acquire(&f.wrote)
-        if start < 0 or end <= start:
+        if self.file is None:
             return NEEDS_PYTHON
-        forced[0] = f.file_from_offset + start
+        f = &self.file.file
+        # The writer moves `wrote`, then the time, then the log's end.
+        target = rs_load_acquire(&self.core.end_offset)
+        timestamp = rs_load_acquire(&f.store_timestamp)
+        end = rs_load_acquire(&f.wrote)
+        start = forced - f.file_from_offset
+        if target <= forced:
+            rs_group_finish(self.group, forced, 0)
+            return 0
+        if start < 0 or target > f.file_from_offset + end:
+            return NEEDS_PYTHON
         start = page_down(start)
         error = f.env.msync(f.base + start, end - start)
         if error < 0:
@@ -162,23 +213,34 @@ cdef class GroupCommit:
             seen = rs_load_acquire(&f.flushed)
             if seen >= end or rs_compare_and_swap(&f.flushed, seen, end):
                 break
-        forced[0] = f.file_from_offset + end
-        rs_group_finish(self.group, forced[0], 0)
+        rs_store_release(&self.timestamp, timestamp)
+        rs_group_finish(self.group, f.file_from_offset + end, 0)
         return 0
 
-    cdef bint force_slowly(self, int64_t end) except -1:
-        # The leader's work over several files.
+    cdef int force_slowly(self) except -1:
+        # Over several files; and the last one is held from now on.
         try:
+            self.hold_last()
+            self.note()
             self.flush.flush_to(self.core.end)
         except StoreError:
-            return False
+            pass  # `flush` was told, and so are those who wait
         finally:
             self.__exit__()
-        return rs_group_forced(self.group) >= end
+        return 0
 
-    cdef int failed(self, error) except -1:
-        try:
-            self.flush.failed(error)
-        finally:
-            rs_group_finish(self.group, 0, 1)
+    cdef int hold_last(self) except -1:
+        cdef MappedFile file = self.core.mapped_file
+        if file is self.file:
+            return 0
+        self.let_go()
+        if file is not None and file.hold():
+            self.file = file
+        return 0
+
+    cdef int let_go(self) except -1:
+        cdef MappedFile file = self.file
+        self.file = None
+        if file is not None:
+            file.release()
         return 0

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 from pyrocketstore._allocation cimport confirm, confirm_range, populate_range
 from pyrocketstore._env cimport EnvTable
 from pyrocketstore._rocketstore cimport rs_mapped_file
+from pyrocketstore._writes cimport WriterBuffer
 
 
 cdef class MappedFile:
@@ -21,11 +22,13 @@ cdef class MappedFile:
     cdef int64_t holds
     cdef int64_t source_size
     cdef int64_t populated
+    cdef WriterBuffer writer_buffer
 
     cpdef bint hold(self) except -1
     cpdef release(self)
     cdef int map(self) except -1
     cdef int unmap(self) except -1
+    cdef int drop_buffer(self) except -1
     cdef int open_file(self, bint create) except -1
     cdef bytes directory(self)
     cdef int create_file(self) except -1

@@ -7,13 +7,14 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport ENOENT
-from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memcpy, memset
-from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
+from libc.stdint cimport int64_t, uint8_t, uintptr_t
+from libc.string cimport memset
+from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from pyrocketstore._allocation cimport (
     PAGE_SIZE,
     confirm,
+    create_sparse,
     page_down,
     page_up,
     populate_range,
@@ -29,6 +30,12 @@ from pyrocketstore._rocketstore cimport (
     rs_mapped_file,
     rs_store_release,
 )
+from pyrocketstore._writes cimport (
+    WriterBuffer,
+    append_position,
+    commit_appended,
+    store_bytes,
+)
 
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 
@@ -41,6 +48,7 @@ cdef enum:
     ADVICE_DONTNEED = 4          # MADV_DONTNEED
 
 cdef tuple MODES = ("shared", "memory", "read")
+cdef tuple CREATE_STEPS = ("open", "ftruncate", "fdatasync", "fsync_directory")
 
 #: The unit in which flush counts (bytes). Source: RocketMQ 4.9.3 MappedFile.OS_PAGE_SIZE.
 OS_PAGE_SIZE = PAGE_SIZE
@@ -66,6 +74,8 @@ cdef class MappedFile:
     zero_fill : bool, zeros are written there, which is the cheapest way to touch pages; only for a
         file that nobody but its writer allocates for
     defer_force : bool, a created file and its name are forced by its first flush
+    by_write : bool, bytes reach the file by pwrite and never through the mapping, so that a device
+        that fails is an error and not a SIGBUS
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
@@ -79,7 +89,7 @@ cdef class MappedFile:
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
                   int64_t populate=0, bint zeroed=False, bint zero_fill=False,
-                  bint defer_force=False):
+                  bint defer_force=False, bint by_write=False):
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if file_size <= 0 or confirm_step < 0 or populate < 0:
@@ -105,6 +115,7 @@ cdef class MappedFile:
         self.file.populate = populate
         self.file.zeroed = zeroed
         self.file.zero_fill = zero_fill
+        self.file.by_write = by_write and self.kind == SHARED
         self.force_name = defer_force  # taken back unless the file is made now
         if self.kind == SHARED:
             self.file.path = self._path_text
@@ -154,30 +165,12 @@ cdef class MappedFile:
         cdef const char *directory_path = PyBytes_AS_STRING(directory)
         cdef bint force = not self.force_name
         cdef const char *path = self._path_text
-        cdef const rs_env *env = self.file.env
-        cdef str operation = "open"
-        cdef int error = 0
+        cdef int error
         cdef int step = 0
-        cdef int fd
         with nogil:
-            fd = env.open(path, O_RDWR | O_CREAT, 0o644)
-            if fd >= 0:
-                step = 1
-                error = env.ftruncate(fd, self.file.file_size)
-                if error >= 0 and force:
-                    step = 2
-                    error = env.fdatasync(fd)
-                env.close(fd)
-                if error >= 0 and force:
-                    step = 3
-                    error = env.fsync_directory(directory_path)
-                if error < 0:
-                    # A file that is not at full length, or not for sure there, must not stay.
-                    env.unlink(path)
-            else:
-                error = fd
-        operation = ("open", "ftruncate", "fdatasync", "fsync_directory")[step]
-        check_io(error, operation, self.path, -1)
+            error = create_sparse(self.file.env, path, self.file.file_size,
+                                  directory_path if force else NULL, &step)
+        check_io(error, CREATE_STEPS[step], self.path, -1)
         self.created = True
         return 0
 
@@ -199,7 +192,8 @@ cdef class MappedFile:
 
     @property
     def wrote(self):
-        """Position behind the last byte written. Setting it lower gives up what was confirmed."""
+        """Position behind the last byte that is in the file: readers may see so far. Setting it
+        lower gives up what was confirmed."""
         return rs_load_acquire(&self.file.wrote)
 
     @wrote.setter
@@ -208,17 +202,23 @@ cdef class MappedFile:
         self.populated = min(self.populated, position)
         if position < rs_load_acquire(&self.file.confirmed):
             rs_store_release(&self.file.confirmed, position)
+        rs_store_release(&self.file.appended, position)
         rs_store_release(&self.file.wrote, position)
 
     @property
     def committed(self):
-        """Position behind the last byte that left the writer's buffer."""
-        return rs_load_acquire(&self.file.committed)
+        """The same under 4.9.3's name: position behind the last byte that left the buffer."""
+        return rs_load_acquire(&self.file.wrote)
 
-    @committed.setter
-    def committed(self, int64_t position):
-        self.check_position(position)
-        rs_store_release(&self.file.committed, position)
+    @property
+    def appended(self):
+        """Position behind the last byte that the writer put, in the file or in its buffer."""
+        return append_position(&self.file)
+
+    @property
+    def has_buffer(self):
+        """True while the writer stores to a buffer, and `commit` brings that to the file."""
+        return self.file.buffer != NULL
 
     @property
     def flushed(self):
@@ -267,7 +267,6 @@ cdef class MappedFile:
     def set_positions(self, int64_t position):
         """Set wrote, committed and flushed to `position` (bytes)."""
         self.wrote = position
-        rs_store_release(&self.file.committed, position)
         rs_store_release(&self.file.flushed, position)
 
     def get_read_position(self):
@@ -275,8 +274,8 @@ cdef class MappedFile:
         return rs_load_acquire(&self.file.wrote)
 
     def is_full(self):
-        """True when every byte is written."""
-        return rs_load_acquire(&self.file.wrote) == self.file.file_size
+        """True when every byte is written, to the file or to its buffer."""
+        return append_position(&self.file) == self.file.file_size
 
     def is_available(self):
         """False from `shutdown` or `destroy` on."""
@@ -290,6 +289,11 @@ cdef class MappedFile:
     def is_mapped(self):
         """True while the file's bytes are mapped."""
         return self.file.base != NULL
+
+    @property
+    def address(self):
+        """Where the mapping begins in memory; 0 while there is none. It counts while held."""
+        return <uintptr_t>self.file.base
 
     # ---- life --------------------------------------------------------------------------------
     cpdef bint hold(self) except -1:
@@ -319,6 +323,7 @@ cdef class MappedFile:
         self.holds -= 1
         if self.holds == 0 and not self.available:
             self.unmap()
+            self.drop_buffer()
 
     cdef int map(self) except -1:
         cdef const rs_env *env = self.file.env
@@ -336,7 +341,7 @@ cdef class MappedFile:
                 fd = env.open(self._path_text, O_RDWR, 0)
                 error = fd
             if error >= 0:
-                error = env.mmap(fd, size, 1, &base)
+                error = env.mmap(fd, size, not self.file.by_write, &base)
             if fd >= 0:
                 env.close(fd)
             if error >= 0 and fill > 0:
@@ -387,6 +392,7 @@ cdef class MappedFile:
         self.available = False
         if self.holds == 0:
             self.unmap()
+            self.drop_buffer()
 
     def destroy(self, interval_ms=0):
         """Make the file unavailable and delete it; True when its name is gone.
@@ -453,7 +459,7 @@ cdef class MappedFile:
             return
         try:
             with nogil:
-                target = min(self.file.file_size, rs_load_acquire(&self.file.wrote) + ahead)
+                target = min(self.file.file_size, append_position(&self.file) + ahead)
                 if rs_load_acquire(&self.file.confirmed) < target:
                     error = confirm(&self.file, target)
                     if error == 0 and self.file.zeroed:
@@ -480,7 +486,8 @@ cdef class MappedFile:
         Differs: a failed append does not advance.
         """
         cdef int64_t size = data.shape[0] - offset if length is None else length
-        cdef int64_t position = rs_load_acquire(&self.file.wrote)
+        cdef int64_t position = append_position(&self.file)
+        cdef int error
         if offset < 0 or size < 0 or size > data.shape[0] - offset:
             raise ValueError(f"offset {offset} and length {size} are outside of the data")
         if self.kind == READ:
@@ -493,11 +500,63 @@ cdef class MappedFile:
             raise StoreStateError(f"{self.path} is not available")
         try:
             self.confirm_or_raise(position + size)
-            memcpy(self.file.base + position, &data[offset], size)
-            rs_store_release(&self.file.wrote, position + size)
+            with nogil:
+                error = store_bytes(&self.file, position, &data[offset], size)
+            check_io(error, "pwrite", self.path, position)
+            rs_store_release(&self.file.wrote if self.file.buffer == NULL else &self.file.appended,
+                             position + size)
         finally:
             self.release()
         return True
+
+    def use_buffer(self, WriterBuffer buffer not None):
+        """Let the writer store to `buffer`, of the file's size, until the file is full.
+
+        Only for a file that nothing was written to. Source: RocketMQ 4.9.3 MappedFile#init.
+        """
+        if self.kind != SHARED or buffer.size != self.file.file_size or append_position(&self.file):
+            raise StoreStateError(f"{self.path}: cannot take a buffer of {buffer.size} bytes")
+        self.writer_buffer = buffer
+        self.file.data_end = self.file.file_size
+        self.file.buffer = buffer.base
+
+    cdef int drop_buffer(self) except -1:
+        cdef WriterBuffer buffer = self.writer_buffer
+        self.file.buffer = NULL
+        self.writer_buffer = None
+        if buffer is not None:
+            buffer.free()
+        return 0
+
+    def is_able_to_commit(self, int64_t commit_least_pages):
+        """True when the buffer has so many pages for the file, or any byte of a full one.
+
+        Source: RocketMQ 4.9.3 MappedFile#isAbleToCommit.
+        """
+        cdef int64_t committed = rs_load_acquire(&self.file.wrote)
+        cdef int64_t position = append_position(&self.file)
+        if position <= committed or position == self.file.file_size or commit_least_pages <= 0:
+            return position > committed
+        return position // PAGE_SIZE - committed // PAGE_SIZE >= commit_least_pages
+
+    def commit(self, int64_t commit_least_pages=0):
+        """Copy what is in the buffer to the file; the committed position. One thread at a time.
+
+        A full file gives its buffer back. Raises StoreIOError: nothing counts as committed then,
+        and the next call tries again. Durability: as after a store into a mapping.
+        Source: RocketMQ 4.9.3 MappedFile#commit. Differs: short writes are gone on with.
+        """
+        cdef int error
+        if self.is_able_to_commit(commit_least_pages) and self.hold():
+            try:
+                with nogil:
+                    error = commit_appended(&self.file)
+                check_io(error, "pwrite", self.path, rs_load_acquire(&self.file.wrote))
+            finally:
+                self.release()
+        if self.file.buffer != NULL and rs_load_acquire(&self.file.wrote) == self.file.file_size:
+            self.drop_buffer()
+        return rs_load_acquire(&self.file.wrote)
 
     def is_able_to_flush(self, int64_t flush_least_pages):
         """True when enough pages are dirty. Source: RocketMQ 4.9.3 MappedFile#isAbleToFlush."""

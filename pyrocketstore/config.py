@@ -62,7 +62,7 @@ _POSITIVE_NAMES = (
     "max_message_size",
 )
 #: Fields that are ours and not keys of MessageStoreConfig.
-_OWN_NAMES = frozenset({"broker_ip1", "listen_port", "given", "source_path"})
+_OWN_NAMES = frozenset({"broker_ip1", "listen_port", "given", "source_path", "write_without_mmap"})
 
 
 def _default_root() -> str:
@@ -130,6 +130,8 @@ class MessageStoreConfig:
     fast_fail_if_no_buffer_in_store_pool: bool = False
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = 4096
+    #: log and queues are written by pwrite, so that a failing device is an error and no signal
+    write_without_mmap: bool = False
 
     # Cleaning
     clean_resource_interval: int = 10_000

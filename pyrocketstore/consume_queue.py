@@ -105,6 +105,7 @@ class ConsumeQueue(UnitAppender):
         flags: QueueFlags | None = None,
         find_consume_queue: Callable[[str, int], ConsumeQueue | None] | None = None,
         enable_lmq: bool = False,
+        by_write: bool = False,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -117,6 +118,7 @@ class ConsumeQueue(UnitAppender):
         self.flags = flags
         self.find_consume_queue = find_consume_queue
         self.enable_lmq = enable_lmq
+        self.by_write = by_write
         self.core.needs_python = ext is not None
         self._open_files()
         #: recovery found units behind the queue's end: some have been lost before them
@@ -134,6 +136,7 @@ class ConsumeQueue(UnitAppender):
             confirm_step=min(_CONFIRM_STEP, self.mapped_file_size),
             populate=0,
             sole_writer=True,
+            by_write=self.by_write,
         )
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)
 

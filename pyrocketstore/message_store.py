@@ -42,8 +42,12 @@ from pyrocketstore.store_checkpoint import (
     RunningFlags,
     StoreCheckpoint,
 )
+from pyrocketstore.transient_store_pool import TransientStorePool
 
 LOG = logging.getLogger(__name__)
+
+#: What 4.9.3 answers for the buffers that are left where there is no pool.
+INTEGER_MAX = (1 << 31) - 1
 
 #: Every store of this process that is open: a fork kills the child's copies, exit closes them.
 OPEN_STORES: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
@@ -85,7 +89,10 @@ class DefaultMessageStore:
         self.pid = os.getpid()
         self.appended = Event()
         self.moved = Event()
-        self.allocate_service = None if read_only else AllocateMappedFileService(self.env)
+        self.transient_store_pool: TransientStorePool | None = None
+        self.allocate_service: AllocateMappedFileService | None = None
+        if not read_only:
+            self.allocate_service = self._make_allocate_service()
         self.commit_log = CommitLog(
             self.env,
             config,
@@ -105,7 +112,20 @@ class DefaultMessageStore:
         self._started = False
         self._loaded = False
         self._made_abort = False
-        self._busy_check = config.os_page_cache_busy_time_out_mills
+
+    def _make_allocate_service(self) -> AllocateMappedFileService:
+        config = self.config
+        if config.is_transient_store_pool_enable:
+            self.transient_store_pool = TransientStorePool(
+                self.env, config.transient_store_pool_size, config.mapped_file_size_commit_log
+            )
+        warm = config.warm_maped_file_enable
+        return AllocateMappedFileService(
+            self.env,
+            pool=self.transient_store_pool,
+            fast_fail=config.fast_fail_if_no_buffer_in_store_pool,
+            warm_up=max(1, config.flush_least_pages_when_warm_maped_file) if warm else 0,
+        )
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -318,6 +338,8 @@ class DefaultMessageStore:
         finally:
             self.queue_table.close()
             self.commit_log.mapped_file_queue.shutdown(0)
+            if self.transient_store_pool is not None:
+                self.transient_store_pool.destroy()
             self._loaded = False
 
     def after_fork(self) -> None:
@@ -474,6 +496,7 @@ class DefaultMessageStore:
         Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
         Differs: over however many files.
         """
+        self.commit_log.commit_buffers()
         with self.services.log_flush.lock:
             self.services.log_flush.flush_to(self.commit_log.get_max_offset())
         return self.services.log_flush.flushed_where
@@ -492,6 +515,8 @@ class DefaultMessageStore:
         """Wait until every put that returned before is in its queue and in the index."""
         if self.read_only:
             return True
+        if self.commit_log.get_appended_offset() > self.commit_log.get_max_offset():
+            self.commit_log.commit_buffers()
         return self.services.reput_service.wait_dispatched(
             self.commit_log.get_max_offset(), timeout
         )
@@ -501,10 +526,22 @@ class DefaultMessageStore:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
         """
-        begin = self.commit_log.core.lock_begin_ms
-        if begin == 0:
-            return False
-        return self._busy_check < self.env.now_ms() - begin < 10_000_000
+        return bool(self.commit_log.core.is_busy())
+
+    def remain_transient_store_buffer_numbs(self) -> int:
+        """Buffers of the transient store pool that are left; 2^31 - 1 without a pool.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#remainTransientStoreBufferNumbs.
+        """
+        pool = self.transient_store_pool
+        return INTEGER_MAX if pool is None else pool.available_buffer_nums()
+
+    def is_transient_store_pool_deficient(self) -> bool:
+        """True when every buffer of the pool is lent: the broker then refuses messages.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isTransientStorePoolDeficient.
+        """
+        return self.remain_transient_store_buffer_numbs() == 0
 
     def lock_time_mills(self) -> int:
         """How long the put lock has been held, ms; 0 when free."""

@@ -162,6 +162,7 @@ class ConsumeQueueTable:
                 self.config.mapped_file_size_consume_queue_ext,
                 self.env,
                 read_only=self.read_only,
+                by_write=self.config.write_without_mmap,
             )
         return ConsumeQueue(
             topic,
@@ -175,6 +176,7 @@ class ConsumeQueueTable:
             flags=self.flags,
             find_consume_queue=self.for_dispatch,
             enable_lmq=self.config.enable_lmq,
+            by_write=self.config.write_without_mmap,
         )
 
 

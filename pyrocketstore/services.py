@@ -13,6 +13,7 @@ from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
 from pyrocketstore.flush import (
     CommitLogFlush,
+    CommitRealTimeService,
     FlushConsumeQueueService,
     FlushRealTimeService,
     GroupCommitService,
@@ -54,6 +55,12 @@ class StoreServices:
             if sync
             else FlushRealTimeService(self.log_flush, config)
         )
+        #: with a transient store pool alone
+        self.commit_service: CommitRealTimeService | None = None
+        if isinstance(self.flush_service, FlushRealTimeService) and allocate_service.pool:
+            self.commit_service = CommitRealTimeService(
+                commit_log, config, self.flush_service.on_committed, fail
+            )
         self.flush_queue_service = FlushConsumeQueueService(
             config, checkpoint, consume_queues, queued_timestamp, env.now_ms, fail
         )
@@ -61,8 +68,10 @@ class StoreServices:
 
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
+        commits = [] if self.commit_service is None else [self.commit_service]
         return [
             self.allocate_service,
+            *commits,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
@@ -79,10 +88,12 @@ class StoreServices:
         What they write to must not be unmapped under them, and what they did not force must not
         count as clean. Returns True when everything is dispatched and on the device.
         """
-        for service in (self.reput_service, self.flush_service, self.flush_queue_service):
+        writers = [s for s in self.all() if s is not self.allocate_service]
+        for service in writers:
             service.shutdown(None)
         return (
             self.reput_service.behind() == 0
+            and (self.commit_service is None or self.commit_service.error is None)
             and self.flush_queue_service.error is None
             and self.log_flush.error is None
         )

@@ -9,12 +9,12 @@ import random
 import threading
 from pathlib import Path
 
-import faults
 import numpy
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import broken_env
 from broken_env import broken, watched
 from pyrocketstore import consume_queue
 from pyrocketstore._consume_queue import VERDICTS
@@ -221,7 +221,7 @@ def test_a_long_run_without_room_writes_nothing(tmp_path):
     queue = open_queue(tmp_path, env=env, file_size=6_000_000)
     n = numpy.arange(10_000, dtype=numpy.int64)
     with (
-        faults.failing(env, "fallocate", errno.ENOSPC),
+        broken_env.failing(env, "fallocate", errno.ENOSPC),
         watched(env, "pwrite") as written,
         pytest.raises(StoreIOError),
     ):

@@ -478,7 +478,7 @@ def test_an_error_made_ahead_does_not_stay(env, root, service):
 
 
 def test_a_slow_disk_is_waited_for_and_not_for_ever(env, root, service, monkeypatch):
-    monkeypatch.setattr("pyrocketstore.mapped_file_queue.WAIT_TIMEOUT", 0.05)
+    monkeypatch.setattr("pyrocketstore.allocate_mapped_file_service.WAIT_TIMEOUT", 0.05)
     gate = threading.Event()
 
     def slow(ftruncate, fd, size):
