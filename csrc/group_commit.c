@@ -16,6 +16,9 @@ enum { NOWHERE = 0, PENDING = 1, READY = 2 };
 /* How long a woken waiter may keep the turn. */
 #define TURN_MAX_NS 300000
 
+/* A device that took longer for its last force may hang at the next. */
+#define SLOW_NS 10000000
+
 struct rs_slot {
     pthread_cond_t changed;
     rs_slot *next;
@@ -30,7 +33,10 @@ struct rs_group {
     pid_t owner;
     pthread_mutex_t mutex;
     _Atomic int64_t forced;
+    int served; /* nobody leads for itself */
     int leading;
+    int64_t begun_ns; /* when the force began that goes on */
+    int64_t force_ns; /* how long the last one took */
     int handed; /* the lead is the serving thread's, which does not know yet */
     int idle;   /* that thread sleeps */
     int asked;  /* it is to force once more, whoever waits */
@@ -53,11 +59,12 @@ typedef struct wakes {
 /* The group whose turn this thread has to pass on. */
 static _Thread_local rs_group *has_turn;
 
-rs_group *rs_group_new(int64_t forced) {
+rs_group *rs_group_new(int64_t forced, int served) {
     rs_group *group = calloc(1, sizeof *group);
     if (group == NULL) return NULL;
     group->owner = getpid();
     atomic_init(&group->forced, forced);
+    group->served = served;
     if (pthread_mutex_init(&group->mutex, NULL) != 0 || rs_condition_init(&group->work) != 0) {
         free(group);
         return NULL;
@@ -169,13 +176,20 @@ static void hand_to_server(rs_group *group, wakes *wake) {
     if (group->idle) wake->leader = &group->work;
 }
 
-/* Nobody leads now. Who waits for the lead alone forces everything, so it goes first. */
+static int leads_itself(const rs_group *group, const rs_waiter *waiter) {
+    return waiter->end == RS_GROUP_LEAD_ONLY || (!group->served && group->force_ns < SLOW_NS);
+}
+
+/* Nobody leads now. Who waits for the lead alone goes first, then who asked and does not wait. */
 static void promote(rs_group *group, wakes *wake) {
     rs_waiter *waiter = group->pending.first;
     while (waiter != NULL && waiter->end != RS_GROUP_LEAD_ONLY) waiter = waiter->next;
+    if (waiter == NULL && !group->asked) waiter = group->pending.first;
+    if (waiter != NULL && !leads_itself(group, waiter)) waiter = NULL;
     group->leading = 0;
     if (waiter != NULL) {
         group->leading = 1;
+        group->begun_ns = now_ns();
         unlink_waiter(&group->pending, waiter);
         waiter->state = RS_GROUP_LEADS;
         wake->leader = &waiter->slot->changed;
@@ -214,8 +228,9 @@ int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
         waiter->state = RS_GROUP_FORCED;
     } else if ((group->failed || group->closed) && end != RS_GROUP_LEAD_ONLY) {
         waiter->state = RS_GROUP_FAILED;
-    } else if (!group->leading && end == RS_GROUP_LEAD_ONLY) {
+    } else if (!group->leading && leads_itself(group, waiter)) {
         group->leading = 1;
+        group->begun_ns = now_ns();
         waiter->state = RS_GROUP_LEADS;
     } else {
         waiter->slot = take_slot(group);
@@ -268,6 +283,7 @@ void rs_group_finish(rs_group *group, int64_t forced, int failed) {
     if (forced > atomic_load(&group->forced)) atomic_store(&group->forced, forced);
     group->failed |= failed;
     if (group->failed) group->asked = 0;
+    group->force_ns = now_ns() - group->begun_ns;
     settle(group);
     promote(group, &wake);
     if (group->leading)
@@ -287,7 +303,10 @@ int rs_group_serve(rs_group *group, int64_t timeout_ms) {
     group->idle = 0;
     const int leads = group->handed;
     group->handed = 0;
-    if (leads) group->asked = 0; /* what is forced now was there before whoever asked */
+    if (leads) {
+        group->asked = 0; /* what is forced now was there before whoever asked */
+        group->begun_ns = now_ns();
+    }
     pthread_mutex_unlock(&group->mutex);
     return leads;
 }

@@ -1,6 +1,7 @@
-/* Group commit: threads that wait until the log is on the device as far as their bytes, and one
- * that serves them: it forces for all who wait. Nobody who waits forces itself, so that a device
- * which hangs holds nobody but that thread. No thread needs the GIL in here. */
+/* Group commit: threads that wait until the log is on the device as far as their bytes. One of them
+ * leads: it forces for all who wait, then hands the lead to the first that it did not reach. Where
+ * that may take long, a thread that does nothing else leads instead, so that whoever waits can give
+ * up. No thread needs the GIL in here. */
 #ifndef ROCKETSTORE_GROUP_COMMIT_H
 #define ROCKETSTORE_GROUP_COMMIT_H
 
@@ -11,7 +12,7 @@
 
 typedef enum rs_group_state {
     RS_GROUP_WAITS = 0,
-    RS_GROUP_LEADS = 1,  /* it waited for the lead alone, and must call rs_group_finish */
+    RS_GROUP_LEADS = 1,  /* it must force, and call rs_group_finish */
     RS_GROUP_FORCED = 2, /* everything before its end is on the device */
     RS_GROUP_FAILED = 3  /* and never will be */
 } rs_group_state;
@@ -31,8 +32,9 @@ typedef struct rs_waiter {
     rs_slot *slot;
 } rs_waiter;
 
-/* NULL without memory. `forced`: the log is on the device up to there. */
-rs_group *rs_group_new(int64_t forced);
+/* NULL without memory. `forced`: the log is on the device up to there. `served`: the serving thread
+ * leads always; else from a force that took long to the next that did not. */
+rs_group *rs_group_new(int64_t forced, int served);
 void rs_group_free(rs_group *group);
 int64_t rs_group_forced(const rs_group *group);
 
@@ -51,7 +53,7 @@ void rs_group_finish(rs_group *group, int64_t forced, int failed);
 int rs_group_serve(rs_group *group, int64_t timeout_ms);
 /* Lets the serving thread force once more, and does not wait. */
 void rs_group_ask(rs_group *group);
-/* Nobody serves any more: whoever waits for more than is forced has FAILED, now and later. */
+/* Nobody is served any more: whoever waits for more than is forced has FAILED, now and later. */
 void rs_group_close(rs_group *group);
 
 #endif

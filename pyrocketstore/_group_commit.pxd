@@ -17,7 +17,7 @@ cdef extern from "group_commit.h" nogil:
         pass
     ctypedef struct rs_waiter:
         pass
-    rs_group *rs_group_new(int64_t forced) noexcept
+    rs_group *rs_group_new(int64_t forced, int served) noexcept
     void rs_group_free(rs_group *group) noexcept
     int64_t rs_group_forced(const rs_group *group) noexcept
     int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) noexcept
@@ -35,7 +35,6 @@ cdef class GroupCommit:
     cdef object flush
     cdef int64_t timeout_ns
     cdef MappedFile file          # held by the serving thread
-    cdef int64_t timestamp        # store time of what it forced last, ms
     cdef int64_t ending
     cdef int64_t expecting        # somebody in Python wants to hear of each force
 
@@ -43,8 +42,10 @@ cdef class GroupCommit:
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil
     cdef int sleep(self, rs_waiter *waiter, int64_t deadline) except -1
     cdef int leave(self, rs_waiter *waiter) noexcept
-    cdef int serve_some(self, int64_t timeout_ms) noexcept nogil
-    cdef int force(self) noexcept nogil
+    cdef int serve_some(self, int64_t timeout_ms, int64_t *forced,
+                        int64_t *timestamp) noexcept nogil
+    cdef int force(self, MappedFile file, int64_t *forced, int64_t *timestamp) noexcept nogil
+    cdef int settle(self, int state, MappedFile file, int64_t forced, int64_t timestamp) except -1
     cdef int force_slowly(self) except -1
     cdef int hold_last(self) except -1
     cdef int let_go(self) except -1

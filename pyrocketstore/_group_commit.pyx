@@ -32,27 +32,29 @@ cdef int64_t NOTE_BUSY_NS = 1000000000
 @cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class GroupCommit:
-    """Who waits for the log to be on the device, and the thread that forces it for them.
+    """Who waits for the log to be on the device, and which of them forces it.
 
-    That thread calls `serve`; one force serves all that wait. As a context manager: the lead, for
-    one who forces by `flush` itself; nobody else forces meanwhile.
+    The first that waits leads: it forces all that is in the log, for itself and for those that came
+    meanwhile; then the first that it did not reach leads. When the last force took long, or
+    `served` says so, the thread that calls `serve` leads instead. As a context manager: the lead,
+    for one who forces by `flush` itself.
 
     Parameters
     ----------
     core : CommitLogCore
     flush : CommitLogFlush; `flush_to`, `note_forced` and `failed` are called by who leads
     timeout_ms : int, after which a wait is given up
+    served : bool, nobody who waits forces for itself, and each gives up in time
 
     Threads: any. A waiting main thread runs signal handlers.
     Source: RocketMQ 4.9.3 CommitLog#GroupCommitService.
-    Differs: a device that hangs holds the serving thread alone.
     """
 
-    def __cinit__(self, CommitLogCore core not None, flush, int64_t timeout_ms):
+    def __cinit__(self, CommitLogCore core not None, flush, int64_t timeout_ms, bint served=False):
         self.core = core
         self.flush = flush
         self.timeout_ns = timeout_ms * 1000000
-        self.group = rs_group_new(flush.flushed_where)
+        self.group = rs_group_new(flush.flushed_where, served)
         if self.group == NULL:
             raise MemoryError
 
@@ -89,43 +91,51 @@ cdef class GroupCommit:
         rs_group_close(self.group)
         self.let_go()
 
-    def note(self):
-        """Tell `flush` how far the log was forced."""
-        self.flush.note_forced(rs_group_forced(self.group), rs_load_acquire(&self.timestamp))
-
     def serve(self, int64_t timeout_ms):
         """Force for those who wait, until nobody did for `timeout_ms`, or after a second.
 
-        Returns False when there was nothing to do. Raises nothing of a force that failed: `flush`
-        is told. Threads: the serving one's alone, which holds the file that is written to.
+        Raises nothing of a force that failed: `flush` is told. Threads: the serving one's alone,
+        which holds the file that is written to.
         """
-        cdef int state
+        cdef int64_t forced = 0
+        cdef int64_t timestamp = 0
         cdef int64_t idle_ms = timeout_ms
+        cdef int state
         if self.flush.flushed_noted < rs_group_forced(self.group):
             idle_ms = min(idle_ms, NOTE_IDLE_MS)
         with nogil:
-            state = self.serve_some(idle_ms)
-        if state == NEEDS_PYTHON:
-            self.force_slowly()
-        elif state < 0:
-            try:
-                self.flush.failed(StoreIOError(-state, "msync", self.file.path))
-            finally:
-                rs_group_finish(self.group, 0, 1)
-        self.note()
-        return state != IDLE or idle_ms < timeout_ms
+            state = self.serve_some(idle_ms, &forced, &timestamp)
+        if state != IDLE:
+            self.settle(state, self.file, forced, timestamp)
+        self.hold_last()
 
-    cdef int serve_some(self, int64_t timeout_ms) noexcept nogil:
+    cdef int serve_some(self, int64_t timeout_ms, int64_t *forced,
+                        int64_t *timestamp) noexcept nogil:
         cdef int64_t until = self.core.env.table.monotonic_ns() + NOTE_BUSY_NS
         cdef int error
         while rs_group_serve(self.group, timeout_ms):
-            error = self.force()
+            error = self.force(self.file, forced, timestamp)
             if error != 0:
                 return error
             if (rs_load_acquire(&self.expecting) or rs_load_acquire(&self.ending)
                     or self.core.env.table.monotonic_ns() >= until):
                 return SERVED
-        return IDLE
+            timeout_ms = min(timeout_ms, NOTE_IDLE_MS)
+        return IDLE if forced[0] == 0 else SERVED
+
+    cdef int settle(self, int state, MappedFile file, int64_t forced,
+                    int64_t timestamp) except -1:
+        # What a leader owes after `force`.
+        if state == NEEDS_PYTHON:
+            return self.force_slowly()
+        if state < 0:
+            try:
+                self.flush.failed(StoreIOError(-state, "msync", file.path))
+            finally:
+                rs_group_finish(self.group, 0, 1)
+            return 0
+        self.flush.note_forced(forced, timestamp)
+        return 0
 
     def __enter__(self):
         cdef rs_waiter waiter
@@ -141,16 +151,37 @@ cdef class GroupCommit:
 
     cdef bint wait_for(self, int64_t end) except -1:
         cdef rs_waiter waiter
+        cdef MappedFile file = self.core.mapped_file
         cdef int64_t deadline = self.core.env.table.monotonic_ns() + self.timeout_ns
         cdef int64_t slice_ms = self.slice_ms(deadline)
+        cdef int64_t forced = 0
+        cdef int64_t timestamp = 0
+        cdef int error = NEEDS_PYTHON
+        cdef bint held = file is not None and file.hold()
         cdef int state
-        with nogil:
-            state = rs_group_join(self.group, &waiter, end)
+        # Held by each that waits: it may come to lead, and forces before it has the GIL again.
+        try:
+            with nogil:
+                state = rs_group_join(self.group, &waiter, end)
+                if state == RS_GROUP_WAITS:
+                    state = rs_group_sleep(self.group, &waiter, slice_ms)
+                if state == RS_GROUP_LEADS and held:
+                    error = self.force(file, &forced, &timestamp)
             if state == RS_GROUP_WAITS:
-                state = rs_group_sleep(self.group, &waiter, slice_ms)
-        if state == RS_GROUP_WAITS:
-            state = self.sleep(&waiter, deadline)
-        return state == RS_GROUP_FORCED
+                state = self.sleep(&waiter, deadline)
+                if state == RS_GROUP_LEADS and held:
+                    with nogil:
+                        error = self.force(file, &forced, &timestamp)
+        finally:
+            if held:
+                file.release()
+        if state != RS_GROUP_LEADS:
+            return state == RS_GROUP_FORCED
+        self.settle(error, file, forced, timestamp)
+        if rs_group_forced(self.group) >= end:
+            return True
+        # The log may have rolled to the next file after the one that was held.
+        return self.flush.error is None and self.wait_for(end)
 
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil:
         cdef int64_t left_ms
@@ -186,22 +217,24 @@ cdef class GroupCommit:
             return RS_GROUP_WAITS
         return state
 
-    cdef int force(self) noexcept nogil:
-        # The work of the serving thread where all that is not forced lies in the file it holds.
+    cdef int force(self, MappedFile file, int64_t *forced, int64_t *timestamp) noexcept nogil:
+        # A leader's work where all that is not forced lies in the file that it holds.
         cdef rs_mapped_file *f
-        cdef int64_t forced = rs_group_forced(self.group)
-        cdef int64_t start, end, target, timestamp, seen
+        cdef int64_t where = rs_group_forced(self.group)
+        cdef int64_t start, end, target, seen
         cdef int error
-        if self.file is None:
+        if file is None:
             return NEEDS_PYTHON
-        f = &self.file.file
+        f = &file.file
         # The writer moves `wrote`, then the time, then the log's end.
         target = rs_load_acquire(&self.core.end_offset)
-        timestamp = rs_load_acquire(&f.store_timestamp)
+        timestamp[0] = rs_load_acquire(&f.store_timestamp)
         end = rs_load_acquire(&f.wrote)
-        start = forced - f.file_from_offset
-        if target <= forced:
-            rs_group_finish(self.group, forced, 0)
+        start = where - f.file_from_offset
+        if target <= where:
+            timestamp[0] = 0
+            forced[0] = where
+            rs_group_finish(self.group, where, 0)
             return 0
         if start < 0 or target > f.file_from_offset + end:
             return NEEDS_PYTHON
@@ -213,15 +246,13 @@ cdef class GroupCommit:
             seen = rs_load_acquire(&f.flushed)
             if seen >= end or rs_compare_and_swap(&f.flushed, seen, end):
                 break
-        rs_store_release(&self.timestamp, timestamp)
-        rs_group_finish(self.group, f.file_from_offset + end, 0)
+        forced[0] = f.file_from_offset + end
+        rs_group_finish(self.group, forced[0], 0)
         return 0
 
     cdef int force_slowly(self) except -1:
-        # Over several files; and the last one is held from now on.
+        # A leader's work over several files.
         try:
-            self.hold_last()
-            self.note()
             self.flush.flush_to(self.core.end)
         except StoreError:
             pass  # `flush` was told, and so are those who wait

@@ -86,7 +86,8 @@ cdef class PutPath:
         StoreStateError, closed or read-only
 
         Threads: any. Durability: with ASYNC_FLUSH it survives this process at once and the machine
-        after the next flush; with SYNC_FLUSH it is on the device on return.
+        after the next flush; with SYNC_FLUSH it is on the device on return; with a transient store
+        pool it survives this process after the next commit.
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
         """
         cdef Py_buffer view

@@ -62,7 +62,16 @@ _POSITIVE_NAMES = (
     "max_message_size",
 )
 #: Fields that are ours and not keys of MessageStoreConfig.
-_OWN_NAMES = frozenset({"broker_ip1", "listen_port", "given", "source_path", "write_without_mmap"})
+_OWN_NAMES = frozenset(
+    {
+        "broker_ip1",
+        "listen_port",
+        "given",
+        "source_path",
+        "write_without_mmap",
+        "sync_flush_by_service",
+    }
+)
 
 
 def _default_root() -> str:
@@ -130,6 +139,8 @@ class MessageStoreConfig:
     fast_fail_if_no_buffer_in_store_pool: bool = False
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = 4096
+    #: no put forces for itself, so that each gives up in time when the device hangs
+    sync_flush_by_service: bool = False
     #: log and queues are written by pwrite, so that a failing device is an error and no signal
     write_without_mmap: bool = False
 

@@ -71,8 +71,6 @@ class CommitLogFlush:
     def flush_to(self, end_offset: int) -> None:
         """Force the log up to `end_offset`, over however many files. Call with `lock` held."""
         queue = self.commit_log.mapped_file_queue
-        if self.group is not None:
-            self.group.note()
         while queue.flushed_where < end_offset:
             if self.flush_step(0):
                 break
@@ -153,8 +151,10 @@ def complete(future: Future[PutMessageStatus], status: PutMessageStatus) -> None
 class GroupCommitService(ServiceThread):
     """SYNC_FLUSH: a put returns when its bytes are on the device.
 
-    This service's thread forces the log for all that wait; whoever waits gives up after
-    `sync_flush_timeout`, so that a device that hangs holds this thread alone.
+    The putter that comes first forces the log itself and completes all that wait behind it, who
+    give up after `sync_flush_timeout`. This service's thread does so for puts that do not wait, for
+    futures, for everyone once a force took long, and with `sync_flush_by_service` always: then a
+    device that hangs holds this thread alone.
 
     Source: RocketMQ 4.9.3 CommitLog#GroupCommitService.
     Differs: woken by condition instead of a poll every 10 ms; a force that fails is never PUT_OK.
@@ -164,7 +164,9 @@ class GroupCommitService(ServiceThread):
         super().__init__("GroupCommitService")
         self.flush = flush
         self.config = config
-        self.group = GroupCommit(flush.commit_log.core, flush, config.sync_flush_timeout)
+        self.group = GroupCommit(
+            flush.commit_log.core, flush, config.sync_flush_timeout, config.sync_flush_by_service
+        )
         flush.group = flush.lock = self.group
         self.watcher = FlushDiskWatcher(flush.commit_log.env.monotonic_ns)
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []

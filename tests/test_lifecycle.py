@@ -511,13 +511,13 @@ assert not os.path.exists(path + "/abort")
 
 
 def test_ctrl_c_gets_through_waiting_for_a_flush(tmp_path):
-    """The force hangs in the device: who waits for it can be interrupted."""
+    """Another thread's force hangs in the device: who waits behind it can be interrupted."""
     result = run(
         INTERRUPT
         + """
 with open_store(env=env, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=40000) as store:
     store.put("T", b"first")
-    with broken(env, "msync", hang("GroupCommitService")):
+    with broken(env, "msync", hang("putter")):
         putter = threading.Thread(target=lambda: store.put("T", b"hangs"), name="putter")
         putter.start()
         assert reached.wait(20)

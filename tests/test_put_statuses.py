@@ -3,7 +3,9 @@ as PutError of the face, and what a status says is true. Method: system calls ar
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,7 +84,12 @@ def outcomes(store: pyrocketstore.Store) -> set[tuple[PutMessageStatus, bool]]:
 def test_flush_disk_timeout_when_the_device_hangs(tmp_path: Path, gate: Gate) -> None:
     """The first put behind the hanging force and the one that asked for it alike."""
     env = Env()
-    settings = {**SIZES, "flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 100}
+    settings: dict[str, Any] = {
+        **SIZES,
+        "flush_disk_type": "SYNC_FLUSH",
+        "sync_flush_timeout": 100,
+        "sync_flush_by_service": True,
+    }
     with broken(env, "msync", gate), pyrocketstore.open(tmp_path, env=env, **settings) as store:
         store.put("t", b"first")
         gate.opened.clear()
@@ -96,6 +103,35 @@ def test_flush_disk_timeout_when_the_device_hangs(tmp_path: Path, gate: Gate) ->
         assert store.message_store.services.log_flush.flushed_where == end
         assert store.max_offset("t") == 15
         assert store.verify().ok
+
+
+def test_who_leads_a_slow_force_is_the_last_to_do_so(tmp_path: Path) -> None:
+    """The next hanging force, after a slow one, holds nobody's put."""
+    env = Env()
+    slow, hangs = [0.0], [0.0]
+    threads: list[str] = []
+
+    def force(msync: Callable[..., int], *arguments: Any) -> int:
+        threads.append(threading.current_thread().name)
+        time.sleep(max(slow[0], hangs[0]))
+        return msync(*arguments)
+
+    settings: dict[str, Any] = {**SIZES, "flush_disk_type": "SYNC_FLUSH"}
+    with broken(env, "msync", force), pyrocketstore.open(tmp_path, env=env, **settings) as store:
+        main = threading.current_thread().name
+        store.put("t", b"quick")
+        slow[0] = 0.03
+        store.put("t", b"slow")
+        before = len(threads)
+        store.put("t", b"by the service")
+        slow[0] = 0
+        store.put("t", b"by the service again, and quick")
+        seen = threads[before:]
+        assert set(seen) == {"GroupCommitService"}
+        assert threads[before - 1] == main
+        assert store.message_store.services.log_flush.flushed_where == (
+            store.message_store.get_max_phy_offset()
+        )
 
 
 def test_a_put_that_does_not_wait_is_forced_all_the_same(tmp_path: Path) -> None:
@@ -167,13 +203,17 @@ def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: 
     ):
         low = store.message_store
         store.put("t", b"first")
+        assert store.max_offset("t") == 1  # its queue has a file
         file = low.commit_log.mapped_file_queue.mapped_files[-1]
         assert not low.is_os_page_cache_busy()
         with broken(env, "fallocate", gate), broken(env, "open", gate):
             file.wrote = file.wrote  # gives up what was allocated ahead
             gate.opened.clear()
             holder = pool.submit(store.put, "t", b"holder")
-            assert gate.came.wait(WAIT_S)
+            until = time.monotonic() + WAIT_S
+            while low.commit_log.core.lock_begin_ms == 0:
+                assert time.monotonic() < until
+                time.sleep(0.001)
             waiting = pool.submit(low.put_message, MessageExtBrokerInner("t", b"waiting"))
             result: PutMessageResult = waiting.result(WAIT_S)
             assert result.status is PutMessageStatus.OS_PAGECACHE_BUSY
@@ -210,3 +250,97 @@ def test_create_mapedfile_failed(tmp_path: Path) -> None:
         assert store.put("t", b"goes on").queue_offset == 3 + stored
         assert service.last_error is None
         assert store.verify().ok
+
+
+def test_who_waits_for_the_next_file_gives_up(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that makes no file holds none for long, however many wait."""
+    monkeypatch.setattr("pyrocketstore.allocate_mapped_file_service.WAIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("pyrocketstore.commit_log.ROLL_TIMEOUT", 0.2)
+    env = Env()
+    with (
+        broken(env, "ftruncate", gate),
+        ThreadPoolExecutor(8) as pool,
+        pyrocketstore.open(tmp_path, env=env, topics_json=False, **SIZES) as store,
+    ):
+        low = store.message_store
+        gate.opened.clear()
+        start = time.monotonic()
+        puts = [
+            pool.submit(low.put_message, MessageExtBrokerInner("t", b"x", queue_id=i))
+            for i in range(8)
+        ]
+        statuses = {future.result(WAIT_S).status for future in puts}
+        assert time.monotonic() - start < WAIT_S / 2
+        assert statuses == {PutMessageStatus.CREATE_MAPEDFILE_FAILED}
+        gate.opened.set()
+        assert store.put("t", b"x").phy_offset == 0
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("step", ["log", "queue", "index", "checkpoint"])
+def test_abort_stays_when_a_step_of_closing_fails(tmp_path: Path, step: str) -> None:
+    """And every descriptor is closed; the next opening finds all."""
+    env = Env()
+    before = len(os.listdir("/proc/self/fd"))
+    quiet = {"flush_interval_commit_log": 600_000, "flush_interval_consume_queue": 600_000}
+    store = pyrocketstore.open(tmp_path, env=env, **{**SIZES, **quiet})
+    for i in range(50):
+        store.put("t", b"%d" % i, keys=f"k{i}")
+    assert store.max_offset("t") == 50
+    paths = {"log": "/commitlog/", "queue": "/consumequeue/", "index": "/index/"}
+    fails = [0]
+
+    def force(msync: Callable[..., int], base: int, size: int) -> int:
+        if paths[step] in mapping_at(base):
+            fails[0] += 1
+            return -errno.EIO
+        return msync(base, size)
+
+    if step == "checkpoint":
+        where, function = "pwrite", lambda original, *args: -errno.EIO
+        fails[0] += 1
+    else:
+        where, function = "msync", force
+    with broken(env, where, function), contextlib.suppress(pyrocketstore.StoreIOError):
+        store.close()
+    assert fails[0] > 0
+    assert (tmp_path / "abort").exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pyrocketstore.open(tmp_path, **SIZES) as again:
+        assert [m.body for m in again.read("t")] == [b"%d" % i for i in range(50)]
+        assert again.verify().ok
+
+
+def mapping_at(address: int) -> str:
+    """The file that is mapped there."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            low, high = (int(end, 16) for end in line.split()[0].split("-"))
+            if low <= address < high:
+                return line.split(maxsplit=5)[-1]
+    return ""
+
+
+def test_a_raw_append_that_fails_moves_nothing(tmp_path: Path) -> None:
+    """4.9.3 swallows the error and moves on over a hole of zeros."""
+    env = Env()
+    for settings in ({}, {"write_without_mmap": True}):
+        path = tmp_path / str(len(settings))
+        with pyrocketstore.open(path, env=env, **SIZES, **settings) as store:
+            low = store.message_store
+            record = bytes(low.select_one_message_by_offset(store.put("t", b"x").phy_offset))
+            end = low.get_max_phy_offset()
+            file = low.commit_log.mapped_file_queue.mapped_files[-1]
+            file.wrote = file.wrote  # gives up what was allocated ahead
+            core = low.commit_log.core
+            with failing(env, "fallocate", errno.EIO), failing(env, "pwrite", errno.EIO):
+                assert core.append_raw(record)[1] == errno.EIO
+            assert low.get_max_phy_offset() == end
+            assert core.append_raw(record) == (0, 0)
+            assert low.get_max_phy_offset() == end + len(record)
+            # It names another place as its own, so it must not stay.
+            file.wrote = end
+            core.attach(file)
+            low.dispatcher.position = end
