@@ -445,6 +445,10 @@ class FlushConsumeQueueService(ServiceThread):
                     self.checkpoint.logics_msg_timestamp = logics
                 self.checkpoint.flush()
 
+    def on_failure(self, error: BaseException) -> None:
+        """The thread has died: puts are refused from now on."""
+        self._tell(error)
+
     def run(self) -> None:
         """A pass every `flush_interval_consume_queue` ms, and a thorough one at the end."""
         try:
