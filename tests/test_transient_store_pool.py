@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -309,10 +310,19 @@ def test_without_a_buffer_left(tmp_path: Path, fast_fail: bool) -> None:
                 assert caught.value.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
                 assert not caught.value.stored
                 assert os.strerror(errno.ENOBUFS) in str(caught.value)
+            else:
+                with ThreadPoolExecutor(1) as other:
+                    waits = other.submit(store.put, "t", body)
+                    time.sleep(0.1)
+                    # Readers must not pass over what is not in its file yet.
+                    assert low.get_max_phy_offset() == 0
+                    low.services.commit_service._lock.release()  # type: ignore[union-attr]
+                    assert waits.result(20).phy_offset == S
+                    low.services.commit_service._lock.acquire()  # type: ignore[union-attr]
         if fast_fail:
             store.wait_dispatched()
             wait_until(lambda: not low.is_transient_store_pool_deficient(), "it did not come back")
-        store.put("t", body)
+            store.put("t", body)
         assert log_of(store).mapped_files[-1].has_buffer is fast_fail
         assert low.get_max_phy_offset() >= S if fast_fail else low.get_max_phy_offset() > S
         store.put("t", b"last")

@@ -140,6 +140,7 @@ def test_a_file_that_cannot_be_opened_for_writing(tmp_path: Path) -> None:
     with open_store(tmp_path, env) as store:
         low = store.message_store
         store.put("t", b"x" * 60000)
+        assert store.max_offset("t") == 1
         with failing(env, "open", errno.EIO):
             refused = low.put_message(MessageExtBrokerInner("t", b"y" * 90000))
             assert refused.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
