@@ -3,6 +3,7 @@ from typing import Final, Self, final
 
 from pyrocketstore._env import EnvTable
 
+__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 @final
