@@ -33,6 +33,9 @@ typedef struct rs_env {
     int64_t (*file_size)(int fd);
     int64_t (*now_ms)(void);       /* wall clock */
     int64_t (*monotonic_ns)(void);
+    /* Keeps memory from being swapped out; `on_fault`: each page from its first use on. */
+    int (*mlock)(void *base, int64_t size, int on_fault);
+    int (*munlock)(void *base, int64_t size);
 } rs_env;
 
 /* The functions of this operating system. */
@@ -54,6 +57,7 @@ rs_lock *rs_lock_new(void);
 void rs_lock_free(rs_lock *lock);
 int rs_lock_try(rs_lock *lock); /* 1 when taken */
 void rs_lock_take(rs_lock *lock);
+int rs_lock_take_for(rs_lock *lock, int64_t timeout_ms); /* 1 when taken */
 void rs_lock_release(rs_lock *lock);
 
 #endif

@@ -93,6 +93,17 @@ static int system_madvise(void *base, int64_t size, int advice) {
     return negated(madvise(base, (size_t)size, advice));
 }
 
+static int system_mlock(void *base, int64_t size, int on_fault) {
+    if (!on_fault) return negated(mlock(base, (size_t)size));
+#if defined(MLOCK_ONFAULT)
+    return negated(mlock2(base, (size_t)size, MLOCK_ONFAULT));
+#else
+    return -ENOSYS;
+#endif
+}
+
+static int system_munlock(void *base, int64_t size) { return negated(munlock(base, (size_t)size)); }
+
 static int system_fdatasync(int fd) {
 #if defined(__APPLE__)
     return negated(fcntl(fd, F_FULLFSYNC));
@@ -204,6 +215,8 @@ void rs_env_posix(rs_env *env) {
     env->file_size = system_file_size;
     env->now_ms = system_now_ms;
     env->monotonic_ns = system_monotonic_ns;
+    env->mlock = system_mlock;
+    env->munlock = system_munlock;
 }
 
 /* A forked child inherits objects on which threads of its parent sleep. Destroying those there
@@ -290,19 +303,24 @@ int rs_lock_try(rs_lock *lock) {
            atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
-void rs_lock_take(rs_lock *lock) {
+int rs_lock_take_for(rs_lock *lock, int64_t timeout_ms) {
     for (int i = 0; i < LOCK_SPINS; i++) {
-        if (rs_lock_try(lock)) return;
+        if (rs_lock_try(lock)) return 1;
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
     const struct timespec sleep = {0, LOCK_SLEEP_NS};
+    const int64_t end = timeout_ms < 0 ? INT64_MAX : system_monotonic_ns() + timeout_ms * 1000000;
     atomic_fetch_add(&lock->waiters, 1);
-    while (!rs_lock_try(lock))
+    int taken;
+    while (!(taken = rs_lock_try(lock)) && system_monotonic_ns() < end)
         syscall(SYS_futex, &lock->taken, FUTEX_WAIT_PRIVATE, 1, &sleep, NULL, 0);
     atomic_fetch_sub(&lock->waiters, 1);
+    return taken;
 }
+
+void rs_lock_take(rs_lock *lock) { rs_lock_take_for(lock, -1); }
 
 void rs_lock_release(rs_lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
@@ -335,4 +353,12 @@ void rs_lock_free(rs_lock *lock) {
 int rs_lock_try(rs_lock *lock) { return pthread_mutex_trylock(&lock->mutex) == 0; }
 void rs_lock_take(rs_lock *lock) { pthread_mutex_lock(&lock->mutex); }
 void rs_lock_release(rs_lock *lock) { pthread_mutex_unlock(&lock->mutex); }
+
+int rs_lock_take_for(rs_lock *lock, int64_t timeout_ms) {
+    const struct timespec sleep = {0, 500000};
+    const int64_t end = system_monotonic_ns() + timeout_ms * 1000000;
+    int taken;
+    while (!(taken = rs_lock_try(lock)) && system_monotonic_ns() < end) nanosleep(&sleep, NULL);
+    return taken;
+}
 #endif

@@ -21,6 +21,9 @@ enum { NOWHERE = 0, PENDING = 1, READY = 2 };
 /* How long a woken waiter may keep the turn. */
 #define TURN_MAX_NS 300000
 
+/* A device that took longer for its last force may hang at the next. */
+#define SLOW_NS 10000000
+
 struct rs_slot {
     pthread_cond_t changed;
     rs_slot *next;
@@ -35,8 +38,16 @@ struct rs_group {
     pid_t owner;
     pthread_mutex_t mutex;
     _Atomic int64_t forced;
+    int served; /* nobody leads for itself */
     int leading;
+    int64_t begun_ns; /* when the force began that goes on */
+    int64_t force_ns; /* how long the last one took */
+    int handed; /* the lead is the serving thread's, which does not know yet */
+    int idle;   /* that thread sleeps */
+    int asked;  /* it is to force once more, whoever waits */
     int failed;
+    int closed;
+    pthread_cond_t work;
     waiters pending; /* in the order in which they came */
     waiters ready;   /* their state is final, and they sleep until it is their turn */
     int turns;       /* how many have been woken and did not pass the turn on */
@@ -54,12 +65,13 @@ typedef struct wakes {
 /* The group whose turn this thread has to pass on. */
 static _Thread_local rs_group *has_turn;
 
-rs_group *rs_group_new(int64_t forced) {
+rs_group *rs_group_new(int64_t forced, int served) {
     rs_group *group = calloc(1, sizeof *group);
     if (group == NULL) return NULL;
     group->owner = getpid();
     atomic_init(&group->forced, forced);
-    if (pthread_mutex_init(&group->mutex, NULL) != 0) {
+    group->served = served;
+    if (pthread_mutex_init(&group->mutex, NULL) != 0 || rs_condition_init(&group->work) != 0) {
         free(group);
         return NULL;
     }
@@ -75,6 +87,7 @@ void rs_group_free(rs_group *group) {
         pthread_cond_destroy(&slot->changed);
         free(slot);
     }
+    pthread_cond_destroy(&group->work);
     pthread_mutex_destroy(&group->mutex);
     free(group);
 }
@@ -162,13 +175,46 @@ static void look_after_turns(rs_group *group, wakes *wake) {
     for (int i = group->turns; i < TURNS; i++) wake_one(group, wake);
 }
 
+static void hand_to_server(rs_group *group, wakes *wake) {
+    group->leading = 1;
+    group->handed = 1;
+    if (group->idle) wake->leader = &group->work;
+}
+
+static int leads_itself(const rs_group *group, const rs_waiter *waiter) {
+    return waiter->end == RS_GROUP_LEAD_ONLY || (!group->served && group->force_ns < SLOW_NS);
+}
+
+/* Nobody leads now. Who waits for the lead alone goes first, then who asked and does not wait. */
 static void promote(rs_group *group, wakes *wake) {
     rs_waiter *waiter = group->pending.first;
-    group->leading = waiter != NULL;
-    if (waiter == NULL) return;
-    unlink_waiter(&group->pending, waiter);
-    waiter->state = RS_GROUP_LEADS;
-    wake->leader = &waiter->slot->changed;
+    while (waiter != NULL && waiter->end != RS_GROUP_LEAD_ONLY) waiter = waiter->next;
+    if (waiter == NULL && !group->asked) waiter = group->pending.first;
+    if (waiter != NULL && !leads_itself(group, waiter)) waiter = NULL;
+    group->leading = 0;
+    if (waiter != NULL) {
+        group->leading = 1;
+        group->begun_ns = now_ns();
+        unlink_waiter(&group->pending, waiter);
+        waiter->state = RS_GROUP_LEADS;
+        wake->leader = &waiter->slot->changed;
+    } else if (!group->closed && (group->pending.first != NULL || group->asked)) {
+        hand_to_server(group, wake);
+    }
+}
+
+/* Lets everyone go whose bytes are forced, or never will be. */
+static void settle(rs_group *group) {
+    const int64_t forced = atomic_load(&group->forced);
+    const int hopeless = group->failed || group->closed;
+    rs_waiter *next;
+    for (rs_waiter *waiter = group->pending.first; waiter != NULL; waiter = next) {
+        next = waiter->next;
+        if (waiter->end > forced && (!hopeless || waiter->end == RS_GROUP_LEAD_ONLY)) continue;
+        unlink_waiter(&group->pending, waiter);
+        waiter->state = waiter->end <= forced ? RS_GROUP_FORCED : RS_GROUP_FAILED;
+        push(&group->ready, waiter, READY);
+    }
 }
 
 int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
@@ -185,15 +231,17 @@ int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) {
     }
     if (atomic_load(&group->forced) >= end) {
         waiter->state = RS_GROUP_FORCED;
-    } else if (group->failed && end != RS_GROUP_LEAD_ONLY) {
+    } else if ((group->failed || group->closed) && end != RS_GROUP_LEAD_ONLY) {
         waiter->state = RS_GROUP_FAILED;
-    } else if (!group->leading) {
+    } else if (!group->leading && leads_itself(group, waiter)) {
         group->leading = 1;
+        group->begun_ns = now_ns();
         waiter->state = RS_GROUP_LEADS;
     } else {
         waiter->slot = take_slot(group);
         waiter->state = waiter->slot == NULL ? RS_GROUP_FAILED : RS_GROUP_WAITS;
         if (waiter->slot != NULL) push(&group->pending, waiter, PENDING);
+        if (waiter->slot != NULL && !group->leading) hand_to_server(group, &wake);
     }
     int state = waiter->state;
     unlock(group, &wake);
@@ -238,20 +286,56 @@ void rs_group_finish(rs_group *group, int64_t forced, int failed) {
     wakes wake = {{NULL}, 0, NULL};
     pthread_mutex_lock(&group->mutex);
     if (forced > atomic_load(&group->forced)) atomic_store(&group->forced, forced);
-    forced = atomic_load(&group->forced);
     group->failed |= failed;
-    rs_waiter *next;
-    for (rs_waiter *waiter = group->pending.first; waiter != NULL; waiter = next) {
-        next = waiter->next;
-        if (waiter->end > forced && (!group->failed || waiter->end == RS_GROUP_LEAD_ONLY)) continue;
-        unlink_waiter(&group->pending, waiter);
-        waiter->state = waiter->end <= forced ? RS_GROUP_FORCED : RS_GROUP_FAILED;
-        push(&group->ready, waiter, READY);
-    }
+    if (group->failed) group->asked = 0;
+    group->force_ns = now_ns() - group->begun_ns;
+    settle(group);
     promote(group, &wake);
     if (group->leading)
         look_after_turns(group, &wake);
     else
         wake_one(group, &wake);
+    unlock(group, &wake);
+}
+
+int rs_group_serve(rs_group *group, int64_t timeout_ms) {
+    const struct timespec until = rs_deadline(timeout_ms);
+    pthread_mutex_lock(&group->mutex);
+    int result = 0;
+    group->idle = 1;
+    while (!group->handed && result == 0)
+        result = pthread_cond_timedwait(&group->work, &group->mutex, &until);
+    group->idle = 0;
+    const int leads = group->handed;
+    group->handed = 0;
+    if (leads) {
+        group->asked = 0; /* what is forced now was there before whoever asked */
+        group->begun_ns = now_ns();
+    }
+    pthread_mutex_unlock(&group->mutex);
+    return leads;
+}
+
+void rs_group_ask(rs_group *group) {
+    wakes wake = {{NULL}, 0, NULL};
+    pthread_mutex_lock(&group->mutex);
+    if (group->leading)
+        group->asked = !group->handed;
+    else if (!group->closed)
+        hand_to_server(group, &wake);
+    unlock(group, &wake);
+}
+
+void rs_group_close(rs_group *group) {
+    wakes wake = {{NULL}, 0, NULL};
+    pthread_mutex_lock(&group->mutex);
+    group->closed = 1;
+    group->asked = 0;
+    settle(group);
+    if (group->handed) {
+        group->handed = 0;
+        promote(group, &wake);
+    }
+    wake_one(group, &wake);
     unlock(group, &wake);
 }

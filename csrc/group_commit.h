@@ -1,12 +1,13 @@
 /* Group commit: threads that wait until the log is on the device as far as their bytes. One of them
- * leads: it forces for all who wait, then hands the lead to the first that it did not reach. No
- * thread needs the GIL in here. */
+ * leads: it forces for all who wait, then hands the lead to the first that it did not reach. Where
+ * that may take long, a thread that does nothing else leads instead, so that whoever waits can give
+ * up. No thread needs the GIL in here. */
 #ifndef ROCKETSTORE_GROUP_COMMIT_H
 #define ROCKETSTORE_GROUP_COMMIT_H
 
 #include <stdint.h>
 
-/* A waiter's end that no force reaches: it waits for the lead alone. */
+/* A waiter's end that no force reaches: it waits for the lead alone, to force by other means. */
 #define RS_GROUP_LEAD_ONLY INT64_MAX
 
 typedef enum rs_group_state {
@@ -31,8 +32,9 @@ typedef struct rs_waiter {
     rs_slot *slot;
 } rs_waiter;
 
-/* NULL without memory. `forced`: the log is on the device up to there. */
-rs_group *rs_group_new(int64_t forced);
+/* NULL without memory. `forced`: the log is on the device up to there. `served`: the serving thread
+ * leads always; else from a force that took long to the next that did not. */
+rs_group *rs_group_new(int64_t forced, int served);
 void rs_group_free(rs_group *group);
 int64_t rs_group_forced(const rs_group *group);
 
@@ -45,5 +47,13 @@ int rs_group_leave(rs_group *group, rs_waiter *waiter);
 /* The leader is done: the log is on the device up to `forced`. `failed`: it went no further, and
  * whoever waits for more has FAILED, now and later. The next one leads. */
 void rs_group_finish(rs_group *group, int64_t forced, int failed);
+
+/* For the one thread that serves: sleeps until somebody waits, or for `timeout_ms`. 1: it leads
+ * now, must force, and call rs_group_finish. */
+int rs_group_serve(rs_group *group, int64_t timeout_ms);
+/* Lets the serving thread force once more, and does not wait. */
+void rs_group_ask(rs_group *group);
+/* Nobody is served any more: whoever waits for more than is forced has FAILED, now and later. */
+void rs_group_close(rs_group *group);
 
 #endif

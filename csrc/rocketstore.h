@@ -68,7 +68,8 @@ typedef enum rs_status {
     RS_IO_ERROR = 26,      /* a system call failed: the errno travels beside */
     RS_NO_MEMORY = 27,
     RS_TOO_LARGE = 28,     /* record longer than maxMessageSize */
-    RS_CLOSED = 29
+    RS_CLOSED = 29,
+    RS_BUSY = 30           /* the put lock was not to be had in time */
 } rs_status;
 
 /* ---- one record, parsed ------------------------------------------------------------------- */
@@ -141,16 +142,21 @@ enum {
     RS_FILL_PAGES = 2   /* zeros page by page: what a store makes dirty is one page */
 };
 
-/* What code without the GIL may touch of a MappedFile. `wrote`, `committed`, `flushed`,
- * `confirmed` and `allocated` are read and written with the acquire/release helpers of bytes.h. */
+/* What code without the GIL may touch of a MappedFile. The positions are read and written with the
+ * acquire/release helpers of bytes.h. With a `buffer` the writer stores there and moves `appended`,
+ * then `appended_timestamp`; committing copies to the file and moves `wrote`. Without one there is
+ * `wrote` alone. Readers know nothing of that. */
 typedef struct rs_mapped_file {
     uint8_t *base;    /* NULL while not mapped */
+    uint8_t *buffer;  /* of the file's length, where the writer stores; NULL: at base */
     const char *path; /* borrowed from the owner; NULL: the file exists in memory only */
     const rs_env *env;
     int64_t file_from_offset;
     int64_t file_size;
-    int64_t wrote;
-    int64_t committed;
+    int64_t wrote;    /* bytes [0, wrote) are in the file, and may be read */
+    int64_t appended;           /* bytes [0, appended) are in the file or in the buffer */
+    int64_t appended_timestamp; /* store time of the last append to the buffer */
+    int64_t data_end;           /* below `appended` the buffer holds nothing behind this */
     int64_t flushed;
     int64_t confirmed;    /* bytes [0, confirmed) may be stored to: allocated, and filled */
     int64_t allocated;    /* with a fill_lock: bytes [0, allocated) are known to be allocated */
@@ -159,7 +165,7 @@ typedef struct rs_mapped_file {
     int64_t store_timestamp;
     rs_lock *fill_lock;   /* who fills holds it; NULL: only the file's one writer does */
     int32_t zero_fill;    /* RS_FILL_... */
-    int32_t write_fd;     /* what appends go through; -1: through the mapping */
+    int32_t by_write;     /* 1: bytes reach the file by pwrite; the mapping is read-only */
 } rs_mapped_file;
 
 /* The writing end of one consume queue: one dispatch thread writes, anyone reads. */

@@ -22,6 +22,7 @@ const char *rs_status_name(int status) {
     case RS_NO_MEMORY: return "out of memory";
     case RS_TOO_LARGE: return "longer than maxMessageSize";
     case RS_CLOSED: return "closed";
+    case RS_BUSY: return "the put lock is held";
     default: return "unknown verdict";
     }
 }

@@ -1,7 +1,7 @@
 """A message store engine, byte-compatible with the store of Apache RocketMQ 4.9.3."""
 
-from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._message import MessageExt
+from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
 from pyrocketstore.errors import (
     DiskFullError,

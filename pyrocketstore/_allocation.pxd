@@ -1,7 +1,7 @@
 """Room in files, for the modules that write through mappings. 0, or a negated errno. Any thread."""
 from libc.stdint cimport int64_t, uint8_t
 
-from pyrocketstore._rocketstore cimport rs_env, rs_load_acquire, rs_mapped_file
+from pyrocketstore._rocketstore cimport rs_env, rs_event, rs_load_acquire, rs_mapped_file
 
 cdef enum:
     PAGE_SIZE = 4096
@@ -30,14 +30,19 @@ cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil
 # As confirm, and says itself whether to write zeros.
 cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept nogil
 
-# True where less than `ahead` bytes behind the writer, or up to the end of the file, is confirmed.
-cdef inline bint runs_short(rs_mapped_file *f, int64_t ahead) noexcept nogil:
-    return rs_load_acquire(&f.confirmed) < min(f.file_size, rs_load_acquire(&f.wrote) + ahead)
+# Behind the last byte that was written, to the file or to its buffer: where the next append goes.
+cdef inline int64_t append_position(const rs_mapped_file *f) noexcept nogil:
+    return rs_load_acquire(&f.wrote if f.buffer == NULL else &f.appended)
 
 
-# A step towards `ahead` confirmed bytes behind the writer, of pages that are mapped too: 1, or 0
-# when nothing is left to do. The caller holds the file.
-cdef int fill_step(rs_mapped_file *f, int64_t ahead) noexcept nogil
+# As MappedFile.keep_ahead: `populated`, how far pages were touched; goes on while `wanted`. The
+# caller holds the file.
+cdef int keep_room_ahead(rs_mapped_file *f, int64_t ahead, int64_t populate, int64_t *populated,
+                         const bint *wanted) noexcept nogil
+
+# As MappedFile.fill_ahead; `event` may be NULL. The caller holds the file.
+cdef int fill_room_ahead(rs_mapped_file *f, int64_t ahead, rs_event *event,
+                         const bint *wanted) noexcept nogil
 
 # The same for [position, position + size) alone, for stores anywhere in the file. `confirmed`
 # stays as it is: the caller remembers. One writer at a time. `zero_fill`: write zeros there, where
@@ -52,13 +57,26 @@ cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) 
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil
 
-# Puts confirmed bytes into a mapped file, through its descriptor if it has one.
-cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
-                     int64_t size) noexcept nogil
+# Makes a file of full length without blocks; with a `directory` both are on the device then.
+# `step`: which call failed, of open, ftruncate, fdatasync and fsync_directory.
+cdef int create_sparse(const rs_env *env, const char *path, int64_t size, const char *directory,
+                       int *step) noexcept nogil
+
+# Maps `size` bytes of a file that is not open, or of memory where there is no path. `length`: the
+# file's; nothing is mapped where that is less. `step`: which call failed, of open, fstat and mmap.
+cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,
+                  int64_t *length, int *step) noexcept nogil
 
 # Touches the pages of [position, position + size) ahead of a writer, best effort. The caller holds
 # the file.
 cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
+
+# Makes [position, position + size) of memory read as zeros, and gives whole pages back.
+cdef void zero_memory(const rs_env *env, uint8_t *base, int64_t position,
+                      int64_t size) noexcept nogil
+
+# Forces a file that is not open.
+cdef int sync_path(const rs_env *env, const char *path) noexcept nogil
 
 # Makes [position, position + size) of the file read as zeros, for good.
 cdef int zero_range(const rs_env *env, const char *path, int64_t position,

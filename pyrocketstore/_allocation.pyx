@@ -3,10 +3,10 @@
 Nothing here needs the GIL, and every call goes through the table of rs_env.
 """
 from libc.errno cimport EINVAL, EIO, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, errno
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
-from posix.fcntl cimport O_RDONLY, O_RDWR
+from libc.string cimport memset
+from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from posix.unistd cimport lseek
 
 from pyrocketstore._rocketstore cimport (
@@ -14,6 +14,9 @@ from pyrocketstore._rocketstore cimport (
     RS_FILL_PAGES,
     rs_compare_and_swap,
     rs_env,
+    rs_event,
+    rs_event_sequence,
+    rs_event_wait,
     rs_load_acquire,
     rs_lock,
     rs_lock_new,
@@ -32,6 +35,9 @@ cdef enum:
     ZERO_SIZE = 2097152          # where memory allows, one large page, mapped as one
     FILL_STEP = 524288           # for so much at once the writer may have to wait
     INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
+    POPULATE_PIECE = 4194304
+    FOLLOW_MS = 20
+    ADVICE_DONTNEED = 4          # MADV_DONTNEED
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
 # What files are filled with. Nobody writes to it, so that all of it is one page of memory.
@@ -53,14 +59,6 @@ cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
         if put <= 0:
             return <int>put if put < 0 else -EIO
         done += put
-    return 0
-
-
-cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
-                     int64_t size) noexcept nogil:
-    if f.write_fd >= 0:
-        return write_all(f.env, f.write_fd, data, size, position)
-    memcpy(f.base + position, data, <size_t>size)
     return 0
 
 
@@ -148,7 +146,7 @@ cdef int confirm_by_writing(rs_mapped_file *f, int fd, int64_t end) noexcept nog
     # The caller has rewrite_lock: nobody stores at or behind `confirmed` before we are through.
     # Closes the descriptor.
     cdef int64_t seen = rs_load_acquire(&f.confirmed)
-    cdef int64_t start = max(seen, page_down(rs_load_acquire(&f.wrote)))
+    cdef int64_t start = max(seen, page_down(append_position(f)))
     cdef int64_t wished
     cdef int error = 0
     cdef int closed
@@ -188,9 +186,9 @@ cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) 
 cdef int confirm_filled(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
     # The caller has the fill_lock: nobody stores at or behind `confirmed` before we are through.
     cdef int64_t seen = rs_load_acquire(&f.confirmed)
-    cdef int64_t wrote = rs_load_acquire(&f.wrote)
+    cdef int64_t position = append_position(f)
     cdef int64_t allocated = rs_load_acquire(&f.allocated)
-    cdef int64_t start = max(max(seen, allocated), page_down(wrote))
+    cdef int64_t start = max(max(seen, allocated), page_down(position))
     cdef int64_t needed = min(page_up(end), f.file_size)
     cdef int64_t wished = end + FILL_PIECE - 1
     cdef int64_t room
@@ -210,7 +208,7 @@ cdef int confirm_filled(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
         if error == 1:
             wished = room = needed
         publish(&f.allocated, allocated, room)
-    start = page_up(max(seen, wrote))
+    start = page_up(max(seen, position))
     if f.zero_fill == RS_FILL_PAGES:
         write_zero_pages(f, fd, start, page_down(wished))
     else:
@@ -252,7 +250,7 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
             return -EROFS
         publish(&f.confirmed, seen, f.file_size)
         return 0
-    start = max(seen, page_down(rs_load_acquire(&f.wrote)))
+    start = max(seen, page_down(append_position(f)))
     wished = end + f.confirm_step
     if zero_fill and f.confirm_step > 0:
         wished -= wished % f.confirm_step  # for the sake of large folios
@@ -281,7 +279,7 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
                 wished = min(page_up(end), f.file_size)
             if zero_fill and seen > 0:
                 # The first step is left alone: a queue of a few units costs one page.
-                write_zeros(f.env, fd, page_up(max(seen, rs_load_acquire(&f.wrote))), wished)
+                write_zeros(f.env, fd, page_up(max(seen, append_position(f))), wished)
             publish(&f.confirmed, seen, wished)
             error = 0
         f.env.close(fd)
@@ -291,19 +289,62 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
     return error
 
 
+cdef bint runs_short(rs_mapped_file *f, int64_t ahead) noexcept nogil:
+    # Less than `ahead` bytes behind the writer, or up to the end of the file, is confirmed.
+    return rs_load_acquire(&f.confirmed) < min(f.file_size, append_position(f) + ahead)
+
+
 cdef int fill_step(rs_mapped_file *f, int64_t ahead) noexcept nogil:
-    cdef int64_t wrote = rs_load_acquire(&f.wrote)
-    cdef int64_t start = max(wrote, rs_load_acquire(&f.confirmed))
+    # A step towards `ahead` confirmed bytes behind the writer, of pages that are mapped too: 1, or
+    # 0 when nothing is left to do.
+    cdef int64_t position = append_position(f)
+    cdef int64_t start = max(position, rs_load_acquire(&f.confirmed))
     cdef int error
     if not runs_short(f, ahead):
         return 0
-    error = confirm(f, min(f.file_size, min(wrote + ahead, start + FILL_STEP)))
+    error = confirm(f, min(f.file_size, min(position + ahead, start + FILL_STEP)))
     if error < 0:
         return error
     ahead = rs_load_acquire(&f.confirmed)
     if start < ahead:
         populate_range(f, start, ahead - start)
     return 1
+
+
+cdef int fill_room_ahead(rs_mapped_file *f, int64_t ahead, rs_event *event,
+                         const bint *wanted) noexcept nogil:
+    cdef uint64_t seen = 0
+    cdef int status
+    while True:
+        if event != NULL:
+            seen = rs_event_sequence(event)
+        status = 1
+        while status > 0 and wanted[0]:
+            status = fill_step(f, ahead)
+        if (event == NULL or status < 0 or not wanted[0] or not runs_short(f, f.file_size)
+                or rs_event_wait(event, seen, FOLLOW_MS) == 0 or not runs_short(f, ahead // 2)):
+            return status
+
+
+cdef int keep_room_ahead(rs_mapped_file *f, int64_t ahead, int64_t populate, int64_t *populated,
+                         const bint *wanted) noexcept nogil:
+    cdef int64_t target = min(f.file_size, append_position(f) + ahead)
+    cdef int64_t start, end
+    cdef int error = 0
+    if rs_load_acquire(&f.confirmed) < target:
+        error = confirm(f, target)
+        if error == 0 and f.zero_fill == RS_FILL_PAGES:
+            error = sync_path(f.env, f.path)
+    while error == 0 and wanted[0]:
+        # In pieces, so that a writer that has come nearer is seen.
+        start = max(populated[0], page_down(append_position(f)))
+        end = min(rs_load_acquire(&f.confirmed), append_position(f) + populate)
+        if start >= end:
+            break
+        end = min(end, start + POPULATE_PIECE)
+        populate_range(f, start, end - start)
+        populated[0] = end
+    return error
 
 
 cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
@@ -333,8 +374,51 @@ cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noex
     cdef int64_t start = page_down(position)
     cdef int64_t end = min(page_up(position + size), page_up(f.file_size))
     # An old kernel answers EINVAL and a writer takes its page faults itself: nothing is lost.
-    if f.base != NULL and end > start:
+    if f.base != NULL and end > start and not f.by_write:
         f.env.madvise(f.base + start, end - start, ADVICE_POPULATE_WRITE)
+
+
+cdef int create_sparse(const rs_env *env, const char *path, int64_t size, const char *directory,
+                       int *step) noexcept nogil:
+    cdef int fd = env.open(path, O_RDWR | O_CREAT, 0o644)
+    cdef int error
+    step[0] = 0
+    if fd < 0:
+        return fd
+    step[0] = 1
+    error = env.ftruncate(fd, size)
+    if error >= 0 and directory != NULL:
+        step[0] = 2
+        error = env.fdatasync(fd)
+    env.close(fd)
+    if error >= 0 and directory != NULL:
+        step[0] = 3
+        error = env.fsync_directory(directory)
+    if error < 0:
+        # A file that is not at full length, or not for sure there, must not stay.
+        env.unlink(path)
+    return error
+
+
+cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,
+                  int64_t *length, int *step) noexcept nogil:
+    cdef int fd = -1
+    cdef int error = 0
+    step[0] = 0
+    length[0] = size
+    if path != NULL:
+        fd = env.open(path, O_RDWR, 0)
+        if fd < 0:
+            return fd
+        step[0] = 1
+        length[0] = env.file_size(fd)
+        error = <int>min(length[0], <int64_t>0)
+    if length[0] >= size:
+        step[0] = 2
+        error = env.mmap(fd, size, writable, base)
+    if fd >= 0:
+        env.close(fd)
+    return error
 
 
 cdef int64_t pread_path(const rs_env *env, const char *path, void *target, int64_t size,
@@ -346,6 +430,25 @@ cdef int64_t pread_path(const rs_env *env, const char *path, void *target, int64
     got = env.pread(fd, target, size, position)
     env.close(fd)
     return got
+
+
+cdef void zero_memory(const rs_env *env, uint8_t *base, int64_t position,
+                      int64_t size) noexcept nogil:
+    cdef int64_t end = position + size
+    cdef int64_t whole = min(page_up(position), end)
+    memset(base + position, 0, <size_t>(whole - position))
+    if whole < end and env.madvise(base + whole, end - whole, ADVICE_DONTNEED) < 0:
+        memset(base + whole, 0, <size_t>(end - whole))
+
+
+cdef int sync_path(const rs_env *env, const char *path) noexcept nogil:
+    cdef int fd = env.open(path, O_RDWR, 0)
+    cdef int error, closed
+    if fd < 0:
+        return fd
+    error = env.fdatasync(fd)
+    closed = env.close(fd)
+    return error if error < 0 else closed
 
 
 cdef int zero_range(const rs_env *env, const char *path, int64_t position,

@@ -46,19 +46,6 @@ cdef class TopicEntry:
     cdef QueueSlot near(self, object queue_id)
 
 
-cdef class PutMessageResult:
-    cdef readonly int status_code
-    cdef readonly int append_status_code
-    cdef readonly int64_t phy_offset
-    cdef readonly int64_t queue_offset
-    cdef readonly int64_t wrote_bytes
-    cdef readonly int64_t store_timestamp
-    cdef readonly int32_t message_count
-    cdef object positions
-    cdef int32_t host_size
-    cdef uint8_t host[20]
-
-
 cdef class RecordBuffer:
     cdef uint8_t *data
     cdef int64_t capacity
@@ -69,15 +56,24 @@ cdef class CommitLogCore:
     cdef readonly EnvTable env
     cdef rs_lock *lock
     cdef rs_mapped_file *file
+    cdef int indirect             # 0: a record is stored into the file's mapping
+    cdef int fd                   # WRITTEN: the file
+    cdef bint unclean             # WRITTEN: bytes lie behind the end that could not be undone
     cdef readonly MappedFile mapped_file
     cdef rs_event *appended
     cdef rs_event *ahead
     cdef object _ahead_owner
     cdef int64_t ahead_size
     cdef int64_t ahead_asked
+    cdef rs_event *flush_event      # of who wants to hear of each append
+    cdef rs_event *buffer_event     # of who commits buffers
+    cdef int64_t buffer_least       # bytes that make it worth while
+    cdef int64_t buffer_asked
     cdef int64_t dispatcher_idle
     cdef int64_t begin_time_in_lock
     cdef int64_t end_offset
+    cdef int64_t buffered_end     # behind the last record in a buffer
+    cdef public int64_t busy_ms
     cdef readonly int64_t max_message_size
     cdef int64_t last_timestamp
     cdef readonly int64_t put_count        # messages, and their bytes, since the log was opened
@@ -110,5 +106,15 @@ cdef class CommitLogCore:
     cdef void note_put_time(self, int64_t took_ms) noexcept
     cdef RecordBuffer take_buffer(self)
     cdef void give_buffer(self, RecordBuffer buffer)
+    cdef int open_for_writing(self, MappedFile mapped_file) except -2
+    cdef int let_go(self, MappedFile old, int fd) except -1
+    cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil
+    cdef bint take_in_time(self) noexcept nogil
+    cdef bint held_too_long(self) noexcept nogil
+    cdef bint is_quick(self, int64_t size) noexcept nogil
     cdef void signal_appended(self) noexcept nogil
+    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                            int64_t size) noexcept nogil
+    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
+                               int64_t timestamp) noexcept nogil
     cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil

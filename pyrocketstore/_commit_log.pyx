@@ -7,16 +7,19 @@ while it holds the lock.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
+from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_RDWR
 
-from pyrocketstore._allocation cimport store_bytes
+from pyrocketstore._allocation cimport append_position, confirm
 from pyrocketstore._env cimport EnvTable, Event
-from pyrocketstore._mapped_file cimport MappedFile, confirm
+from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._record cimport patch_record
 from pyrocketstore._rocketstore cimport (
     RS_BLANK_MAGIC_CODE,
+    RS_BUSY,
     RS_END_FILE_MIN_BLANK_LENGTH,
     RS_END_OF_FILE,
     RS_FILL_PAGES,
@@ -24,6 +27,7 @@ from pyrocketstore._rocketstore cimport (
     RS_NEED_FILE,
     RS_OK,
     RS_RETRY,
+    rs_compare_and_swap,
     rs_event,
     rs_event_signal,
     rs_load_acquire,
@@ -33,15 +37,15 @@ from pyrocketstore._rocketstore cimport (
     rs_lock_new,
     rs_lock_release,
     rs_lock_take,
+    rs_lock_take_for,
     rs_lock_try,
     rs_mapped_file,
     rs_store_be32,
     rs_store_release,
 )
-from pyrocketstore._text cimport fill_outgoing_host
+from pyrocketstore._writes cimport write_records
 
 from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
-from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 
 # Above this many bytes, encoding and copying run without the GIL: letting it go and taking it back
 # costs about as much as the CRC of 5 KiB.
@@ -55,8 +59,16 @@ cdef int64_t[PUT_TIME_BUCKETS - 1] PUT_TIME_BOUNDS = [
     0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000
 ]
 
-cdef object PUT_STATUS = tuple(PutMessageStatus)
-cdef object APPEND_STATUS = tuple(AppendMessageStatus)
+# Where a record goes that is not stored into a mapping.
+cdef enum:
+    BUFFERED = 1    # the file's buffer: it is in the log for readers when that is committed
+    WRITTEN = 2     # the file, by pwrite
+
+# A put that waits for the lock looks so often whether its holder hangs; longer than the last is not
+# believed, as in 4.9.3.
+cdef enum:
+    LOCK_SLICE_MS = 50
+    BUSY_END_MS = 10000000
 
 
 @cython.auto_pickle(False)
@@ -94,110 +106,6 @@ cdef class TopicEntry:
         if 0 <= number < NEAR_QUEUES and self.nearest[number] != NULL:
             return <QueueSlot>self.nearest[number]
         return <QueueSlot>self.slots.get(queue_id)
-
-
-@cython.no_gc  # it is made for each put, and holds nothing that leads back to it
-@cython.auto_pickle(False)
-cdef class PutMessageResult:
-    """What became of a put.
-
-    `phy_offset` (bytes), `queue_offset`, `wrote_bytes`, `store_timestamp` (ms) and `message_count`
-    are those of the append; `error` is the exception behind a status that has one.
-
-    Source: RocketMQ 4.9.3 PutMessageResult, AppendMessageResult.
-    """
-
-    @property
-    def status(self):
-        """The PutMessageStatus."""
-        return PUT_STATUS[self.status_code]
-
-    @property
-    def put_message_status(self):
-        """The PutMessageStatus, under Java's name."""
-        return PUT_STATUS[self.status_code]
-
-    @property
-    def append_message_status(self):
-        """The AppendMessageStatus, or None when nothing was tried."""
-        return None if self.append_status_code < 0 else APPEND_STATUS[self.append_status_code]
-
-    @property
-    def error(self):
-        """The exception behind a status that has one, or None."""
-        return None
-
-    def is_ok(self):
-        """True when the append was PUT_OK, whatever the flush said, as in Java."""
-        return self.append_status_code == 0
-
-    @property
-    def msg_id(self):
-        """The offset message id; of a batch, all of them joined by commas.
-
-        Source: RocketMQ 4.9.3 MessageDecoder#createMessageId.
-        """
-        cdef bytes host = (<char *>self.host)[:self.host_size]
-        offsets = [self.phy_offset] if self.positions is None else self.positions
-        return ",".join((host + int(at).to_bytes(8, "big")).hex().upper() for at in offsets)
-
-    def __repr__(self):
-        return (f"PutMessageResult(status={self.status.name}, queue_offset={self.queue_offset}, "
-                f"phy_offset={self.phy_offset})")
-
-
-@cython.auto_pickle(False)
-cdef class _PutMessageFailure(PutMessageResult):
-    # An exception leads to its frames, and those to the result: only this one needs the collector.
-    cdef object cause
-
-    @property
-    def error(self):
-        """The exception."""
-        return self.cause
-
-
-cdef PutMessageResult new_result(object error):
-    cdef _PutMessageFailure failure
-    if error is None:
-        return PutMessageResult.__new__(PutMessageResult)
-    failure = _PutMessageFailure.__new__(_PutMessageFailure)
-    failure.cause = error
-    return failure
-
-
-def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t queue_offset=0,
-                int64_t wrote_bytes=0, int64_t store_timestamp=0, int32_t message_count=0,
-                object positions=None, object store_host=None, object error=None):
-    """A PutMessageResult for the paths that Python decides; `store_host` is "ip:port"."""
-    cdef PutMessageResult result = new_result(error)
-    result.status_code = status
-    result.append_status_code = append_status
-    result.phy_offset = phy_offset
-    result.queue_offset = queue_offset
-    result.wrote_bytes = wrote_bytes
-    result.store_timestamp = store_timestamp
-    result.message_count = message_count
-    result.positions = positions
-    if store_host is not None:
-        result.host_size = fill_outgoing_host(store_host, result.host)
-    return result
-
-
-def with_status(PutMessageResult base, int status, object error=None):
-    """A copy of `base` with another put status, after a flush or a replica has answered."""
-    cdef PutMessageResult result = new_result(error)
-    result.status_code = status
-    result.append_status_code = base.append_status_code
-    result.phy_offset = base.phy_offset
-    result.queue_offset = base.queue_offset
-    result.wrote_bytes = base.wrote_bytes
-    result.store_timestamp = base.store_timestamp
-    result.message_count = base.message_count
-    result.positions = base.positions
-    result.host_size = base.host_size
-    memcpy(result.host, base.host, sizeof(result.host))
-    return result
 
 
 @cython.auto_pickle(False)
@@ -238,6 +146,8 @@ cdef class CommitLogCore:
     max_message_size : int, bytes of a whole record
     on_new_queue : callable(topic, queue_id) or None, called before the first put to a queue
 
+    Attribute: `busy_ms`, how long the put lock may be held before others give up.
+
     Threads: any. The put lock guards the file, the slots' values and the end offset.
     Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage, DefaultAppendMessageCallback#doAppend.
     """
@@ -246,6 +156,8 @@ cdef class CommitLogCore:
         self.env = env
         self.max_message_size = max_message_size
         self.topics = {}
+        self.busy_ms = 1000
+        self.fd = -1
         self.recovered = {}     # (topic, queue id): next offset, until the queue is put to
         self.on_new_queue = on_new_queue
         self._ahead_owner = [appended]
@@ -255,6 +167,8 @@ cdef class CommitLogCore:
             raise MemoryError()
 
     def __dealloc__(self):
+        if self.fd >= 0:
+            self.env.table.close(self.fd)
         rs_lock_free(self.lock)
 
     # ---- topicQueueTable ---------------------------------------------------------------------
@@ -329,6 +243,24 @@ cdef class CommitLogCore:
             with nogil:
                 rs_lock_take(self.lock)
 
+    cdef bint take_in_time(self) noexcept nogil:
+        # Takes the lock, but for one whose holder hangs: False then.
+        while not rs_lock_take_for(self.lock, LOCK_SLICE_MS):
+            if self.held_too_long():
+                return False
+        return True
+
+    cdef bint held_too_long(self) noexcept nogil:
+        cdef int64_t begin = rs_load_acquire(&self.begin_time_in_lock)
+        return begin != 0 and self.busy_ms < self.env.table.now_ms() - begin < BUSY_END_MS
+
+    def is_busy(self):
+        """True when the put lock has been held for longer than `busy_ms`.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
+        """
+        return self.held_too_long()
+
     cpdef release(self):
         """Let the put lock go."""
         rs_lock_release(self.lock)
@@ -336,24 +268,57 @@ cdef class CommitLogCore:
     def attach(self, MappedFile mapped_file):
         """Write to this file from now on; None: to none. The old one's hold is given back."""
         cdef MappedFile old
+        cdef int fd = -1
+        cdef int old_fd
         if mapped_file is not None:
-            if not mapped_file.hold():
-                raise StoreStateError(f"{mapped_file.path} is not available")
-            if mapped_file.file.zero_fill == RS_FILL_PAGES:
-                mapped_file.open_writer()
+            fd = self.open_for_writing(mapped_file)
         self.take()
         old = self.mapped_file
         self.mapped_file = mapped_file
         self.file = NULL if mapped_file is None else &mapped_file.file
-        self.ahead_asked = 0
+        self.indirect = 0
         if mapped_file is not None:
+            self.indirect = (BUFFERED if self.file.buffer != NULL else
+                             WRITTEN if fd >= 0 else 0)
+        old_fd = self.fd
+        self.fd = fd
+        self.ahead_asked = 0
+        if mapped_file is not None and self.indirect != BUFFERED:
             rs_store_release(&self.end_offset,
                              self.file.file_from_offset + rs_load_acquire(&self.file.wrote))
         rs_lock_release(self.lock)
-        if old is not None:
-            if old is not mapped_file:
-                old.close_writer()
-            old.release()
+        self.let_go(old, old_fd)
+
+    cdef int let_go(self, MappedFile old, int fd) except -1:
+        try:
+            if fd >= 0:
+                self.env.close(fd, old.path)
+        finally:
+            if old is not None:
+                old.release()
+        return 0
+
+    cdef int open_for_writing(self, MappedFile mapped_file) except -2:
+        # Holds it, and gives a descriptor, or -1 where none is needed.
+        if not mapped_file.hold():
+            raise StoreStateError(f"{mapped_file.path} is not available")
+        if mapped_file.file.buffer != NULL or not (
+                mapped_file.file.by_write or mapped_file.file.zero_fill == RS_FILL_PAGES):
+            return -1
+        try:
+            return self.env.open(mapped_file.path, O_RDWR)
+        except StoreIOError:
+            mapped_file.release()
+            raise
+
+    def publish_end(self, int64_t end_offset):
+        """What was appended to buffers is in the files up to there: readers may see it."""
+        cdef int64_t seen = rs_load_acquire(&self.end_offset)
+        while seen < end_offset:
+            if rs_compare_and_swap(&self.end_offset, seen, end_offset):
+                self.signal_appended()
+                break
+            seen = rs_load_acquire(&self.end_offset)
 
     def set_end_offset(self, int64_t end_offset):
         """Where the log ends while no file is attached."""
@@ -365,6 +330,23 @@ cdef class CommitLogCore:
         self.ahead = event.event
         self.ahead_size = size
 
+    def watch_appends(self, Event event):
+        """Signal `event` at each append."""
+        self._ahead_owner.append(event)
+        self.flush_event = event.event
+
+    def watch_buffer(self, Event event, int64_t size):
+        """Signal `event` when `size` bytes lie in a file's buffer, once until it is committed."""
+        self._ahead_owner.append(event)
+        self.buffer_event = event.event
+        self.buffer_asked = -1
+        self.buffer_least = size
+
+    @property
+    def appended_end(self):
+        """The same with what is in buffers and not committed yet."""
+        return max(rs_load_acquire(&self.end_offset), rs_load_acquire(&self.buffered_end))
+
     @property
     def end(self):
         """Physical offset behind the last record. Safe from any thread."""
@@ -374,8 +356,8 @@ cdef class CommitLogCore:
         """True when the attached file takes a record of `size` bytes."""
         cdef bint room
         self.take()
-        room = (self.file != NULL and
-                size + RS_END_FILE_MIN_BLANK_LENGTH <= self.file.file_size - self.file.wrote)
+        room = (self.file != NULL and size + RS_END_FILE_MIN_BLANK_LENGTH
+                <= self.file.file_size - append_position(self.file))
         rs_lock_release(self.lock)
         return room
 
@@ -387,12 +369,14 @@ cdef class CommitLogCore:
         """
         cdef int64_t blank = 0
         cdef int64_t position
-        cdef uint8_t[RS_END_FILE_MIN_BLANK_LENGTH] head
         cdef int error = 0
         cdef MappedFile old = None
+        cdef uint8_t mark[RS_END_FILE_MIN_BLANK_LENGTH]
+        cdef int fd = -1
         self.take()
         if self.file != NULL:
-            position = self.file.wrote
+            rs_store_release(&self.begin_time_in_lock, self.env.table.now_ms())
+            position = append_position(self.file)
             blank = self.file.file_size - position
             if size + RS_END_FILE_MIN_BLANK_LENGTH <= blank:
                 blank = 0
@@ -400,23 +384,24 @@ cdef class CommitLogCore:
                 error = confirm(self.file, position + RS_END_FILE_MIN_BLANK_LENGTH)
                 self.write_failed = error == 0
                 if error == 0:
-                    rs_store_be32(head, <int32_t>blank)
-                    rs_store_be32(head + 4, RS_BLANK_MAGIC_CODE)
-                    error = store_bytes(self.file, position, head, sizeof(head))
+                    rs_store_be32(mark, <int32_t>blank)
+                    rs_store_be32(mark + 4, RS_BLANK_MAGIC_CODE)
+                    error = self.store_indirect(self.file, position, mark, sizeof(mark))
             if error == 0 and (blank > 0 or position == self.file.file_size):
-                rs_store_release(&self.file.wrote, self.file.file_size)
-                rs_store_release(&self.file.store_timestamp, self.env.table.now_ms())
-                rs_store_release(&self.end_offset,
-                                 self.file.file_from_offset + self.file.file_size)
+                self.file.data_end = min(position + RS_END_FILE_MIN_BLANK_LENGTH,
+                                         self.file.file_size)
+                self.publish_indirect(self.file, self.file.file_size, self.env.table.now_ms())
                 old = self.mapped_file
+                fd = self.fd
+                self.fd = -1
                 self.mapped_file = None
                 self.file = NULL
+            rs_store_release(&self.begin_time_in_lock, 0)
         rs_lock_release(self.lock)
         if error < 0:
             raise StoreIOError(-error, self.failed_operation, self.mapped_file.path, position)
         if old is not None:
-            old.close_writer()
-            old.release()
+            self.let_go(old, fd)
             self.signal_appended()
         return blank
 
@@ -468,10 +453,43 @@ cdef class CommitLogCore:
         # a put does not pay for a wake-up.
         if rs_load_acquire(&self.dispatcher_idle) != 0:
             rs_event_signal(self.appended)
+        if self.flush_event != NULL:
+            rs_event_signal(self.flush_event)
 
     def set_dispatcher_idle(self, bint idle):
         """Said by the dispatcher before it sleeps: appends must wake it."""
         rs_store_release(&self.dispatcher_idle, idle)
+
+    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                            int64_t size) noexcept nogil:
+        # The caller holds the put lock, and what it stores is confirmed.
+        if self.indirect == WRITTEN:
+            if self.unclean:
+                return -EIO
+            return write_records(file, self.fd, position, data, size, &self.unclean)
+        memcpy((file.buffer if self.indirect == BUFFERED else file.base) + position, data,
+               <size_t>size)
+        return 0
+
+    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
+                               int64_t timestamp) noexcept nogil:
+        # First the position, then the time: whoever forces reads them the other way round.
+        if self.indirect == BUFFERED:
+            rs_store_release(&file.appended, position)
+            rs_store_release(&file.appended_timestamp, timestamp)
+            rs_store_release(&self.buffered_end, file.file_from_offset + position)
+            self.ask_commit(file, position)
+            return
+        rs_store_release(&file.wrote, position)
+        rs_store_release(&file.store_timestamp, timestamp)
+        rs_store_release(&self.end_offset, file.file_from_offset + position)
+
+    cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil:
+        cdef int64_t committed = rs_load_acquire(&file.wrote)
+        if (self.buffer_event != NULL and self.buffer_asked != file.file_from_offset + committed
+                and (position - committed >= self.buffer_least or position == file.file_size)):
+            self.buffer_asked = file.file_from_offset + committed
+            rs_event_signal(self.buffer_event)
 
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
                            int64_t *next_offset, bint queued, int64_t now,
@@ -484,13 +502,15 @@ cdef class CommitLogCore:
         cdef int32_t i
         if file == NULL:
             return RS_NEED_FILE
-        position = file.wrote
+        position = append_position(file) if self.indirect else file.wrote
         if size + RS_END_FILE_MIN_BLANK_LENGTH > file.file_size - position:
             return RS_END_OF_FILE
         if position + size > rs_load_acquire(&file.confirmed):
+            rs_store_release(&self.begin_time_in_lock, self.env.table.now_ms())
             out.error = confirm(file, position + size)
             self.write_failed = False
             if out.error < 0:
+                rs_store_release(&self.begin_time_in_lock, 0)
                 return RS_IO_ERROR
         # Store times do not go back between records: another put may have been between.
         out.store_timestamp = now if now and now >= self.last_timestamp else (
@@ -505,19 +525,24 @@ cdef class CommitLogCore:
             patch_record(records + at, out.queue_offset + i if queued else 0,
                          out.phy_offset + at, out.store_timestamp)
             at += rs_load_be32(records + at)
-        out.error = store_bytes(file, position, records, size)
-        if out.error < 0:
-            self.write_failed = True
-            rs_store_release(&self.begin_time_in_lock, 0)
-            return RS_IO_ERROR
+        if self.indirect:
+            out.error = self.store_indirect(file, position, records, size)
+            if out.error < 0:
+                self.write_failed = True
+                rs_store_release(&self.begin_time_in_lock, 0)
+                return RS_IO_ERROR
+        else:
+            memcpy(file.base + position, records, <size_t>size)
         if queued:
             rs_store_release(next_offset, out.queue_offset + count)
         self.put_count += count
         self.put_bytes += size
-        rs_store_release(&file.wrote, position + size)
-        # After `wrote`: who reads the time first, and forces then, forces the record of that time.
-        rs_store_release(&file.store_timestamp, out.store_timestamp)
-        rs_store_release(&self.end_offset, out.phy_offset + size)
+        if self.indirect:
+            self.publish_indirect(file, position + size, out.store_timestamp)
+        else:
+            rs_store_release(&file.wrote, position + size)
+            rs_store_release(&file.store_timestamp, out.store_timestamp)
+            rs_store_release(&self.end_offset, out.phy_offset + size)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)
         return RS_OK
@@ -539,7 +564,8 @@ cdef class CommitLogCore:
         # hold of the put lock. RS_OK: all are in the log.
         cdef int status
         out.error = 0
-        rs_lock_take(self.lock)
+        if not self.take_in_time():
+            return RS_BUSY
         status = self.run_locked(records, rows, count, done, queue_offsets, phy_offsets, out)
         rs_lock_release(self.lock)
         self.signal_appended()
@@ -552,52 +578,52 @@ cdef class CommitLogCore:
         cdef Py_ssize_t i = done[0]
         cdef Py_ssize_t stop
         cdef int64_t first, position, size, now
-        cdef int error
+        cdef int full = 0
         if file == NULL:
             return RS_NEED_FILE
-        position = file.wrote
+        position = append_position(file) if self.indirect else file.wrote
         first = rows[i].position
         stop = rows_within(rows, i, count,
                            file.file_size - RS_END_FILE_MIN_BLANK_LENGTH - position)
         if stop == i:
             return RS_END_OF_FILE
         size = rows[stop - 1].position + rows[stop - 1].size - first
+        now = self.env.table.now_ms()
+        rs_store_release(&self.begin_time_in_lock, now)
         if position + size > rs_load_acquire(&file.confirmed):
             out.error = confirm(file, position + size)
             self.write_failed = False
             if out.error < 0:
                 # What there was room for before still fits.
+                full = out.error
                 stop = rows_within(rows, i, stop, rs_load_acquire(&file.confirmed) - position)
                 if stop == i:
+                    rs_store_release(&self.begin_time_in_lock, 0)
                     return RS_IO_ERROR
                 size = rows[stop - 1].position + rows[stop - 1].size - first
-        now = self.env.table.now_ms()
         self.last_timestamp = now
-        rs_store_release(&self.begin_time_in_lock, now)
         for i in range(done[0], stop):
             queue_offsets[i] = rows[i].next_offset[0]
             phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
             patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
             rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
-        error = store_bytes(file, position, records + first, size)
-        if error < 0:
-            out.error = error
+        out.error = self.store_indirect(file, position, records + first, size)
+        if out.error < 0:
             self.write_failed = True
-            for i in range(done[0], stop):
-                rs_store_release(rows[i].next_offset, rows[i].next_offset[0] - 1)
+            for i in range(stop - 1, done[0] - 1, -1):
+                rs_store_release(rows[i].next_offset, queue_offsets[i])
             rs_store_release(&self.begin_time_in_lock, 0)
             return RS_IO_ERROR
         self.put_count += stop - done[0]
         self.put_bytes += size
         done[0] = stop
-        rs_store_release(&file.wrote, position + size)
-        rs_store_release(&file.store_timestamp, now)
-        rs_store_release(&self.end_offset, file.file_from_offset + position + size)
+        self.publish_indirect(file, position + size, now)
         rs_store_release(&self.begin_time_in_lock, 0)
         self.ask_ahead(file, position + size)
+        out.error = full
         if stop == count:
             return RS_OK
-        return RS_IO_ERROR if out.error < 0 else RS_END_OF_FILE
+        return RS_IO_ERROR if full < 0 else RS_END_OF_FILE
 
     cdef RecordBuffer take_buffer(self):
         # One is kept for the next put; a second thread makes its own.
@@ -609,19 +635,29 @@ cdef class CommitLogCore:
         if buffer.capacity <= KEPT_BUFFER_BYTES:
             self.spare = buffer
 
+    cdef bint is_quick(self, int64_t size) noexcept nogil:
+        # An append stays in memory, so that it may keep the GIL: to let it go costs more than to
+        # write a small record. With `by_write` a device that stalls must not stop everybody.
+        cdef rs_mapped_file *file = self.file
+        return file == NULL or (not file.by_write and append_position(file) + size
+                                <= rs_load_acquire(&file.confirmed))
+
     cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
                     bint queued, int64_t now, rs_append *out):
         # The GIL is held on entry and on return; it is let go to wait or to copy much.
-        cdef int status
+        cdef int status = RS_BUSY
         out.error = 0
         if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
-            status = self.append_locked(records, size, count, &slot.next_offset, queued, now, out)
+            if self.is_quick(size):
+                status = self.append_locked(records, size, count, &slot.next_offset, queued, now,
+                                            out)
             rs_lock_release(self.lock)
-        else:
+        if status == RS_BUSY:
             with nogil:
-                rs_lock_take(self.lock)
-                status = self.append_locked(records, size, count, &slot.next_offset, queued, 0, out)
-                rs_lock_release(self.lock)
+                if self.take_in_time():
+                    status = self.append_locked(records, size, count, &slot.next_offset, queued, 0,
+                                                out)
+                    rs_lock_release(self.lock)
             if now and status == RS_OK and out.store_timestamp - now > self.lock_waited_ms:
                 self.lock_waited_ms = out.store_timestamp - now
         if status == RS_OK:
@@ -687,19 +723,18 @@ cdef class CommitLogCore:
             rs_lock_take(self.lock)
             if self.file == NULL:
                 status = RS_NEED_FILE
-            elif size > self.file.file_size - self.file.wrote:
+            elif size > self.file.file_size - append_position(self.file):
                 status = RS_END_OF_FILE
             else:
-                position = self.file.wrote
+                position = append_position(self.file)
                 error = confirm(self.file, position + size)
-                if error == 0:
-                    error = store_bytes(self.file, position, <const uint8_t *>source, size)
+                if error >= 0:
+                    error = self.store_indirect(self.file, position, <const uint8_t *>source, size)
                 if error < 0:
                     status = RS_IO_ERROR
                 else:
-                    rs_store_release(&self.file.wrote, position + size)
-                    rs_store_release(&self.end_offset,
-                                     self.file.file_from_offset + position + size)
+                    self.publish_indirect(self.file, position + size,
+                                          rs_load_acquire(&self.file.store_timestamp))
             rs_lock_release(self.lock)
         if status == RS_OK:
             self.signal_appended()

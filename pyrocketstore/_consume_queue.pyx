@@ -5,6 +5,7 @@ byte 20 n of its stream of files. A pre-blank unit (0, 2147483647, 0) stands whe
 ever been.
 """
 cimport cython
+from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from posix.fcntl cimport O_RDWR
@@ -30,6 +31,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_release,
     rs_store_release32,
 )
+from pyrocketstore._writes cimport store_bytes
 
 import numpy
 
@@ -56,6 +58,7 @@ cdef enum:
     # 60 pages, 12288 units, and the buffer stays in the processor's cache.
     LONG_RUN = 4096
     PIECE_SIZE = 245760
+    BLANK_RUN = 128
 
 # What a queue answers for "no ext address": 4.9.3 starts from this value.
 cdef int64_t NO_EXT_ADDRESS = 1
@@ -201,6 +204,7 @@ cdef inline void publish(rs_queue *q, rs_mapped_file *file, int64_t wrote,
 cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_t tags_code,
                            int64_t queue_offset) noexcept nogil:
     cdef rs_mapped_file *file
+    cdef uint8_t unit[UNIT]
     cdef int64_t wrote
     cdef int status
     if phy_offset <= q.max_physic_offset - size or queue_offset < q.unit_count:
@@ -215,7 +219,13 @@ cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_
         status = confirm(file, wrote + UNIT)
         if status < 0:
             return status
-    store_unit(file.base + wrote, phy_offset, size, tags_code)
+    if file.by_write:
+        store_unit(unit, phy_offset, size, tags_code)
+        status = store_bytes(file, wrote, unit, UNIT)
+        if status < 0:
+            return status
+    else:
+        store_unit(file.base + wrote, phy_offset, size, tags_code)
     rs_store_release(&q.max_physic_offset, phy_offset + size)
     publish(q, file, wrote + UNIT, 1)
     return RS_OK
@@ -226,6 +236,7 @@ cdef int64_t fill_pre_blank(rs_queue *q, int64_t count) noexcept nogil:
     cdef rs_mapped_file *file = q.file
     cdef int64_t fits = room(q) // UNIT
     cdef int64_t i
+    cdef uint8_t units[BLANK_RUN * UNIT]
     cdef int status
     if count > fits:
         count = fits
@@ -234,8 +245,19 @@ cdef int64_t fill_pre_blank(rs_queue *q, int64_t count) noexcept nogil:
     status = confirm(file, file.wrote + count * UNIT)
     if status < 0:
         return status
-    for i in range(count):
-        store_unit(file.base + file.wrote + i * UNIT, 0, PRE_BLANK_SIZE, 0)
+    if file.by_write:
+        for i in range(BLANK_RUN):
+            store_unit(units + i * UNIT, 0, PRE_BLANK_SIZE, 0)
+        i = 0
+        while i < count:
+            status = store_bytes(file, file.wrote + i * UNIT, units,
+                                 min(count - i, <int64_t>BLANK_RUN) * UNIT)
+            if status < 0:
+                return status
+            i += BLANK_RUN
+    else:
+        for i in range(count):
+            store_unit(file.base + file.wrote + i * UNIT, 0, PRE_BLANK_SIZE, 0)
     publish(q, file, file.wrote + count * UNIT, count)
     return count
 
@@ -244,28 +266,34 @@ cdef int64_t write_run(rs_mapped_file *file, const int64_t *phy_offset, const in
                        const int64_t *tags_code, int64_t count) noexcept nogil:
     # Writes a long run behind `wrote` into the file rather than its mapping: whole pages need no
     # page fault and are not filled with zeros first. Gives how many units it came; the mapping
-    # takes the rest, for which there is room already.
+    # takes the rest, for which there is room already. A file that is only written to takes all, or
+    # there is an error.
     cdef uint8_t *buffer
     cdef int64_t position = file.wrote
     cdef int64_t done = 0
     cdef int64_t part
-    cdef int fd
-    if count < LONG_RUN or file.path == NULL:
+    cdef int error = 0
+    cdef int fd, closed
+    if (count < LONG_RUN and not file.by_write) or file.path == NULL:
         return 0
     buffer = <uint8_t *>malloc(PIECE_SIZE)
     if buffer == NULL:
-        return 0
+        return -ENOMEM if file.by_write else 0
     fd = file.env.open(file.path, O_RDWR, 0)
     while fd >= 0 and done < count:
         part = min(count - done, (PIECE_SIZE - position % PIECE_SIZE) // UNIT)
         encode(buffer, part, phy_offset + done, size + done, tags_code + done)
-        if write_all(file.env, fd, buffer, part * UNIT, position) < 0:
+        error = write_all(file.env, fd, buffer, part * UNIT, position)
+        if error < 0:
             break
         position += part * UNIT
         done += part
     if fd >= 0:
-        file.env.close(fd)
+        closed = file.env.close(fd)
+        error = closed if error == 0 else error
     free(buffer)
+    if file.by_write and done < count:
+        return error if fd >= 0 else fd
     return done
 
 
@@ -285,6 +313,8 @@ cdef int64_t put_run(rs_queue *q, const int64_t *phy_offset, const int32_t *size
     if status < 0:
         return status
     done = write_run(file, phy_offset, size, tags_code, count)
+    if done < 0:
+        return done
     encode(file.base + file.wrote + done * UNIT, count - done, phy_offset + done, size + done,
            tags_code + done)
     last = last_message(count, phy_offset, size, tags_code)

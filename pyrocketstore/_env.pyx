@@ -32,7 +32,7 @@ cdef extern from "Python.h":
 cdef tuple NAMES = (
     "open", "close", "ftruncate", "fallocate", "punch", "mmap", "munmap", "msync", "madvise",
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
-    "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns",
+    "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
 )
 assert len(NAMES) * sizeof(void *) == sizeof(rs_env)
 
@@ -163,6 +163,22 @@ cdef class EnvTable:
         if done < size:
             # A write of nothing without an error would repeat for ever.
             check_io(put if put < 0 else -EIO, "pwrite", path, position + done)
+
+    def mlock(self, address, int64_t size, path=""):
+        """Keep the mapping at `address` (an int) from being swapped out."""
+        cdef void *base = <void *><uintptr_t>address
+        cdef int result
+        with nogil:
+            result = self.table.mlock(base, size, 0)
+        check_io(result, "mlock", path, -1)
+
+    def munlock(self, address, int64_t size, path=""):
+        """Let it be swapped out again."""
+        cdef void *base = <void *><uintptr_t>address
+        cdef int result
+        with nogil:
+            result = self.table.munlock(base, size)
+        check_io(result, "munlock", path, -1)
 
     def rename(self, source, target):
         """Rename `source` to `target`, replacing it."""

@@ -16,37 +16,45 @@ from pyrocketstore._rocketstore cimport (
 from pyrocketstore.errors import StoreError, StoreIOError
 
 cdef enum:
-    NEEDS_PYTHON = 1             # of `force`: the bytes are not all in the file that is held
+    IDLE = 1                     # of `serve_some`: nobody wanted anything for a time
+    NEEDS_PYTHON = 2             # the bytes are not all in the file that is held
+    SERVED = 3                   # Python wanted to hear of it
 
 # How long Ctrl-C may wait for a sleeping main thread, and the longest that one who is served may
 # sleep on when those before it do not come back.
 cdef int64_t SLICE_MS = 50
+# The serving thread tells Python how far it came when it has been idle for this long, or busy.
+cdef int64_t NOTE_IDLE_MS = 2
+cdef int64_t NOTE_BUSY_NS = 1000000000
 
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class GroupCommit:
     """Who waits for the log to be on the device, and which of them forces it.
 
     The first that waits leads: it forces all that is in the log, for itself and for those that came
-    meanwhile; then the first that it did not reach leads. As a context manager: the lead, for one
-    who forces by `flush` itself.
+    meanwhile; then the first that it did not reach leads. When the last force took long, or
+    `served` says so, the thread that calls `serve` leads instead. As a context manager: the lead,
+    for one who forces by `flush` itself.
 
     Parameters
     ----------
     core : CommitLogCore
-    flush : CommitLogFlush; `flush_to`, `note_forced` and `failed` are called by the leader
-    timeout_ms : int, after which a wait behind a leader is given up
+    flush : CommitLogFlush; `flush_to`, `note_forced` and `failed` are called by who leads
+    timeout_ms : int, after which a wait is given up
+    served : bool, nobody who waits forces for itself, and each gives up in time
 
     Threads: any. A waiting main thread runs signal handlers.
     Source: RocketMQ 4.9.3 CommitLog#GroupCommitService.
     """
 
-    def __cinit__(self, CommitLogCore core not None, flush, int64_t timeout_ms):
+    def __cinit__(self, CommitLogCore core not None, flush, int64_t timeout_ms, bint served=False):
         self.core = core
         self.flush = flush
         self.timeout_ns = timeout_ms * 1000000
-        self.group = rs_group_new(flush.flushed_where)
+        self.group = rs_group_new(flush.flushed_where, served)
         if self.group == NULL:
             raise MemoryError
 
@@ -61,9 +69,73 @@ cdef class GroupCommit:
     def wait(self, int64_t end):
         """Wait until everything before `end` is on the device; False when it will not be.
 
-        That is after the time-out behind another's force, and when a force has failed.
+        That is after the time-out, when a force has failed, and when nobody serves any more.
         """
         return self.wait_for(end)
+
+    def ask(self):
+        """Let the log be forced once more, and do not wait for it."""
+        rs_group_ask(self.group)
+
+    def expect(self, bint whether):
+        """Whether `serve` comes back after each force."""
+        rs_store_release(&self.expecting, whether)
+
+    def end(self):
+        """Let `serve` come back soon. Any thread."""
+        rs_store_release(&self.ending, 1)
+        rs_group_ask(self.group)
+
+    def close(self):
+        """Nobody serves any more: who waits, now or later, is told at once."""
+        rs_group_close(self.group)
+        self.let_go()
+
+    def serve(self, int64_t timeout_ms):
+        """Force for those who wait, until nobody did for `timeout_ms`, or after a second.
+
+        Raises nothing of a force that failed: `flush` is told. Threads: the serving one's alone,
+        which holds the file that is written to.
+        """
+        cdef int64_t forced = 0
+        cdef int64_t timestamp = 0
+        cdef int64_t idle_ms = timeout_ms
+        cdef int state
+        if self.flush.flushed_noted < rs_group_forced(self.group):
+            idle_ms = min(idle_ms, NOTE_IDLE_MS)
+        with nogil:
+            state = self.serve_some(idle_ms, &forced, &timestamp)
+        if state != IDLE:
+            self.settle(state, self.file, forced, timestamp)
+        self.hold_last()
+
+    cdef int serve_some(self, int64_t timeout_ms, int64_t *forced,
+                        int64_t *timestamp) noexcept nogil:
+        cdef int64_t until = self.core.env.table.monotonic_ns() + NOTE_BUSY_NS
+        cdef int error
+        while rs_group_serve(self.group, timeout_ms):
+            error = self.force(self.file, forced, timestamp)
+            if error != 0:
+                return error
+            if (rs_load_acquire(&self.expecting) or rs_load_acquire(&self.ending)
+                    or self.core.env.table.monotonic_ns() >= until):
+                return SERVED
+            timeout_ms = min(timeout_ms, NOTE_IDLE_MS)
+        return IDLE if forced[0] == 0 else SERVED
+
+    cdef int settle(self, int state, MappedFile file, int64_t forced,
+                    int64_t timestamp) except -1:
+        # What a leader owes after `force`.
+        if state == NEEDS_PYTHON:
+            return self.force_slowly()
+        if state < 0:
+            try:
+                self.flush.failed(StoreIOError(-state, "msync", file.path))
+            finally:
+                rs_group_finish(self.group, 0, 1)
+            return 0
+        self.flush.note_forced(forced, timestamp)
+        return 0
 
     def __enter__(self):
         cdef rs_waiter waiter
@@ -105,14 +177,11 @@ cdef class GroupCommit:
                 file.release()
         if state != RS_GROUP_LEADS:
             return state == RS_GROUP_FORCED
-        if error == NEEDS_PYTHON:
-            return self.force_slowly(end)
-        if error < 0:
-            self.failed(StoreIOError(-error, "msync", file.path, forced - file.file_from_offset))
-            return False
-        self.flush.note_forced(forced, timestamp)
+        self.settle(error, file, forced, timestamp)
+        if rs_group_forced(self.group) >= end:
+            return True
         # The log may have rolled to the next file after the one that was held.
-        return forced >= end or self.wait_for(end)
+        return self.flush.error is None and self.wait_for(end)
 
     def take_force_times(self):
         """(longest, running), ns: of the leaders' forces since the last call, and of one that has
@@ -164,16 +233,26 @@ cdef class GroupCommit:
         return state
 
     cdef int force(self, MappedFile file, int64_t *forced, int64_t *timestamp) noexcept nogil:
-        # The leader's work where all that is not forced lies in the file that it holds.
-        cdef rs_mapped_file *f = &file.file
-        cdef int64_t start = rs_group_forced(self.group) - f.file_from_offset
-        cdef int64_t end, seen
+        # A leader's work where all that is not forced lies in the file that it holds.
+        cdef rs_mapped_file *f
+        cdef int64_t where = rs_group_forced(self.group)
+        cdef int64_t start, end, target, seen
         cdef int error
+        if file is None:
+            return NEEDS_PYTHON
+        f = &file.file
+        # The writer moves `wrote`, then the time, then the log's end.
+        target = rs_load_acquire(&self.core.end_offset)
         timestamp[0] = rs_load_acquire(&f.store_timestamp)
         end = rs_load_acquire(&f.wrote)
-        if start < 0 or end <= start:
+        start = where - f.file_from_offset
+        if target <= where:
+            timestamp[0] = 0
+            forced[0] = where
+            rs_group_finish(self.group, where, 0)
+            return 0
+        if start < 0 or target > f.file_from_offset + end:
             return NEEDS_PYTHON
-        forced[0] = f.file_from_offset + start
         start = page_down(start)
         rs_store_release(&self.force_began_ns, f.env.monotonic_ns())
         error = f.env.msync(f.base + start, end - start)
@@ -188,19 +267,28 @@ cdef class GroupCommit:
         rs_group_finish(self.group, forced[0], 0)
         return 0
 
-    cdef bint force_slowly(self, int64_t end) except -1:
-        # The leader's work over several files.
+    cdef int force_slowly(self) except -1:
+        # A leader's work over several files.
         try:
             self.flush.flush_to(self.core.end)
         except StoreError:
-            return False
+            pass  # `flush` was told, and so are those who wait
         finally:
             self.__exit__()
-        return rs_group_forced(self.group) >= end
+        return 0
 
-    cdef int failed(self, error) except -1:
-        try:
-            self.flush.failed(error)
-        finally:
-            rs_group_finish(self.group, 0, 1)
+    cdef int hold_last(self) except -1:
+        cdef MappedFile file = self.core.mapped_file
+        if file is self.file:
+            return 0
+        self.let_go()
+        if file is not None and file.hold():
+            self.file = file
+        return 0
+
+    cdef int let_go(self) except -1:
+        cdef MappedFile file = self.file
+        self.file = None
+        if file is not None:
+            file.release()
         return 0

@@ -579,8 +579,9 @@ cdef class KeySearch:
         cdef int64_t position
         if self.dispatcher is not None:
             position = self.dispatcher.position
-            if position < log_end:
+            if position < log_end or rs_load_acquire(&self.core.buffered_end) > log_end:
                 self.wait()
+                log_end = rs_load_acquire(&self.core.end_offset)
         return log_end
 
     cdef int open(self, _Search search, int64_t log_end, object max_num) except -1:

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 from pyrocketstore._allocation cimport confirm, confirm_range, populate_range
 from pyrocketstore._env cimport EnvTable
 from pyrocketstore._rocketstore cimport rs_mapped_file
+from pyrocketstore._writes cimport WriterBuffer
 
 
 cdef class MappedFile:
@@ -21,21 +22,20 @@ cdef class MappedFile:
     cdef int64_t holds
     cdef int64_t source_size
     cdef int64_t populated
+    cdef WriterBuffer writer_buffer
 
     cpdef bint hold(self) except -1
     cpdef release(self)
     cdef int map(self) except -1
     cdef int unmap(self) except -1
+    cdef int drop_buffer(self) except -1
     cdef int open_file(self, bint create) except -1
     cdef bytes directory(self)
     cdef int create_file(self) except -1
     cdef void give_up_from(self, int64_t position) noexcept
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
-    cdef int force(self, int64_t start, int64_t end) noexcept nogil
-    cdef int sync(self) noexcept nogil
     cdef int settle_name(self) except -1
-    cdef int zero_memory(self, int64_t position) except -1
     cdef bytes pread(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 

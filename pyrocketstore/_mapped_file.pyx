@@ -7,35 +7,33 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport ENOENT
-from libc.stdint cimport int64_t, uint64_t, uint8_t
-from libc.string cimport memcpy, memset
-from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
+from libc.stdint cimport int64_t, uint8_t, uintptr_t
+from posix.fcntl cimport O_RDONLY
 
 from pyrocketstore._allocation cimport (
     PAGE_SIZE,
+    append_position,
     confirm,
-    fill_step,
-    page_down,
-    page_up,
-    populate_range,
+    create_sparse,
+    fill_room_ahead,
+    keep_room_ahead,
+    map_path,
     pread_path,
-    runs_short,
+    zero_memory,
     zero_range,
 )
 from pyrocketstore._env cimport EnvTable, Event, path_bytes
 from pyrocketstore._rocketstore cimport (
-    RS_FILL_PAGES,
     check_io,
     rs_compare_and_swap,
     rs_env,
-    rs_event_sequence,
-    rs_event_wait,
+    rs_event,
     rs_load_acquire,
     rs_lock_free,
     rs_lock_new,
-    rs_mapped_file,
     rs_store_release,
 )
+from pyrocketstore._writes cimport WriterBuffer, commit_appended, force_range, store_bytes
 
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 
@@ -43,14 +41,12 @@ cdef enum:
     SHARED = 0
     MEMORY = 1
     READ = 2
-    POPULATE_PIECE = 4194304
-    FOLLOW_MS = 20
-    UNMAP_BEFORE_FORCE = 1048576
-    ADVICE_RANDOM = 1            # MADV_RANDOM
-    ADVICE_DONTNEED = 4          # MADV_DONTNEED
+    ADVICE_RANDOM = 1    # MADV_RANDOM
 
 cdef tuple MODES = ("shared", "memory", "read")
 cdef tuple FILLS = ("no", "folios", "pages")     # by RS_FILL_...
+cdef tuple CREATE_STEPS = ("open", "ftruncate", "fdatasync", "fsync_directory")
+cdef tuple MAP_STEPS = ("open", "fstat", "mmap")
 
 #: The unit in which flush counts (bytes). Source: RocketMQ 4.9.3 MappedFile.OS_PAGE_SIZE.
 OS_PAGE_SIZE = PAGE_SIZE
@@ -77,6 +73,8 @@ cdef class MappedFile:
         blocks then, takes no more than was stored
     sole_writer : bool, nobody but the file's writer allocates for it
     defer_force : bool, a created file and its name are forced by its first flush
+    by_write : bool, bytes reach the file by pwrite and never through the mapping, so that a device
+        that fails is an error and not a SIGBUS
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
@@ -90,7 +88,7 @@ cdef class MappedFile:
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
                   int64_t populate=0, str zero_fill="no", bint sole_writer=False,
-                  bint defer_force=False):
+                  bint defer_force=False, bint by_write=False):
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if zero_fill not in FILLS:
@@ -116,12 +114,12 @@ cdef class MappedFile:
         self.file.file_size = file_size
         self.file.confirm_step = confirm_step
         self.file.populate = populate
-        self.file.write_fd = -1
         self.file.zero_fill = FILLS.index(zero_fill)
         if self.file.zero_fill and not sole_writer and self.kind == SHARED:
             self.file.fill_lock = rs_lock_new()
             if self.file.fill_lock == NULL:
                 raise MemoryError()
+        self.file.by_write = by_write and self.kind == SHARED
         self.force_name = defer_force  # taken back unless the file is made now
         if self.kind == SHARED:
             self.file.path = self._path_text
@@ -172,30 +170,12 @@ cdef class MappedFile:
         cdef const char *directory_path = PyBytes_AS_STRING(directory)
         cdef bint force = not self.force_name
         cdef const char *path = self._path_text
-        cdef const rs_env *env = self.file.env
-        cdef str operation = "open"
-        cdef int error = 0
+        cdef int error
         cdef int step = 0
-        cdef int fd
         with nogil:
-            fd = env.open(path, O_RDWR | O_CREAT, 0o644)
-            if fd >= 0:
-                step = 1
-                error = env.ftruncate(fd, self.file.file_size)
-                if error >= 0 and force:
-                    step = 2
-                    error = env.fdatasync(fd)
-                env.close(fd)
-                if error >= 0 and force:
-                    step = 3
-                    error = env.fsync_directory(directory_path)
-                if error < 0:
-                    # A file that is not at full length, or not for sure there, must not stay.
-                    env.unlink(path)
-            else:
-                error = fd
-        operation = ("open", "ftruncate", "fdatasync", "fsync_directory")[step]
-        check_io(error, operation, self.path, -1)
+            error = create_sparse(self.file.env, path, self.file.file_size,
+                                  directory_path if force else NULL, &step)
+        check_io(error, CREATE_STEPS[step], self.path, -1)
         self.created = True
         return 0
 
@@ -217,7 +197,8 @@ cdef class MappedFile:
 
     @property
     def wrote(self):
-        """Position behind the last byte written. Setting it lower gives up what was confirmed."""
+        """Position behind the last byte that is in the file: readers may see so far. Setting it
+        lower gives up what was confirmed."""
         return rs_load_acquire(&self.file.wrote)
 
     @wrote.setter
@@ -225,17 +206,23 @@ cdef class MappedFile:
         self.check_position(position)
         self.populated = min(self.populated, position)
         self.give_up_from(position)
+        rs_store_release(&self.file.appended, position)
         rs_store_release(&self.file.wrote, position)
 
     @property
     def committed(self):
-        """Position behind the last byte that left the writer's buffer."""
-        return rs_load_acquire(&self.file.committed)
+        """The same under 4.9.3's name: position behind the last byte that left the buffer."""
+        return rs_load_acquire(&self.file.wrote)
 
-    @committed.setter
-    def committed(self, int64_t position):
-        self.check_position(position)
-        rs_store_release(&self.file.committed, position)
+    @property
+    def appended(self):
+        """Position behind the last byte that the writer put, in the file or in its buffer."""
+        return append_position(&self.file)
+
+    @property
+    def has_buffer(self):
+        """True while the writer stores to a buffer, and `commit` brings that to the file."""
+        return self.file.buffer != NULL
 
     @property
     def flushed(self):
@@ -291,7 +278,6 @@ cdef class MappedFile:
     def set_positions(self, int64_t position):
         """Set wrote, committed and flushed to `position` (bytes)."""
         self.wrote = position
-        rs_store_release(&self.file.committed, position)
         rs_store_release(&self.file.flushed, position)
 
     def get_read_position(self):
@@ -299,8 +285,8 @@ cdef class MappedFile:
         return rs_load_acquire(&self.file.wrote)
 
     def is_full(self):
-        """True when every byte is written."""
-        return rs_load_acquire(&self.file.wrote) == self.file.file_size
+        """True when every byte is written, to the file or to its buffer."""
+        return append_position(&self.file) == self.file.file_size
 
     def is_available(self):
         """False from `shutdown` or `destroy` on."""
@@ -314,6 +300,11 @@ cdef class MappedFile:
     def is_mapped(self):
         """True while the file's bytes are mapped."""
         return self.file.base != NULL
+
+    @property
+    def address(self):
+        """Where the mapping begins in memory; 0 while there is none. It counts while held."""
+        return <uintptr_t>self.file.base
 
     # ---- life --------------------------------------------------------------------------------
     cpdef bint hold(self) except -1:
@@ -346,6 +337,7 @@ cdef class MappedFile:
         self.holds -= 1
         if self.holds == 0 and not self.available:
             self.unmap()
+            self.drop_buffer()
 
     cdef int map(self) except -1:
         cdef const rs_env *env = self.file.env
@@ -354,21 +346,13 @@ cdef class MappedFile:
         cdef int64_t got = 0
         cdef int64_t length = size
         cdef void *base = NULL
-        cdef int kind = self.kind
-        cdef int fd = -1
-        cdef int error = 0
-        if kind == MEMORY:
+        cdef const char *path = self._path_text if self.kind == SHARED else NULL
+        cdef int step = 0
+        cdef int error
+        if path == NULL:
             fill = min(self.source_size, rs_load_acquire(&self.file.wrote))
         with nogil:
-            if kind == SHARED:
-                fd = env.open(self._path_text, O_RDWR, 0)
-                error = fd
-                if fd >= 0:
-                    length = env.file_size(fd)
-            if error >= 0 and length >= size:
-                error = env.mmap(fd, size, 1, &base)
-            if fd >= 0:
-                env.close(fd)
+            error = map_path(env, path, size, not self.file.by_write, &base, &length, &step)
             if error >= 0 and fill > 0:
                 got = pread_path(env, self._path_text, base, fill, 0)
                 if got < fill:
@@ -378,9 +362,7 @@ cdef class MappedFile:
                     self.file.fill_lock == NULL):
                 # A fault must not read ahead: single pages would come to lie where the zeros go.
                 env.madvise(base, size, ADVICE_RANDOM)
-        if error < 0:
-            check_io(error, "open" if kind == SHARED and fd < 0 else "mmap", self.path, -1)
-        check_io(length, "fstat", self.path, -1)
+        check_io(error, MAP_STEPS[step], self.path, -1)
         if length < size:
             # Cut since it was opened: a load behind its end would be a signal.
             raise StoreCorruptionError(
@@ -415,32 +397,6 @@ cdef class MappedFile:
         self.unmap()
         return True
 
-    def open_writer(self):
-        """From now on appends go through a descriptor instead of the mapping.
-
-        A force then finds no page that a mapping made dirty: the kernel need not take the right to
-        write to it from every processor, and the next store to it is no fault. The caller holds the
-        file. Raises StoreIOError.
-        """
-        cdef int fd
-        if self.file.write_fd >= 0 or self.kind != SHARED:
-            return
-        with nogil:
-            fd = self.file.env.open(self._path_text, O_RDWR, 0)
-        check_io(fd, "open", self.path, -1)
-        self.file.write_fd = fd
-
-    def close_writer(self):
-        """Appends go through the mapping again; no append is under way. Raises StoreIOError."""
-        cdef int fd = self.file.write_fd
-        cdef int error
-        if fd < 0:
-            return
-        self.file.write_fd = -1
-        with nogil:
-            error = self.file.env.close(fd)
-        check_io(error, "close", self.path, -1)
-
     def shutdown(self, interval_ms=0):
         """Make the file unavailable; the mapping goes with the last hold.
 
@@ -449,6 +405,7 @@ cdef class MappedFile:
         self.available = False
         if self.holds == 0:
             self.unmap()
+            self.drop_buffer()
 
     def destroy(self, interval_ms=0):
         """Make the file unavailable and delete it; True when its name is gone.
@@ -509,28 +466,14 @@ cdef class MappedFile:
 
         Raises StoreIOError. Threads: any, the writer's or not; without the GIL.
         """
-        cdef int64_t target, start, end
-        cdef int error = 0
+        cdef int error
         if self.kind != SHARED or not self.hold():
             return
         try:
             with nogil:
-                target = min(self.file.file_size, rs_load_acquire(&self.file.wrote) + ahead)
-                if rs_load_acquire(&self.file.confirmed) < target:
-                    error = confirm(&self.file, target)
-                    if error == 0 and self.file.zero_fill == RS_FILL_PAGES:
-                        error = self.sync()
-                while error == 0 and self.available:
-                    # In pieces, so that a writer that has come nearer is seen.
-                    start = max(self.populated, page_down(rs_load_acquire(&self.file.wrote)))
-                    end = min(rs_load_acquire(&self.file.confirmed),
-                              rs_load_acquire(&self.file.wrote) + populate)
-                    if start >= end:
-                        break
-                    end = min(end, start + POPULATE_PIECE)
-                    populate_range(&self.file, start, end - start)
-                    self.populated = end
-            check_io(error, "fallocate", self.path, target)
+                error = keep_room_ahead(&self.file, ahead, populate, &self.populated,
+                                        &self.available)
+            check_io(error, "fallocate", self.path, rs_load_acquire(&self.file.confirmed))
         finally:
             self.release()
 
@@ -545,25 +488,14 @@ cdef class MappedFile:
 
         Raises StoreIOError. Threads: one helper beside the writer; without the GIL.
         """
-        cdef rs_mapped_file *f = &self.file
-        cdef int status = 1
-        cdef uint64_t seen = 0
+        cdef rs_event *wake = NULL if event is None else event.event
+        cdef int error
         if self.kind != SHARED or not self.hold():
             return
         try:
             with nogil:
-                while True:
-                    if event is not None:
-                        seen = rs_event_sequence(event.event)
-                    status = 1
-                    while status > 0 and self.available:
-                        status = fill_step(f, ahead)
-                    if (event is None or status < 0 or not self.available
-                            or not runs_short(f, f.file_size)
-                            or rs_event_wait(event.event, seen, FOLLOW_MS) == 0
-                            or not runs_short(f, ahead // 2)):
-                        break
-            check_io(status, "fallocate", self.path, rs_load_acquire(&f.confirmed))
+                error = fill_room_ahead(&self.file, ahead, wake, &self.available)
+            check_io(error, "fallocate", self.path, rs_load_acquire(&self.file.confirmed))
         finally:
             self.release()
 
@@ -575,7 +507,8 @@ cdef class MappedFile:
         Differs: a failed append does not advance.
         """
         cdef int64_t size = data.shape[0] - offset if length is None else length
-        cdef int64_t position = rs_load_acquire(&self.file.wrote)
+        cdef int64_t position = append_position(&self.file)
+        cdef int error
         if offset < 0 or size < 0 or size > data.shape[0] - offset:
             raise ValueError(f"offset {offset} and length {size} are outside of the data")
         if self.kind == READ:
@@ -588,11 +521,63 @@ cdef class MappedFile:
             raise StoreStateError(f"{self.path} is not available")
         try:
             self.confirm_or_raise(position + size)
-            memcpy(self.file.base + position, &data[offset], size)
-            rs_store_release(&self.file.wrote, position + size)
+            with nogil:
+                error = store_bytes(&self.file, position, &data[offset], size)
+            check_io(error, "pwrite", self.path, position)
+            rs_store_release(&self.file.wrote if self.file.buffer == NULL else &self.file.appended,
+                             position + size)
         finally:
             self.release()
         return True
+
+    def use_buffer(self, WriterBuffer buffer not None):
+        """Let the writer store to `buffer`, of the file's size, until the file is full.
+
+        Only for a file that nothing was written to. Source: RocketMQ 4.9.3 MappedFile#init.
+        """
+        if self.kind != SHARED or buffer.size != self.file.file_size or append_position(&self.file):
+            raise StoreStateError(f"{self.path}: cannot take a buffer of {buffer.size} bytes")
+        self.writer_buffer = buffer
+        self.file.data_end = self.file.file_size
+        self.file.buffer = buffer.base
+
+    cdef int drop_buffer(self) except -1:
+        cdef WriterBuffer buffer = self.writer_buffer
+        self.file.buffer = NULL
+        self.writer_buffer = None
+        if buffer is not None:
+            buffer.free()
+        return 0
+
+    def is_able_to_commit(self, int64_t commit_least_pages):
+        """True when the buffer has so many pages for the file, or any byte of a full one.
+
+        Source: RocketMQ 4.9.3 MappedFile#isAbleToCommit.
+        """
+        cdef int64_t committed = rs_load_acquire(&self.file.wrote)
+        cdef int64_t position = append_position(&self.file)
+        if position <= committed or position == self.file.file_size or commit_least_pages <= 0:
+            return position > committed
+        return position // PAGE_SIZE - committed // PAGE_SIZE >= commit_least_pages
+
+    def commit(self, int64_t commit_least_pages=0):
+        """Copy what is in the buffer to the file; the committed position. One thread at a time.
+
+        A full file gives its buffer back. Raises StoreIOError: nothing counts as committed then,
+        and the next call tries again. Durability: as after a store into a mapping.
+        Source: RocketMQ 4.9.3 MappedFile#commit. Differs: short writes are gone on with.
+        """
+        cdef int error
+        if self.is_able_to_commit(commit_least_pages) and self.hold():
+            try:
+                with nogil:
+                    error = commit_appended(&self.file)
+                check_io(error, "pwrite", self.path, rs_load_acquire(&self.file.wrote))
+            finally:
+                self.release()
+        if self.file.buffer != NULL and rs_load_acquire(&self.file.wrote) == self.file.file_size:
+            self.drop_buffer()
+        return rs_load_acquire(&self.file.wrote)
 
     def is_able_to_flush(self, int64_t flush_least_pages):
         """True when enough pages are dirty. Source: RocketMQ 4.9.3 MappedFile#isAbleToFlush."""
@@ -623,7 +608,7 @@ cdef class MappedFile:
             self.holds += 1
             try:
                 with nogil:
-                    error = self.force(flushed, position)
+                    error = force_range(&self.file, flushed, position)
             finally:
                 self.release()
             if error < 0 and not self.available:
@@ -637,27 +622,6 @@ cdef class MappedFile:
                 return now
             if rs_compare_and_swap(&self.file.flushed, now, position):
                 return position
-
-    cdef int force(self, int64_t start, int64_t end) noexcept nogil:
-        cdef uint8_t *base = self.file.base
-        if base == NULL:
-            return self.sync()
-        start = page_down(start)
-        if page_down(end) - start >= UNMAP_BEFORE_FORCE:
-            # To write pages out they are made read-only, each by an interrupt on all processors.
-            # What is not mapped goes without, and comes back by a fault that maps many at once.
-            self.file.env.madvise(base + start, page_down(end) - start, ADVICE_DONTNEED)
-        return self.file.env.msync(base + start, end - start)
-
-    cdef int sync(self) noexcept nogil:
-        cdef const rs_env *env = self.file.env
-        cdef int fd, error, closed
-        fd = env.open(self._path_text, O_RDWR, 0)
-        if fd < 0:
-            return fd
-        error = env.fdatasync(fd)
-        closed = env.close(fd)
-        return error if error < 0 else closed
 
     cdef int settle_name(self) except -1:
         # After a force of the file itself, which took its length with it.
@@ -699,22 +663,12 @@ cdef class MappedFile:
         if self.kind == MEMORY:
             self.source_size = min(self.source_size, position)
             if self.file.base != NULL:
-                self.zero_memory(position)
+                zero_memory(self.file.env, self.file.base, position, size)
             return
         with nogil:
             error = zero_range(self.file.env, self._path_text, position, size)
         check_io(error, "punch", self.path, position)
         self.settle_name()
-
-    cdef int zero_memory(self, int64_t position) except -1:
-        cdef int64_t whole = min(page_up(position), self.file.file_size)
-        memset(self.file.base + position, 0, whole - position)
-        if whole < self.file.file_size:
-            with nogil:
-                if self.file.env.madvise(self.file.base + whole, self.file.file_size - whole,
-                                         ADVICE_DONTNEED) < 0:
-                    memset(self.file.base + whole, 0, self.file.file_size - whole)
-        return 0
 
     # ---- reading -----------------------------------------------------------------------------
     def read(self, int64_t position, int64_t size):

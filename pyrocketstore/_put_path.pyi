@@ -5,7 +5,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
-from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
+from pyrocketstore._commit_log import CommitLogCore
+from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore._group_commit import GroupCommit
 from pyrocketstore._put_columns import Columns
 

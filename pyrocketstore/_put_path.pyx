@@ -8,7 +8,6 @@ from libc.string cimport memcpy, memset
 
 from pyrocketstore._commit_log cimport (
     CommitLogCore,
-    PutMessageResult,
     QueueSlot,
     RecordBuffer,
     TopicEntry,
@@ -16,6 +15,7 @@ from pyrocketstore._commit_log cimport (
 )
 from pyrocketstore._group_commit cimport GroupCommit
 from pyrocketstore._put_columns cimport Chunk, Columns, tags_and_keys
+from pyrocketstore._put_result cimport PutMessageResult
 from pyrocketstore._record cimport encode_record, encoded_size
 from pyrocketstore._rocketstore cimport (
     RS_END_OF_FILE,
@@ -29,7 +29,7 @@ from pyrocketstore._text cimport fill_outgoing_host
 
 from array import array as new_array
 
-from pyrocketstore._commit_log import with_status
+from pyrocketstore._put_result import with_status
 from pyrocketstore.results import PutMessageStatus
 
 # Above this many bytes, encoding runs without the GIL.
@@ -90,7 +90,8 @@ cdef class PutPath:
         StoreStateError, closed or read-only
 
         Threads: any. Durability: with ASYNC_FLUSH it survives this process at once and the machine
-        after the next flush; with SYNC_FLUSH it is on the device on return.
+        after the next flush; with SYNC_FLUSH it is on the device on return; with a transient store
+        pool it survives this process after the next commit.
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
         """
         cdef Py_buffer view

@@ -26,6 +26,8 @@ cdef extern from "env.h" nogil:
         int64_t (*file_size)(int fd) noexcept nogil
         int64_t (*now_ms)() noexcept nogil
         int64_t (*monotonic_ns)() noexcept nogil
+        int (*mlock)(void *base, int64_t size, int on_fault) noexcept nogil
+        int (*munlock)(void *base, int64_t size) noexcept nogil
 
     void rs_env_posix(rs_env *env) noexcept
 
@@ -43,6 +45,7 @@ cdef extern from "env.h" nogil:
     void rs_lock_free(rs_lock *lock) noexcept
     int rs_lock_try(rs_lock *lock) noexcept
     void rs_lock_take(rs_lock *lock) noexcept
+    int rs_lock_take_for(rs_lock *lock, int64_t timeout_ms) noexcept
     void rs_lock_release(rs_lock *lock) noexcept
 
 
@@ -142,6 +145,7 @@ cdef extern from "rocketstore.h" nogil:
         RS_NO_MEMORY
         RS_TOO_LARGE
         RS_CLOSED
+        RS_BUSY
 
     ctypedef struct rs_record:
         int64_t queue_offset
@@ -202,12 +206,15 @@ cdef extern from "rocketstore.h" nogil:
 
     ctypedef struct rs_mapped_file:
         uint8_t *base
+        uint8_t *buffer
         const char *path
         const rs_env *env
         int64_t file_from_offset
         int64_t file_size
         int64_t wrote
-        int64_t committed
+        int64_t appended
+        int64_t appended_timestamp
+        int64_t data_end
         int64_t flushed
         int64_t confirmed
         int64_t allocated
@@ -216,7 +223,7 @@ cdef extern from "rocketstore.h" nogil:
         int64_t store_timestamp
         rs_lock *fill_lock
         int32_t zero_fill
-        int32_t write_fd
+        int32_t by_write
 
     ctypedef struct rs_queue:
         rs_mapped_file *file

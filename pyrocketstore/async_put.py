@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from pyrocketstore._commit_log import PutMessageResult, with_status
+from pyrocketstore._put_result import PutMessageResult, with_status
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._commit_log import CommitLogCore, PutMessageResult
+from pyrocketstore._commit_log import CommitLogCore
 from pyrocketstore._put_path import PutPath
+from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore.errors import PutError, StoreError
 from pyrocketstore.message import MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus

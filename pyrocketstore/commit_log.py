@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyrocketstore import _message
-from pyrocketstore._commit_log import CommitLogCore, PutMessageResult, QueueSlot, make_result
+from pyrocketstore._commit_log import CommitLogCore, QueueSlot
 from pyrocketstore._env import Event
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
+from pyrocketstore._put_result import PutMessageResult, make_result
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.errors import (
     StoreCorruptionError,
@@ -47,7 +49,7 @@ TRANSACTION_ROLLBACK_TYPE = 0xC
 END_FILE_MIN_BLANK_LENGTH = 8
 
 #: The statuses of the compiled append; the same numbers as rs_status.
-RS_OK, RS_END_OF_FILE, RS_RETRY, RS_IO_ERROR = 0, 20, 25, 26
+RS_OK, RS_END_OF_FILE, RS_RETRY, RS_IO_ERROR, RS_BUSY = 0, 20, 25, 26, 30
 
 #: Bytes that are allocated ahead of the writer, and of those whose pages are touched ahead.
 CONFIRM_STEP = 64 << 20
@@ -55,6 +57,8 @@ POPULATE_ASYNC = 32 << 20
 #: Under SYNC_FLUSH what is allocated is written as zeros too, so that a force finds written blocks:
 #: a window of twice that many bytes.
 CONFIRM_STEP_SYNC = 512 << 10
+#: How long a put waits for another one that makes the next file (s).
+ROLL_TIMEOUT = 5.0
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -124,12 +128,16 @@ class CommitLog:
         self.read_only = read_only
         self.file_size = config.mapped_file_size_commit_log
         sync = config.flush_disk_type.name == "SYNC_FLUSH"
+        # Pages that nobody stores to need not be made ready: in a buffer's file, and where records
+        # are written, as under SYNC_FLUSH; but there blocks with zeros are forced for less.
+        indirect = config.write_without_mmap or config.is_transient_store_pool_enable
         settings: dict[str, Any] = {
             "read_only": read_only,
             "allocate_service": allocate_service,
             "confirm_step": min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
-            "populate": 0 if sync else POPULATE_ASYNC,
-            "zero_fill": "pages" if sync else "folios",
+            "populate": 0 if sync or indirect else POPULATE_ASYNC,
+            "zero_fill": "pages" if sync else "no" if indirect else "folios",
+            "by_write": config.write_without_mmap,
         }
         paths, read_paths = config.commit_log_paths, config.read_only_commit_log_paths
         self.mapped_file_queue = (
@@ -139,6 +147,7 @@ class CommitLog:
         )
         largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
         self.core = CommitLogCore(env, largest, appended, on_new_queue)
+        self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         if allocate_service is not None:
             ahead = CONFIRM_STEP_SYNC if sync else POPULATE_ASYNC // 2
             self.core.watch_ahead(allocate_service.ahead_event, ahead)
@@ -149,6 +158,8 @@ class CommitLog:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         #: times the wait for the next file: what is slow is logged
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
+        #: brings what lies in buffers into the files; set by who commits
+        self.commit_buffers: Callable[[], None] = lambda: None
         self._roll_lock = threading.Lock()
         self._closed = False
         self._multi_lock = threading.Lock()
@@ -203,6 +214,10 @@ class CommitLog:
     def get_max_offset(self) -> int:
         """Physical offset behind the last record."""
         return int(self.core.end)
+
+    def get_appended_offset(self) -> int:
+        """Physical offset behind the last record that was put, in a buffer perhaps."""
+        return int(self.core.appended_end)
 
     def roll_next_file(self, phy_offset: int) -> int:
         """First offset of the file after the one that holds `phy_offset`."""
@@ -411,15 +426,17 @@ class CommitLog:
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=reason)
         rolled = False
         while True:
-            status, phy_offset, queue_offset, store_timestamp, errno = self.core.append_encoded(
+            status, phy_offset, queue_offset, store_timestamp, code = self.core.append_encoded(
                 records, count, slot, queued, expected
             )
             if status == RS_OK:
                 break
             if status == RS_RETRY:
                 return None
+            if status == RS_BUSY:
+                return make_result(PutMessageStatus.OS_PAGECACHE_BUSY)
             if status == RS_IO_ERROR:
-                error = StoreIOError(errno, self.core.failed_operation, self._last_path())
+                error = StoreIOError(code, self.core.failed_operation, self._last_path())
                 return make_result(
                     PutMessageStatus.UNKNOWN_ERROR, AppendMessageStatus.UNKNOWN_ERROR, error=error
                 )
@@ -448,9 +465,11 @@ class CommitLog:
         """End the current file if `size` bytes do not fit, and go on in the next one.
 
         Raises StoreIOError or StoreCorruptionError (its name is taken) when the next file cannot be
-        made.
+        made, or is not made in time.
         """
-        with self._roll_lock:
+        if not self._roll_lock.acquire(timeout=ROLL_TIMEOUT):
+            raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
+        try:
             if self._closed:
                 raise StoreStateError("the store is closed")
             if self.core.fits(size):
@@ -462,8 +481,13 @@ class CommitLog:
                 error = None if self.allocate_service is None else self.allocate_service.last_error
                 if isinstance(error, StoreIOError):
                     raise error
-                raise StoreIOError(110, "create", self.config.commit_log_path)
+                raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
+            if not file.has_buffer:
+                # What is put from now on may be read at once, so what was put before must be too.
+                self.commit_buffers()
             self.core.attach(file)
+        finally:
+            self._roll_lock.release()
 
     def _last_path(self) -> str:
         last = self.mapped_file_queue.get_last_mapped_file()

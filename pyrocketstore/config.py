@@ -82,6 +82,8 @@ _OWN_NAMES = frozenset(
         "max_outstanding_put_bytes",
         "max_unforced_bytes",
         "stall_warning_mills",
+        "write_without_mmap",
+        "sync_flush_by_service",
     }
 )
 
@@ -156,6 +158,10 @@ class MessageStoreConfig:
     fast_fail_if_no_buffer_in_store_pool: bool = False
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = 4096
+    #: no put forces for itself, so that each gives up in time when the device hangs
+    sync_flush_by_service: bool = False
+    #: log and queues are written by pwrite, so that a failing device is an error and no signal
+    write_without_mmap: bool = False
 
     # Cleaning
     clean_resource_interval: int = 10_000

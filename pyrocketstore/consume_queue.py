@@ -84,6 +84,7 @@ class ConsumeQueue(UnitAppender):
     flags : told when an entry had to be given up
     find_consume_queue : callable(topic, queue_id), for multi-dispatch
     enable_lmq : bool, light queues have queue id 0
+    by_write : bool, see MappedFile
 
     Threads: put, provide_file, put_units, attach, detach from the one thread that dispatches;
     reading, flush and deletion of expired files from anyone; load, recover and truncation before
@@ -108,6 +109,7 @@ class ConsumeQueue(UnitAppender):
         flags: QueueFlags | None = None,
         find_consume_queue: Callable[[str, int], ConsumeQueue | None] | None = None,
         enable_lmq: bool = False,
+        by_write: bool = False,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -120,6 +122,7 @@ class ConsumeQueue(UnitAppender):
         self.flags = flags
         self.find_consume_queue = find_consume_queue
         self.enable_lmq = enable_lmq
+        self.by_write = by_write
         self.core.needs_python = ext is not None
         self._open_files()
         #: recovery found units behind the queue's end: some have been lost before them
@@ -135,9 +138,9 @@ class ConsumeQueue(UnitAppender):
             self.mapped_file_size,
             read_only=self.read_only,
             confirm_step=min(_CONFIRM_STEP, self.mapped_file_size),
-            populate=0,
             zero_fill="folios",
             sole_writer=True,
+            by_write=self.by_write,
         )
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)
 
@@ -216,10 +219,7 @@ class ConsumeQueue(UnitAppender):
     def load(self) -> bool:
         """Read the list of files; `recover` must follow.
 
-        Raises
-        ------
-        StoreCorruptionError : a file has a wrong length
-        StoreIOError
+        Raises StoreIOError, and StoreCorruptionError where a file has a wrong length.
         """
         loaded = self.mapped_file_queue.load()
         if self.ext is not None:

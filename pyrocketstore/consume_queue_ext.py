@@ -104,6 +104,7 @@ class ConsumeQueueExt:
         env: Env,
         *,
         read_only: bool = False,
+        by_write: bool = False,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -116,6 +117,7 @@ class ConsumeQueueExt:
             read_only=read_only,
             confirm_step=min(_CONFIRM_STEP, mapped_file_size),
             populate=0,
+            by_write=by_write,
         )
 
     is_ext_addr = staticmethod(is_ext_addr)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pyrocketstore._group_commit import GroupCommit
+from pyrocketstore._mapped_file import OS_PAGE_SIZE
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
@@ -19,6 +22,9 @@ from pyrocketstore.stalls import FORCE, untimed
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 LOG = logging.getLogger(__name__)
+
+#: How long the thread of GroupCommitService sleeps while nobody wants anything (ms).
+SERVE_MS = 500
 
 
 class Flushable(Protocol):
@@ -60,6 +66,11 @@ class CommitLogFlush:
         where = int(self.commit_log.mapped_file_queue.flushed_where)
         return where if self.group is None else max(where, self.group.forced)
 
+    @property
+    def flushed_noted(self) -> int:
+        """As far as `note_forced` was told, which may be a little less."""
+        return int(self.commit_log.mapped_file_queue.flushed_where)
+
     def flush_to(self, end_offset: int) -> None:
         """Force the log up to `end_offset`, over however many files. Call with `lock` held."""
         queue = self.commit_log.mapped_file_queue
@@ -97,11 +108,57 @@ class CommitLogFlush:
                 self.checkpoint.physic_msg_timestamp = timestamp
 
 
+class FlushDiskWatcher(ServiceThread):
+    """Completes what waits for the device for too long with FLUSH_DISK_TIMEOUT.
+
+    Threads: `add` from any. Source: RocketMQ 4.9.3 FlushDiskWatcher.
+    Differs: sleeps until the next deadline instead of polling; leaves nobody waiting when it ends.
+    """
+
+    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
+        super().__init__("FlushDiskWatcher")
+        self._clock = monotonic_ns
+        self._waiting: deque[tuple[int, Future[PutMessageStatus]]] = deque()
+
+    def add(self, future: Future[PutMessageStatus], timeout_ms: int) -> None:
+        """Watch a future from now on."""
+        self._waiting.append((self._clock() + timeout_ms * 1_000_000, future))
+        if len(self._waiting) == 1:
+            self.wakeup()
+
+    def run(self) -> None:
+        """Wait for deadlines, which come in the order of the requests."""
+        while not self.stopped:
+            self.wait_for_running(self._next_ms())
+            self._expire(self._clock())
+        self._expire(1 << 62)
+
+    def _next_ms(self) -> float | None:
+        while self._waiting and self._waiting[0][1].done():
+            self._waiting.popleft()
+        if not self._waiting:
+            return None
+        # A millisecond late rather than early: it is looked at once.
+        return max(0, self._waiting[0][0] - self._clock()) // 1_000_000 + 1
+
+    def _expire(self, now_ns: int) -> None:
+        while self._waiting and self._waiting[0][0] <= now_ns:
+            complete(self._waiting.popleft()[1], PutMessageStatus.FLUSH_DISK_TIMEOUT)
+
+
+def complete(future: Future[PutMessageStatus], status: PutMessageStatus) -> None:
+    """Give a future its status, unless somebody was faster."""
+    with contextlib.suppress(InvalidStateError):
+        future.set_result(status)
+
+
 class GroupCommitService(ServiceThread):
     """SYNC_FLUSH: a put returns when its bytes are on the device.
 
-    The putter that comes first forces the log itself and completes all that wait behind it; this
-    service's thread serves puts that do not wait, and futures.
+    The putter that comes first forces the log itself and completes all that wait behind it, who
+    give up after `sync_flush_timeout`. This service's thread does so for puts that do not wait, for
+    futures, for everyone once a force took long, and with `sync_flush_by_service` always: then a
+    device that hangs holds this thread alone.
 
     Source: RocketMQ 4.9.3 CommitLog#GroupCommitService.
     Differs: woken by condition instead of a poll every 10 ms; a force that fails is never PUT_OK.
@@ -110,71 +167,175 @@ class GroupCommitService(ServiceThread):
     def __init__(self, flush: CommitLogFlush, config: MessageStoreConfig) -> None:
         super().__init__("GroupCommitService")
         self.flush = flush
-        self.group = GroupCommit(flush.commit_log.core, flush, config.sync_flush_timeout)
+        self.config = config
+        self.group = GroupCommit(
+            flush.commit_log.core, flush, config.sync_flush_timeout, config.sync_flush_by_service
+        )
         flush.group = flush.lock = self.group
+        self.watcher = FlushDiskWatcher(flush.commit_log.env.monotonic_ns)
+        self.watcher.on_death = self._watcher_died
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
-        self._in_hand: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
         self._ended = False
 
     def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
         """PUT_OK once everything before `end_offset` is on the device, else FLUSH_DISK_TIMEOUT."""
         if not wait_store_msg_ok:
-            self.event.signal()
+            self.group.ask()
             return PutMessageStatus.PUT_OK
         ok = self.group.wait(end_offset)
         return PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def submit(self, end_offset: int) -> Future[PutMessageStatus]:
-        """A future for the same, completed by the service's thread."""
+        """A future for the same, completed by this service's thread or by the watcher."""
         future: Future[PutMessageStatus] = Future()
         with self._requests_lock:
             ended = self._ended
             if not ended:
                 self._requests.append((end_offset, future))
+                self.group.expect(True)
         if ended:
             self._complete([(end_offset, future)])
-        self.event.signal()
+        else:
+            self.watcher.add(future, self.config.sync_flush_timeout)
+            self.group.ask()
         return future
 
     def _complete(self, requests: list[tuple[int, Future[PutMessageStatus]]]) -> None:
         for end_offset, future in requests:
             ok = self.flush.flushed_where >= end_offset
-            future.set_result(
-                PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
-            )
+            complete(future, PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT)
+
+    def _complete_forced(self) -> None:
+        forced = self.flush.flushed_where
+        with self._requests_lock:
+            hopeless = self.flush.error is not None
+            done = [r for r in self._requests if hopeless or r[0] <= forced]
+            self._requests = [
+                r for r in self._requests if not (hopeless or r[0] <= forced or r[1].done())
+            ]
+            self.group.expect(bool(self._requests))
+        self._complete(done)
+
+    def start(self) -> None:
+        """Start the thread, and that of the watcher."""
+        self.watcher.start()
+        super().start()
+
+    def _watcher_died(self, watcher: ServiceThread) -> None:
+        if self.on_death is not None:
+            self.on_death(watcher)
+
+    def request_stop(self) -> None:
+        """Ask the thread to end, and do not wait for it."""
+        super().request_stop()
+        self.group.end()
 
     def run(self) -> None:
-        """Serve requests and unwaited puts until told to stop; then all that is left."""
+        """Force for all that wait until told to stop; then what is left."""
         try:
-            self._serve()
+            while not self.stopped:
+                self.group.serve(SERVE_MS)
+                self._complete_forced()
+            while self.flush.error is None and (
+                self.flush.flushed_where < self.flush.commit_log.get_max_offset()
+            ):
+                self.group.ask()
+                self.group.serve(SERVE_MS)
         finally:
             # Nobody may wait for a thread that is gone.
+            self.group.close()
             with self._requests_lock:
                 self._ended = True
-                requests, self._requests = self._in_hand + self._requests, []
-            self._complete([r for r in requests if not r[1].done()])
-
-    def _serve(self) -> None:
-        while True:
-            seen = self.event.sequence()
-            with self._requests_lock:
                 requests, self._requests = self._requests, []
-            self._in_hand = requests
-            target = self.flush.commit_log.get_max_offset()
-            if self.flush.error is None and self.flush.flushed_where < target:
-                self.handle_disk_flush(target, True)
             self._complete(requests)
-            if self.stopped and not requests:
-                return
-            if not requests:
-                self.event.wait(seen, 0.5)
+            self.watcher.shutdown()
+
+
+class CommitRealTimeService(ServiceThread):
+    """With a transient store pool: copies what was put from the buffers into the log's files.
+
+    `error` is the last commit's, None when it could be done.
+
+    Threads: `commit` from any. Durability: what is in a buffer is lost with the process; it lies
+    there for `commit_interval_commit_log` ms at most while the thread gets its turn.
+    Source: RocketMQ 4.9.3 CommitLog#CommitRealTimeService.
+    Differs: over however many files; a commit that fails ends the puts, and is tried again.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        config: MessageStoreConfig,
+        on_committed: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__("CommitRealTimeService")
+        self.commit_log = commit_log
+        self.config = config
+        self.error: StoreError | None = None
+        self._on_committed = on_committed
+        self._tell = on_failure
+        self._last_ms = 0
+        self._lock = threading.Lock()
+        least = max(1, config.commit_commit_log_least_pages * OS_PAGE_SIZE)
+        commit_log.core.watch_buffer(self.event, least)
+        commit_log.commit_buffers = self.commit_all
+
+    def commit(self, commit_least_pages: int) -> bool:
+        """Copy what the buffers hold, from so many pages on; True when anything moved.
+
+        Raises StoreError; nothing more counts as committed then.
+        """
+        queue = self.commit_log.mapped_file_queue
+        moved = False
+        with self._lock:
+            try:
+                while not queue.commit(commit_least_pages):
+                    moved = True
+            except StoreError as error:
+                self.error = error
+                self._tell(error)
+                raise
+            finally:
+                self.commit_log.core.publish_end(queue.committed_where)
+            self.error = None
+        if moved:
+            self._on_committed()
+        return moved
+
+    def commit_all(self) -> None:
+        """Copy everything that was put before. Raises StoreError."""
+        self.commit(0)
+
+    def run(self) -> None:
+        """Commit in the rhythm of the settings; at the end, everything."""
+        while not self.stopped:
+            now = self.commit_log.env.now_ms()
+            pages = self.config.commit_commit_log_least_pages
+            if now >= self._last_ms + self.config.commit_commit_log_thorough_interval:
+                self._last_ms = now
+                pages = 0
+            if self._try(pages):
+                self._last_ms = now
+            self.wait_for_running(self.config.commit_interval_commit_log)
+        self._try(0)
+
+    def _try(self, pages: int) -> bool:
+        try:
+            return self.commit(pages)
+        except StoreError as error:
+            LOG.error("a commit failed: %s", error)
+            return False
 
 
 class FlushRealTimeService(ServiceThread):
     """ASYNC_FLUSH: forces the log every `flush_interval_commit_log` ms.
 
-    Source: RocketMQ 4.9.3 CommitLog#FlushRealTimeService.
+    Without `flush_commit_log_timed` each append, or with a transient store pool each commit, wakes
+    it.
+
+    Source: RocketMQ 4.9.3 CommitLog#FlushRealTimeService. Differs: over however many files.
     """
 
     def __init__(self, flush: CommitLogFlush, config: MessageStoreConfig) -> None:
@@ -182,12 +343,17 @@ class FlushRealTimeService(ServiceThread):
         self.flush = flush
         self.config = config
         self._last_thorough_ms = 0
+        if not (config.flush_commit_log_timed or config.is_transient_store_pool_enable):
+            flush.commit_log.core.watch_appends(self.event)
 
     def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
         """PUT_OK at once: the thread forces the log later."""
+        return PutMessageStatus.PUT_OK
+
+    def on_committed(self) -> None:
+        """Something came from a buffer into the files."""
         if not self.config.flush_commit_log_timed:
             self.wakeup()
-        return PutMessageStatus.PUT_OK
 
     def submit(self, end_offset: int) -> Future[PutMessageStatus]:
         """A future that is done."""

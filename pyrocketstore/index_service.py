@@ -714,11 +714,7 @@ class IndexService:
     def delete_expired_file(self, min_phy_offset: int) -> int:
         """Remove the oldest files that only name records before `min_phy_offset`, not the last.
 
-        Returns
-        -------
-        int, how many were removed
-
-        Raises: StoreIOError.
+        Gives how many were removed. Raises StoreIOError.
         Source: RocketMQ 4.9.3 IndexService#deleteExpiredFile.
         """
         removed = 0

@@ -8,13 +8,14 @@ import logging
 import re
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from pyrocketstore._mapped_file import MappedFile
-from pyrocketstore.env import Env, parent_directory
-from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError
-from pyrocketstore.service_thread import ServiceThread
-from pyrocketstore.stalls import NEW_FILE, untimed
+from pyrocketstore.allocate_mapped_file_service import (
+    AllocateMappedFileService,
+    create_mapped_file,
+)
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 
 __all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
 
@@ -26,44 +27,11 @@ MAX_OFFSET = (1 << 63) - 1
 DELETE_FILES_BATCH_MAX = 10
 #: Taken and not used, since no file waits for its readers (ms).
 DESTROY_INTERVAL_MS = 1000
-#: How long a writer waits for its next file (s).
-WAIT_TIMEOUT = 5.0
-#: What is kept allocated ahead of the commit log's writer (bytes).
-AHEAD_SIZE = 32 << 20
-#: What is touched of it while the writer has not come far yet (bytes).
-IDLE_POPULATE = 1 << 20
 
 
 def file_name_of(offset: int) -> str:
     """The name of the file whose first byte is the queue's byte `offset`."""
     return f"{offset:020d}"
-
-
-def _create(
-    env: Env,
-    path: str,
-    file_size: int,
-    confirm_step: int,
-    populate: int,
-    zero_fill: str = "no",
-    sole_writer: bool = False,
-) -> MappedFile:
-    env.make_directories(parent_directory(path))
-    mapped_file = MappedFile(
-        env,
-        path,
-        file_size,
-        create=True,
-        confirm_step=confirm_step,
-        populate=populate,
-        zero_fill=zero_fill,
-        sole_writer=sole_writer,
-        defer_force=sole_writer,
-    )
-    if not mapped_file.created:
-        # Whatever it holds is not ours, and must not come to lie behind what is written next.
-        raise StoreCorruptionError(path, -1, "the file exists and is not one of the queue's")
-    return mapped_file
 
 
 class MappedFileQueue:
@@ -79,6 +47,7 @@ class MappedFileQueue:
     confirm_step, populate, zero_fill : for MappedFile
     sole_writer : bool; one thread makes, allocates and writes these files, and `flush` alone says
         what is durable: files are forced with their first flush
+    by_write : bool; nothing is stored into a mapping, see MappedFile
 
     Attributes: `flushed_where` and `committed_where`, bytes of the queue; `store_timestamp`, store
     time (Unix ms) up to which everything is flushed; `mapped_files`, a tuple, by offset.
@@ -99,6 +68,7 @@ class MappedFileQueue:
         populate: int = 0,
         zero_fill: str = "no",
         sole_writer: bool = False,
+        by_write: bool = False,
     ) -> None:
         self.env = env
         self.store_path = store_path
@@ -109,6 +79,7 @@ class MappedFileQueue:
         self.populate = populate
         self.zero_fill = zero_fill
         self.sole_writer = sole_writer
+        self.by_write = by_write
         self.mapped_files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self.committed_where = 0
@@ -192,7 +163,7 @@ class MappedFileQueue:
         if self.read_only:
             return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
-            return _create(
+            return create_mapped_file(
                 self.env,
                 path,
                 size,
@@ -200,6 +171,7 @@ class MappedFileQueue:
                 self.populate,
                 self.zero_fill,
                 self.sole_writer,
+                self.by_write,
             )
         next_next_path = self._new_path(offset + size)
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
@@ -209,9 +181,11 @@ class MappedFileQueue:
             confirm_step=self.confirm_step,
             populate=self.populate,
             zero_fill=self.zero_fill,
+            by_write=self.by_write,
         )
         if mapped_file is None:
-            raise StoreIOError(errno.ETIMEDOUT, "create", path)
+            deficient = self.allocate_service.is_transient_store_pool_deficient()
+            raise StoreIOError(errno.ENOBUFS if deficient else errno.ETIMEDOUT, "create", path)
         return mapped_file
 
     def _open(self, path: str) -> MappedFile:
@@ -224,6 +198,7 @@ class MappedFileQueue:
             populate=self.populate,
             zero_fill=self.zero_fill,
             sole_writer=self.sole_writer,
+            by_write=self.by_write,
         )
 
     def _find_files(self) -> list[tuple[str, int, str]]:
@@ -296,12 +271,15 @@ class MappedFileQueue:
     def get_max_offset(self) -> int:
         """Behind the last byte that readers may see, 0 without files."""
         files = self.mapped_files
-        return files[-1].file_from_offset + files[-1].get_read_position() if files else 0
+        last = len(files) - 1
+        while last > 0 and files[last - 1].has_buffer:
+            last -= 1  # what a file holds counts once the one before it is committed as a whole
+        return files[last].file_from_offset + files[last].get_read_position() if files else 0
 
     def get_max_wrote_position(self) -> int:
         """Behind the last byte written, 0 without files."""
         files = self.mapped_files
-        return files[-1].file_from_offset + files[-1].wrote if files else 0
+        return files[-1].file_from_offset + files[-1].appended if files else 0
 
     def remain_how_many_data_to_commit(self) -> int:
         """Bytes written and not committed."""
@@ -332,12 +310,9 @@ class MappedFileQueue:
         Differs: goes on behind files that are not there.
         """
         start = self.flushed_where
-        mapped_file = self.find_mapped_file_by_offset(start, start == 0)
+        mapped_file = self._file_at_or_behind(start)
         if mapped_file is None:
-            behind = (f for f in self.mapped_files if f.file_from_offset > start)
-            mapped_file = next(behind, None)
-            if mapped_file is None:
-                return True
+            return True
         timestamp = mapped_file.store_timestamp
         if mapped_file.is_available():
             where = mapped_file.file_from_offset + mapped_file.flush(flush_least_pages)
@@ -349,17 +324,26 @@ class MappedFileQueue:
         return where == start
 
     def commit(self, commit_least_pages: int) -> bool:
-        """Bring written bytes to the file's mapping, where they already are: True, nothing moved.
+        """Copy what one file's buffer holds into the file, the one that `committed_where` lies in.
 
-        Source: RocketMQ 4.9.3 MappedFileQueue#commit, without a transient store pool.
+        Returns True when nothing moved. Where a file has no buffer, what is written is committed.
+        Raises StoreIOError; nothing counts as committed then, and the next call tries again.
+        Source: RocketMQ 4.9.3 MappedFileQueue#commit. Differs: goes on behind files that are gone.
         """
         start = self.committed_where
-        mapped_file = self.find_mapped_file_by_offset(start, start == 0)
+        mapped_file = self._file_at_or_behind(start)
         if mapped_file is None:
             return True
-        mapped_file.committed = mapped_file.wrote
-        self.committed_where = mapped_file.file_from_offset + mapped_file.committed
-        return self.committed_where == start
+        where = mapped_file.file_from_offset + mapped_file.commit(commit_least_pages)
+        self.committed_where = where
+        return where == start
+
+    def _file_at_or_behind(self, start: int) -> MappedFile | None:
+        mapped_file = self.find_mapped_file_by_offset(start, start == 0)
+        if mapped_file is None:
+            behind = (f for f in self.mapped_files if f.file_from_offset > start)
+            mapped_file = next(behind, None)
+        return mapped_file
 
     # ---- cutting and deleting ---------------------------------------------------------------
 
@@ -496,205 +480,3 @@ class MappedFileQueue:
         mapped_file.destroy(interval_ms)
         with self._lock:
             self.mapped_files = tuple(f for f in self.mapped_files if f is not mapped_file)
-
-
-class _AllocateRequest:
-    def __init__(
-        self, path: str, file_size: int, confirm_step: int, populate: int, zero_fill: str
-    ) -> None:
-        self.path = path
-        self.file_size = file_size
-        self.confirm_step = confirm_step
-        self.populate = populate
-        self.zero_fill = zero_fill
-        self.mapped_file: MappedFile | None = None
-        self.error: StoreError | OSError | None = None
-
-
-class AllocateMappedFileService(ServiceThread):
-    """Makes files before they are needed, and keeps room allocated ahead of the writer.
-
-    Parameters
-    ----------
-    env : Env
-    ahead_size : int, bytes behind the writer that stay allocated
-
-    Attributes: `last_error`, why the last file could not be made or extended, None when it could;
-    `ahead_event`, signalled (by compiled code too) when the writer has come near the end of what
-    is allocated.
-
-    Threads: one works; any may ask. Source: RocketMQ 4.9.3 AllocateMappedFileService.
-    Differs: an error reaches the caller, the next request tries again, the thread lives on.
-    """
-
-    def __init__(self, env: Env, ahead_size: int = AHEAD_SIZE) -> None:
-        super().__init__("AllocateMappedFileService")
-        self.ahead_size = ahead_size
-        self.ahead_event = self.event
-        self.last_error: StoreError | OSError | None = None
-        #: times the making of a file: what is slow is logged
-        self.timed: Callable[[str], AbstractContextManager[None]] = untimed
-        self._env = env
-        self._requests: dict[str, _AllocateRequest] = {}
-        self._changed = threading.Condition()
-        self._watched: MappedFile | None = None
-        self._watched_from = -1  # byte of the queue at which the first file was watched
-
-    def put_request_and_return_mapped_file(
-        self,
-        next_path: str,
-        next_next_path: str | None,
-        file_size: int,
-        *,
-        confirm_step: int = 65536,
-        populate: int = 0,
-        zero_fill: str = "no",
-    ) -> MappedFile | None:
-        """The file `next_path`, made now or earlier; `next_next_path` is made in the background.
-
-        None when that takes longer than five seconds; the next call waits on. The file is watched
-        from then on, as by `keep_ahead`. Raises what making it raised (StoreIOError).
-        """
-        with self._changed:
-            request = self._requests.get(next_path)
-            if request is None or request.error is not None:
-                request = _AllocateRequest(next_path, file_size, confirm_step, populate, zero_fill)
-                self._requests[next_path] = request
-            if next_next_path is not None and next_next_path not in self._requests:
-                self._requests[next_next_path] = _AllocateRequest(
-                    next_next_path, file_size, confirm_step, populate, zero_fill
-                )
-        if self.is_alive and self.failure is None:
-            self.wakeup()
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_done(request) or self.stopped, WAIT_TIMEOUT)
-        else:
-            self._work(request)
-        with self._changed:
-            if not self._is_done(request):
-                return None
-            self._requests.pop(next_path, None)
-        if request.error is not None:
-            raise request.error
-        if request.mapped_file is not None:
-            self.keep_ahead(request.mapped_file)
-        return request.mapped_file
-
-    def keep_ahead(self, mapped_file: MappedFile) -> None:
-        """Watch the file that is written to now: see `ahead_event`. Threads: any."""
-        if mapped_file is not self._watched:
-            if self._watched_from < 0:
-                self._watched_from = mapped_file.file_from_offset + mapped_file.wrote
-            self._watched = mapped_file
-            self.wakeup()
-
-    def run(self) -> None:
-        """The thread's loop."""
-        while not self.stopped:
-            self.wait_for_running(None)
-            while not self.stopped:
-                request = self._next_request()
-                if request is None:
-                    break
-                self._work(request)
-            if not self.stopped:
-                self._work_ahead()
-
-    def on_failure(self, error: BaseException) -> None:
-        """The thread has died: who waits for a file gets an error now."""
-        with self._changed:
-            for request in self._requests.values():
-                if not self._is_done(request):
-                    request.error = StoreIOError(errno.ECANCELED, "create", request.path)
-            self._changed.notify_all()
-
-    def shutdown(self, timeout: float | None = 90.0) -> bool:
-        """End the thread, and delete the files that were made and not used."""
-        ended = super().shutdown(timeout)
-        self._watched = None
-        with self._changed:
-            requests = list(self._requests.values())
-            self._requests.clear()
-            self._changed.notify_all()
-        for request in requests:
-            if request.mapped_file is not None:
-                try:
-                    request.mapped_file.destroy()
-                except StoreError as error:
-                    # Recovery takes such a file away as well.
-                    LOG.warning("a file that was made ahead stays: %s", error)
-        return ended
-
-    @staticmethod
-    def _is_done(request: _AllocateRequest) -> bool:
-        return request.mapped_file is not None or request.error is not None
-
-    def _next_request(self) -> _AllocateRequest | None:
-        with self._changed:
-            waiting = [r for r in self._requests.values() if not self._is_done(r)]
-        # Larger files first: the commit log's. Then the one that is needed first.
-        return min(waiting, key=lambda r: (-r.file_size, r.path), default=None)
-
-    def _work(self, request: _AllocateRequest) -> None:
-        mapped_file: MappedFile | None = None
-        error: StoreError | OSError | None = None
-        try:
-            with self.timed(NEW_FILE):
-                mapped_file = _create(
-                    self._env,
-                    request.path,
-                    request.file_size,
-                    request.confirm_step,
-                    request.populate,
-                    request.zero_fill,
-                )
-        except (StoreError, OSError) as failure:
-            error = failure
-        with self._changed:
-            self.last_error = error
-            request.mapped_file, request.error = mapped_file, error
-            if error is not None:
-                self._forget_behind(request.path)
-            self._changed.notify_all()
-
-    def _forget_behind(self, path: str) -> None:
-        """A file that could not be made must not be followed by one that could: a row with a hole
-        would be what a crash leaves. Call with `_changed` held."""
-        folder = parent_directory(path)
-        for other in list(self._requests):
-            behind = other > path and parent_directory(other) == folder
-            if behind and not self._is_done(self._requests[other]):
-                del self._requests[other]
-
-    def _work_ahead(self) -> None:
-        watched = self._watched
-        if watched is None:
-            return
-        try:
-            self._keep_one_ahead(watched)
-            if watched.confirmed == watched.file_size:
-                with self._changed:
-                    ready = [r.mapped_file for r in self._requests.values() if r.mapped_file]
-                for mapped_file in ready[:1]:
-                    self._keep_one_ahead(mapped_file)
-        except (StoreError, OSError) as error:
-            # The writer meets the same error when it gets there, and reports it.
-            self.last_error = error
-            LOG.warning("cannot allocate ahead of the writer: %s", error)
-
-    def _keep_one_ahead(self, mapped_file: MappedFile) -> None:
-        populate = mapped_file.populate
-        if mapped_file.zero_fill == "pages":  # each write is dear: a window only
-            mapped_file.keep_ahead(mapped_file.confirm_step, populate)
-            return
-        moved = mapped_file.file_from_offset + mapped_file.wrote - self._watched_from
-        if moved < self.ahead_size:
-            # A store that is opened for a few messages should not dirty a hundred megabytes.
-            populate = min(populate, IDLE_POPULATE)
-        if mapped_file.zero_fill == "folios":
-            if moved < self.ahead_size:
-                mapped_file.fill_ahead(populate)
-            else:
-                mapped_file.fill_ahead(self.ahead_size, self.ahead_event)
-            return
-        mapped_file.keep_ahead(self.ahead_size, populate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from pyrocketstore._commit_log import PutMessageResult, make_result
+from pyrocketstore._put_result import PutMessageResult, make_result
 from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.env import Env
 from pyrocketstore.message import MessageExtBatch, MessageExtBrokerInner

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from pyrocketstore import queue_removal
-from pyrocketstore._commit_log import PutMessageResult, make_result, with_status
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
+from pyrocketstore._put_result import PutMessageResult, make_result, with_status
+from pyrocketstore.allocate_mapped_file_service import make_allocate_service
 from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
@@ -23,7 +24,6 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
 from pyrocketstore.index_service import IndexService
-from pyrocketstore.mapped_file_queue import AllocateMappedFileService
 from pyrocketstore.mending import mend
 from pyrocketstore.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -51,8 +51,12 @@ from pyrocketstore.store_checkpoint import (
     RunningFlags,
     StoreCheckpoint,
 )
+from pyrocketstore.transient_store_pool import TransientStorePool
 
 LOG = logging.getLogger(__name__)
+
+#: What 4.9.3 answers for the buffers that are left where there is no pool.
+INTEGER_MAX = (1 << 31) - 1
 
 #: Every store of this process that is open: a fork kills the child's copies, exit closes them.
 OPEN_STORES: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
@@ -97,7 +101,7 @@ class DefaultMessageStore(MessageFutures):
         self.pid = os.getpid()
         self.appended = Event()
         self.moved = Event()
-        self.allocate_service = None if read_only else AllocateMappedFileService(self.env)
+        self.allocate_service = None if read_only else make_allocate_service(self.env, config)
         self.commit_log = CommitLog(
             self.env,
             config,
@@ -118,21 +122,18 @@ class DefaultMessageStore(MessageFutures):
         self.running_flags.on_not_writeable = lambda: self.on_dead(None)
         self.running_flags.on_writeable = lambda: self.on_alive()
         self.running_flags.on_write_error = self._mend_later
-        self._started = False
-        self._loaded = False
-        self._made_abort = False
+        self._started = self._loaded = self._made_abort = False
         self._stopped = False  # the services have ended
         self._clean = False  # and had dispatched and forced everything
         #: True once `shutdown` has given everything back
         self.has_ended = False
-        self._busy_check = config.os_page_cache_busy_time_out_mills
         self.stats_service = StoreStatsService(
             self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
         )
         self.stall_log = StallLog(self.env.monotonic_ns, config.stall_warning_mills)
         self.async_puts = AsyncPuts(
             config,
-            self.commit_log.get_max_offset,
+            self.commit_log.get_appended_offset,
             lambda: self.reports.flushed_where(),
             self.env.monotonic_ns,
             self._note_async_puts,
@@ -148,6 +149,11 @@ class DefaultMessageStore(MessageFutures):
             earliest=lambda: self.get_earliest_message_time() if self._loaded else -1,
             failure=lambda: self.why_not_writeable,
         )
+
+    @property
+    def transient_store_pool(self) -> TransientStorePool | None:
+        """The pool, where the settings ask for one."""
+        return None if self.allocate_service is None else self.allocate_service.pool
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -392,6 +398,8 @@ class DefaultMessageStore(MessageFutures):
         finally:
             self.queue_table.close()
             self.commit_log.mapped_file_queue.shutdown(0)
+            if self.transient_store_pool is not None:
+                self.transient_store_pool.destroy()
             self._loaded = False
 
     def after_fork(self) -> None:
@@ -540,6 +548,7 @@ class DefaultMessageStore(MessageFutures):
         Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
         Differs: over however many files.
         """
+        self.commit_log.commit_buffers()
         with self.services.log_flush.lock:
             self.services.log_flush.flush_to(self.commit_log.get_max_offset())
         return self.services.log_flush.flushed_where
@@ -558,6 +567,8 @@ class DefaultMessageStore(MessageFutures):
         """Wait until every put that returned before is in its queue and in the index."""
         if self.read_only:
             return True
+        if self.commit_log.get_appended_offset() > self.commit_log.get_max_offset():
+            self.commit_log.commit_buffers()
         return self.services.reput_service.wait_dispatched(
             self.commit_log.get_max_offset(), timeout
         )
@@ -567,10 +578,22 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
         """
-        begin = self.commit_log.core.lock_begin_ms
-        if begin == 0:
-            return False
-        return self._busy_check < self.env.now_ms() - begin < 10_000_000
+        return bool(self.commit_log.core.is_busy())
+
+    def remain_transient_store_buffer_numbs(self) -> int:
+        """Buffers of the transient store pool that are left; 2^31 - 1 without a pool.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#remainTransientStoreBufferNumbs.
+        """
+        pool = self.transient_store_pool
+        return INTEGER_MAX if pool is None else pool.available_buffer_nums()
+
+    def is_transient_store_pool_deficient(self) -> bool:
+        """True when every buffer of the pool is lent: the broker then refuses messages.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isTransientStorePoolDeficient.
+        """
+        return self.remain_transient_store_buffer_numbs() == 0
 
     def lock_time_mills(self) -> int:
         """How long the put lock has been held, ms; 0 when free."""
@@ -615,9 +638,8 @@ class DefaultMessageStore(MessageFutures):
         self, phy_offset: int, size: int = 0
     ) -> SelectMappedBufferResult | None:
         """The record at a physical offset as bytes, or None."""
-        return self.commit_log.get_message(
-            phy_offset, size or self.commit_log.record_size(phy_offset)
-        )
+        size = size or self.commit_log.record_size(phy_offset)
+        return self.commit_log.get_message(phy_offset, size)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue's end; 0 for one that is not there."""
@@ -750,9 +772,7 @@ def no_queue(topic: str) -> StoreFormatError:
 
 def utf16_length(text: str) -> int:
     """Length of a text in Java's chars."""
-    return (
-        len(text) + sum(1 for char in text if char > "\uffff") if not text.isascii() else len(text)
-    )
+    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
 def _kill_copies_after_fork() -> None:

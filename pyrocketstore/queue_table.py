@@ -163,6 +163,7 @@ class ConsumeQueueTable:
                 self.config.mapped_file_size_consume_queue_ext,
                 self.env,
                 read_only=self.read_only,
+                by_write=self.config.write_without_mmap,
             )
         return ConsumeQueue(
             topic,
@@ -176,6 +177,7 @@ class ConsumeQueueTable:
             flags=self.flags,
             find_consume_queue=self.for_dispatch,
             enable_lmq=self.config.enable_lmq,
+            by_write=self.config.write_without_mmap,
         )
 
 

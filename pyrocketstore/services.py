@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
+from pyrocketstore.allocate_mapped_file_service import AllocateMappedFileService
 from pyrocketstore.async_put import AsyncPuts, MakeRoomService
 from pyrocketstore.cleaning import (
     CleanCommitLogService,
@@ -21,12 +22,12 @@ from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreStateError
 from pyrocketstore.flush import (
     CommitLogFlush,
+    CommitRealTimeService,
     FlushConsumeQueueService,
     FlushRealTimeService,
     GroupCommitService,
 )
 from pyrocketstore.index_service import IndexService
-from pyrocketstore.mapped_file_queue import AllocateMappedFileService
 from pyrocketstore.mending import MendService
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import StallLog, StallWatch
@@ -83,6 +84,12 @@ class StoreServices:
             if sync
             else FlushRealTimeService(self.log_flush, config)
         )
+        #: with a transient store pool alone
+        self.commit_service: CommitRealTimeService | None = None
+        if isinstance(self.flush_service, FlushRealTimeService) and allocate_service.pool:
+            self.commit_service = CommitRealTimeService(
+                commit_log, config, self.flush_service.on_committed, fail
+            )
         self.flush_queue_service = FlushConsumeQueueService(
             config, checkpoint, consume_queues, queued_timestamp, env.now_ms, fail
         )
@@ -113,7 +120,8 @@ class StoreServices:
         self.stats_service.watch = look
 
     def _force_log(self) -> None:
-        """Force the log up to its end."""
+        """Force the log up to its end, what lies in buffers too."""
+        self.commit_log.commit_buffers()
         with self.log_flush.lock:
             self.log_flush.flush_to(self.log_flush.commit_log.get_max_offset())
 
@@ -147,8 +155,10 @@ class StoreServices:
 
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
+        commits = [] if self.commit_service is None else [self.commit_service]
         services: list[ServiceThread] = [
             self.allocate_service,
+            *commits,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
@@ -179,10 +189,12 @@ class StoreServices:
         got through, it is called again.
         """
         self.async_puts.let_go()
+        commits = [] if self.commit_service is None else [self.commit_service]
         for service in (
             self.mend_service,
             *self._cleaning,
             self.make_room_service,
+            *commits,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
@@ -197,6 +209,7 @@ class StoreServices:
         self.async_puts.close()
         return (
             self.reput_service.behind() == 0
+            and (self.commit_service is None or self.commit_service.error is None)
             and self.flush_queue_service.error is None
             and self.log_flush.error is None
         )

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from pyrocketstore import _message
 from pyrocketstore._columns import release_memory
-from pyrocketstore._commit_log import PutMessageResult
 from pyrocketstore._key_search import KeySearch
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
+from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore._reader import MessageIterator
 from pyrocketstore._text import put_properties
 from pyrocketstore.async_store import Appender, AsyncStore
@@ -71,7 +71,7 @@ FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: The compiled append's answers; the same numbers as rs_status.
 #: A queue id from here on is more likely a mistake of the caller than one of many.
 COMING_ID_MAX = 1 << 16
-RS_OK, RS_IO_ERROR, RS_TOO_LARGE = 0, 26, 28
+RS_OK, RS_IO_ERROR, RS_TOO_LARGE, RS_BUSY = 0, 26, 28, 30
 MAX_TIMESTAMP = (1 << 63) - 1
 
 
@@ -432,6 +432,8 @@ class Store(AsyncStore):
             reason = f"from message {done} on: longer than maxMessageSize or a commit log file"
             self._note_many(PutMessageStatus.MESSAGE_ILLEGAL, done, began)
             raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
+        if status == RS_BUSY:
+            raise PutError(PutMessageStatus.OS_PAGECACHE_BUSY, False, done)
         path = self.message_store.config.commit_log_path
         operation = self.message_store.commit_log.core.failed_operation
         cause = StoreIOError(error or errno.EIO, operation, path)
@@ -755,6 +757,9 @@ class Store(AsyncStore):
 
     def _message_at(self, phy_offset: int) -> MessageExt | None:
         """The message whose own place that is: bytes inside of a body may look like one."""
+        log = self.message_store.commit_log
+        if log.get_max_offset() <= phy_offset < log.get_appended_offset():
+            log.commit_buffers()  # it was put, and lies in a buffer
         message = self.message_store.look_message_by_offset(phy_offset)
         return None if message is None or message.phy_offset != phy_offset else message
 

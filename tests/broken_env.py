@@ -41,6 +41,8 @@ PROTOTYPES = {
     "file_size": ctypes.CFUNCTYPE(I64, I32),
     "now_ms": ctypes.CFUNCTYPE(I64),
     "monotonic_ns": ctypes.CFUNCTYPE(I64),
+    "mlock": ctypes.CFUNCTYPE(I32, MEMORY, I64, I32),
+    "munlock": ctypes.CFUNCTYPE(I32, MEMORY, I64),
 }
 
 

@@ -3,10 +3,13 @@ Method: a bytearray as oracle over random steps, faults in making, deleting and 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -482,7 +485,7 @@ def test_an_error_made_ahead_does_not_stay(env, root, service):
 
 
 def test_a_slow_disk_is_waited_for_and_not_for_ever(env, root, service, monkeypatch):
-    monkeypatch.setattr("pyrocketstore.mapped_file_queue.WAIT_TIMEOUT", 0.05)
+    monkeypatch.setattr("pyrocketstore.allocate_mapped_file_service.WAIT_TIMEOUT", 0.05)
     gate = threading.Event()
 
     def slow(ftruncate, fd, size):
@@ -541,3 +544,91 @@ def test_an_existing_last_file_is_followed_too(env, root, service):
     file = queue.get_last_mapped_file()
     wait_until(lambda: file.confirmed == size, "nothing was allocated ahead")
     assert numbers(root) == [0]
+
+
+def test_a_dead_thread_is_noticed_and_not_waited_for(env, root, monkeypatch):
+    """4.9.3's dies of what it does not expect, and each put waits five seconds from then on."""
+    service = AllocateMappedFileService(env)
+    service.start()
+    queue = MappedFileQueue(env, root, S, allocate_service=service)
+    append(queue, b"x" * S)
+    wait_until(lambda: numbers(root) == [0, S], "the next file was not made")
+
+    def die(request):
+        raise RuntimeError("not expected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "_work_ahead", lambda: die(None))
+        service.wakeup()
+        wait_until(lambda: not service.is_alive, "the thread did not die")
+    assert isinstance(service.failure, RuntimeError)
+    start = time.monotonic()
+    append(queue, b"y" * (3 * S))
+    assert time.monotonic() - start < 4
+    assert queue.get_max_offset() == 4 * S
+    assert service.shutdown()
+
+
+def test_a_thread_that_dies_leaves_nobody_waiting(env, root, monkeypatch):
+    service = AllocateMappedFileService(env)
+    service.start()
+    work = service._work
+
+    def die(request):
+        if threading.current_thread().name == service.name:
+            raise RuntimeError("not expected")
+        work(request)
+
+    monkeypatch.setattr(service, "_work", die)
+    queue = MappedFileQueue(env, root, S, allocate_service=service)
+    start = time.monotonic()
+    append(queue, b"x" * (2 * S))
+    assert time.monotonic() - start < 4
+    assert queue.get_max_offset() == 2 * S
+    assert service.shutdown()
+
+
+@pytest.mark.parametrize("zero_fill", ["no", "folios", "pages"])
+def test_warming_up_a_large_file(env, root, zero_fill):
+    """Its size does not fit into 32 bits. No memory is taken: the calls are only watched."""
+    size = (1 << 31) + 8192
+    service = AllocateMappedFileService(env, warm_up=1 << 17)
+    queue = MappedFileQueue(
+        env, root, size, allocate_service=service, confirm_step=1 << 20, zero_fill=zero_fill
+    )
+    nothing = {"fallocate", "madvise", "mlock", "munlock"}
+    with contextlib.ExitStack() as stack:
+        calls = {name: stack.enter_context(broken(env, name, lambda *a: 0)) for name in nothing}
+        wrote = stack.enter_context(broken(env, "pwrite", lambda original, *args: args[2]))
+        forces = stack.enter_context(watched(env, "fdatasync"))
+        file = queue.get_last_mapped_file(0)
+        assert file.confirmed == size
+        ends = sorted((at, at + length) for _, at, length in calls["fallocate"])
+        assert (ends[0][0], ends[-1][1]) == (0, size)
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(ends))
+        assert sum(args[2] for args in wrote) == (0 if zero_fill == "no" else size)
+        if zero_fill == "pages":  # which nobody stores to through the mapping
+            assert len(forces) > size // (1 << 29)
+        else:
+            assert sum(args[1] for args in calls["madvise"]) >= size
+        assert [args[1:] for args in calls["mlock"]] == [(size, 0)]
+        assert service.shutdown()
+        assert [args[1] for args in calls["munlock"]] == [size]
+
+
+def test_a_file_that_was_left_is_unlocked_and_a_refusal_is_told_once(
+    env, root, service, monkeypatch, caplog
+):
+    monkeypatch.setattr("pyrocketstore.allocate_mapped_file_service.UNLOCK_AFTER_MS", 20)
+    service.warm_up = 1
+    queue = MappedFileQueue(env, root, S, allocate_service=service)
+    with broken(env, "mlock", lambda *args: 0), broken(env, "munlock", lambda *args: 0) as unlocks:
+        append(queue, b"x" * S)
+        assert unlocks == []
+        append(queue, b"x")
+        wait_until(lambda: len(unlocks) == 1, "the first file stays locked")
+    with failing(env, "mlock", errno.EPERM) as refused:
+        append(queue, b"x" * (3 * S))
+        assert len(refused) <= 1
+    assert caplog.text.count("RLIMIT_MEMLOCK") == len(refused)
+    assert queue.get_max_offset() == 4 * S + 1

@@ -28,8 +28,8 @@ from pyrocketstore import (
     PutMessageResult,
     PutMessageStatus,
 )
-from pyrocketstore._commit_log import make_result, with_status
 from pyrocketstore._message import encode_messages, properties_to_string
+from pyrocketstore._put_result import make_result, with_status
 from pyrocketstore.env import Env
 from pyrocketstore.reads import TagsFilter
 

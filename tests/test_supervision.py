@@ -20,7 +20,7 @@ from pyrocketstore import (
     PutError,
     PutMessageStatus,
     StoreError,
-    mapped_file_queue,
+    allocate_mapped_file_service,
 )
 from pyrocketstore.service_thread import ServiceThread
 from test_group_commit import SIZES, WAIT_S
@@ -31,7 +31,7 @@ STEPS = {
     "ReputMessageService": "do_reput",
     "FlushConsumeQueueService": "wait_for_running",
     "FlushRealTimeService": "wait_for_running",
-    "GroupCommitService": "handle_disk_flush",
+    "GroupCommitService": "_complete_forced",
     "MakeRoomService": "wait_for_running",
 }
 ERRORS = [RuntimeError("boom"), MemoryError(), SystemExit(3)]
@@ -74,7 +74,8 @@ def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseExc
             pending = low.async_put_message(MessageExtBrokerInner("t", b"in flight"))
         wait(lambda: low.failure is not None and not service.is_alive)
         if pending is not None:
-            assert pending.result(WAIT_S).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+            ended = (PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT)
+            assert pending.result(WAIT_S).status in ended
         calls = [
             lambda: store.put("t", b"x"),
             lambda: store.put_many("t", [b"x"]),
@@ -142,7 +143,7 @@ def test_who_waits_for_a_file_hears_of_its_end(
 ) -> None:
     """The thread dies with the request in its hands: the put ends at once, and not in five
     seconds."""
-    create = mapped_file_queue._create
+    create = allocate_mapped_file_service.create_mapped_file
 
     def die(*arguments: Any, **more: Any) -> Any:
         if threading.current_thread().name == "AllocateMappedFileService":
@@ -151,12 +152,10 @@ def test_who_waits_for_a_file_hears_of_its_end(
         return create(*arguments, **more)
 
     with pyrocketstore.open(tmp_path, **SIZES) as store:
-        monkeypatch.setattr(mapped_file_queue, "_create", die)
+        monkeypatch.setattr(allocate_mapped_file_service, "create_mapped_file", die)
         start = time.monotonic()
-        with pytest.raises(PutError) as caught:
-            store.put("t", b"first")
-        assert time.monotonic() - start < mapped_file_queue.WAIT_TIMEOUT / 2
-        assert caught.value.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        store.put("t", b"first")  # it makes the file itself
+        assert time.monotonic() - start < allocate_mapped_file_service.WAIT_TIMEOUT / 2
         allocate = store.message_store.services.allocate_service
         wait(lambda: not allocate.is_alive)
         with pytest.raises(PutError, match="AllocateMappedFileService") as caught:

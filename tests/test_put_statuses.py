@@ -1,0 +1,350 @@
+"""Goal: a put never hangs for ever: whatever stands still is a status, from DefaultMessageStore and
+as PutError of the face, and what a status says is true. Method: system calls are held back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from broken_env import broken, failing
+from pyrocketstore import (
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    PutError,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from pyrocketstore._message import encode_messages
+from pyrocketstore.env import Env
+from pyrocketstore.flush import FlushDiskWatcher, GroupCommitService
+
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 20000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2000,
+}
+WAIT_S = 20.0
+
+
+class Gate:
+    """Holds calls back while it is closed."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.opened.set()
+        self.came = threading.Event()
+
+    def __call__(self, original: Callable[..., int], *arguments: Any) -> int:
+        if not self.opened.is_set():
+            self.came.set()
+            self.opened.wait(WAIT_S)
+        return original(*arguments)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+def outcomes(store: pyrocketstore.Store) -> set[tuple[PutMessageStatus, bool]]:
+    """What every way to put says, with whether it is stored; no way may hang."""
+    low = store.message_store
+    found = set()
+    one = MessageExtBrokerInner("t", b"low")
+    batch = MessageExtBatch("t", encode_messages([pyrocketstore.Message("t", b"b")] * 2))
+    futures = [low.async_put_message(one), low.async_put_messages(batch)]
+    results = [low.put_message(one), low.put_messages(batch)]
+    results += [future.result(WAIT_S) for future in futures]
+    found |= {(result.status, result.append_message_status == 0) for result in results}
+    for put in (
+        lambda: store.put("t", b"face"),
+        lambda: store.put("t", b"large" * 3000),
+        lambda: store.put_many("t", [b"a", b"b"]),
+        lambda: store.put_batch("t", [b"a", b"b"]),
+    ):
+        with pytest.raises(PutError) as caught:
+            put()
+        found.add((caught.value.status, caught.value.stored))
+    return found
+
+
+def test_flush_disk_timeout_when_the_device_hangs(tmp_path: Path, gate: Gate) -> None:
+    """The first put behind the hanging force and the one that asked for it alike."""
+    env = Env()
+    settings: dict[str, Any] = {
+        **SIZES,
+        "flush_disk_type": "SYNC_FLUSH",
+        "sync_flush_timeout": 100,
+        "sync_flush_by_service": True,
+    }
+    with broken(env, "msync", gate), pyrocketstore.open(tmp_path, env=env, **settings) as store:
+        store.put("t", b"first")
+        gate.opened.clear()
+        assert outcomes(store) == {(PutMessageStatus.FLUSH_DISK_TIMEOUT, True)}
+        assert gate.came.is_set()
+        unwaited = MessageExtBrokerInner("t", b"w", properties={"WAIT": "false"})
+        assert store.message_store.put_message(unwaited).status is PutMessageStatus.PUT_OK
+        gate.opened.set()
+        assert store.put("t", b"goes on").status is PutMessageStatus.PUT_OK
+        end = store.message_store.get_max_phy_offset()
+        assert store.message_store.services.log_flush.flushed_where == end
+        assert store.max_offset("t") == 15
+        assert store.verify().ok
+
+
+def test_who_leads_a_slow_force_is_the_last_to_do_so(tmp_path: Path) -> None:
+    """The next hanging force, after a slow one, holds nobody's put."""
+    env = Env()
+    slow = [0.0]
+    threads: list[str] = []
+
+    def force(msync: Callable[..., int], *arguments: Any) -> int:
+        threads.append(threading.current_thread().name)
+        time.sleep(slow[0])
+        return 0  # so that it is as quick as we say
+
+    settings: dict[str, Any] = {**SIZES, "flush_disk_type": "SYNC_FLUSH"}
+    with broken(env, "msync", force), pyrocketstore.open(tmp_path, env=env, **settings) as store:
+        main = threading.current_thread().name
+        for _ in range(100):
+            store.put("t", b"quick")
+            if threads[-1] == main:
+                break
+        slow[0] = 0.03
+        store.put("t", b"slow")
+        before = len(threads)
+        store.put("t", b"by the service")
+        slow[0] = 0
+        store.put("t", b"by the service again, and quick")
+        assert threads[before - 1] == main
+        assert threads[before:] == ["GroupCommitService"] * 2
+        assert store.message_store.services.log_flush.flushed_where == (
+            store.message_store.get_max_phy_offset()
+        )
+
+
+def test_a_put_that_does_not_wait_is_forced_all_the_same(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES) as store:
+        low = store.message_store
+        unwaited = MessageExtBrokerInner("t", b"w", properties={"WAIT": "false"})
+        for _ in range(40):
+            assert low.put_message(unwaited).status is PutMessageStatus.PUT_OK
+        end = low.get_max_phy_offset()
+        until = time.monotonic() + WAIT_S
+        while low.services.log_flush.flushed_where < end:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        while low.checkpoint.physic_msg_timestamp == 0:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+
+def test_the_serving_thread_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it is told at once, and no put is taken any more."""
+    with pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES) as store:
+        low = store.message_store
+        service = low.services.flush_service
+        assert isinstance(service, GroupCommitService)
+        store.put("t", b"x")
+
+        def die() -> None:
+            raise RuntimeError("dies")
+
+        monkeypatch.setattr(service, "_complete_forced", die)
+        future = low.async_put_message(MessageExtBrokerInner("t", b"y"))
+        assert future.result(WAIT_S).status in (
+            PutMessageStatus.PUT_OK,
+            PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        )
+        until = time.monotonic() + WAIT_S
+        while low.failure is None:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        start = time.monotonic()
+        assert not service.group.wait(1 << 40)
+        assert time.monotonic() - start < WAIT_S / 10
+        with pytest.raises(PutError, match="dies"):
+            store.put("t", b"z")
+    assert (tmp_path / "abort").exists()
+
+
+def test_the_watcher_leaves_nobody_waiting() -> None:
+    env = Env()
+    watcher = FlushDiskWatcher(env.monotonic_ns)
+    futures: list[Future[PutMessageStatus]] = [Future() for _ in range(4)]
+    watcher.start()
+    futures[0].set_result(PutMessageStatus.PUT_OK)
+    for future, timeout in zip(futures, (1, 30, 30, 100_000), strict=True):
+        watcher.add(future, timeout)
+    assert futures[2].result(WAIT_S) is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert futures[1].result(WAIT_S) is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert not futures[3].done()
+    assert watcher.shutdown()
+    assert futures[3].result(0) is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert futures[0].result(0) is PutMessageStatus.PUT_OK
+
+
+def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: Gate) -> None:
+    """The one who holds it is in the file system; the others need not wait for it to come back."""
+    env = Env()
+    settings = {**SIZES, "os_page_cache_busy_time_out_mills": 50}
+    with (
+        ThreadPoolExecutor(2) as pool,
+        pyrocketstore.open(tmp_path, env=env, **settings) as store,
+    ):
+        low = store.message_store
+        store.put("t", b"first")
+        assert store.max_offset("t") == 1  # its queue has a file
+        file = low.commit_log.mapped_file_queue.mapped_files[-1]
+        assert not low.is_os_page_cache_busy()
+        with broken(env, "fallocate", gate), broken(env, "open", gate):
+            file.wrote = file.wrote  # gives up what was allocated ahead
+            gate.opened.clear()
+            holder = pool.submit(store.put, "t", b"holder")
+            until = time.monotonic() + WAIT_S
+            while low.commit_log.core.lock_begin_ms == 0:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            waiting = pool.submit(low.put_message, MessageExtBrokerInner("t", b"waiting"))
+            result: PutMessageResult = waiting.result(WAIT_S)
+            assert result.status is PutMessageStatus.OS_PAGECACHE_BUSY
+            assert low.is_os_page_cache_busy()
+            assert low.lock_time_mills() > 50
+            assert outcomes(store) == {(PutMessageStatus.OS_PAGECACHE_BUSY, False)}
+            assert not holder.done()
+            gate.opened.set()
+            assert holder.result(WAIT_S).status is PutMessageStatus.PUT_OK
+        assert not low.is_os_page_cache_busy()
+        assert store.put("t", b"goes on").queue_offset == 2
+        assert store.verify().ok
+
+
+def test_create_mapedfile_failed(tmp_path: Path) -> None:
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+        low = store.message_store
+        for _ in range(3):
+            store.put("t", b"x" * 20000)
+        assert store.max_offset("t") == 3  # its queue has a file
+        service = low.allocate_service
+        assert service is not None
+        with failing(env, "ftruncate", errno.EACCES):
+            # The next file was made ahead, perhaps; the one after it cannot be.
+            statuses = []
+            for _ in range(7):
+                result = low.put_message(MessageExtBrokerInner("t", b"x" * 20000))
+                statuses.append(result.status)
+            assert statuses[-1] is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+            assert isinstance(result.error, pyrocketstore.StoreIOError)
+            assert outcomes(store) == {(PutMessageStatus.CREATE_MAPEDFILE_FAILED, False)}
+        stored = statuses.count(PutMessageStatus.PUT_OK)
+        assert store.put("t", b"goes on").queue_offset == 3 + stored
+        assert service.last_error is None
+        assert store.verify().ok
+
+
+def test_who_waits_for_the_next_file_gives_up(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that makes no file holds none for long, however many wait."""
+    monkeypatch.setattr("pyrocketstore.allocate_mapped_file_service.WAIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("pyrocketstore.commit_log.ROLL_TIMEOUT", 0.2)
+    env = Env()
+    with (
+        broken(env, "ftruncate", gate),
+        ThreadPoolExecutor(8) as pool,
+        pyrocketstore.open(tmp_path, env=env, topics_json=False, **SIZES) as store,
+    ):
+        low = store.message_store
+        gate.opened.clear()
+        start = time.monotonic()
+        puts = [
+            pool.submit(low.put_message, MessageExtBrokerInner("t", b"x", queue_id=i))
+            for i in range(8)
+        ]
+        statuses = {future.result(WAIT_S).status for future in puts}
+        assert time.monotonic() - start < WAIT_S / 2
+        assert statuses == {PutMessageStatus.CREATE_MAPEDFILE_FAILED}
+        gate.opened.set()
+        assert store.put("t", b"x").phy_offset == 0
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("step", ["log", "queue", "index", "checkpoint"])
+def test_abort_stays_when_a_step_of_closing_fails(tmp_path: Path, step: str) -> None:
+    """And every descriptor is closed; the next opening finds all."""
+    env = Env()
+    before = len(os.listdir("/proc/self/fd"))
+    quiet = {"flush_interval_commit_log": 600_000, "flush_interval_consume_queue": 600_000}
+    store = pyrocketstore.open(tmp_path, env=env, **{**SIZES, **quiet})
+    for i in range(50):
+        store.put("t", b"%d" % i, keys=f"k{i}")
+    assert store.max_offset("t") == 50
+    paths = {"log": "/commitlog/", "queue": "/consumequeue/", "index": "/index/"}
+    fails = [0]
+
+    def force(msync: Callable[..., int], base: int, size: int) -> int:
+        if paths[step] in mapping_at(base):
+            fails[0] += 1
+            return -errno.EIO
+        return msync(base, size)
+
+    if step == "checkpoint":
+        where, function = "pwrite", lambda original, *args: -errno.EIO
+        fails[0] += 1
+    else:
+        where, function = "msync", force
+    with broken(env, where, function), contextlib.suppress(pyrocketstore.StoreIOError):
+        store.close()
+    assert fails[0] > 0
+    assert (tmp_path / "abort").exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pyrocketstore.open(tmp_path, **SIZES) as again:
+        assert [m.body for m in again.read("t")] == [b"%d" % i for i in range(50)]
+        assert again.verify().ok
+
+
+def mapping_at(address: int) -> str:
+    """The file that is mapped there."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            low, high = (int(end, 16) for end in line.split()[0].split("-"))
+            if low <= address < high:
+                return line.split(maxsplit=5)[-1]
+    return ""
+
+
+def test_a_raw_append_that_fails_moves_nothing(tmp_path: Path) -> None:
+    """4.9.3 swallows the error and moves on over a hole of zeros."""
+    env = Env()
+    for settings in ({}, {"write_without_mmap": True}):
+        path = tmp_path / str(len(settings))
+        with pyrocketstore.open(path, env=env, **SIZES, **settings) as store:
+            low = store.message_store
+            record = bytes(low.select_one_message_by_offset(store.put("t", b"x").phy_offset))
+            end = low.get_max_phy_offset()
+            file = low.commit_log.mapped_file_queue.mapped_files[-1]
+            file.wrote = file.wrote  # gives up what was allocated ahead
+            core = low.commit_log.core
+            with failing(env, "fallocate", errno.EIO), failing(env, "pwrite", errno.EIO):
+                assert core.append_raw(record)[1] == errno.EIO
+            assert low.get_max_phy_offset() == end
+            assert core.append_raw(record) == (0, 0)
+            assert low.get_max_phy_offset() == end + len(record)
+            # It names another place as its own, so it must not stay.
+            file.wrote = end
+            core.attach(file)
+            low.dispatcher.position = end
