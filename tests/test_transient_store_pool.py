@@ -433,3 +433,28 @@ def test_a_kill_loses_what_was_not_committed(tmp_path: Path) -> None:
         assert store.put("t", b"next").queue_offset == len(bodies)
         assert store.verify().ok
     assert not (tmp_path / ".broken").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "zero_fill", "populate"),
+    [
+        ({}, "folios", True),
+        ({"transient_store_pool_enable": True}, "no", False),
+        ({"write_without_mmap": True}, "no", False),
+        ({"flush_disk_type": "SYNC_FLUSH"}, "pages", False),
+        ({"flush_disk_type": "SYNC_FLUSH", "write_without_mmap": True}, "pages", False),
+        ({"flush_disk_type": "SYNC_FLUSH", "transient_store_pool_enable": True}, "pages", False),
+    ],
+)
+def test_pages_are_made_ready_where_they_are_stored_to(
+    tmp_path: Path, settings: dict[str, Any], zero_fill: str, populate: bool
+) -> None:
+    with pyrocketstore.open(tmp_path, **{**SIZES, **settings}) as store:
+        for i in range(300):
+            store.put("t", bytes([i % 256]) * 1000)
+        for file in store.message_store.commit_log.mapped_file_queue.mapped_files:
+            assert (file.zero_fill, file.populate > 0) == (zero_fill, populate)
+        assert [m.body[0] for m in store.read("t")] == [i % 256 for i in range(300)]
+    with pyrocketstore.open(tmp_path, **{**SIZES, **settings}) as store:
+        assert store.max_offset("t") == 300
+        assert store.verify().ok
