@@ -104,6 +104,26 @@ coverage: build/cov.stamp ## line and branch coverage of the decoders
 test-tsan: build/tsan.stamp ## threads under ThreadSanitizer
 	$(TSAN_ENV) setarch -R $(BIN)/python -m pytest $(TSAN_TESTS) $(PYTEST_ARGS)
 
+# Half a day of the machine; each part prints its seeds and counts, and says how to repeat a failure.
+SOAK_IMAGES ?= 10000
+SOAK_KILLS ?= 1000
+SOAK_LOOPS ?= 100000
+SOAK_MUTANTS ?= 1000000
+SOAK_STORES ?= 20000
+.PHONY: soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz
+soak: soak-power soak-kill soak-syscalls soak-threads soak-fuzz test-tsan ## all faults, for hours
+soak-power: build ## what a power cut may leave, SOAK_IMAGES times
+	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
+soak-kill: build ## SIGKILL at random, SOAK_KILLS times
+	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
+soak-syscalls: build ## every system call fails once
+	ROCKETSTORE_SOAK_FAULTS=1 $(BIN)/python -m pytest -s tests/faults/test_syscalls.py
+soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
+	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
+soak-fuzz: build/asan.stamp ## SOAK_MUTANTS buffers and SOAK_STORES stores under the sanitizers
+	$(ASAN_ENV) $(BIN)/python tests/faults/fuzz_run.py --kernels $(SOAK_MUTANTS) \
+		--stores $(SOAK_STORES) --processes $(JOBS)
+
 # 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB.
 soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two
 	ROCKETSTORE_SOAK=$${ROCKETSTORE_SOAK:-200} $(BIN)/python -m pytest -s tests/interop $(PYTEST_ARGS)

@@ -220,16 +220,18 @@ cdef int confirm_filled(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
 
 cdef int confirm_shared(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
     # Closes the descriptor.
+    cdef bint by_writing
     cdef int error
     rs_lock_take(f.fill_lock)
     error = confirm_filled(f, fd, end)
-    if error == -EOPNOTSUPP:
+    by_writing = error == -EOPNOTSUPP
+    if by_writing:
         rs_lock_take(rewrite_lock)
         error = confirm_by_writing(f, fd, end)
         rs_lock_release(rewrite_lock)
-    else:
-        f.env.close(fd)
     rs_lock_release(f.fill_lock)
+    if not by_writing:
+        f.env.close(fd)
     return error
 
 

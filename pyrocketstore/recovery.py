@@ -332,7 +332,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
 def _force_again(store: Recoverable, plan: RecoveryPlan) -> None:
     """What a killed process made and did not force: names now, what queues hold by their flush."""
     root = store.config.store_path_root_dir
-    folders = {root, store.config.commit_log_path, os.path.join(root, "consumequeue")}
+    folders = {root, os.path.join(root, "consumequeue"), *store.config.commit_log_paths}
     for queue in store.consume_queues():
         if queue.covered_phy_offset > plan.scan_from:
             folders.add(os.path.join(queue.store_path, queue.topic))

@@ -251,14 +251,14 @@ class Runner:
 
     def flush_log(self, store: Any) -> None:
         """As FlushRealTimeService."""
-        flush = store.message_store.log_flush
+        flush = store.message_store.services.log_flush
         with flush.lock:
             flush.flush_step(self.rng.choice((0, 0, 4)))
         self.journal.flushed(flush.flushed_where)
 
     def flush_queues(self, store: Any) -> None:
         """As FlushConsumeQueueService."""
-        store.message_store.flush_queue_service.do_flush(self.rng.random() < 0.7)
+        store.message_store.services.flush_queue_service.do_flush(self.rng.random() < 0.7)
 
     def wait(self, store: Any) -> None:
         store.wait_dispatched()
