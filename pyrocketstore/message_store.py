@@ -330,7 +330,7 @@ class DefaultMessageStore(MessageFutures):
 
     def _mend_later(self) -> None:
         if self._started and not self.shutdown_flag:
-            self.services.mend_service.start()
+            self.services.start_mending()
 
     @property
     def why_not_writeable(self) -> BaseException | None:

@@ -89,8 +89,9 @@ class ServiceThread:
 
         None waits as long as it takes.
         """
-        self.request_stop()
-        thread = self._thread
+        with self._lock:  # one that is being started can be joined then
+            self.request_stop()
+            thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(timeout)

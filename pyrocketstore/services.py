@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from pyrocketstore._dispatch import Dispatcher
@@ -71,8 +72,9 @@ class StoreServices:
         self.stats_service = stats_service
         self.async_puts = async_puts
         self._fail = fail
-        #: started by the first write error
         self.mend_service = MendService(env, mend)
+        self._mending_lock = threading.Lock()
+        self._mending_ended = False
         #: what cleans, None and empty where nothing does
         self.clean_commit_log: CleanCommitLogService | None = None
         self.clean_resource: CleanResourceService | None = None
@@ -176,6 +178,12 @@ class StoreServices:
                 service.on_death = self._died
             service.start()
 
+    def start_mending(self) -> None:
+        """Called at the first write error: mend from now on, unless `stop` has begun."""
+        with self._mending_lock:
+            if not self._mending_ended:
+                self.mend_service.start()
+
     def _died(self, service: ServiceThread) -> None:
         cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
         cause.__cause__ = service.failure
@@ -189,6 +197,8 @@ class StoreServices:
         got through, it is called again.
         """
         self.async_puts.let_go()
+        with self._mending_lock:
+            self._mending_ended = True
         commits = [] if self.commit_service is None else [self.commit_service]
         for service in (
             self.mend_service,

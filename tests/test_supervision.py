@@ -161,3 +161,40 @@ def test_who_waits_for_a_file_hears_of_its_end(
         with pytest.raises(PutError, match="AllocateMappedFileService") as caught:
             store.put("t", b"second")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_a_thread_that_is_being_started_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no end comes between the making of a thread and its start."""
+    reached, go_on = threading.Event(), threading.Event()
+    begin = threading.Thread.start
+
+    def slow(thread: threading.Thread) -> None:
+        if thread.name == "slow":
+            reached.set()
+            go_on.wait(WAIT_S)
+        begin(thread)
+
+    class Slow(ServiceThread):
+        def run(self) -> None:
+            while not self.stopped:
+                self.wait_for_running(None)
+
+    service = Slow("slow")
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    with ThreadPoolExecutor(2) as pool:
+        started = pool.submit(service.start)
+        assert reached.wait(WAIT_S)
+        ended = pool.submit(service.shutdown, WAIT_S)
+        time.sleep(0.01)
+        go_on.set()
+        started.result(WAIT_S)
+        assert ended.result(WAIT_S)
+    assert not service.is_alive
+
+
+def test_nothing_is_mended_once_the_store_stops(tmp_path: Path) -> None:
+    store = pyrocketstore.open(tmp_path, **SIZES)
+    services = store.message_store.services
+    store.close()
+    services.start_mending()
+    assert not services.mend_service.is_alive
