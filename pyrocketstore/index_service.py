@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import logging
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
+
+LOG = logging.getLogger(__name__)
 
 #: 4.9.3's maxHashSlotNum and maxIndexNum.
 DEFAULT_HASH_SLOT_NUM = 5_000_000
@@ -476,6 +479,7 @@ class IndexService:
                 index_file = self.get_and_create_last_index_file()
             except StoreIOError as error:
                 self.last_error = error
+                LOG.warning("index: attempt %d: %s", attempt + 1, error)
             else:
                 self._retry_after_ns = 0
                 return index_file
@@ -499,10 +503,8 @@ class IndexService:
     def build_index(self, request: DispatchRequest) -> bool:
         """Put the keys of one record.
 
-        Returns
-        -------
-        bool, False when the index could not take them: `last_error` says why. The caller should
-        bring the same record again later: what is in already is not put twice.
+        False when the index could not take them: `last_error` says why. The caller should bring the
+        same record again later: what is in already is not put twice.
 
         Threads: the building thread.
         Source: RocketMQ 4.9.3 IndexService#buildIndex.
@@ -549,9 +551,11 @@ class IndexService:
         return count
 
     # ---- queries -------------------------------------------------------------------------------
-    def _check_geometry(self) -> None:
+    def _check_geometry(self, max_num: int = 0) -> None:
         if self.geometry_error is not None:
             raise self.geometry_error
+        if max_num < 0:
+            raise StoreFormatError(f"max_num {max_num} is negative")
 
     def query_offset(
         self,
@@ -576,9 +580,7 @@ class IndexService:
         Raises: StoreFormatError when max_num is negative; StoreIOError; StoreCorruptionError.
         Source: RocketMQ 4.9.3 IndexService#queryOffset.
         """
-        self._check_geometry()
-        if max_num < 0:
-            raise StoreFormatError(f"max_num {max_num} is negative")
+        self._check_geometry(max_num)
         max_num = min(max_num, limit)
         key_hash = key_hash_of(topic, key)
         result = QueryOffsetResult([])
@@ -612,9 +614,7 @@ class IndexService:
 
         Raises: as `query_offset`.
         """
-        self._check_geometry()
-        if max_num < 0:
-            raise StoreFormatError(f"max_num {max_num} is negative")
+        self._check_geometry(max_num)
         hashes = hashes_of_keys(keys, topic)
         room = np.full(len(hashes), min(max_num, limit), np.int64)
         key_index = phy_offsets = np.empty(0, np.int64)

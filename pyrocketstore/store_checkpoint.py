@@ -114,9 +114,14 @@ class StoreCheckpoint:
         """A file whose entries end at `end` is put to again: index_msg_timestamp, on the device,
         says from now on that only the one before it, which ends at `before` (Unix ms), is forced.
         """
-        if self.index_msg_timestamp >= end > 0:
-            self.index_msg_timestamp = min(before, self.index_msg_timestamp)
-            self.flush()
+        covered = self.index_msg_timestamp
+        if covered >= end > 0:
+            self.index_msg_timestamp = min(before, covered)
+            try:
+                self.flush()
+            except StoreIOError:
+                self.index_msg_timestamp = covered  # whoever tries again must not pass this over
+                raise
 
     def flush(self) -> None:
         """Write the three times and force them. Nothing happens when the store is read-only."""

@@ -246,3 +246,17 @@ def test_a_forked_child_has_no_lock_and_lets_none_go(env, tmp_path):
     command = [sys.executable, "-c", TAKE, lock.path]
     assert subprocess.run(command, check=False).returncode == 7, "the parent still has it"
     lock.release()
+
+
+def test_a_file_that_could_not_be_uncovered_is_still_to_be(env, tmp_path):
+    """Goal: who tries again after an error does not pass it over: keys would count as forced."""
+    path = tmp_path / "checkpoint"
+    checkpoint = StoreCheckpoint(env, str(path))
+    checkpoint.index_msg_timestamp = 2000
+    checkpoint.flush()
+    with failing(env, "fdatasync", errno.EIO), pytest.raises(StoreIOError):
+        checkpoint.uncover_index_file(2000, 1000)
+    with watched(env, "fdatasync") as forced:
+        checkpoint.uncover_index_file(2000, 1000)
+    assert len(forced) == 1
+    assert StoreCheckpoint(env, str(path)).index_msg_timestamp == 1000
