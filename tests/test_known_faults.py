@@ -122,7 +122,7 @@ def test_a_dispatcher_that_dies_ends_the_puts(
         with pytest.raises(PutError, match="no memory for the dispatcher") as caught:
             face.put("t", b"x")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-        assert isinstance(store.failure, MemoryError)
+        assert isinstance(store.failure.__cause__, MemoryError)
         monkeypatch.undo()
     assert (tmp_path / "abort").exists(), "not everything was seen to"
     assert isinstance(store.dispatcher, Dispatcher)
