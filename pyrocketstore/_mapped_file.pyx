@@ -457,12 +457,12 @@ cdef class MappedFile:
         self.confirm_or_raise(end)
 
     def keep_ahead(self, int64_t ahead, int64_t populate=0):
-        """Allocate `ahead` bytes behind `wrote`, and confirm_step more when it comes to that.
+        """Allocate `ahead` bytes behind the writer, and confirm_step more when it comes to that.
 
         Parameters
         ----------
         ahead : int, bytes
-        populate : int, bytes behind `wrote` whose pages are touched too, as far as allocated
+        populate : int, bytes behind the writer whose pages are touched too, as far as allocated
 
         Raises StoreIOError. Threads: any, the writer's or not; without the GIL.
         """
@@ -478,7 +478,7 @@ cdef class MappedFile:
             self.release()
 
     def fill_ahead(self, int64_t ahead, Event event=None):
-        """Keep `ahead` bytes behind `wrote` filled with zeros, for a writer in another thread.
+        """Keep `ahead` bytes behind the writer filled with zeros, for a writer in another thread.
 
         Parameters
         ----------
