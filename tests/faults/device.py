@@ -70,6 +70,8 @@ class File:
             os.close(self._fd)
             self._fd = -1
 
+    __del__ = close  # of a file whose name is gone, and which nothing looks at any more
+
 
 class Folder:
     """A directory: the names as everybody sees them, and those on the device."""

@@ -39,8 +39,9 @@ class PlainQueue:
     def end(self) -> int:
         return (self.base or 0) + len(self.rows)
 
-    def load(self, files: Mapping[int, bytes]) -> None:
-        """As recovery reads them: the last three files are looked at, the others are full."""
+    def load(self, files: Mapping[int, bytes], unsure_from: int) -> None:
+        """As recovery reads them: the last three files are looked at, and those that may name what
+        was not forced for sure; the others are full."""
         starts = sorted(files)
         while starts and not files[starts[-1]]:
             starts.pop()
@@ -49,7 +50,7 @@ class PlainQueue:
         self.exact = all(b - a == self.file_size for a, b in itertools.pairwise(starts))
         self.base = starts[0] // 20
         last = len(starts)
-        for i in range(max(0, len(starts) - 3), len(starts)):
+        for i in range(self._first_looked_at(files, starts, unsure_from), len(starts)):
             valid, _ = oracle.scan_units(files[starts[i]])
             # No log reaches so far: a unit that names the last byte of all ends the queue too.
             rows = oracle.decode_units(files[starts[i]][:valid])
@@ -62,6 +63,21 @@ class PlainQueue:
         if last < len(starts):
             self.rows += oracle.decode_units(files[starts[last]][:valid])
         self.covered = self.last_end()
+
+    @staticmethod
+    def _first_looked_at(files: Mapping[int, bytes], starts: list[int], unsure_from: int) -> int:
+        for number in range(max(0, len(starts) - 3), 0, -1):
+            rows = oracle.decode_units(files[starts[number]][:20])
+            if unsure_from == FOREVER or (rows and rows[0][1] > 0 and rows[0][0] < unsure_from):
+                return number
+        return 0
+
+    def give_up_torn_end(self, unsure_from: int) -> None:
+        """Without the last unit, if it lies in two sectors and the log gives it again."""
+        at = 20 * (self.end - 1) % self.file_size
+        if self.rows and self.covered > unsure_from and at // 512 != (at + 19) // 512:
+            self.rows.pop()
+            self.covered = self.last_end()
 
     def last_end(self) -> int:
         """One past the last message that is named, -1 for none."""
@@ -123,6 +139,7 @@ class PlainStore:
         self.queue_file_size = int(settings["mapped_file_size_consume_queue"])
         self.slots = int(settings["max_hash_slot_num"])
         self.entries = int(settings["max_index_num"])
+        self.has_ext = bool(settings.get("enable_consume_queue_ext"))
         found = self.numbered("commitlog")
         while found and not found[max(found)]:
             del found[max(found)]
@@ -215,10 +232,17 @@ class PlainStore:
             parts = folder.split("/")
             if parts[0] == "consumequeue" and len(parts) == 3 and parts[2].isdigit():
                 queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
-                queue.load(self.numbered(folder))
+                queue.load(self.numbered(folder), FOREVER if self.clean else self.scan_from)
+        if not self.clean:
+            for queue in found.values():
+                queue.give_up_torn_end(self.scan_from)
+                queue.exact &= not queue.base  # else it may have lost its first file
         if max((queue.covered for queue in found.values()), default=-1) >= self.end:
             for queue in found.values():
                 queue.cut(self.end)
+        if not self.clean and self.has_ext:
+            for queue in found.values():
+                queue.cut(min(self.scan_from, self.end))
         rows = [] if replay_from is None else self.rows_from(replay_from)
         for queue in found.values():
             queue.exact &= rows is not None
