@@ -220,10 +220,15 @@ def test_event_lets_ctrl_c_through():
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        event.wait(seen, 60)
-    timer.join()
+    # Who started us in the background had us ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            event.wait(seen, 60)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- ServiceThread ------------------------------------------------------------------------------

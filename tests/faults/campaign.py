@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from device import Captured, Device
+from fault_programs import Journal, Program, Runner, make
 from judge import Expected, Judge
 from survivors import all_cached, choose, image_of, write
-from workload import Journal, Program, Runner, make
 
 SEED = os.environ.get("ROCKETSTORE_SEED", "20240720")
 ONLY = os.environ.get("ROCKETSTORE_FAULT", "")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import oracle
 import pyrocketstore
 from device import Captured, Device
+from fault_programs import DIRECTORY, Entry, Journal, Promise, Promised, open_store, queues_of
 from survivors import SECTOR, Tree, choose, image_of, write
-from workload import DIRECTORY, Entry, Journal, Promise, Promised, open_store, queues_of
 
 #: The clock of a store that recovers: later than every program's (Unix ms).
 RECOVERED_MS = 1_750_000_000_000
