@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+
 from report import BASE, short
 from report import ratios as ratios_of
 

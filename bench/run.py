@@ -35,9 +35,8 @@ import report  # noqa: E402
 from compiled import Unavailable  # noqa: E402
 from groups import GROUPS, Group, Options, Variant  # noqa: E402
 from growth import growth_groups  # noqa: E402
-from workers import BenchError, Worker, alternate  # noqa: E402
-
 from java_store import JavaStore, JavaUnavailable  # noqa: E402
+from workers import BenchError, Worker, alternate  # noqa: E402
 
 HOME = Path(__file__).resolve().parent
 JAVA_HEAP = ("-Xms4g", "-Xmx4g")
