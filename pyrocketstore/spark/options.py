@@ -1,0 +1,405 @@
+"""The options of format("rocketmq-store"): names, defaults and what goes together."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.tags import TagsExpression, tags_filter
+
+VIEWS = ("messages", "commitlog", "consumequeue", "index", "files")
+EARLIEST, LATEST = -2, -1
+QUEUE_ID_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+#: Columns go through 32-bit Arrow offsets, and larger batches are slower (bytes).
+BATCH_BYTES_MAX = 16 << 20
+
+BATCH, STREAM, WRITE = "batch", "stream", "write"
+#: Option -> the kinds of query that take it.
+OPTIONS: dict[str, frozenset[str]] = {
+    name: frozenset(kinds.split())
+    for name, kinds in {
+        "path": "batch stream write",
+        "paths": "batch stream",
+        "stores": "batch stream",
+        "brokerName": "batch stream write",
+        "brokerConf": "batch stream write",
+        "view": "batch stream",
+        "topic": "batch stream write",
+        "topics": "batch stream",
+        "topicPattern": "batch stream",
+        "assign": "batch stream",
+        "includeSystemTopics": "batch stream",
+        "startingOffsets": "batch stream",
+        "endingOffsets": "batch",
+        "startingTimestamp": "batch stream",
+        "endingTimestamp": "batch",
+        "startingOffsetsByTimestamp": "batch stream",
+        "endingOffsetsByTimestamp": "batch",
+        "startingOffsetsByTimestampStrategy": "batch stream",
+        "subExpression": "batch stream",
+        "maxOffsetsPerTrigger": "stream",
+        "maxBytesPerTrigger": "stream",
+        "minPartitions": "batch stream",
+        "partitionBytes": "batch stream",
+        "maxRecordsPerPartition": "batch stream",
+        "readMode": "batch",
+        "snapshot": "batch",
+        "failOnDataLoss": "batch stream",
+        "onCorrupt": "batch stream",
+        "verifyCrc": "batch stream",
+        "decompress": "batch stream",
+        "batchBytes": "batch stream",
+        "batchRows": "batch stream",
+        "kafkaSchema": "batch stream",
+        "includeHeaders": "batch stream",
+        "flushDiskType": "write",
+    }.items()
+}
+_CANONICAL = {name.lower(): name for name in OPTIONS}
+
+#: broker -> topic -> queue id -> queue offset or Unix ms; broker "" stands for every broker.
+Positions = Mapping[str, Mapping[str, Mapping[int, int]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class StorePlace:
+    """One store: the label of its rows, and its root directory."""
+
+    broker_name: str
+    root: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Where queues begin or end.
+
+    `offset` is EARLIEST or LATEST, for queues that neither `offsets` nor `timestamps` names;
+    `timestamp` (Unix ms) stands above both.
+    """
+
+    offset: int
+    offsets: Positions = dataclasses.field(default_factory=dict)
+    timestamps: Positions = dataclasses.field(default_factory=dict)
+    timestamp: int | None = None
+
+    def offset_of(self, broker: str, topic: str, queue_id: int) -> int:
+        """A queue offset, EARLIEST or LATEST."""
+        found = _look_up(self.offsets, broker, topic, queue_id)
+        return self.offset if found is None else found
+
+    def timestamp_of(self, broker: str, topic: str, queue_id: int) -> int | None:
+        """Unix ms, None where the queue is not bounded by time."""
+        if self.timestamp is not None:
+            return self.timestamp
+        return _look_up(self.timestamps, broker, topic, queue_id)
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOptions:
+    """What was asked for, checked. Byte counts and rows are ints, times Unix ms."""
+
+    places: tuple[StorePlace, ...]
+    broker_conf: str | None
+    view: str
+    topics: frozenset[str] | None
+    topic_pattern: str | None
+    assign: Mapping[str, frozenset[int]] | None
+    include_system_topics: bool
+    starting: Bound
+    ending: Bound
+    starting_strategy: str
+    sub_expression: str
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_partitions: int
+    partition_bytes: int
+    max_records_per_partition: int | None
+    read_mode: str
+    snapshot: str
+    fail_on_data_loss: bool
+    on_corrupt: str
+    verify_crc: bool
+    decompress: bool
+    batch_bytes: int
+    batch_rows: int
+    kafka_schema: bool
+    include_headers: bool
+
+    @property
+    def wanted_tags(self) -> TagsExpression | None:
+        """The tags to keep, None for all."""
+        return tags_filter(self.sub_expression)
+
+    def wants(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue is selected."""
+        if self.assign is not None:
+            return queue_id in self.assign.get(topic, frozenset())
+        if self.topics is not None:
+            return topic in self.topics
+        if self.topic_pattern is not None:
+            return re.fullmatch(self.topic_pattern, topic) is not None and (
+                self.include_system_topics or not is_system_topic(topic)
+            )
+        return self.include_system_topics or not is_system_topic(topic)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Topics that a broker makes for itself, retries and dead letters among them.
+
+    Source: RocketMQ 4.9.3 TopicValidator#isSystemTopic, MixAll.
+    """
+    prefixes = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_")
+    names = {
+        "TBW102",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+    return topic in names or topic.startswith(prefixes)
+
+
+# ---- reading them --------------------------------------------------------------------------------
+
+
+def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
+    """The options under their proper names.
+
+    Parameters
+    ----------
+    options : name -> text; the names' case does not matter
+    kind : "batch", "stream" or "write"
+
+    Raises StoreFormatError naming an option that is unknown, or that this kind does not take.
+    """
+    named: dict[str, str] = {}
+    for key, value in options.items():
+        name = _CANONICAL.get(key.lower())
+        if name is None:
+            near = difflib.get_close_matches(key.lower(), _CANONICAL, n=1)
+            hint = f"; the nearest is {_CANONICAL[near[0]]}" if near else ""
+            raise StoreFormatError(f"rocketmq-store: unknown option {key!r}{hint}")
+        if kind not in OPTIONS[name]:
+            kinds = " and ".join(sorted(OPTIONS[name]))
+            raise StoreFormatError(f"rocketmq-store: {name} is for {kinds} queries")
+        named[name] = value
+    return named
+
+
+def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions:
+    """Options as text, checked.
+
+    Raises StoreFormatError naming the option and what it takes.
+    """
+    named = canonical_options(options, kind)
+    take = _Taker(named)
+    view = take.word("view", "messages", VIEWS)
+    if kind == STREAM and view not in ("messages", "commitlog"):
+        raise StoreFormatError(f"rocketmq-store: view {view} cannot be streamed")
+    chosen = [n for n in ("topic", "topics", "topicPattern", "assign") if n in named]
+    if len(chosen) > 1:
+        raise StoreFormatError(f"rocketmq-store: only one of {' and '.join(chosen)} can be given")
+    topics = take.names("topics")
+    if "topic" in named:
+        topics = frozenset([take.text("topic")])
+    default_start = LATEST if kind == STREAM else EARLIEST
+    starting = take.bound("starting", default_start)
+    ending = take.bound("ending", LATEST)
+    if kind == BATCH and starting.offset == LATEST:
+        raise StoreFormatError("rocketmq-store: startingOffsets=latest reads nothing in a batch")
+    if kind == BATCH and ending.offset == EARLIEST:
+        raise StoreFormatError("rocketmq-store: endingOffsets=earliest reads nothing")
+    kafka = take.flag("kafkaSchema", False)
+    if kafka and view != "messages":
+        raise StoreFormatError("rocketmq-store: kafkaSchema is for view messages")
+    result = SourceOptions(
+        places=take.places(),
+        broker_conf=named.get("brokerConf"),
+        view=view,
+        topics=topics,
+        topic_pattern=take.pattern("topicPattern"),
+        assign=take.assign(),
+        include_system_topics=take.flag("includeSystemTopics", False),
+        starting=starting,
+        ending=ending,
+        starting_strategy=take.word(
+            "startingOffsetsByTimestampStrategy", "error", ("error", "latest")
+        ),
+        sub_expression=named.get("subExpression", "*"),
+        max_offsets_per_trigger=take.number("maxOffsetsPerTrigger", None),
+        max_bytes_per_trigger=take.size("maxBytesPerTrigger", None),
+        min_partitions=take.number("minPartitions", 1) or 1,
+        partition_bytes=take.size("partitionBytes", 256 << 20) or 1,
+        max_records_per_partition=take.number("maxRecordsPerPartition", None),
+        read_mode=take.word("readMode", "auto", ("auto", "queue", "sequential")),
+        snapshot=take.word("snapshot", "action", ("action", "load")),
+        fail_on_data_loss=take.flag("failOnDataLoss", True),
+        on_corrupt=take.word("onCorrupt", "fail", ("fail", "skip", "null")),
+        verify_crc=take.flag("verifyCrc", False),
+        decompress=take.flag("decompress", True),
+        batch_bytes=min(take.size("batchBytes", 4 << 20) or 1, BATCH_BYTES_MAX),
+        batch_rows=take.number("batchRows", 16384) or 1,
+        kafka_schema=kafka,
+        include_headers=take.flag("includeHeaders", False),
+    )
+    if result.broker_conf is not None and len(result.places) > 1:
+        raise StoreFormatError("rocketmq-store: brokerConf is for one store")
+    return result
+
+
+class _Taker:
+    """Takes values out of texts; each error names its option."""
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        self.named = named
+
+    def fail(self, name: str, what: str) -> StoreFormatError:
+        return StoreFormatError(f"rocketmq-store: {name}={self.named.get(name)!r}: {what}")
+
+    def text(self, name: str) -> str:
+        value = self.named[name].strip()
+        if not value:
+            raise self.fail(name, "must not be empty")
+        return value
+
+    def word(self, name: str, default: str, known: Iterable[str]) -> str:
+        value = self.named.get(name, default).strip().lower()
+        if value not in known:
+            raise self.fail(name, f"must be one of {', '.join(known)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.named.get(name, str(default)).strip().lower()
+        if value not in ("true", "false"):
+            raise self.fail(name, "must be true or false")
+        return value == "true"
+
+    def number(self, name: str, default: int | None, least: int = 1) -> int | None:
+        if name not in self.named:
+            return default
+        value = self.named[name].strip()
+        if not re.fullmatch(r"\d{1,19}", value, re.ASCII) or not least <= int(value) <= LONG_MAX:
+            raise self.fail(name, f"must be a number from {least} on")
+        return int(value)
+
+    def size(self, name: str, default: int | None) -> int | None:
+        if name not in self.named:
+            return default
+        found = re.fullmatch(r"(\d{1,19})([kmg]?)b?", self.named[name].strip().lower(), re.ASCII)
+        factor = 0 if found is None else {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[found[2]]
+        value = 0 if found is None else int(found[1]) * factor
+        if not 1 <= value <= LONG_MAX:
+            raise self.fail(name, "must be a number of bytes, as 4194304, 4m or 1g")
+        return value
+
+    def names(self, name: str) -> frozenset[str] | None:
+        if name not in self.named:
+            return None
+        found = frozenset(part.strip() for part in self.named[name].split(",")) - {""}
+        if not found:
+            raise self.fail(name, "must be names, with commas between them")
+        return found
+
+    def pattern(self, name: str) -> str | None:
+        if name not in self.named:
+            return None
+        try:
+            re.compile(self.named[name])
+        except re.error as error:
+            raise self.fail(name, f"is no regular expression: {error}") from None
+        return self.named[name]
+
+    def json(self, name: str) -> Any:
+        try:
+            return json.loads(self.named[name])
+        except ValueError as error:
+            raise self.fail(name, f"is no JSON: {error}") from None
+
+    def places(self) -> tuple[StorePlace, ...]:
+        """The stores, labelled."""
+        given = [name for name in ("path", "paths", "stores") if name in self.named]
+        if len(given) != 1:
+            raise StoreFormatError("rocketmq-store: give the store's directory: path, or stores")
+        if "path" in self.named:
+            root = self.text("path")
+            name = self.named.get("brokerName", "").strip() or PurePath(root).name
+            return (StorePlace(name, root),)
+        if "brokerName" in self.named:
+            raise self.fail("brokerName", "is for one path; stores names each")
+        found = self.json(given[0])
+        if given[0] == "paths" and isinstance(found, list):
+            found = {PurePath(root).name: root for root in found if isinstance(root, str)} or None
+        if not isinstance(found, dict) or not found:
+            raise self.fail(given[0], 'must be like {"broker-a": "/mnt/a"}')
+        if not all(isinstance(root, str) and root for root in found.values()):
+            raise self.fail(given[0], "each store's value is its directory")
+        return tuple(StorePlace(name, root) for name, root in sorted(found.items()))
+
+    def assign(self) -> Mapping[str, frozenset[int]] | None:
+        if "assign" not in self.named:
+            return None
+        found = self.json("assign")
+        if not isinstance(found, dict) or not found:
+            raise self.fail("assign", 'must be like {"topic": [0, 1]}')
+        for ids in found.values():
+            if not isinstance(ids, list) or not all(_is_int(i) and i >= 0 for i in ids):
+                raise self.fail("assign", 'must be like {"topic": [0, 1]}')
+        return {topic: frozenset(ids) for topic, ids in found.items()}
+
+    def bound(self, which: str, default: int) -> Bound:
+        """`starting` or `ending`: a time stands above times by queue, and these above offsets."""
+        time_name = f"{which}Timestamp"
+        by_time_name = f"{which}OffsetsByTimestamp"
+        name = f"{which}Offsets"
+        words = {"earliest": EARLIEST, "latest": LATEST}
+        offset, offsets = default, {}
+        if name in self.named:
+            word = self.named[name].strip().lower()
+            if word in words:
+                offset = words[word]
+            else:
+                offsets = self.positions(name, EARLIEST)
+        return Bound(
+            offset=offset,
+            offsets=offsets,
+            timestamps=self.positions(by_time_name, 0) if by_time_name in self.named else {},
+            timestamp=self.number(time_name, None, 0),
+        )
+
+    def positions(self, name: str, least: int) -> dict[str, dict[str, dict[int, int]]]:
+        """JSON topic -> [broker ->] queue -> number."""
+        shape = 'must be like {"topic": {"0": 23}} or {"topic": {"broker": {"0": 23}}}'
+        found = self.json(name)
+        result: dict[str, dict[str, dict[int, int]]] = {}
+        if not isinstance(found, dict) or not found:
+            raise self.fail(name, shape)
+        for topic, below in found.items():
+            if not isinstance(below, dict):
+                raise self.fail(name, shape)
+            nested = all(isinstance(value, dict) for value in below.values())
+            for broker, queues in (below if nested else {"": below}).items():
+                numbers = result.setdefault(broker, {}).setdefault(topic, {})
+                for queue_id, number in queues.items():
+                    if not queue_id.isdecimal() or not _is_int(number) or number < least:
+                        raise self.fail(name, shape)
+                    numbers[int(queue_id)] = number
+        return result
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _look_up(positions: Positions, broker: str, topic: str, queue_id: int) -> int | None:
+    for name in (broker, ""):
+        found = positions.get(name, {}).get(topic, {}).get(queue_id)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,278 @@
+"""Cutting what was asked for into tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from pyrocketstore.spark.snapshot import (
+    LogFile,
+    QueueRange,
+    StoreSnapshot,
+    sample_units,
+)
+
+LOG = logging.getLogger(__name__)
+
+LMQ_PREFIX = "%LMQ%"
+#: A task costs some 70 ms before it reads anything, so small stores are not cut further (bytes).
+TASK_BYTES_MIN = 16 << 20
+#: The whole log is read in order where at least this part of its bytes is wanted.
+SEQUENTIAL_PART = 1 / 3
+INDEX_HEADER_SIZE = 40
+ENTRY_SIZE = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueTask:
+    """Ranges of queues, read through their units."""
+
+    broker_name: str
+    log_files: tuple[LogFile, ...]
+    ranges: tuple[QueueRange, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogTask:
+    """The records that begin in [begin, stop) of a log file, bytes; nothing lies behind `end`.
+
+    `ranges` are the queues that are wanted of it; None: every record.
+    """
+
+    broker_name: str
+    file: LogFile
+    begin: int
+    stop: int
+    end: int
+    ranges: tuple[QueueRange, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexTask:
+    """Entries [first, first + count) of an index file; `data` has them where they are only in
+    memory. `header` is what the file's header says, times in Unix ms."""
+
+    path: str
+    header: dict[str, int]
+    hash_slot_num: int
+    first: int
+    count: int
+    data: bytes | None
+
+
+Task = QueueTask | LogTask | IndexTask
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """A range, the mean size of its records (bytes), the physical offsets of a sample, and where
+    its first and last record lie in the log; None where that is not known."""
+
+    range: QueueRange
+    mean_size: float
+    phy_offsets: np.ndarray
+    span: tuple[int, int] | None = None
+
+    @property
+    def total(self) -> int:
+        """Bytes of records, about."""
+        return int((self.range.stop - self.range.start) * self.mean_size)
+
+
+def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
+    """Tasks of the view messages."""
+    wanted = [_wanted(snapshot, queue, options) for queue in snapshot.queues(options)]
+    wanted = [each for each in wanted if each.range.start < each.range.stop]
+    light = [each for each in wanted if each.range.topic.startswith(LMQ_PREFIX)]
+    plain = [each for each in wanted if not each.range.topic.startswith(LMQ_PREFIX)]
+    total = sum(each.total for each in plain)
+    log_bytes = snapshot.max_phy_offset - snapshot.min_phy_offset
+    sequential = options.read_mode == "sequential" or (
+        options.read_mode == "auto" and total >= SEQUENTIAL_PART * log_bytes
+    )
+    if not sequential:
+        return _queue_tasks(snapshot, options, wanted)
+    tasks: list[Task] = []
+    if plain:
+        ranges = tuple(each.range for each in plain)
+        samples = np.sort(np.concatenate([each.phy_offsets for each in plain]))
+        span = _span(snapshot, options, plain)
+        tasks += _log_tasks(snapshot, options, span, samples, ranges)
+    return tasks + _queue_tasks(snapshot, options, light)
+
+
+def plan_commit_log(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
+    """Tasks of the view commitlog: the whole log."""
+    span = snapshot.min_phy_offset, snapshot.max_phy_offset
+    return _log_tasks(snapshot, options, span, np.empty(0, np.int64), None)
+
+
+def plan_consume_queues(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
+    """Tasks of the view consumequeue: units alone."""
+    ranges = [snapshot.range_of(queue, options) for queue in snapshot.queues(options)]
+    wanted = [_Wanted(each, CQ_STORE_UNIT_SIZE, np.empty(0, np.int64)) for each in ranges]
+    return _queue_tasks(snapshot, options, wanted)
+
+
+def plan_index(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
+    """Tasks of the view index: entries in the order of their numbers.
+
+    Raises StoreFormatError where the files' geometry is not known.
+    """
+    service = snapshot.index_service
+    if service.geometry_error is not None:
+        raise StoreFormatError(f"{service.geometry_error}, by option brokerConf")
+    step = max(1, _task_bytes(options, service.total_size) // ENTRY_SIZE)
+    tasks: list[Task] = []
+    for file in service.files:
+        header = {
+            "beginTimestamp": file.begin_timestamp,
+            "endTimestamp": file.end_timestamp,
+            "beginPhyOffset": file.begin_phy_offset,
+            "endPhyOffset": file.end_phy_offset,
+            "hashSlotCount": file.hash_slot_count,
+            "indexCount": file.index_count,
+        }
+        stop = file.index_count
+        for first in range(1, stop, step):
+            count = min(step, stop - first)
+            data = None
+            if file.path is None:
+                position = INDEX_HEADER_SIZE + 4 * file.hash_slot_num + first * ENTRY_SIZE
+                data = file.mapped_file.read(position, count * ENTRY_SIZE)
+            name = file.path or file.name
+            tasks.append(IndexTask(name, header, file.hash_slot_num, first, count, data))
+    return tasks
+
+
+def check_selection(snapshots: Sequence[StoreSnapshot], options: SourceOptions) -> None:
+    """Raises StoreFormatError for a topic or queue that was named and that no store has."""
+    known = {
+        (queue.topic, queue.queue_id)
+        for snapshot in snapshots
+        for queue in snapshot.store.consume_queues()
+    }
+    topics = {topic for topic, _ in known}
+    named = set(options.topics or ()) | set(options.assign or ())
+    for topic in sorted(named - topics):
+        raise StoreFormatError(f"rocketmq-store: no store has a topic {topic!r}")
+    places = [(topic, i) for topic, ids in (options.assign or {}).items() for i in ids]
+    for bound in (options.starting, options.ending):
+        for by_topic in [*bound.offsets.values(), *bound.timestamps.values()]:
+            places += [(topic, i) for topic, ids in by_topic.items() for i in ids]
+    for topic, queue_id in sorted(set(places) - known):
+        raise StoreFormatError(f"rocketmq-store: no store has a queue {topic!r}/{queue_id}")
+
+
+# ---- queues --------------------------------------------------------------------------------------
+
+
+def _wanted(snapshot: StoreSnapshot, queue: ConsumeQueue, options: SourceOptions) -> _Wanted:
+    wanted = snapshot.range_of(queue, options)
+    units = sample_units(queue, wanted.start, wanted.stop)
+    real = ~units.is_pre_blank()
+    mean = float(units.size[real].mean()) if real.any() else 0.0
+    span = None
+    if len(real) and real[0] and real[-1]:
+        span = int(units.phy_offset[0]), int(units.phy_offset[-1]) + int(units.size[-1])
+    return _Wanted(wanted, max(mean, 1.0), units.phy_offset[real], span)
+
+
+def _queue_tasks(
+    snapshot: StoreSnapshot, options: SourceOptions, wanted: Iterable[_Wanted]
+) -> list[Task]:
+    """Ranges cut and put together to tasks of about the same bytes."""
+    wanted = list(wanted)
+    limit = _task_bytes(options, sum(each.total for each in wanted))
+    records_max = options.max_records_per_partition or 1 << 62
+    tasks: list[Task] = []
+    ranges: list[QueueRange] = []
+    room, rows = float(limit), records_max
+
+    def close() -> None:
+        nonlocal ranges, room, rows
+        if ranges:
+            files = snapshot.log_files()
+            tasks.append(QueueTask(snapshot.place.broker_name, files, tuple(ranges)))
+        ranges, room, rows = [], float(limit), records_max
+
+    for each in wanted:
+        at = each.range.start
+        while at < each.range.stop:
+            count = min(each.range.stop - at, max(1, int(room / each.mean_size)), rows)
+            ranges.append(each.range.cut(at, at + count))
+            at += count
+            room -= count * each.mean_size
+            rows -= count
+            if room < each.mean_size or rows == 0:
+                close()
+    close()
+    return tasks
+
+
+def _task_bytes(options: SourceOptions, total: int) -> int:
+    """Bytes that a task should read: no more than was said, and enough tasks for all cores."""
+    limit = options.partition_bytes
+    limit = min(limit, max(TASK_BYTES_MIN, -(-total // (2 * Env().processor_count()))))
+    return max(1, min(limit, -(-total // options.min_partitions)))
+
+
+# ---- the log -------------------------------------------------------------------------------------
+
+
+def _log_tasks(
+    snapshot: StoreSnapshot,
+    options: SourceOptions,
+    span: tuple[int, int],
+    samples: np.ndarray,
+    ranges: tuple[QueueRange, ...] | None,
+) -> list[Task]:
+    """The log's bytes `span` in ranges; `samples`, sorted, are places where records begin."""
+    begin, end = span
+    step = _task_bytes(options, end - begin)
+    if options.max_records_per_partition and len(samples) > 1:
+        each = max(1, int(samples[-1] - samples[0])) / (len(samples) - 1)
+        step = min(step, max(1, int(each * options.max_records_per_partition)))
+    tasks: list[Task] = []
+    for file in snapshot.log_files():
+        first = max(0, begin - file.from_offset)
+        last = min(file.size, end - file.from_offset)
+        at = first
+        while at < last:
+            stop = min(at + step, last)
+            if stop < last:
+                stop = _cut(samples, file.from_offset + stop, file.from_offset + last)
+                stop -= file.from_offset
+            tasks.append(LogTask(snapshot.place.broker_name, file, at, stop, last, ranges))
+            at = stop
+    return tasks
+
+
+def _span(
+    snapshot: StoreSnapshot, options: SourceOptions, wanted: list[_Wanted]
+) -> tuple[int, int]:
+    """The bytes of the log that can hold what is wanted."""
+    begin, end = snapshot.min_phy_offset, snapshot.max_phy_offset
+    spans = [each.span for each in wanted]
+    bounded = options.starting != Bound(EARLIEST) or options.ending != Bound(LATEST)
+    known = [span for span in spans if span is not None]
+    if not bounded or len(known) < len(spans):
+        return begin, end
+    return max(begin, min(s[0] for s in known)), min(end, max(s[1] for s in known))
+
+
+def _cut(samples: np.ndarray, wanted: int, end: int) -> int:
+    """Where to cut the log: the first known beginning of a record from `wanted` on, if it is near
+    enough; a task can search for its first record too."""
+    place = int(np.searchsorted(samples, wanted))
+    if place < len(samples) and samples[place] < min(end, wanted + TASK_BYTES_MIN):
+        return int(samples[place])
+    return wanted

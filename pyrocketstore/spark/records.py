@@ -1,0 +1,409 @@
+"""Records to Arrow batches of the columns that Spark asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._columns import VarColumn, check_records, decode_records, reusable_bytes
+from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore._reader import gather_records
+from pyrocketstore._scan import status_name
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.spark.fields import FIELDS, to_fields_batch
+from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions
+from pyrocketstore.spark.schemas import KAFKA_HEADERS, arrow_schema_of, decoder_columns
+from pyrocketstore.spark.snapshot import DataLossError, LogFile
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LOG = logging.getLogger(__name__)
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+#: What each Kafka column is made of.
+_KAFKA_SOURCES = {
+    "key": "keys",
+    "value": "body",
+    "partition": "queueId",
+    "offset": "queueOffset",
+    "timestamp": "storeTimestamp",
+    "headers": "properties",
+}
+_RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
+LOG_APPEND_TIME = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Records in memory.
+
+    `data` holds them at `positions` (int64[n], bytes), `sizes` int32[n] bytes long; they lie at
+    `phy_offsets` (int64[n], bytes of the log) in the file `path`. Where they were found through a
+    queue, that is `topic` and `queue_id`, with `queue_offsets` int64[n].
+    """
+
+    data: Any
+    positions: Int64s
+    sizes: Int32s
+    phy_offsets: Int64s
+    path: str
+    file_from_offset: int
+    topic: str | None = None
+    queue_id: int = 0
+    queue_offsets: Int64s | None = None
+
+    def take(self, rows: Any) -> Piece:
+        """The rows that an index or mask names."""
+        offsets = None if self.queue_offsets is None else self.queue_offsets[rows]
+        return dataclasses.replace(
+            self,
+            positions=np.ascontiguousarray(self.positions[rows]),
+            sizes=np.ascontiguousarray(self.sizes[rows]),
+            phy_offsets=np.ascontiguousarray(self.phy_offsets[rows]),
+            queue_offsets=offsets,
+        )
+
+
+class Skipped:
+    """What a task left out, told once at its end."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.first = ""
+
+    def add(self, where: str, records: int, size: int) -> None:
+        """`records` of `size` bytes in all; `where` says the place and the reason."""
+        if not self.first:
+            self.first = where
+        self.records += records
+        self.bytes += size
+
+    def tell(self) -> None:
+        """Log a warning if anything was left out."""
+        if self.records or self.bytes:
+            LOG.warning(
+                "rocketmq-store left out %d records, %d bytes, the first: %s",
+                self.records,
+                self.bytes,
+                self.first,
+            )
+
+
+class LogReader:
+    """Records out of commit log files, by pread.
+
+    Raises DataLossError for a file that is gone, unless `fail_on_data_loss` is off: then its
+    records are left out and counted. Threads: one.
+    """
+
+    def __init__(
+        self, env: Env, files: tuple[LogFile, ...], options: SourceOptions, skipped: Skipped
+    ) -> None:
+        self.env = env
+        self.files = files
+        self.fail_on_data_loss = options.fail_on_data_loss
+        self.skipped = skipped
+        self._begins = np.array([file.from_offset for file in files], np.int64)
+        self._open: dict[int, MappedFile] = {}
+
+    def pieces(self, phy_offsets: Int64s, sizes: Int32s) -> Iterator[tuple[slice, Piece]]:
+        """The records of each run that lies in one file, with its place in the arrays."""
+        numbers = np.searchsorted(self._begins, phy_offsets, side="right") - 1
+        edges = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        first = 0
+        for edge in edges:
+            if edge > first:
+                rows = slice(first, edge)
+                piece = self._piece(int(numbers[first]), phy_offsets[rows], sizes[rows])
+                if piece is not None:
+                    yield rows, piece
+            first = edge
+
+    def _piece(self, number: int, phy_offsets: Int64s, sizes: Int32s) -> Piece | None:
+        if number < 0 or int(phy_offsets[0]) >= self._end(number):
+            self._lost(f"commit log at byte {phy_offsets[0]}", sizes)
+            return None
+        file = self.files[number]
+        beyond = np.flatnonzero((sizes <= 0) | (phy_offsets + sizes > self._end(number)))
+        if len(beyond):
+            position = int(phy_offsets[beyond[0]]) - file.from_offset
+            raise StoreCorruptionError(
+                file.path, position, "a queue names bytes that the log does not hold"
+            )
+        data = reusable_bytes(int(sizes.sum()))
+        phy_offsets, sizes = np.ascontiguousarray(phy_offsets), np.ascontiguousarray(sizes)
+        try:
+            gather_records(self._mapped_file(number), phy_offsets, sizes, data, 0)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            self._lost(file.path, sizes)
+            return None
+        starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        return Piece(data, starts, sizes, phy_offsets, file.path, file.from_offset)
+
+    def _end(self, number: int) -> int:
+        return self.files[number].from_offset + self.files[number].size
+
+    def _mapped_file(self, number: int) -> MappedFile:
+        if number not in self._open:
+            file = self.files[number]
+            opened = MappedFile(
+                self.env, file.path, file.size, mode="read", file_from_offset=file.from_offset
+            )
+            opened.set_positions(file.size)
+            self._open[number] = opened
+        return self._open[number]
+
+    def _lost(self, where: str, sizes: Int32s) -> None:
+        if self.fail_on_data_loss:
+            raise DataLossError(
+                f"{where}: gone, with {len(sizes)} messages that were asked for; "
+                "failOnDataLoss=false reads the others"
+            )
+        self.skipped.add(f"{where}: gone", len(sizes), int(sizes.sum()))
+
+
+class MessageBatches:
+    """Pieces to record batches.
+
+    Parameters
+    ----------
+    columns : name -> type, what Spark asked for
+    broker_name : str, the store's label
+
+    Threads: one.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, str],
+        options: SourceOptions,
+        broker_name: str,
+        skipped: Skipped,
+    ) -> None:
+        self.columns = columns
+        self.schema = arrow_schema_of(columns)
+        self.options = options
+        self.broker_name = broker_name
+        self.skipped = skipped
+        self.wanted = options.wanted_tags
+        sources = [
+            _KAFKA_SOURCES.get(name, name) if options.kafka_schema else name for name in columns
+        ]
+        self.sources = sources
+        decoded = decoder_columns(sources)
+        for name in ("queue_id", "queue_offset"):
+            if name not in decoded:
+                decoded.append(name)
+        if self.wanted is not None and "tags" not in decoded:
+            decoded.append("tags")
+        if not options.decompress:
+            decoded = ["stored_body" if name == "body" else name for name in decoded]
+        self.decoded = decoded
+
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether bodies are shown."""
+        return "body" in self.decoded or "stored_body" in self.decoded
+
+    def batches(self, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of a piece, in order; several batches where bodies grow above the limit.
+
+        Raises StoreCorruptionError under onCorrupt=fail.
+        """
+        bad = None
+        try:
+            columns = self._decode(piece)
+        except StoreCorruptionError:
+            if self.options.on_corrupt == "fail":
+                raise
+            bad = self._damaged(piece)
+            columns = self._decode(piece.take(~bad), on_bad_body="null")
+        good = piece if bad is None else piece.take(~bad)
+        strange = self._strange(good, columns)
+        if strange is not None:
+            if self.options.on_corrupt == "fail":
+                self._raise_strange(good, columns, int(np.flatnonzero(strange)[0]))
+            rows = np.flatnonzero(~bad) if bad is not None else np.arange(len(piece.sizes))
+            bad = np.ones(len(piece.sizes), np.bool_)
+            bad[rows[~strange]] = False
+            good = piece.take(~bad)
+            columns = self._decode(good, on_bad_body="null")
+        batch = self._with_names(good, columns)
+        if bad is not None:
+            batch = self._with_bad_rows(piece, bad, batch)
+        if batch.num_rows == 0:
+            return
+        yield from _in_limits(batch)
+
+    def _decode(self, piece: Piece, on_bad_body: str = "raise") -> dict[str, Any]:
+        columns = decode_records(
+            piece.data,
+            piece.positions,
+            piece.sizes,
+            self.decoded,
+            phy_offsets=piece.phy_offsets,
+            check_crc=self.options.verify_crc,
+            path=piece.path,
+            on_bad_body=on_bad_body,
+        )
+        if "stored_body" in columns:
+            columns["body"] = columns.pop("stored_body")
+        return columns
+
+    def _damaged(self, piece: Piece) -> npt.NDArray[np.bool_]:
+        status = check_records(
+            piece.data,
+            piece.positions,
+            piece.sizes,
+            phy_offsets=piece.phy_offsets,
+            check_crc=self.options.verify_crc,
+        )
+        bad = status != 0
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            position = int(piece.phy_offsets[first]) - piece.file_from_offset
+            where = f"{piece.path} at byte {position}: {status_name(int(status[first]))}"
+            self.skipped.add(where, int(bad.sum()), int(piece.sizes[bad].sum()))
+        return np.asarray(bad, np.bool_)
+
+    @staticmethod
+    def _strange(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
+        """bool[n]: records that say another place in a queue than the unit that names them; None
+        when there are none."""
+        if piece.queue_offsets is None or piece.topic is None or piece.topic.startswith("%LMQ%"):
+            return None
+        strange = np.asarray(
+            (columns["queue_offset"] != piece.queue_offsets)
+            | (columns["queue_id"] != piece.queue_id),
+            np.bool_,
+        )
+        return strange if strange.any() else None
+
+    @staticmethod
+    def _raise_strange(piece: Piece, columns: Mapping[str, Any], row: int) -> None:
+        assert piece.queue_offsets is not None
+        raise StoreCorruptionError(
+            piece.path,
+            int(piece.phy_offsets[row]) - piece.file_from_offset,
+            f"unit {piece.queue_offsets[row]} of {piece.topic}/{piece.queue_id} names a record "
+            f"that says {columns['queue_id'][row]}, {columns['queue_offset'][row]}",
+        )
+
+    # ---- columns -----------------------------------------------------------------------------
+
+    def _with_names(self, piece: Piece, columns: Mapping[str, Any]) -> pyarrow.RecordBatch:
+        import pyarrow as pa
+
+        names = [_RECORD_NAMES.get(name, name) for name in self.sources]
+        plain = list(dict.fromkeys(name for name in names if name in FIELDS))
+        batch = to_fields_batch(columns, plain)
+        count = len(piece.sizes)
+        arrays = []
+        for name, source, field in zip(self.columns, self.sources, self.schema, strict=True):
+            found = self._made(name, source, field.type, piece, count)
+            if found is None:
+                found = batch.column(plain.index(_RECORD_NAMES.get(source, source)))
+            arrays.append(
+                _as_kafka(name, found, field.type) if self.options.kafka_schema else found
+            )
+        whole = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if self.wanted is not None:
+            whole = whole.filter(_tags_mask(columns["tags"], self.wanted.tags))
+        return whole
+
+    def _made(
+        self, name: str, source: str, kind: Any, piece: Piece, count: int
+    ) -> pyarrow.Array | None:
+        """A column that is not the record's own; None for one that is."""
+        import pyarrow as pa
+
+        if source == "brokerName":
+            return pa.repeat(pa.scalar(self.broker_name, pa.string()), count)
+        if name == "timestampType":
+            return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)
+        if piece.topic is None or piece.queue_offsets is None:
+            return None
+        if source == "topic":
+            return pa.repeat(pa.scalar(piece.topic, pa.string()), count)
+        if source == "queueId":
+            return pa.repeat(pa.scalar(piece.queue_id, pa.int32()), count)
+        if source == "queueOffset":
+            return pa.array(piece.queue_offsets, kind)
+        return None
+
+    def _with_bad_rows(
+        self, piece: Piece, bad: npt.NDArray[np.bool_], batch: pyarrow.RecordBatch
+    ) -> pyarrow.RecordBatch:
+        """Under onCorrupt=null, a row for each damaged record that says where it should be."""
+        import pyarrow as pa
+
+        if self.options.on_corrupt != "null" or self.wanted is not None:
+            return batch
+        rows = np.cumsum(~bad) - 1
+        places = pa.array(rows, pa.int64(), mask=bad)
+        known = {
+            "topic": piece.topic,
+            "brokerName": self.broker_name,
+            "queueId": piece.queue_id if piece.topic is not None else None,
+        }
+        arrays = []
+        for source, field, column in zip(self.sources, self.schema, batch.columns, strict=True):
+            taken = column.take(places)
+            if source in known and known[source] is not None:
+                taken = pa.repeat(pa.scalar(known[source], field.type), len(bad))
+            elif source == "queueOffset" and piece.queue_offsets is not None:
+                taken = pa.array(piece.queue_offsets, field.type)
+            elif source == "commitLogOffset":
+                taken = pa.array(piece.phy_offsets, field.type)
+            elif source == "storeSize":
+                taken = pa.array(piece.sizes, field.type)
+            arrays.append(taken)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _in_limits(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
+    """The batch in parts that Spark takes well: inflated bodies may have made it large."""
+    if batch.nbytes <= BATCH_BYTES_MAX or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _in_limits(batch.slice(0, half))
+    yield from _in_limits(batch.slice(half))
+
+
+def _tags_mask(tags: VarColumn, wanted: frozenset[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute
+
+    from pyrocketstore.arrow import to_record_batch
+
+    column = to_record_batch({"tags": tags}).column(0)
+    return pyarrow.compute.is_in(column, value_set=pa.array(sorted(wanted), pa.string()))
+
+
+def _as_kafka(name: str, column: pyarrow.Array, kind: Any) -> pyarrow.Array:
+    """A column as Spark's Kafka source types it."""
+    import pyarrow as pa
+
+    if name == "headers":
+        items = pa.StructArray.from_arrays(
+            [column.keys, column.items.cast(pa.binary())], fields=list(kind.value_type)
+        )
+        return pa.ListArray.from_arrays(column.offsets, items)
+    return column.cast(kind) if column.type != kind else column
+
+
+__all__ = ["KAFKA_HEADERS", "LogReader", "MessageBatches", "Piece", "Skipped"]

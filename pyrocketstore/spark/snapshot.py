@@ -1,0 +1,265 @@
+"""What a store holds at one moment: each queue's range and the log's end, pinned on the driver.
+
+The store is opened read-only, with the recovery that 4.9.3 would make but in memory, so that a
+killed store shows what a broker would find in it. Units that only this recovery has, and the files
+have not, travel with the ranges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from pyrocketstore.config import MessageStoreConfig, detect_sizes
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreError, StoreFormatError
+from pyrocketstore.index_service import IndexService
+from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
+from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace
+
+SAMPLE_COUNT = 1024
+_SAMPLE_PIECES = 16
+
+
+class DataLossError(StoreError):
+    """Messages that were asked for are no more, or not yet, in the store."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFile:
+    """A commit log file: `from_offset` bytes of the log, `size` bytes."""
+
+    path: str
+    from_offset: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueRange:
+    """Units [start, stop) of a queue, whose files of `file_size` bytes lie in `directory`.
+
+    `overlay` has pieces of encoded units, by the queue offset of the first, that stand above the
+    files' bytes.
+    """
+
+    topic: str
+    queue_id: int
+    directory: str
+    file_size: int
+    start: int
+    stop: int
+    overlay: tuple[tuple[int, bytes], ...] = ()
+
+    def cut(self, start: int, stop: int) -> QueueRange:
+        """The part [start, stop), with the overlay that it needs."""
+        kept = []
+        for first, units in self.overlay:
+            begin = max(start, first)
+            end = min(stop, first + len(units) // CQ_STORE_UNIT_SIZE)
+            if begin < end:
+                piece = units[
+                    (begin - first) * CQ_STORE_UNIT_SIZE : (end - first) * CQ_STORE_UNIT_SIZE
+                ]
+                kept.append((begin, piece))
+        return dataclasses.replace(self, start=start, stop=stop, overlay=tuple(kept))
+
+
+class StoreSnapshot:
+    """A store opened read-only for planning. Use as a context manager.
+
+    Parameters
+    ----------
+    place : its label and directory
+    broker_conf : path of a broker.conf, or None: sizes are taken from the files
+
+    Raises StoreFormatError for a directory that is none, or a DLedger store; StoreIOError,
+    StoreCorruptionError. Threads: one. Nothing is written.
+    """
+
+    def __init__(self, place: StorePlace, broker_conf: str | None = None) -> None:
+        env = Env()
+        self.place = place
+        self.root = env.absolute(place.root)
+        if not env.is_dir(self.root):
+            raise StoreFormatError(f"{self.root}: no directory")
+        if any(name.startswith("dledger-") for name in env.listdir(self.root)):
+            raise StoreFormatError(f"{self.root}: a DLedger log, which has another format")
+        if broker_conf is None:
+            settings = MessageStoreConfig().at_root(self.root)
+        else:
+            settings, _ = MessageStoreConfig.from_broker_conf(broker_conf, root=self.root)
+        settings = detect_sizes(env, self.root, settings)
+        self.store = DefaultMessageStore(settings, env=env, read_only=True)
+        self.store.load()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the store go."""
+        self.store.shutdown()
+
+    # ---- the log -----------------------------------------------------------------------------
+
+    @property
+    def min_phy_offset(self) -> int:
+        """The first byte that the log still has."""
+        return max(0, self.store.get_min_phy_offset())
+
+    @property
+    def max_phy_offset(self) -> int:
+        """One past the last record, bytes of the log."""
+        return self.store.get_max_phy_offset()
+
+    def log_files(self) -> tuple[LogFile, ...]:
+        """The commit log's files, in order, up to the log's end."""
+        end = self.max_phy_offset
+        return tuple(
+            LogFile(file.path, file.file_from_offset, file.file_size)
+            for file in self.store.commit_log.mapped_file_queue.mapped_files
+            if file.file_from_offset < end
+        )
+
+    # ---- queues ------------------------------------------------------------------------------
+
+    def queues(self, options: SourceOptions) -> Iterator[ConsumeQueue]:
+        """The selected queues, by topic and queue id."""
+        for topic, queues in self.store.get_consume_queue_table().items():
+            for queue_id, queue in sorted(queues.items()):
+                if options.wants(topic, queue_id):
+                    yield queue
+
+    def bounds(self, queue: ConsumeQueue) -> tuple[int, int]:
+        """The queue's first readable offset and its end."""
+        return queue.first_readable_offset(), queue.get_max_offset_in_queue()
+
+    def range_of(self, queue: ConsumeQueue, options: SourceOptions) -> QueueRange:
+        """What is asked for of a queue.
+
+        Raises DataLossError where an offset lies outside of what there is, and that matters.
+        """
+        low, high = self.bounds(queue)
+        start = self._starting(queue, options, low, high)
+        stop = self._ending(queue, options, low, high)
+        return self.whole_range(queue).cut(start, max(start, stop))
+
+    def whole_range(self, queue: ConsumeQueue) -> QueueRange:
+        """All that can be read of a queue."""
+        low, high = self.bounds(queue)
+        return QueueRange(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            directory=queue.mapped_file_queue.store_path,
+            file_size=queue.mapped_file_size,
+            start=low,
+            stop=high,
+            overlay=_overlay(queue, high),
+        )
+
+    def lower_bound(self, queue: ConsumeQueue, timestamp: int) -> int:
+        """First queue offset stored at `timestamp` (Unix ms) or later; the end if none."""
+        return queue.lower_bound_by_time(timestamp, self.store.commit_log.pickup_store_timestamp)
+
+    def _starting(self, queue: ConsumeQueue, options: SourceOptions, low: int, high: int) -> int:
+        named = (self.place.broker_name, queue.topic, queue.queue_id)
+        timestamp = options.starting.timestamp_of(*named)
+        if timestamp is not None:
+            found = self.lower_bound(queue, timestamp)
+            by_queue = options.starting.timestamp is None
+            if found == high and by_queue and options.starting_strategy == "error":
+                raise DataLossError(
+                    f"{_name(queue)}: nothing was stored at {timestamp} ms or later; "
+                    "startingOffsetsByTimestampStrategy=latest begins at the end"
+                )
+            return found
+        offset = options.starting.offset_of(*named)
+        if offset in (EARLIEST, LATEST):
+            return low if offset == EARLIEST else high
+        return _within(queue, "starting", offset, low, high, options.fail_on_data_loss)
+
+    def _ending(self, queue: ConsumeQueue, options: SourceOptions, low: int, high: int) -> int:
+        named = (self.place.broker_name, queue.topic, queue.queue_id)
+        timestamp = options.ending.timestamp_of(*named)
+        if timestamp is not None:
+            return self.lower_bound(queue, timestamp)
+        offset = options.ending.offset_of(*named)
+        if offset in (EARLIEST, LATEST):
+            return low if offset == EARLIEST else high
+        return _within(queue, "ending", offset, low, high, options.fail_on_data_loss)
+
+    # ---- index -------------------------------------------------------------------------------
+
+    @property
+    def index_service(self) -> IndexService:
+        """The index of the store."""
+        return self.store.index_service
+
+
+def sample_units(queue: ConsumeQueue, start: int, stop: int) -> QueueUnits:
+    """About SAMPLE_COUNT units out of [start, stop), in order; all of them where there are few."""
+    count = stop - start
+    if count <= SAMPLE_COUNT:
+        return queue.read_units(start, count)
+    each = SAMPLE_COUNT // _SAMPLE_PIECES
+    steps = range(_SAMPLE_PIECES)
+    begins = [start + step * (count - each) // (_SAMPLE_PIECES - 1) for step in steps]
+    pieces = [queue.read_units(begin, each) for begin in begins]
+    return QueueUnits(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+def _overlay(queue: ConsumeQueue, stop: int) -> tuple[tuple[int, bytes], ...]:
+    """Units that recovery has put into memory, as far as the files do not hold them."""
+    found = []
+    for file in queue.mapped_file_queue.mapped_files:
+        if file.mode != "memory":
+            continue
+        first = file.file_from_offset // CQ_STORE_UNIT_SIZE
+        size = min(file.wrote, (stop - first) * CQ_STORE_UNIT_SIZE)
+        units = file.read(0, size) if size > 0 else b""
+        same = _same_bytes(units, _on_disk(queue, file.file_from_offset, len(units)))
+        same -= same % CQ_STORE_UNIT_SIZE
+        if same < len(units):
+            found.append((first + same // CQ_STORE_UNIT_SIZE, units[same:]))
+    return tuple(found)
+
+
+def _on_disk(queue: ConsumeQueue, from_offset: int, size: int) -> bytes:
+    path = f"{queue.mapped_file_queue.store_path}/{from_offset:020d}"
+    return queue.env.read_file(path)[:size] if queue.env.exists(path) else b""
+
+
+def _same_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes at the beginning are equal."""
+    count = min(len(one), len(other))
+    pair = (np.frombuffer(data, np.uint8, count) for data in (one, other))
+    differs = np.flatnonzero(np.not_equal(*pair))
+    return int(differs[0]) if len(differs) else count
+
+
+def _within(queue: ConsumeQueue, what: str, offset: int, low: int, high: int, fail: bool) -> int:
+    if low <= offset <= high:
+        return offset
+    if fail:
+        raise DataLossError(
+            f"{_name(queue)}: the {what} offset {offset} lies outside of what there is, "
+            f"{low} to {high}; failOnDataLoss=false takes what is left"
+        )
+    return min(max(offset, low), high)
+
+
+def _name(queue: ConsumeQueue) -> str:
+    return queue.mapped_file_queue.store_path

@@ -1,0 +1,196 @@
+"""The views that show no messages: units, index entries, files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.spark.options import SourceOptions
+from pyrocketstore.spark.planning import ENTRY_SIZE, INDEX_HEADER_SIZE, IndexTask, QueueTask
+from pyrocketstore.spark.schemas import FILES, arrow_schema_of
+from pyrocketstore.spark.snapshot import StoreSnapshot
+from pyrocketstore.spark.units import RangeUnits
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS_AT_ONCE = 65536
+_ENTRY = np.dtype(
+    [
+        ("keyHash", ">i4"),
+        ("commitLogOffset", ">i8"),
+        ("timeDiffSec", ">i4"),
+        ("prevIndexNo", ">i4"),
+    ]
+)
+_NAMES = ("keyHash", "commitLogOffset", "timeDiffSec", "prevIndexNo")
+
+
+def read_units(
+    task: QueueTask, columns: Mapping[str, str], options: SourceOptions
+) -> Iterator[pyarrow.RecordBatch]:
+    """Rows of the view consumequeue. Raises DataLossError, StoreIOError."""
+    env = Env()
+    for pinned in task.ranges:
+        units = RangeUnits(env, pinned, fail_on_data_loss=options.fail_on_data_loss)
+        for start in range(pinned.start, pinned.stop, ROWS_AT_ONCE):
+            stop = min(start + ROWS_AT_ONCE, pinned.stop)
+            found = units.read(start, stop)
+            offsets = np.arange(start, stop, dtype=np.int64)
+            # Units of one file each, so that its name is one value.
+            per_file = pinned.file_size // CQ_STORE_UNIT_SIZE
+            edges = [*(np.flatnonzero(np.diff(offsets // per_file)) + 1).tolist(), len(offsets)]
+            first = 0
+            for edge in edges:
+                rows = slice(first, edge)
+                yield _batch(
+                    columns,
+                    edge - first,
+                    {
+                        "topic": pinned.topic,
+                        "brokerName": task.broker_name,
+                        "queueId": pinned.queue_id,
+                        "queueOffset": offsets[rows],
+                        "commitLogOffset": found.phy_offset[rows],
+                        "size": found.size[rows],
+                        "tagsCode": found.tags_code[rows],
+                        "isPreBlank": found.is_pre_blank()[rows],
+                        "fileName": units.path_of(int(offsets[first])),
+                    },
+                )
+                first = edge
+
+
+def read_index(
+    task: IndexTask, columns: Mapping[str, str], broker_name: str
+) -> Iterator[pyarrow.RecordBatch]:
+    """Rows of the view index. Raises StoreIOError, StoreCorruptionError."""
+    env = Env()
+    entries = INDEX_HEADER_SIZE + 4 * task.hash_slot_num
+    for at in range(0, task.count, ROWS_AT_ONCE):
+        first = task.first + at
+        count = min(ROWS_AT_ONCE, task.count - at)
+        if task.data is None:
+            data = _read(env, task.path, entries + first * ENTRY_SIZE, count * ENTRY_SIZE)
+        else:
+            data = task.data[at * ENTRY_SIZE : (at + count) * ENTRY_SIZE]
+        rows = np.frombuffer(data, _ENTRY)
+        values = {name: rows[name].astype(rows[name].dtype.newbyteorder("=")) for name in _NAMES}
+        key_hash = values["keyHash"]
+        seconds = values["timeDiffSec"].astype(np.int64)
+        yield _batch(
+            columns,
+            count,
+            {
+                **task.header,
+                **values,
+                "fileName": task.path,
+                "brokerName": broker_name,
+                "indexNo": np.arange(first, first + count, dtype=np.int32),
+                "slot": key_hash % np.int32(task.hash_slot_num),
+                "storeTimestamp": task.header["beginTimestamp"] + seconds * 1000,
+            },
+        )
+
+
+def _read(env: Env, path: str, position: int, size: int) -> bytes:
+    fd = env.open(path, os.O_RDONLY)
+    try:
+        data = env.pread(fd, size, position, path)
+    finally:
+        env.close(fd, path)
+    if len(data) < size:
+        reason = f"the file ends after {len(data)} of {size} bytes"
+        raise StoreCorruptionError(path, position, reason)
+    return data
+
+
+def list_files(snapshot: StoreSnapshot) -> list[dict[str, Any]]:
+    """Rows of the view files."""
+    store = snapshot.store
+    broker = snapshot.place.broker_name
+    rows = []
+    end = snapshot.max_phy_offset
+    for file in store.commit_log.mapped_file_queue.mapped_files:
+        used = min(file.file_size, max(0, end - file.file_from_offset))
+        rows.append(_file_row(broker, "commitlog", file, used))
+        rows[-1]["minStoreTimestamp"] = _first_time(snapshot, file.file_from_offset, used)
+    for before, row in itertools.pairwise(rows):
+        before["maxStoreTimestamp"] = row["minStoreTimestamp"]
+    if rows:
+        newest = store.newest_store_timestamp()
+        rows[-1]["maxStoreTimestamp"] = newest if newest > 0 else None
+    for queue in store.consume_queues():
+        stop = queue.get_max_offset_in_queue() * CQ_STORE_UNIT_SIZE
+        for file in queue.mapped_file_queue.mapped_files:
+            used = min(file.file_size, max(0, stop - file.file_from_offset))
+            rows.append(_file_row(broker, "consumequeue", file, used))
+    for index in store.index_service.files:
+        rows.append(
+            {
+                "brokerName": broker,
+                "kind": "index",
+                "path": index.path,
+                "fromOffset": index.begin_phy_offset,
+                "size": index.file_size,
+                "usedTo": index.used_size,
+                "minStoreTimestamp": index.begin_timestamp or None,
+                "maxStoreTimestamp": index.end_timestamp or None,
+            }
+        )
+    return rows
+
+
+def _file_row(broker: str, kind: str, file: Any, used: int) -> dict[str, Any]:
+    return {
+        "brokerName": broker,
+        "kind": kind,
+        "path": file.path,
+        "fromOffset": file.file_from_offset,
+        "size": file.file_size,
+        "usedTo": used,
+        "minStoreTimestamp": None,
+        "maxStoreTimestamp": None,
+    }
+
+
+def _first_time(snapshot: StoreSnapshot, phy_offset: int, used: int) -> int | None:
+    if used <= 0:
+        return None
+    size = snapshot.store.commit_log.record_size(phy_offset)
+    found = snapshot.store.commit_log.pickup_store_timestamp(phy_offset, size)
+    return found if found > 0 else None
+
+
+def files_batch(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pyarrow.RecordBatch:
+    """Rows of the view files as a batch."""
+    values = {name: [row[name] for row in rows] for name in FILES}
+    return _batch(columns, len(rows), values)
+
+
+def _batch(
+    columns: Mapping[str, str], count: int, values: Mapping[str, Any]
+) -> pyarrow.RecordBatch:
+    """A batch out of arrays, lists, and values that are the same in each row; times in Unix ms."""
+    import pyarrow as pa
+
+    schema = arrow_schema_of(columns)
+    arrays = []
+    for field in schema:
+        value = values[field.name]
+        if pa.types.is_timestamp(field.type):
+            ms = pa.array(value, pa.int64()) if isinstance(value, (list, np.ndarray)) else None
+            ms = pa.repeat(pa.scalar(value, pa.int64()), count) if ms is None else ms
+            arrays.append(ms.cast(pa.timestamp("ms", "UTC")).cast(field.type))
+        elif isinstance(value, (list, np.ndarray)):
+            arrays.append(pa.array(value, field.type))
+        else:
+            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

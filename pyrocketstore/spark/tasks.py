@@ -1,0 +1,100 @@
+"""Carrying out a task: what runs on the executors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyrocketstore._consume_queue import MAX_ADDR
+from pyrocketstore.env import Env
+from pyrocketstore.queue_units import QueueUnits
+from pyrocketstore.spark.options import SourceOptions
+from pyrocketstore.spark.planning import LogTask, QueueTask
+from pyrocketstore.spark.records import LogReader, MessageBatches, Piece, Skipped
+from pyrocketstore.spark.snapshot import QueueRange
+from pyrocketstore.spark.units import RangeUnits
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Units read at a time.
+UNITS_AT_ONCE = 65536
+#: Bytes of records gathered at a time where no bodies are shown.
+BODYLESS_BYTES = 16 << 20
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+def read_messages(
+    task: QueueTask | LogTask, columns: Mapping[str, str], options: SourceOptions
+) -> Iterator[pyarrow.RecordBatch]:
+    """The messages of a task.
+
+    Raises DataLossError, StoreCorruptionError, StoreIOError.
+    """
+    skipped = Skipped()
+    batches = MessageBatches(columns, options, task.broker_name, skipped)
+    try:
+        if isinstance(task, QueueTask):
+            yield from _read_queues(task, options, batches, skipped)
+        else:
+            raise NotImplementedError
+    finally:
+        skipped.tell()
+
+
+def _read_queues(
+    task: QueueTask, options: SourceOptions, batches: MessageBatches, skipped: Skipped
+) -> Iterator[pyarrow.RecordBatch]:
+    env = Env()
+    log = LogReader(env, task.log_files, options, skipped)
+    for pinned in task.ranges:
+        units = RangeUnits(env, pinned, fail_on_data_loss=options.fail_on_data_loss)
+        for offsets, found in _wanted_units(units, pinned, options):
+            for rows in _batch_rows(found.size, options, batches.reads_bodies):
+                for part, piece in log.pieces(found.phy_offset[rows], found.size[rows]):
+                    named = _named(piece, pinned, offsets[rows][part])
+                    yield from batches.batches(named)
+        if units.lost:
+            skipped.add(f"{pinned.directory}: units are gone", units.lost, 0)
+
+
+def _wanted_units(
+    units: RangeUnits, pinned: QueueRange, options: SourceOptions
+) -> Iterator[tuple[np.ndarray, QueueUnits]]:
+    """The units that may name a wanted message, with their queue offsets."""
+    wanted = options.wanted_tags
+    for start in range(pinned.start, pinned.stop, UNITS_AT_ONCE):
+        stop = min(start + UNITS_AT_ONCE, pinned.stop)
+        found = units.read(start, stop)
+        keep = ~found.is_pre_blank() & (found.size > 0)
+        if wanted is not None and pinned.topic != SCHEDULE_TOPIC:
+            # An address of an ext unit says nothing of the tags.
+            keep &= np.isin(found.tags_code, wanted.codes) | (found.tags_code <= MAX_ADDR)
+        offsets = np.arange(start, stop, dtype=np.int64)
+        if not keep.all():
+            offsets = offsets[keep]
+            found = QueueUnits(found.phy_offset[keep], found.size[keep], found.tags_code[keep])
+        if len(offsets):
+            yield offsets, found
+
+
+def _batch_rows(size: np.ndarray, options: SourceOptions, with_bodies: bool) -> Iterator[slice]:
+    """Runs of records that make one batch each."""
+    limit = options.batch_bytes if with_bodies else BODYLESS_BYTES
+    ends = np.cumsum(size, dtype=np.int64)
+    first = 0
+    while first < len(size):
+        before = int(ends[first - 1]) if first else 0
+        stop = int(np.searchsorted(ends, before + limit, side="right"))
+        stop = min(max(stop, first + 1), first + options.batch_rows)
+        yield slice(first, stop)
+        first = stop
+
+
+def _named(piece: Piece, pinned: QueueRange, offsets: np.ndarray) -> Piece:
+    return dataclasses.replace(
+        piece, topic=pinned.topic, queue_id=pinned.queue_id, queue_offsets=offsets
+    )
