@@ -5,9 +5,14 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from pyrocketstore._column_memory import release_memory as release_memory
+from pyrocketstore._column_memory import reusable_bytes as reusable_bytes
+
+__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 MAX_INFLATED_SIZE: Final[int]
 COLUMNS: Final[tuple[str, ...]]
+PROPERTIES_MAP: Final[str]
 
 @final
 class VarColumn:
@@ -28,9 +33,26 @@ class VarColumn:
     def __getitem__(self, index: int, /) -> str | bytes | None: ...
     def to_list(self) -> list[str | bytes | None]: ...
 
+@final
+class MapColumn:
+    offsets: Final[npt.NDArray[np.int32]]  # [n + 1], names
+    keys: Final[VarColumn]
+    values: Final[VarColumn]
+    validity: Final[npt.NDArray[np.uint8] | None]  # bitmap, [(n + 7) // 8]
+    null_count: Final[int]
+    def __init__(
+        self,
+        offsets: npt.NDArray[np.int32],
+        keys: VarColumn,
+        values: VarColumn,
+        validity: npt.NDArray[np.uint8] | None = None,
+        null_count: int = 0,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> dict[str, str] | None: ...
+    def to_list(self) -> list[dict[str, str] | None]: ...
+
 # The arrays are int32[n] or int64[n].
-def reusable_bytes(size: int) -> npt.NDArray[np.uint8]: ...
-def release_memory() -> int: ...
 def decode_records(
     data: Buffer | npt.NDArray[np.generic],
     positions: npt.NDArray[np.int64],
@@ -40,4 +62,15 @@ def decode_records(
     phy_offsets: npt.NDArray[np.int64] | None = None,
     check_crc: bool = False,
     path: str = "commit log",
-) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn]: ...
+    on_bad_body: str = "raise",
+) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
+
+# rs_status of each record, uint8[n]
+def check_records(
+    data: Buffer | npt.NDArray[np.generic],
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    *,
+    phy_offsets: npt.NDArray[np.int64] | None = None,
+    check_crc: bool = False,
+) -> npt.NDArray[np.uint8]: ...

@@ -9,17 +9,13 @@ import zlib
 import numpy as np
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_SIMPLE,
-    PyBuffer_FillInfo,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
 
+from pyrocketstore._column_memory cimport MIN_BLOCK, column_array, take_block, take_data
 from pyrocketstore._record cimport check_record, scan_properties, tags_code_of
 from pyrocketstore._rocketstore cimport (
     RS_COMPRESSED_FLAG,
@@ -28,6 +24,7 @@ from pyrocketstore._rocketstore cimport (
     RS_MESSAGE_POSITION_SYS_FLAG,
     RS_NO_MEMORY,
     RS_OK,
+    RS_TORN,
     rs_load_be32,
     rs_load_be64,
     rs_properties,
@@ -39,11 +36,15 @@ from pyrocketstore._values cimport (
     add_bytes,
     add_host,
     add_msg_id,
+    add_properties,
     add_text,
+    free_map,
+    map_column,
     reserve,
     var_column,
 )
 
+from pyrocketstore._column_memory import release_memory, reusable_bytes
 from pyrocketstore._message import MAX_INFLATED_SIZE
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 
@@ -55,9 +56,6 @@ cdef enum:
     CACHE_LINE = 64
     MAX_RESERVED = 268435456  # bytes that a column of bodies may take before they are seen
     MAX_COLUMNS = 32
-    MAX_BLOCKS = 64
-    MIN_BLOCK = 65536         # bytes; smaller ones the allocator keeps itself
-    MAX_KEPT = 167772160      # bytes of memory kept for the next columns
     GUESSED_TEXT = 16         # bytes of a value
     MAX_INT32 = 0x7FFFFFFF
 
@@ -88,6 +86,8 @@ ctypedef struct fixed_column:
 ctypedef struct column_set:
     fixed_column[MAX_COLUMNS] fixed
     var_column[MAX_COLUMNS] var
+    map_column map
+    int32_t *map_offsets  # NULL: nobody asks for the map
     int32_t fixed_count
     int32_t var_count
     bint needs_properties
@@ -134,13 +134,15 @@ cdef dict VAR = {
     "stored_body": (COLUMN_STORED_BODY, False, False),
 }
 
-#: Every column that there is, in the order of a MessageExt's attributes.
+#: The columns of a record, in the order of a MessageExt's attributes. PROPERTIES_MAP is another
+#: form of `properties`, for who asks for it.
 COLUMNS = (
     "topic", "queue_id", "queue_offset", "phy_offset", "size", "body", "tags", "keys", "uniq_key",
     "properties", "born_timestamp", "store_timestamp", "born_host", "store_host", "flag",
     "sys_flag", "body_crc", "reconsume_times", "prepared_transaction_offset", "msg_id",
     "tags_code", "stored_body",
 )
+PROPERTIES_MAP = "properties_map"
 
 
 cdef tuple _checked_names(object columns):
@@ -148,134 +150,12 @@ cdef tuple _checked_names(object columns):
         raise StoreFormatError(f"columns is a sequence of names, not {columns!r}")
     names = tuple(columns)
     for name in names:
-        if name not in FIXED and name not in VAR:
-            raise StoreFormatError(f"no column {name!r}; there are {', '.join(COLUMNS)}")
+        if name not in FIXED and name not in VAR and name != PROPERTIES_MAP:
+            known = ", ".join((*COLUMNS, PROPERTIES_MAP))
+            raise StoreFormatError(f"no column {name!r}; there are {known}")
     if len(set(names)) != len(names):
         raise StoreFormatError(f"a column is named twice: {', '.join(names)}")
     return names
-
-
-# ---- memory ----------------------------------------------------------------------------------
-
-# Memory of columns that nobody has any more, oldest first. Fresh memory costs a page fault for each
-# 4 KiB, about as much as decoding into it does. All under the GIL.
-ctypedef struct block:
-    uint8_t *data
-    int64_t capacity
-
-cdef block[MAX_BLOCKS] KEPT
-cdef int kept_count = 0
-cdef int64_t kept_bytes = 0
-
-
-cdef void _drop(int place) noexcept:
-    """Takes a block out of KEPT."""
-    global kept_count, kept_bytes
-    kept_bytes -= KEPT[place].capacity
-    kept_count -= 1
-    memmove(&KEPT[place], &KEPT[place + 1], (kept_count - place) * sizeof(block))
-
-
-cdef uint8_t *_take_block(int64_t least, int64_t *capacity) noexcept:
-    """The smallest kept block of at least so many bytes, and at most twice as many; or NULL."""
-    cdef int i
-    cdef int best = -1
-    cdef uint8_t *data
-    for i in range(kept_count):
-        if least <= KEPT[i].capacity <= 2 * least and (
-            best < 0 or KEPT[i].capacity < KEPT[best].capacity
-        ):
-            best = i
-    if best < 0:
-        return NULL
-    data = KEPT[best].data
-    capacity[0] = KEPT[best].capacity
-    _drop(best)
-    return data
-
-
-cdef void _give_block(uint8_t *data, int64_t capacity) noexcept:
-    """Keeps a block for the next columns, or frees it."""
-    global kept_count, kept_bytes
-    if data == NULL or not MIN_BLOCK <= capacity <= MAX_KEPT:
-        free(data)
-        return
-    while kept_count == MAX_BLOCKS or kept_bytes + capacity > MAX_KEPT:
-        free(KEPT[0].data)
-        _drop(0)
-    KEPT[kept_count].data = data
-    KEPT[kept_count].capacity = capacity
-    kept_count += 1
-    kept_bytes += capacity
-
-
-def reusable_bytes(Py_ssize_t size) -> np.ndarray:
-    """uint8[size], not set; its memory is kept for the next columns when nobody has it any more."""
-    if size < 0:
-        raise ValueError(f"{size} bytes")
-    return _array(size, np.uint8, 1)
-
-
-def release_memory() -> int:
-    """Free the memory that is kept for the next columns; gives its bytes (at most 160 MiB)."""
-    released = kept_bytes
-    while kept_count > 0:
-        free(KEPT[0].data)
-        _drop(0)
-    return released
-
-
-@cython.final
-@cython.auto_pickle(False)
-cdef class _Memory:
-    """Bytes of a finished column: the base of its array."""
-
-    cdef uint8_t *data
-    cdef Py_ssize_t size
-    cdef int64_t capacity
-
-    def __dealloc__(self):
-        _give_block(self.data, self.capacity)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
-
-
-cdef object _array(Py_ssize_t count, object dtype, int64_t width):
-    """An array of that length, its values not set."""
-    cdef _Memory memory
-    cdef var_column fresh
-    if count * width < MIN_BLOCK:
-        return np.empty(count, dtype)
-    memory = _Memory.__new__(_Memory)
-    memory.size = count * width
-    memory.data = _take_block(memory.size, &memory.capacity)
-    if memory.data == NULL:
-        memset(&fresh, 0, sizeof(var_column))
-        if reserve(&fresh, memory.size) < 0:
-            raise MemoryError
-        memory.data = fresh.data
-        memory.capacity = fresh.capacity
-    return np.frombuffer(memory, dtype)
-
-
-cdef object _take_data(var_column *c):
-    """The column's bytes as uint8[size]; the column is left without any."""
-    cdef _Memory memory
-    cdef uint8_t *data
-    if c.size == 0:
-        return np.zeros(0, np.uint8)
-    if c.capacity - c.size > c.capacity // 4:
-        data = <uint8_t *>realloc(c.data, c.size)
-        if data != NULL:
-            c.data = data
-            c.capacity = c.size
-    memory = _Memory.__new__(_Memory)
-    memory.data = c.data
-    memory.size = c.size
-    memory.capacity = c.capacity
-    c.data = NULL
-    return np.frombuffer(memory, np.uint8)
 
 
 # ---- the pass --------------------------------------------------------------------------------
@@ -339,6 +219,11 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
         s.var[i].offsets[row] = s.var[i].size
         if _add_value(&s.var[i], p, d, row) < 0:
             return -1
+    if s.map_offsets != NULL:
+        s.map_offsets[row] = <int32_t>s.map.count
+        return add_properties(
+            &s.map, p + d.record.properties_position, d.record.properties_size
+        )
     return 0
 
 
@@ -374,24 +259,19 @@ cdef int _walk(
             return RS_NO_MEMORY
     for k in range(s.var_count):
         s.var[k].offsets[count] = s.var[k].size
+    if s.map_offsets != NULL:
+        s.map_offsets[count] = <int32_t>s.map.count
     return RS_OK
 
 
 # ---- results ---------------------------------------------------------------------------------
 
-@cython.final
 cdef class VarColumn:
     """A column whose values differ in size, laid out as in Arrow.
 
     Value i is data[offsets[i]:offsets[i + 1]]. Text is valid UTF-8: malformed bytes of the record
     are U+FFFD, as Java would read them.
     """
-
-    cdef readonly object offsets
-    cdef readonly object data
-    cdef readonly object validity
-    cdef readonly Py_ssize_t null_count
-    cdef readonly bint is_text
 
     def __init__(self, offsets, data, validity, null_count, is_text):
         """Parameters
@@ -436,6 +316,54 @@ cdef class VarColumn:
         return f"<VarColumn of {len(self)} {kind}, {len(self.data)} bytes>"
 
 
+cdef class MapColumn:
+    """A column of maps from text to text, laid out as in Arrow.
+
+    The names of row i are keys[offsets[i]:offsets[i + 1]], each once, their values those of
+    `values` in the same places.
+    """
+
+    def __init__(
+        self, offsets, VarColumn keys not None, VarColumn values not None, validity=None,
+        null_count=0,
+    ):
+        """Parameters
+        ----------
+        offsets : int32[n + 1], names
+        keys, values : VarColumn, text, none absent
+        validity : None, or uint8[(n + 7) // 8]: bit i % 8 of byte i // 8 says that map i is there
+        null_count : int, how many are not
+        """
+        self.offsets = offsets
+        self.keys = keys
+        self.values = values
+        self.validity = validity
+        self.null_count = null_count
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index):
+        cdef Py_ssize_t i = index
+        if i < 0:
+            i += len(self)
+        if not 0 <= i < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        if self.validity is not None and not self.validity[i >> 3] >> (i & 7) & 1:
+            return None
+        return {self.keys[j]: self.values[j] for j in range(self.offsets[i], self.offsets[i + 1])}
+
+    def to_list(self) -> list:
+        """list of dict, None where the map is absent."""
+        return [self[i] for i in range(len(self))]
+
+    def __reduce__(self):
+        return MapColumn, (self.offsets, self.keys, self.values, self.validity, self.null_count)
+
+    def __repr__(self):
+        return f"<MapColumn of {len(self)} maps, {len(self.keys)} names>"
+
+
 cdef bytes _inflate(const uint8_t *p, int64_t size, str path, int64_t position):
     cdef bytes body
     inflater = zlib.decompressobj()
@@ -464,6 +392,7 @@ cdef class _Pass:
     cdef dict arrays
     cdef Py_ssize_t count
     cdef str path
+    cdef bint null_bad_bodies
 
     def __cinit__(self):
         self.state = <column_set *>calloc(1, sizeof(column_set))
@@ -475,6 +404,7 @@ cdef class _Pass:
         if self.state != NULL:
             for i in range(self.state.var_count):
                 free(self.state.var[i].data)
+            free_map(&self.state.map)
             free(self.state)
 
     cdef int open(self, tuple names, Py_ssize_t count, const int32_t *sizes, str path) except -1:
@@ -490,6 +420,8 @@ cdef class _Pass:
         for name in names:
             if name in FIXED:
                 self._add_fixed(name)
+            elif name == PROPERTIES_MAP:
+                self._add_map()
             else:
                 self._add_var(name, total_size)
             if name in ("tags", "keys", "uniq_key", "tags_code"):
@@ -502,7 +434,7 @@ cdef class _Pass:
         cdef fixed_column *c = &self.state.fixed[self.state.fixed_count]
         cdef uint8_t[::1] memory
         field, width = FIXED[name]
-        values = _array(self.count, np.int32 if width == 4 else np.int64, width)
+        values = column_array(self.count, np.int32 if width == 4 else np.int64, width)
         self.arrays[name] = values
         c.field = field
         c.width = width
@@ -512,6 +444,14 @@ cdef class _Pass:
         self.state.fixed_count += 1
         return 0
 
+    cdef int _add_map(self) except -1:
+        cdef int32_t[::1] memory
+        offsets = column_array(self.count + 1, np.int32, 4)
+        memory = offsets
+        self.arrays[PROPERTIES_MAP] = offsets
+        self.state.map_offsets = &memory[0]
+        return 0
+
     cdef int _add_var(self, str name, int64_t total_size) except -1:
         cdef var_column *c = &self.state.var[self.state.var_count]
         cdef int64_t[::1] memory
@@ -519,7 +459,7 @@ cdef class _Pass:
         cdef int64_t wanted
         cdef bint is_body
         kind, _, may_be_absent = VAR[name]
-        offsets = _array(self.count + 1, np.int64, 8)
+        offsets = column_array(self.count + 1, np.int64, 8)
         memory = offsets
         bits = None
         c.kind = kind
@@ -535,34 +475,38 @@ cdef class _Pass:
         is_body = c.kind == COLUMN_BODY or c.kind == COLUMN_STORED_BODY
         wanted = min(total_size, <int64_t>MAX_RESERVED) if is_body else GUESSED_TEXT * self.count
         if wanted >= MIN_BLOCK:
-            c.data = _take_block(wanted, &c.capacity)
+            c.data = take_block(wanted, &c.capacity)
         if is_body and reserve(c, wanted) < 0:
             raise MemoryError
         return 0
 
     cdef dict close(self, const uint8_t **records, const int64_t *positions):
-        """{name: ndarray | VarColumn}."""
+        """{name: ndarray | VarColumn | MapColumn}."""
         cdef dict result = {}
         cdef int place
         for name in self.names:
             if name in FIXED:
                 result[name] = self.arrays[name]
                 continue
+            if name == PROPERTIES_MAP:
+                result[name] = map_result(&self.state.map, self.arrays[name])
+                continue
             place, offsets, bits = self.arrays[name]
             if name == "body" and self.state.compressed_count:
-                self._inflate_bodies(&self.state.var[place], records, positions)
+                bits = self._inflate_bodies(&self.state.var[place], records, positions)
             result[name] = _var_result(&self.state.var[place], offsets, bits, VAR[name][1])
         return result
 
-    cdef int _inflate_bodies(
+    cdef object _inflate_bodies(
         self, var_column *c, const uint8_t **records, const int64_t *positions
-    ) except -1:
-        """The column anew, now that it can be said how large the bodies are."""
+    ):
+        """The column anew, now that it can be said how large the bodies are; gives its validity."""
         cdef var_column grown = c[0]
         cdef Py_ssize_t i
         cdef int64_t start, stop = 0, position
         cdef bytes body
         cdef int failed
+        validity = None
         grown.data = NULL
         grown.size = grown.capacity = 0
         try:
@@ -571,7 +515,16 @@ cdef class _Pass:
                 c.offsets[i] = grown.size
                 if start < stop and _is_compressed(records[i]):
                     position = positions[i] if positions != NULL else _stored_phy_offset(records[i])
-                    body = _inflate(c.data + start, stop - start, self.path, position)
+                    try:
+                        body = _inflate(c.data + start, stop - start, self.path, position)
+                    except StoreCorruptionError:
+                        if not self.null_bad_bodies:
+                            raise
+                        if validity is None:
+                            validity = np.full((self.count + 7) // 8, 0xFF, np.uint8)
+                        validity[i >> 3] &= ~(1 << (i & 7)) & 0xFF
+                        c.null_count += 1
+                        continue
                     failed = add_bytes(
                         &grown, <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
                     )
@@ -585,7 +538,7 @@ cdef class _Pass:
             c.capacity = grown.capacity
         finally:
             free(grown.data)
-        return 0
+        return validity
 
 
 cdef inline bint _is_compressed(const uint8_t *record) noexcept:
@@ -598,11 +551,32 @@ cdef inline int64_t _stored_phy_offset(const uint8_t *record) noexcept:
 
 cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
     if c.size <= MAX_INT32:
-        narrow = _array(len(offsets), np.int32, 4)
+        narrow = column_array(len(offsets), np.int32, 4)
         np.copyto(narrow, offsets, casting="unsafe")
         offsets = narrow
     return VarColumn(
-        offsets, _take_data(c), bits if c.null_count else None, c.null_count, is_text
+        offsets, take_data(c), bits if c.null_count else None, c.null_count, is_text
+    )
+
+
+cdef VarColumn _pieces(var_column *c, var_column *ends, int64_t count):
+    """The texts of a map; `ends` has where each ends."""
+    cdef int64_t[::1] memory
+    offsets = column_array(count + 1, np.int64, 8)
+    memory = offsets
+    memory[0] = 0
+    if count:
+        memcpy(&memory[1], ends.data, count * sizeof(int64_t))
+    return _var_result(c, offsets, None, True)
+
+
+cdef MapColumn map_result(map_column *m, object offsets):
+    if m.count > MAX_INT32:
+        raise StoreFormatError(f"{m.count} properties do not fit into one column of maps")
+    return MapColumn(
+        offsets,
+        _pieces(&m.keys, &m.key_ends, m.count),
+        _pieces(&m.values, &m.value_ends, m.count),
     )
 
 
@@ -617,11 +591,13 @@ cdef dict _decode(
     object columns,
     bint check_crc,
     str path,
+    bint null_bad_bodies,
 ):
     """`positions`: what an error says of each record; NULL: the offset that it has stored."""
     cdef _Pass work = _Pass.__new__(_Pass)
     cdef Py_ssize_t row = 0
     cdef int status
+    work.null_bad_bodies = null_bad_bodies
     work.open(_checked_names(columns), count, sizes, path)
     with nogil:
         status = _walk(work.state, records, sizes, phy_offsets, count, check_crc, &row)
@@ -645,6 +621,7 @@ def decode_records(
     const int64_t[::1] phy_offsets=None,
     bint check_crc=False,
     str path="commit log",
+    str on_bad_body not None="raise",
 ):
     """Records that lie in `data`, as columns.
 
@@ -653,21 +630,24 @@ def decode_records(
     data : bytes-like
     positions : int64[n], bytes into `data`
     sizes : int32[n], bytes: what each record has at most
-    columns : sequence of str, out of COLUMNS; the others are not decoded
+    columns : sequence of str, out of COLUMNS and PROPERTIES_MAP; the others are not decoded
     phy_offsets : int64[n], bytes: what each record must have stored; None: not compared
     check_crc : bool, compare each stored body with its CRC
     path : str, what an error calls `data`; its position is the record's in `data`
+    on_bad_body : "raise" or "null": what becomes of a `body` that does not inflate
 
     Returns
     -------
     dict, in the order of `columns`: int32[n] for queue_id, size, flag, sys_flag, body_crc and
     reconsume_times, int64[n] for the other numbers (offsets in bytes or messages, times in Unix
-    ms), VarColumn for text and bodies. `tags`, `keys` and `uniq_key` may be absent in a record.
+    ms), VarColumn for text and bodies, MapColumn for properties_map (of equal names the last one's
+    value, in the place of the first). `tags`, `keys` and `uniq_key` may be absent in a record, and
+    `body` with on_bad_body="null".
 
     Raises
     ------
     StoreCorruptionError: no whole record there, or a body that does not inflate, or to more than
-    64 MiB. StoreFormatError: an unknown column.
+    64 MiB. StoreFormatError: an unknown column or word.
 
     Threads: the GIL is let go for the pass; `data` must not be written to meanwhile.
     """
@@ -675,15 +655,16 @@ def decode_records(
     cdef Py_ssize_t count = positions.shape[0]
     cdef Py_ssize_t i
     cdef const uint8_t **records
-    if sizes.shape[0] != count or (phy_offsets is not None and phy_offsets.shape[0] != count):
-        raise StoreFormatError("positions, sizes and phy_offsets must have one entry a record")
+    if on_bad_body not in ("raise", "null"):
+        raise StoreFormatError(f"on_bad_body is 'raise' or 'null', not {on_bad_body!r}")
+    _check_counts(positions, sizes, phy_offsets)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
     try:
         if records == NULL:
             raise MemoryError
         for i in range(count):
-            if not (0 <= sizes[i] <= view.len and 0 <= positions[i] <= view.len - sizes[i]):
+            if not _lies_inside(positions[i], sizes[i], view.len):
                 raise StoreCorruptionError(path, positions[i], "the record lies outside the data")
             records[i] = <const uint8_t *>view.buf + positions[i]
         return _decode(
@@ -695,7 +676,73 @@ def decode_records(
             columns,
             check_crc,
             path,
+            on_bad_body == "null",
         )
     finally:
         free(records)
         PyBuffer_Release(&view)
+
+
+cdef int _check_counts(
+    const int64_t[::1] positions, const int32_t[::1] sizes, const int64_t[::1] phy_offsets
+) except -1:
+    cdef Py_ssize_t count = positions.shape[0]
+    if sizes.shape[0] != count or (phy_offsets is not None and phy_offsets.shape[0] != count):
+        raise StoreFormatError("positions, sizes and phy_offsets must have one entry a record")
+    return 0
+
+
+cdef inline bint _lies_inside(int64_t position, int64_t size, int64_t end) noexcept nogil:
+    return 0 <= size <= end and 0 <= position <= end - size
+
+
+def check_records(
+    data,
+    const int64_t[::1] positions not None,
+    const int32_t[::1] sizes not None,
+    *,
+    const int64_t[::1] phy_offsets=None,
+    bint check_crc=False,
+) -> np.ndarray:
+    """The verdicts on records that lie in `data`: which of them decode_records would take.
+
+    Parameters
+    ----------
+    data : bytes-like
+    positions : int64[n], bytes into `data`
+    sizes : int32[n], bytes: what each record has at most
+    phy_offsets : int64[n], bytes: what each record must have stored; None: not compared
+    check_crc : bool, compare each stored body with its CRC
+
+    Returns
+    -------
+    uint8[n]: rs_status: 0 where the record is whole, else what _scan.status_name names. A record
+    that lies outside of `data` is torn.
+
+    Raises
+    ------
+    StoreFormatError: arrays of different lengths.
+
+    Threads: as decode_records.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t count = positions.shape[0]
+    cdef Py_ssize_t i
+    cdef uint8_t[::1] statuses
+    cdef rs_record record
+    _check_counts(positions, sizes, phy_offsets)
+    verdicts = np.full(count, RS_TORN, np.uint8)
+    statuses = verdicts
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    with nogil:
+        for i in range(count):
+            if _lies_inside(positions[i], sizes[i], view.len):
+                statuses[i] = <uint8_t>check_record(
+                    <const uint8_t *>view.buf + positions[i],
+                    sizes[i],
+                    phy_offsets[i] if phy_offsets is not None else -1,
+                    check_crc,
+                    &record,
+                )
+    PyBuffer_Release(&view)
+    return verdicts

@@ -1,8 +1,9 @@
 """Scans of the commit log, for the dispatch loop."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memchr
 
 from pyrocketstore._env cimport EnvTable
-from pyrocketstore._rocketstore cimport rs_queue, rs_record
+from pyrocketstore._rocketstore cimport RS_MESSAGE_MAGIC_CODE, rs_load_be32, rs_queue, rs_record
 
 
 cdef enum:
@@ -73,3 +74,17 @@ cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc
 # that ends by `stop`; no search goes on at or behind `limit`. -1 if there is none.
 cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t position,
                          int64_t limit, int64_t stop, int64_t *error) noexcept nogil
+
+
+# The first place from `at` on where the magic code of a message lies, in `size` bytes; or -1.
+cdef inline int64_t find_magic(const uint8_t *p, int64_t at, int64_t size) noexcept nogil:
+    cdef const uint8_t *hit
+    while at + 4 <= size:
+        hit = <const uint8_t *>memchr(p + at, 0xDA, <size_t>(size - at - 3))
+        if hit == NULL:
+            return -1
+        at = hit - p
+        if rs_load_be32(hit) == RS_MESSAGE_MAGIC_CODE:
+            return at
+        at += 1
+    return -1

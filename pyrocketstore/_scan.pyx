@@ -5,14 +5,13 @@ The walks run without the GIL over a `FileWindow`, one buffer that pread fills a
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from pyrocketstore._env cimport EnvTable
 from pyrocketstore._record cimport check_record
 from pyrocketstore._rocketstore cimport (
     RS_END,
     RS_IO_ERROR,
-    RS_MESSAGE_MAGIC_CODE,
     RS_MESSAGE_MIN_SIZE,
     RS_OK,
     RS_TORN,
@@ -333,8 +332,6 @@ cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t po
     # The first place at or after `position` where a whole record with its own offset and CRC lies,
     # that ends by `stop`. Where none begins before `limit` another may be given, or -1.
     cdef rs_record record
-    cdef const uint8_t *p
-    cdef const uint8_t *hit
     cdef int64_t got, at
     cdef int64_t wanted
     while position < limit:
@@ -345,29 +342,22 @@ cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t po
             return -1
         if got < RS_MESSAGE_MIN_SIZE:
             return -1
-        at = 4
-        while at + 4 <= got:
-            p = window.buffer
-            hit = <const uint8_t *>memchr(p + at, 0xDA, <size_t>(got - at - 3))
-            if hit == NULL:
-                break
-            at = hit - p
-            if rs_load_be32(hit) == RS_MESSAGE_MAGIC_CODE:
-                wanted = rs_load_be32(hit - 4)
-                if (RS_MESSAGE_MIN_SIZE <= wanted <= stop - (position + at - 4)
-                        and at - 4 + wanted > got):
-                    # The record goes on behind the window: look at it whole, then come back.
-                    position += at - 4
-                    got = window.fill(position, wanted)
-                    if got < 0:
-                        error[0] = got
-                        return -1
-                    at = 4
-                    p = window.buffer
-                if check_record(p + at - 4, got - (at - 4), file_from_offset + position + at - 4,
-                                True, &record) == RS_OK:
-                    return position + at - 4
-            at += 1
+        at = find_magic(window.buffer, 4, got)
+        while at >= 0:
+            wanted = rs_load_be32(window.buffer + at - 4)
+            if (RS_MESSAGE_MIN_SIZE <= wanted <= stop - (position + at - 4)
+                    and at - 4 + wanted > got):
+                # The record goes on behind the window: look at it whole, then come back.
+                position += at - 4
+                got = window.fill(position, wanted)
+                if got < 0:
+                    error[0] = got
+                    return -1
+                at = 4
+            if check_record(window.buffer + at - 4, got - (at - 4),
+                            file_from_offset + position + at - 4, True, &record) == RS_OK:
+                return position + at - 4
+            at = find_magic(window.buffer, at + 1, got)
         position += got - 7 if got > 7 else got
         if got < WINDOW_BYTES and position + 7 >= stop:
             return -1

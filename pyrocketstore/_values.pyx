@@ -1,10 +1,10 @@
-"""The values of a growing column: bytes, text that is always valid UTF-8, hosts, message ids.
+"""The values of a growing column: bytes, text that is always valid UTF-8, hosts, message ids, maps.
 
 Nothing here needs the GIL; a function gives 0, or -1 when there is no memory.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport realloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memchr, memcmp, memcpy
 from posix.stdlib cimport posix_memalign
 
 from pyrocketstore._rocketstore cimport (
@@ -23,6 +23,8 @@ cdef enum:
     MAX_HOST_TEXT = 64   # bytes: 39 of an IPv6 address, brackets, colon, 11 of a port
     MAX_MSG_ID_TEXT = 56
     HUGE_PAGE_SIZE = 2097152
+    FEW_NAMES = 16         # of one record; more are looked up in a hash table
+    FIRST_SLOTS = 64
     MADVISE_HUGEPAGE = 14  # Linux; elsewhere an advice that is not known, and refused
 
 cdef rs_env system
@@ -244,3 +246,139 @@ cdef int add_msg_id(
     _put_hex(out + 2 * size, tail, 8)
     c.size += 2 * (size + 8)
     return 0
+
+
+# ---- properties ------------------------------------------------------------------------------
+
+cdef inline uint64_t _hash_of(const uint8_t *p, int64_t size) noexcept nogil:
+    cdef uint64_t h = <uint64_t>size
+    cdef uint64_t word
+    while size > 0:
+        word = 0
+        memcpy(&word, p, size if size < 8 else 8)
+        h = (h ^ word) * <uint64_t>0x9E3779B97F4A7C15ULL
+        h ^= h >> 32
+        p += 8
+        size -= 8
+    return h
+
+
+cdef inline bint _has_name(
+    const map_column *m, int64_t place, int64_t position, int64_t size
+) noexcept nogil:
+    cdef const property_place *known = &m.places[place]
+    return known.name_size == size and (
+        memcmp(m.keys.data + known.name_position, m.keys.data + position, size) == 0
+    )
+
+
+cdef uint64_t *_slot_of(const map_column *m, int64_t position, int64_t size) noexcept nogil:
+    """Where the table has that name, or has room for it."""
+    cdef uint64_t mask = <uint64_t>m.slot_count - 1
+    cdef uint64_t at = _hash_of(m.keys.data + position, size) & mask
+    while m.slots[at] >> 32 == m.stamp and (
+        not _has_name(m, <uint32_t>m.slots[at], position, size)
+    ):
+        at = (at + 1) & mask
+    return &m.slots[at]
+
+
+cdef int64_t _known_place(const map_column *m, int64_t position, int64_t size) noexcept nogil:
+    """The place in the row of the name that lies there in the keys' data, or -1."""
+    cdef int64_t i
+    cdef const uint64_t *slot
+    if m.place_count > FEW_NAMES:
+        slot = _slot_of(m, position, size)
+        return <uint32_t>slot[0] if slot[0] >> 32 == m.stamp else -1
+    for i in range(m.place_count):
+        if _has_name(m, i, position, size):
+            return i
+    return -1
+
+
+cdef int _index_names(map_column *m) noexcept nogil:
+    """The table of all names of the row, or of the one that came last."""
+    cdef int64_t i = m.place_count - 1
+    cdef uint64_t *grown
+    if m.place_count <= FEW_NAMES:
+        return 0
+    if m.place_count == FEW_NAMES + 1:
+        m.stamp += 1
+        i = 0
+    if 2 * m.place_count > m.slot_count:
+        grown = <uint64_t *>calloc(max(4 * m.slot_count, <int64_t>FIRST_SLOTS), sizeof(uint64_t))
+        if grown == NULL:
+            return -1
+        free(m.slots)
+        m.slots = grown
+        m.slot_count = max(4 * m.slot_count, <int64_t>FIRST_SLOTS)
+        i = 0
+    while i < m.place_count:
+        _slot_of(m, m.places[i].name_position, m.places[i].name_size)[0] = m.stamp << 32 | i
+        i += 1
+    return 0
+
+
+cdef property_place *_place_of(map_column *m, const uint8_t *name, int64_t size) noexcept nogil:
+    """The place in the row of that name, a new one if it has none; NULL: no memory."""
+    cdef int64_t position = m.keys.size
+    cdef int64_t found, room
+    cdef void *grown
+    if add_text(&m.keys, name, size) < 0:
+        return NULL
+    size = m.keys.size - position
+    found = _known_place(m, position, size)
+    if found >= 0:
+        m.keys.size = position
+        return &m.places[found]
+    if m.place_count == m.place_room:
+        room = max(2 * m.place_room, <int64_t>FEW_NAMES)
+        grown = realloc(m.places, room * sizeof(property_place))
+        if grown == NULL:
+            return NULL
+        m.places = <property_place *>grown
+        m.place_room = room
+    m.places[m.place_count].name_position = position
+    m.places[m.place_count].name_size = size
+    m.place_count += 1
+    return NULL if _index_names(m) < 0 else &m.places[m.place_count - 1]
+
+
+cdef int add_properties(map_column *m, const uint8_t *p, int64_t size) noexcept nogil:
+    cdef const uint8_t *at = p
+    cdef const uint8_t *stop = p + size
+    cdef const uint8_t *end
+    cdef const uint8_t *value
+    cdef property_place *place
+    cdef int64_t i, name_end
+    m.place_count = 0
+    while at < stop:
+        end = <const uint8_t *>memchr(at, 2, stop - at)
+        if end == NULL:
+            end = stop
+        value = <const uint8_t *>memchr(at, 1, end - at)
+        if value != NULL and value > at and value + 1 < end:
+            place = _place_of(m, at, value - at)
+            if place == NULL:
+                return -1
+            place.value = value + 1
+            place.value_size = end - value - 1
+        at = end + 1
+    for i in range(m.place_count):
+        place = &m.places[i]
+        name_end = place.name_position + place.name_size
+        if add_text(&m.values, place.value, place.value_size) < 0 or (
+            add_bytes(&m.key_ends, <const uint8_t *>&name_end, 8) < 0
+        ) or add_bytes(&m.value_ends, <const uint8_t *>&m.values.size, 8) < 0:
+            return -1
+    m.count += m.place_count
+    return 0
+
+
+cdef void free_map(map_column *m) noexcept nogil:
+    free(m.keys.data)
+    free(m.values.data)
+    free(m.key_ends.data)
+    free(m.value_ends.data)
+    free(m.places)
+    free(m.slots)

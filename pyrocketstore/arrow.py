@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import VarColumn
+from pyrocketstore._columns import MapColumn, VarColumn
 from pyrocketstore.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import pyarrow
 
-Column = npt.NDArray[Any] | VarColumn
+Column = npt.NDArray[Any] | VarColumn | MapColumn
 
 
 def require_pyarrow(what: str = "read_batch") -> Any:
@@ -38,20 +38,21 @@ def to_record_batch(
 
     Parameters
     ----------
-    columns : name -> int32[n], int64[n] or VarColumn, all of one length
+    columns : name -> int32[n], int64[n], VarColumn or MapColumn, all of one length
     metadata : name -> value for the schema; both become UTF-8 text
 
     Returns
     -------
     pyarrow.RecordBatch: int32, int64 (times are Unix ms), string and binary, or their large forms
-    for a column above 2 GiB; every field is nullable. It shares the arrays' memory.
+    for a column above 2 GiB, map from string to string; every field is nullable. It shares the
+    arrays' memory.
 
     Raises
     ------
     MissingExtraError without pyarrow.
     """
     pa = require_pyarrow()
-    arrays = [_arrow_array(pa, column) for column in columns.values()]
+    arrays = [arrow_array(column) for column in columns.values()]
     fields = [
         pa.field(name, array.type, nullable=True)
         for name, array in zip(columns, arrays, strict=True)
@@ -60,12 +61,20 @@ def to_record_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=texts or None))
 
 
-def _arrow_array(pa: Any, column: Column) -> Any:
+def arrow_array(column: Column) -> Any:
+    """One such column as a pyarrow.Array. Raises MissingExtraError."""
+    pa = require_pyarrow()
     if isinstance(column, VarColumn):
         return _var_array(pa, column)
+    if isinstance(column, MapColumn):
+        return _map_array(pa, column)
     kind = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}[column.dtype]
     buffers = [None, pa.py_buffer(np.ascontiguousarray(column))]
     return pa.Array.from_buffers(kind, len(column), buffers, null_count=0)
+
+
+def _validity(pa: Any, column: VarColumn | MapColumn) -> Any:
+    return None if column.validity is None else pa.py_buffer(column.validity)
 
 
 def _var_array(pa: Any, column: VarColumn) -> Any:
@@ -74,6 +83,16 @@ def _var_array(pa: Any, column: VarColumn) -> Any:
         kind = pa.large_string() if large else pa.string()
     else:
         kind = pa.large_binary() if large else pa.binary()
-    validity = None if column.validity is None else pa.py_buffer(column.validity)
-    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    buffers = [_validity(pa, column), pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
     return pa.Array.from_buffers(kind, len(column), buffers, null_count=column.null_count)
+
+
+def _map_array(pa: Any, column: MapColumn) -> Any:
+    keys, values = _var_array(pa, column.keys), _var_array(pa, column.values)
+    kind = pa.map_(keys.type, values.type)
+    fields = [kind.key_field, kind.item_field]
+    entries = pa.StructArray.from_arrays([keys, values], fields=fields)
+    buffers = [_validity(pa, column), pa.py_buffer(column.offsets)]
+    return pa.Array.from_buffers(
+        kind, len(column), buffers, null_count=column.null_count, children=[entries]
+    )

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import COLUMNS, VarColumn, decode_records, reusable_bytes
+from pyrocketstore._columns import (
+    COLUMNS,
+    MapColumn,
+    VarColumn,
+    decode_records,
+    reusable_bytes,
+)
 from pyrocketstore._reader import gather_records
 from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
@@ -25,7 +31,7 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 #: A commit log file, and where records lie: bytes of the log, and bytes.
 Piece = tuple["MappedFile", Int64s, Int32s]
-Columns = dict[str, npt.NDArray[Any] | VarColumn]
+Columns = dict[str, npt.NDArray[Any] | VarColumn | MapColumn]
 
 
 def by_file(log: CommitLog, phy_offset: Int64s, size: Int32s) -> Iterator[Piece]:

@@ -19,7 +19,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrocketstore import _message
-from pyrocketstore._columns import COLUMNS, VarColumn, decode_records
+from pyrocketstore._columns import (
+    COLUMNS,
+    PROPERTIES_MAP,
+    MapColumn,
+    VarColumn,
+    check_records,
+    decode_records,
+)
+from pyrocketstore._scan import status_name
 from pyrocketstore.arrow import to_record_batch
 from pyrocketstore.errors import MissingExtraError, StoreCorruptionError, StoreFormatError
 
@@ -101,6 +109,15 @@ def property_of(raw: bytes, name: bytes) -> str | None:
     return found
 
 
+def map_of(raw: bytes) -> dict[str, str]:
+    found = {}
+    for segment in text_of(raw).split("\x02"):
+        name, separator, value = segment.partition("\x01")
+        if name and separator and value:
+            found[name] = value
+    return found
+
+
 def java_hash(text: str) -> int:
     units = text.encode("utf-16-be")
     value = 0
@@ -132,6 +149,7 @@ def decode(raw: bytes) -> Row:
     at += 1 + raw[at]
     properties = raw[at + 2 :]
     row["properties"] = text_of(properties)
+    row[PROPERTIES_MAP] = map_of(properties)
     for column, name in (("tags", b"TAGS"), ("keys", b"KEYS"), ("uniq_key", b"UNIQ_KEY")):
         row[column] = property_of(properties, name)
     row["tags_code"] = java_hash(row["tags"] or "")
@@ -198,7 +216,7 @@ def laid_out(records: list[bytes], gap: int = 0) -> tuple[bytes, Any, Any]:
 
 
 def column_list(column: Any) -> list[Any]:
-    return column.to_list() if isinstance(column, VarColumn) else column.tolist()
+    return column.to_list() if isinstance(column, VarColumn | MapColumn) else column.tolist()
 
 
 # ---- equality ----------------------------------------------------------------------------------
@@ -211,8 +229,9 @@ def test_random_records_against_the_plain_decoder(seed: int) -> None:
     hosts = [random_host(rng) for _ in range(rng.choice((1, 3, 40)))]
     records = [random_record(rng, hosts) for _ in range(rng.choice((1, 7, 8, 300)))]
     data, positions, sizes = laid_out(records, gap=seed % 3)
-    columns = decode_records(data, positions, sizes, COLUMNS)
-    assert tuple(columns) == COLUMNS
+    names = (*COLUMNS, PROPERTIES_MAP)
+    columns = decode_records(data, positions, sizes, names)
+    assert tuple(columns) == names
     wanted = [decode(record) for record in records]
     for name, column in columns.items():
         assert column_list(column) == [row[name] for row in wanted], f"{name}, seed {seed}"
@@ -312,6 +331,68 @@ def test_hosts_that_differ_in_one_byte_from_the_one_before(size: int) -> None:
         assert column_list(column) == [decode(record)[name] for record in records], name
 
 
+# ---- maps of properties ------------------------------------------------------------------------
+
+
+def maps_of(texts: list[bytes]) -> MapColumn:
+    data, positions, sizes = laid_out([encode(properties=text) for text in texts], gap=1)
+    column = decode_records(data, positions, sizes, [PROPERTIES_MAP])[PROPERTIES_MAP]
+    assert isinstance(column, MapColumn)
+    return column
+
+
+def items(maps: list[dict[str, str]]) -> list[list[tuple[str, str]]]:
+    return [list(found.items()) for found in maps]
+
+
+@pytest.mark.bad_input
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(texts=st.lists(st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join), max_size=5))
+@example(texts=[b"\xff\x01a\x02\xfe\x01b\x02\xff\x01c"])  # names that read as one
+@example(texts=[b"a\x01b\x02a\x01\x02\x01b\x02a\x01\x01\x02b", b"", b"\x02"])
+def test_maps_of_properties(texts: list[bytes]) -> None:
+    column = maps_of(texts)
+    assert items(column.to_list()) == items([map_of(text) for text in texts])
+    to_record_batch({"m": column}).validate(full=True)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("count", [15, 16, 17, 18, 31, 32, 33, 64, 65, 700])
+def test_many_names_in_one_record(count: int) -> None:
+    rng = random.Random(count)
+    names = [b"n%d" % i for i in range(count)] + [b"n%d" % rng.randrange(count) for _ in range(99)]
+    texts = [
+        b"\x02".join(b"%s\x01v%d" % (name, i) for i, name in enumerate(names)),
+        b"a\x01b",
+        b"\x02".join(b"%s\x01w" % name for name in reversed(names)),
+    ]
+    column = maps_of(texts)
+    assert items(column.to_list()) == items([map_of(text) for text in texts])
+    assert column.keys.data.nbytes == sum(len(k) for m in column.to_list() for k in m)
+
+
+def test_as_many_names_as_a_record_holds_take_no_longer_than_their_bytes() -> None:
+    names = [struct.pack(">H", 0x2121 + i).hex()[:3] for i in range(6500)]
+    text = "\x02".join(f"{name}{i}\x01v" for i, name in enumerate(names)).encode()[:32767]
+    column = maps_of([text] * 60)
+    assert column.to_list()[-1] == map_of(text)
+
+
+def test_a_map_column() -> None:
+    column = maps_of([b"a\x01b", b"", b"c\x01d\x02e\x01f"])
+    assert (len(column), len(column.keys), column.null_count) == (3, 3, 0)
+    assert column.offsets.dtype == np.int32 and column.offsets.tolist() == [0, 1, 1, 3]
+    assert (column[-1], column[1]) == ({"c": "d", "e": "f"}, {})
+    with pytest.raises(IndexError):
+        column[3]
+    assert pickle.loads(pickle.dumps(column)).to_list() == column.to_list()
+    assert "3 maps" in repr(column)
+    some = MapColumn(column.offsets, column.keys, column.values, np.array([5], np.uint8), 1)
+    assert some.to_list() == [{"a": "b"}, None, {"c": "d", "e": "f"}]
+    assert to_record_batch({"m": some}).to_pydict() == {"m": [
+        [("a", "b")], None, [("c", "d"), ("e", "f")]]}  # fmt: skip
+
+
 # ---- bodies ------------------------------------------------------------------------------------
 
 
@@ -348,6 +429,28 @@ def test_a_body_that_does_not_inflate(body: bytes, reason: str) -> None:
     with pytest.raises(StoreCorruptionError, match=reason) as caught:
         decode_records(data, positions, sizes, ["body"], path="some/file")
     assert (caught.value.path, caught.value.position) == ("some/file", positions[1])
+
+
+def test_bodies_that_do_not_inflate_can_be_absent() -> None:
+    good = encode(body=zlib.compress(b"inflated"), sys_flag=COMPRESSED)
+    bad = encode(body=b"not zlib", sys_flag=COMPRESSED)
+    cut = encode(body=zlib.compress(b"body" * 100)[:-3], sys_flag=COMPRESSED)
+    records = [encode(), bad, good, cut, encode(), good, encode(), encode(), encode(), bad]
+    data, positions, sizes = laid_out(records)
+    names = ["body", "stored_body", "topic"]
+    columns = decode_records(data, positions, sizes, names, on_bad_body="null")
+    body = columns["body"]
+    assert isinstance(body, VarColumn) and body.null_count == 3
+    wanted = [decode(r)["body"] if r not in (bad, cut) else None for r in records]
+    assert body.to_list() == wanted
+    assert columns["stored_body"].null_count == 0
+    batch = to_record_batch(columns)
+    batch.validate(full=True)
+    assert batch.column("body").to_pylist() == wanted
+    sound = decode_records(*laid_out([good, encode()]), ["body"], on_bad_body="null")["body"]
+    assert (sound.validity, sound.null_count) == (None, 0)
+    with pytest.raises(StoreFormatError, match="on_bad_body"):
+        decode_records(data, positions, sizes, names, on_bad_body="skip")
 
 
 # ---- damage ------------------------------------------------------------------------------------
@@ -389,6 +492,42 @@ def test_places_outside_of_the_data() -> None:
             decode_records(record, np.array([position], np.int64), np.array([length], np.int32))
     with pytest.raises(StoreFormatError, match="one entry"):
         decode_records(record, np.zeros(2, np.int64), np.zeros(1, np.int32))
+
+
+@pytest.mark.bad_input
+def test_verdicts_are_those_of_single_records() -> None:
+    record = encode(numbers=(0, 0, 0, 0, 4096, 0, 0, 0, zlib.crc32(b"body") & 0x7FFFFFFF))
+    mutants = [record, b"", bytes(91)]
+    mutants += [record[:cut] for cut in range(0, len(record), 7)]
+    for at in range(len(record)):
+        for value in (0x00, 0x7F, 0x80, 0xFF):
+            mutants.append(record[:at] + bytes([value]) + record[at + 1 :])
+    data, positions, sizes = laid_out(mutants, gap=1)
+    for phy_offset, check_crc in ((-1, False), (4096, True), (4097, False)):
+        offsets = None if phy_offset < 0 else np.full(len(mutants), phy_offset, np.int64)
+        got = check_records(data, positions, sizes, phy_offsets=offsets, check_crc=check_crc)
+        assert got.dtype == np.uint8
+        for i, mutant in enumerate(mutants):
+            try:
+                _message.decode(mutant, phy_offset, check_crc=check_crc)
+                assert got[i] == 0, i
+            except StoreCorruptionError as error:
+                assert status_name(got[i]) == error.reason, i
+
+
+@pytest.mark.bad_input
+def test_verdicts_on_places_outside_of_the_data() -> None:
+    record = encode()
+    size = len(record)
+    places = [(-1, size), (1, size), (0, size + 1), (2**62, size), (0, -1), (-(2**63), 2**31 - 1)]
+    positions = np.array([position for position, _ in places], np.int64)
+    sizes = np.array([size for _, size in places], np.int32)
+    assert check_records(record, positions, sizes).tolist() == [3] * len(places)
+    assert check_records(b"", positions[:0], sizes[:0]).tolist() == []
+    with pytest.raises(StoreFormatError, match="one entry"):
+        check_records(record, positions, sizes[:1])
+    with pytest.raises(StoreFormatError, match="one entry"):
+        check_records(record, positions, sizes, phy_offsets=positions[:1])
 
 
 def test_the_checks_that_can_be_asked_for() -> None:

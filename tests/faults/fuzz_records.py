@@ -26,8 +26,9 @@ from fuzz_bytes import (
     random_text,
     record_fields,
 )
-from pyrocketstore._columns import COLUMNS, decode_records
+from pyrocketstore._columns import COLUMNS, PROPERTIES_MAP, check_records, decode_records
 from pyrocketstore._log_piece import LogScanner
+from pyrocketstore._log_walk import UNDECIDED_SIZE, find_record, walk_records
 from pyrocketstore._message import decode, decode_message_id, encode_batch, encode_message
 from pyrocketstore._record import check_message, find_properties, has_torn_properties, java_int
 from pyrocketstore._scan import FileWindow, find_valid_record, scan_file, status_name
@@ -37,6 +38,7 @@ from pyrocketstore._text import (
     put_properties,
     string_to_properties,
 )
+from pyrocketstore._text_columns import properties_maps, tags_codes
 from pyrocketstore._verify import RecordWalk
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreError
@@ -143,6 +145,7 @@ def plain_columns(record: oracle.Record) -> dict[str, Any]:
         "keys": properties.get("KEYS"),
         "uniq_key": properties.get("UNIQ_KEY"),
         "properties": oracle.java_text(record.properties),
+        PROPERTIES_MAP: properties,
         "born_host": host_text(record.born_host),
         "store_host": host_text(record.store_host),
         "msg_id": oracle.message_id(plain_host(record.store_host), record.phy_offset),
@@ -157,7 +160,7 @@ def plain_columns(record: oracle.Record) -> dict[str, Any]:
 
 
 FEW_COLUMNS = ("phy_offset", "topic", "body")
-WITHOUT_BODY = tuple(name for name in COLUMNS if name != "body")
+WITHOUT_BODY = (*(name for name in COLUMNS if name != "body"), PROPERTIES_MAP)
 
 
 def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bool) -> None:
@@ -170,6 +173,8 @@ def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bo
     offsets = np.array([phy for _, _, phy in places], np.int64)
     names = (COLUMNS, WITHOUT_BODY, FEW_COLUMNS)[len(data) % 3]
     given = None if set(offsets.tolist()) == {-1} else offsets
+    found = check_records(data, positions, sizes, phy_offsets=given, check_crc=check_crc)
+    same([STATUS[status] for status in found], verdicts, "check_records")
     try:
         columns = decode_records(
             data, positions, sizes, names, phy_offsets=given, check_crc=check_crc, path="p"
@@ -183,7 +188,10 @@ def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bo
             return
         records = [oracle.decode_record(data[at : at + record_size(data, at)])
                    for at, _, _ in places]  # fmt: skip
-        assert "body" in names and None in [plain_body(record) for record in records], error
+        bodies = [plain_body(record) for record in records]
+        assert "body" in names and None in bodies, error
+        columns = decode_records(data, positions, sizes, ["body"], on_bad_body="null")
+        same(columns["body"].to_list(), bodies, "bodies, absent where they do not inflate")
         return
     assert set(verdicts) <= {"ok"}, verdicts
     for row, (at, _, _) in enumerate(places):
@@ -203,7 +211,10 @@ def check_message_object(data: bytes, record: oracle.Record) -> None:
     """Every attribute of a decoded message."""
     message = decode(data, path="p")
     for name, value in plain_columns(record).items():
-        same(getattr(message, "properties_string" if name == "properties" else name), value, name)
+        attribute = {"properties": "properties_string", PROPERTIES_MAP: "properties"}.get(
+            name, name
+        )
+        same(getattr(message, attribute), value, name)
     same(message.record, data[: record.total_size], "record")
     same(message.properties, record.properties_map(), "properties")
     same(message.born_host_bytes, record.born_host, "born_host_bytes")
@@ -324,6 +335,7 @@ class LogKernel(Kernel):
         same(last, rows[-1][1].store_timestamp if rows else 0, "last store time")
         found = find_valid_record(self.env, self.path, self.BASE, position, stop)
         same(found, self.plain_find(seen, position), "find_valid_record")
+        self.check_memory(data, position, until, stop, check_crc)
         self.check_piece(seen, position, until, stop)
         self.check_walk(seen, position, stop)
 
@@ -342,6 +354,48 @@ class LogKernel(Kernel):
                 return rows, verdict, position
             rows.append((position, oracle.decode_record(data[position : position + size])))
             position += size
+
+    def check_memory(
+        self, data: bytes, position: int, until: int, stop: int, check_crc: bool
+    ) -> None:
+        """The walk and the search of what lies in memory; `stop` is where the file ends."""
+        position = min(position, len(data))
+        positions, sizes, reached, status = walk_records(
+            data, position, until, self.BASE, end=stop, check_crc=check_crc
+        )
+        rows, verdict, end = self.plain_scan(data, position, min(until, stop), check_crc)
+        # A record that ends behind the file's end is not whole, and what follows is not looked at.
+        kept = [(at, record.total_size or 0) for at, record in rows]
+        if kept and sum(kept[-1]) > stop:
+            end = kept.pop()[0]
+            verdict = "bad_size"
+        elif verdict == "torn" and end + 8 <= len(data) and record_size(data, end) > stop - end:
+            verdict = "bad_size"
+        elif verdict == "end" and end >= min(until, stop, len(data)):
+            verdict = "ok"
+        same(list(zip(positions.tolist(), sizes.tolist(), strict=True)), kept, "walk_records")
+        same((reached, STATUS[status]), (end, verdict), "end of walk_records")
+        found = find_record(data, position, self.BASE, end=stop)
+        same(found, self.plain_find_here(data, position, stop), "find_record")
+
+    def plain_find_here(self, data: bytes, position: int, end: int) -> int:
+        """As plain_find, by the head that follows; a record may go on behind the data."""
+        magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
+        at = data.find(magic, position + 4) - 4
+        while at >= 0:
+            size, place = record_size(data, at), int.from_bytes(data[at + 28 : at + 36], "big")
+            here = len(data) - at > UNDECIDED_SIZE and place == self.BASE + at
+            if here and 91 <= size <= end - at:
+                whole = data[at : at + size]
+                if len(whole) < size:
+                    return at
+                follows = data[at + size : at + size + 8]
+                sound = at + size == end or len(follows) < 8 or follows == bytes(8)
+                sound = sound or oracle.check_record(follows)[0] in ("blank", "torn", "bad_size")
+                if oracle.check_record(whole, -1, not sound)[0] == "ok":
+                    return at
+            at = data.find(magic, at + 5) - 4
+        return -1
 
     def plain_find(self, data: bytes, position: int) -> int:
         """Where the first whole record lies from a place on, -1 for none."""
@@ -456,6 +510,10 @@ class TextKernel(Kernel):
         found = {name: oracle.java_text(data[at : at + size])
                  for name, (at, size) in spans.items()}  # fmt: skip
         same(found, {k: v for k, v in properties.items() if k in WATCHED}, "find_properties")
+        place = np.zeros(1, np.int64), np.array([len(data)], np.int32)
+        found = list(properties_maps(data, *place)[0].items())
+        same(found, list(properties.items()), "properties_maps")
+        same(tags_codes(data, *place)[0], oracle.java_hash(data), "tags_codes")
         same(java_hash(data), oracle.java_hash(data), "java_hash")
         same(java_hash(text), oracle.java_hash(text), "java_hash of str")
         same(java_int(number), oracle.java_int(oracle.java_text(number)), "java_int")
