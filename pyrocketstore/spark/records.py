@@ -266,9 +266,9 @@ class MessageBatches:
         bad = None
         try:
             columns = self._decode(piece)
-        except StoreCorruptionError:
+        except StoreCorruptionError as error:
             if self.options.on_corrupt == "fail":
-                raise
+                raise _in_file(error, piece) from None
             bad = self._damaged(piece)
             columns = self._decode(piece.take(~bad), on_bad_body="null")
             lost = self._lost_bodies(piece.take(~bad), columns)
@@ -472,6 +472,15 @@ class MessageBatches:
                 taken = pa.compute.if_else(pa.array(bad), pa.array(each, field.type), taken)
             arrays.append(taken)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _in_file(error: StoreCorruptionError, piece: Piece) -> StoreCorruptionError:
+    """An error at a place of the piece's data as one at a place of the file."""
+    row = np.flatnonzero(piece.positions == error.position)
+    if not len(row):
+        return error
+    position = int(piece.phy_offsets[row[0]]) - piece.file_from_offset
+    return StoreCorruptionError(piece.path, position, error.reason)
 
 
 def _in_limits(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,18 @@ from typing import Any
 import pytest
 
 import pyrocketstore
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.spark.options import read_options
+from pyrocketstore.spark.schemas import arrow_schema_of, columns_of
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.source import plan, read_task
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -54,6 +61,29 @@ def read(spark: SparkSession) -> Read:
         return reader.load(str(path))
 
     return load
+
+
+class Row(dict[str, Any]):
+    """A row of `read_directly`, with Spark's way to name a column."""
+
+    __getattr__ = dict.__getitem__
+
+
+def read_directly(path: Path | str, *names: str, **options: object) -> list[Row]:
+    """The rows that Spark would have, planned and read as it does, each task sent as it is."""
+    texts = {
+        name: str(value).lower() if value in (True, False) else str(value)
+        for name, value in options.items()
+    }
+    asked = read_options({"path": str(path), **texts})
+    shown, on_demand = columns_of(asked)
+    columns = {name: {**shown, **on_demand}[name] for name in names or shown}
+    rows = []
+    for partition in pickle.loads(pickle.dumps(plan(asked))):
+        for batch in read_task(partition, columns, asked):
+            assert batch.schema == arrow_schema_of(columns)
+            rows += [Row(row) for row in batch.to_pylist()]
+    return rows
 
 
 def tree(root: Path) -> dict[str, tuple[int, int, str]]:
@@ -224,9 +254,9 @@ class TestBatch:
         ]
 
     @pytest.mark.parametrize("mode", ["queue", "sequential"])
-    def test_selection(self, store: Path, read: Read, mode: str) -> None:
+    def test_selection(self, store: Path, mode: str) -> None:
         def count(**options: object) -> int:
-            return read(store, "topic string, queueId int", readMode=mode, **options).count()
+            return len(read_directly(store, "topic", readMode=mode, **options))
 
         assert count() == 1200
         assert count(topic="T1") == 600
@@ -239,21 +269,22 @@ class TestBatch:
         assert count(endingOffsets='{"T0": {"0": 10, "1": -2}}', topic="T0") == 10
         assert count(topic="T0", maxRecordsPerPartition=7) == 600
 
-    def test_by_time(self, store: Path, read: Read) -> None:
-        rows = read(store).filter("topic='T0' and queueId=0").orderBy("queueOffset").collect()
+    def test_by_time(self, store: Path) -> None:
+        def count(**options: object) -> int:
+            return len(read_directly(store, "topic", assign='{"T0": [0]}', **options))
+
+        rows = read_directly(store, "queueOffset", "storeTimestamp", assign='{"T0": [0]}')
         times = [ms(row.storeTimestamp) for row in rows]
+        assert times == sorted(times)
         middle = times[150]
         later = sum(time >= middle for time in times)
-        options = {"assign": '{"T0": [0]}'}
-        assert read(store, startingTimestamp=middle, **options).count() == later
-        assert read(store, endingTimestamp=middle, **options).count() == 300 - later
-        by_queue = {"startingOffsetsByTimestamp": json.dumps({"T0": {"0": middle}})}
-        assert read(store, **by_queue, **options).count() == later
+        assert count(startingTimestamp=middle) == later
+        assert count(endingTimestamp=middle) == 300 - later
+        assert count(startingOffsetsByTimestamp=json.dumps({"T0": {"0": middle}})) == later
         never = {"startingOffsetsByTimestamp": json.dumps({"T0": {"0": times[-1] + 10**6}})}
-        with pytest.raises((PythonException, AnalysisException), match="nothing was stored"):
-            read(store, **never, **options).count()
-        strategy = {"startingOffsetsByTimestampStrategy": "latest"}
-        assert read(store, **never, **strategy, **options).count() == 0
+        with pytest.raises(DataLossError, match="nothing was stored"):
+            count(**never)
+        assert count(**never, startingOffsetsByTimestampStrategy="latest") == 0
 
     def test_several_stores(self, spark: SparkSession, store: Path, tmp_path: Path) -> None:
         other = make_store(tmp_path / "b", 10)
@@ -356,7 +387,6 @@ class TestCuts:
     def test_every_byte_range_of_a_file_gives_each_record_once(self, tmp_path: Path) -> None:
         from pyrocketstore.env import Env
         from pyrocketstore.spark.log_walk import LogWalk
-        from pyrocketstore.spark.options import read_options
         from pyrocketstore.spark.planning import LogTask
         from pyrocketstore.spark.records import Piece
         from pyrocketstore.spark.snapshot import StorePlace, StoreSnapshot
@@ -369,7 +399,6 @@ class TestCuts:
             store.put("T0", b"end")
         with StoreSnapshot(StorePlace("b", str(root))) as snapshot:
             file, end = snapshot.log_files()[0], snapshot.max_phy_offset
-            assert read_options({"path": str(root)}).places
 
         def walk(begin: int, stop: int) -> list[int]:
             task = LogTask("b", file, begin, stop, end, begin == 0, stop == end, None)
@@ -394,14 +423,12 @@ COUNTS: dict[Path, int] = {}
 
 class TestDamage:
     @pytest.fixture(params=["new", "old"])
-    def damaged(
-        self, request: pytest.FixtureRequest, tmp_path: Path, read: Read
-    ) -> tuple[Path, list[int]]:
+    def damaged(self, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[int]]:
         """A store with a flipped body byte, a lost head, and a lost length; and where: in files
         that recovery looks at, or before them."""
         count = 100 if request.param == "new" else 1100
         root = make_store(tmp_path / "s", count)
-        places = [row.commitLogOffset for row in read(root).orderBy("commitLogOffset").collect()]
+        places = sorted(row.commitLogOffset for row in read_directly(root, "commitLogOffset"))
         COUNTS[root] = len(places)
         bad = [places[50], places[120], places[200]]
         hurt(root, bad[0] + 200, b"\xff")
@@ -410,55 +437,75 @@ class TestDamage:
         return root, bad
 
     @pytest.mark.parametrize("mode", ["queue", "sequential"])
-    def test_fail(self, damaged: tuple[Path, list[int]], read: Read, mode: str) -> None:
+    def test_fail(self, damaged: tuple[Path, list[int]], mode: str) -> None:
         root, bad = damaged
-        raised = (PythonException, AnalysisException)
-        with pytest.raises(raised, match=f"at byte ({bad[0]}|{bad[1]}|{bad[2]})"):
-            read(root, readMode=mode).count()
-        with pytest.raises(raised, match=f"at byte ({bad[0]}|{bad[1]}|{bad[2]})"):
-            read(root, readMode=mode, verifyCrc=True, minPartitions=1, partitionBytes="1g").count()
+        places = "|".join(map(str, bad))
+        with pytest.raises(StoreCorruptionError, match=f"at byte ({places})"):
+            read_directly(root, "topic", readMode=mode)
+        with pytest.raises(StoreCorruptionError, match=f"at byte ({places})"):
+            read_directly(root, "topic", readMode=mode, verifyCrc=True)
 
     @pytest.mark.parametrize("mode", ["queue", "sequential"])
-    def test_skip(self, damaged: tuple[Path, list[int]], read: Read, mode: str) -> None:
+    def test_skip(
+        self, damaged: tuple[Path, list[int]], mode: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         root, bad = damaged
-        count = COUNTS[root]
-        found = offsets_of(read(root, readMode=mode, onCorrupt="skip"))
-        assert len(found) == count - 2
+
+        def places(**options: object) -> list[int]:
+            rows = read_directly(
+                root, "commitLogOffset", readMode=mode, onCorrupt="skip", **options
+            )
+            return sorted(row.commitLogOffset for row in rows)
+
+        found = places()
+        assert len(found) == COUNTS[root] - 2
         assert not set(bad[1:]) & set(found)
-        checked = offsets_of(read(root, readMode=mode, onCorrupt="skip", verifyCrc=True))
-        assert len(checked) == count - 3
+        assert "left out" in caplog.text
+        checked = places(verifyCrc=True)
+        assert len(checked) == COUNTS[root] - 3
         assert not set(bad) & set(checked)
 
-    def test_null(self, damaged: tuple[Path, list[int]], read: Read) -> None:
+    def test_null(self, damaged: tuple[Path, list[int]]) -> None:
         root, bad = damaged
-        rows = read(root, onCorrupt="null", verifyCrc=True).filter("bodyCRC is null").collect()
-        assert sorted(row.commitLogOffset for row in rows) == bad
-        for row in rows:
+        rows = read_directly(root, onCorrupt="null", verifyCrc=True)
+        assert len(rows) == COUNTS[root]
+        lost = [row for row in rows if row.bodyCRC is None]
+        assert sorted(row.commitLogOffset for row in lost) == bad
+        for row in lost:
             assert row.topic in ("T0", "T1")
             assert row.queueOffset is not None
             assert row.storeSize > 1000
             assert row.body is None
-        assert read(root, onCorrupt="null").count() == COUNTS[root]
+        assert len(read_directly(root, "topic", onCorrupt="null")) == COUNTS[root]
 
-    def test_the_log_shows_the_damage(self, damaged: tuple[Path, list[int]], read: Read) -> None:
+    def test_the_log_shows_the_damage(self, damaged: tuple[Path, list[int]]) -> None:
         root, bad = damaged
-        frame = read(root, view="commitlog", onCorrupt="skip", verifyCrc=True, minPartitions=7)
-        rows = frame.filter("recordType = 'corrupt'").orderBy("filePosition").collect()
-        assert [row.filePosition for row in rows] == bad
-        assert all(row.totalSize > 1000 for row in rows)
+        options = {"onCorrupt": "skip", "verifyCrc": True, "minPartitions": 7}
+        rows = read_directly(root, view="commitlog", **options)
+        lost = [row for row in rows if row.recordType == "corrupt"]
+        assert sorted(row.filePosition for row in lost) == bad
+        assert all(row.totalSize > 1000 for row in lost)
 
-    def test_a_body_that_does_not_inflate(self, tmp_path: Path, read: Read) -> None:
-        root = make_store(tmp_path / "s", 10)
-        log = (root / "commitlog" / ("0" * 20)).read_bytes()
-        place = next(row.commitLogOffset for row in read(root).collect() if row.queueOffset == 4)
-        assert log[place + 4 : place + 8] == bytes.fromhex("DAA320A7")
-        hurt(root, place + 36, (1).to_bytes(4, "big"))  # "compressed"
-        with pytest.raises(PythonException, match="inflate"):
+    def test_in_spark(self, tmp_path: Path, read: Read) -> None:
+        root = make_store(tmp_path / "s", 1100)
+        places = [row.commitLogOffset for row in read_directly(root, "commitLogOffset")]
+        hurt(root, min(places), bytes(60))
+        with pytest.raises(PythonException, match="at byte 0: never written"):
             read(root).count()
-        assert read(root, decompress=False).count() == 40
-        assert read(root, onCorrupt="skip").count() == 39
-        rows = read(root, onCorrupt="null").filter("body is null").collect()
-        assert [row.commitLogOffset for row in rows] == [place]
+        assert read(root, onCorrupt="skip").count() == 4399
+        assert read(root, onCorrupt="null").filter("bodyCRC is null").count() == 1
+
+    def test_a_body_that_does_not_inflate(self, tmp_path: Path) -> None:
+        root = make_store(tmp_path / "s", 10)
+        rows = read_directly(root)
+        place = next(row.commitLogOffset for row in rows if row.queueOffset == 4)
+        hurt(root, place + 36, (1).to_bytes(4, "big"))  # "compressed"
+        with pytest.raises(StoreCorruptionError, match="inflate"):
+            read_directly(root)
+        assert len(read_directly(root, decompress=False)) == 40
+        assert len(read_directly(root, onCorrupt="skip")) == 39
+        lost = [row for row in read_directly(root, onCorrupt="null") if row.body is None]
+        assert [row.commitLogOffset for row in lost] == [place]
 
     @pytest.mark.parametrize("mode", ["queue", "sequential"])
     def test_a_file_that_is_gone(self, tmp_path: Path, read: Read, mode: str) -> None:
@@ -501,9 +548,6 @@ class TestRefusals:
         ],
     )
     def test_an_option(self, options: dict[str, str], text: str) -> None:
-        from pyrocketstore.errors import StoreFormatError
-        from pyrocketstore.spark.options import read_options
-
         with pytest.raises(StoreFormatError, match=text.replace("[", r"\[")):
             read_options({"path": "/x", **options})
 
