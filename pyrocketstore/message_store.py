@@ -437,16 +437,18 @@ class DefaultMessageStore(MessageFutures):
         self.index_service.build_index(request)
         return self.index_service.retry_get_and_create_index_file()
 
-    def _dispatch_error(self, kind: str, topic: str, queue_id: int, errno: int) -> None:
-        reason = os.strerror(errno) if errno else "no file"
+    def _dispatch_error(self, kind: str, topic: str, queue_id: int, error_number: int) -> None:
+        reason = os.strerror(error_number) if error_number else "no file"
         LOG.error("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
-        files = self.index_service.files
-        path = files[-1].path if files else None
-        cause = StoreIOError(errno, "append", path or self.root)
+        # A queue that was refused its file tells more, unless no put was taken any more by then.
+        error_number = error_number or errno.EIO
         if kind == "queue":
-            self.running_flags.make_logics_queue_error(cause)
+            path = os.path.join(self.queue_table.path, topic, str(queue_id))
+            self.running_flags.make_logics_queue_error(StoreIOError(error_number, "append", path))
         else:
-            self.running_flags.make_index_file_error(cause)
+            files = self.index_service.files
+            path = files[-1].path if files else os.path.join(self.root, "index")
+            self.running_flags.make_index_file_error(StoreIOError(error_number, "append", path))
 
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that are not dispatched yet."""
