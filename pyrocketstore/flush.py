@@ -78,6 +78,16 @@ class CommitLogFlush:
             if self.flush_step(0):
                 break
 
+    def flush_to_end(self) -> int:
+        """Force all that was put before, what lies in buffers too; `flushed_where` then.
+
+        Raises StoreError.
+        """
+        self.commit_log.commit_buffers()
+        with self.lock:
+            self.flush_to(self.commit_log.get_max_offset())
+        return self.flushed_where
+
     def flush_step(self, flush_least_pages: int) -> bool:
         """One call of MappedFileQueue.flush; True when nothing moved. Call with `lock` held."""
         if self.error is not None:

@@ -97,7 +97,7 @@ class StoreServices:
         )
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
         async_puts.submit = self.flush_service.submit
-        self.make_room_service = MakeRoomService(async_puts, self._force_log)
+        self.make_room_service = MakeRoomService(async_puts, self.log_flush.flush_to_end)
         self._watch(stall_log, env, commit_log, dispatcher)
 
     def _watch(
@@ -121,11 +121,9 @@ class StoreServices:
 
         self.stats_service.watch = look
 
-    def _force_log(self) -> None:
-        """Force the log up to its end, what lies in buffers too."""
-        self.commit_log.commit_buffers()
-        with self.log_flush.lock:
-            self.log_flush.flush_to(self.log_flush.commit_log.get_max_offset())
+    @property
+    def _commits(self) -> list[ServiceThread]:
+        return [] if self.commit_service is None else [self.commit_service]
 
     def add_cleaning(
         self,
@@ -157,10 +155,9 @@ class StoreServices:
 
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
-        commits = [] if self.commit_service is None else [self.commit_service]
         services: list[ServiceThread] = [
             self.allocate_service,
-            *commits,
+            *self._commits,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
@@ -199,12 +196,11 @@ class StoreServices:
         self.async_puts.let_go()
         with self._mending_lock:
             self._mending_ended = True
-        commits = [] if self.commit_service is None else [self.commit_service]
         for service in (
             self.mend_service,
             *self._cleaning,
             self.make_room_service,
-            *commits,
+            *self._commits,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
@@ -213,7 +209,7 @@ class StoreServices:
             service.shutdown(None)
         if self.flush_service.failure is not None and self.log_flush.error is None:
             try:
-                self._force_log()  # nobody else has
+                self.log_flush.flush_to_end()  # nobody else has
             except StoreError as error:
                 self._fail(error)
         self.async_puts.close()
