@@ -347,10 +347,10 @@ class AllocateMappedFileService(ServiceThread):
             LOG.warning("cannot allocate ahead of the writer: %s", error)
 
     def _keep_one_ahead(self, mapped_file: MappedFile) -> None:
-        populate = mapped_file.populate
         if mapped_file.zero_fill == "pages":  # each write is dear: a window only
-            mapped_file.keep_ahead(mapped_file.confirm_step, populate)
+            mapped_file.keep_ahead(mapped_file.confirm_step)
             return
+        populate = mapped_file.populate
         moved = mapped_file.file_from_offset + mapped_file.appended - self._watched_from
         if moved < self.ahead_size:
             # A store that is opened for a few messages should not dirty a hundred megabytes.
