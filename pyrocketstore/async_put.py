@@ -75,7 +75,7 @@ class AsyncPuts:
         monotonic_ns: Callable[[], int],
         note: Callable[[Iterable[Result]], None],
     ) -> None:
-        self.sync = config.flush_disk_type.name == "SYNC_FLUSH"
+        self.sync = config.is_sync_flush
         self.max_unforced_bytes = 0 if self.sync else config.max_unforced_bytes
         #: False where a put is done as soon as it is in the log, whatever is outstanding.
         self.bounded = self.sync or self.max_unforced_bytes > 0

@@ -16,7 +16,7 @@ from pyrocketstore.cleaning import (
     DiskCheckService,
 )
 from pyrocketstore.commit_log import CommitLog
-from pyrocketstore.config import FlushDiskType, MessageStoreConfig
+from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
@@ -80,10 +80,9 @@ class StoreServices:
         self.clean_resource: CleanResourceService | None = None
         self._cleaning: list[ServiceThread] = []
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
-        sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flush_service: GroupCommitService | FlushRealTimeService = (
             GroupCommitService(self.log_flush, config)
-            if sync
+            if config.is_sync_flush
             else FlushRealTimeService(self.log_flush, config)
         )
         #: with a transient store pool alone
