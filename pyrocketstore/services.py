@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
 from pyrocketstore.allocate_mapped_file_service import AllocateMappedFileService
-from pyrocketstore.async_put import AsyncPuts, MakeRoomService
+from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher, MakeRoomService
 from pyrocketstore.cleaning import (
     CleanCommitLogService,
     CleanConsumeQueueService,
@@ -97,12 +97,13 @@ class StoreServices:
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
         async_puts.submit = self.flush_service.submit
         self.make_room_service = MakeRoomService(async_puts, self.log_flush.flush_to_end)
+        self.flush_disk_watcher = FlushDiskWatcher(async_puts)
         self._watch(stall_log, env, commit_log, dispatcher)
 
     def _watch(
         self, stall_log: StallLog, env: Env, commit_log: CommitLog, dispatcher: Dispatcher
     ) -> None:
-        """What is slow is logged, and futures that wait for too long are completed."""
+        """What is slow is logged."""
         for part in (self.log_flush, commit_log, self.allocate_service):
             part.timed = stall_log.timed
         watch = StallWatch(
@@ -113,12 +114,7 @@ class StoreServices:
             lambda: int(dispatcher.position),
         )
         watch.group = self.log_flush.group
-
-        def look() -> None:
-            watch.look()
-            self.async_puts.expire()
-
-        self.stats_service.watch = look
+        self.stats_service.watch = watch.look
 
     @property
     def _commits(self) -> list[ServiceThread]:
@@ -163,6 +159,8 @@ class StoreServices:
             self.stats_service,
             *self._cleaning,
         ]
+        if self.async_puts.sync:
+            services.append(self.flush_disk_watcher)
         if self.async_puts.max_unforced_bytes:
             services.append(self.make_room_service)
         return services
@@ -202,6 +200,7 @@ class StoreServices:
             *self._commits,
             self.reput_service,
             self.flush_service,
+            self.flush_disk_watcher,  # behind it, which may wait for the device
             self.flush_queue_service,
             self.stats_service,
         ):

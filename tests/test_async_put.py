@@ -26,7 +26,8 @@ from pyrocketstore import (
     StoreFormatError,
     StoreStateError,
 )
-from pyrocketstore.async_put import AsyncPuts
+from pyrocketstore._put_result import make_result
+from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher
 from pyrocketstore.env import Env
 from test_group_commit import SIZES, WAIT_S, Gate
 
@@ -210,6 +211,80 @@ def test_a_force_that_hangs_ends_futures_in_time(tmp_path: Path, env: Env, gate:
         assert run(store.aput("t", b"y")).status is PutMessageStatus.PUT_OK
         by_status = store.stats().put_messages_by_status
         assert (by_status["PUT_OK"], by_status["FLUSH_DISK_TIMEOUT"]) == (2, 2)
+
+
+def test_futures_end_in_time_without_the_statistics(
+    tmp_path: Path, env: Env, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread looks at deadlines, and it is not the one that may die."""
+
+    def die() -> None:
+        raise RuntimeError("dies")
+
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=1000, **SIZES) as store:
+        low = store.message_store
+        monkeypatch.setattr(low.stats_service, "watch", die)
+        run(until(lambda: low.stats_service.failure is not None))
+        gate.close()
+        start = time.monotonic()
+        first = low.async_put_message(message())  # it alone is what a flush is asked for
+        others = [low.async_put_message(message()) for _ in range(3)]
+        for future in (first, *others):
+            assert future.result(WAIT_S).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert 0.95 < time.monotonic() - start < 1.8, "each has its own deadline"
+        assert low.async_puts.count == 0
+        gate.open()
+        assert low.async_put_message(message()).result(WAIT_S).status is PutMessageStatus.PUT_OK
+
+
+def pending(puts: AsyncPuts, end: int) -> Future[Any]:
+    assert puts.reserve(1)
+    result = make_result(PutMessageStatus.PUT_OK, phy_offset=end - 1, wrote_bytes=1)
+    return puts.add(result, 1)
+
+
+def test_deadlines_are_watched_one_after_the_other() -> None:
+    clock, forced, woken = [0], [0], [0]
+
+    def wake() -> None:
+        woken[0] += 1
+
+    config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=10)
+    puts = AsyncPuts(config, lambda: 9, lambda: forced[0], lambda: clock[0], lambda results: None)
+    puts.wake_watcher = wake
+    assert puts.expire() is None
+    futures = []
+    for end in range(1, 5):
+        futures.append(pending(puts, end))
+        clock[0] += 1_000_000
+    assert woken == [1], "the others come later"
+    assert puts.expire() == 6.0
+    clock[0], forced[0] = 11_500_000, 1
+    assert puts.expire() == 0.5
+    statuses = [future.result(0).status.name for future in futures[:2]]
+    assert statuses == ["PUT_OK", "FLUSH_DISK_TIMEOUT"], "the first is on the device"
+    assert not futures[2].done()
+    clock[0] += 10_000_000
+    assert puts.expire() is None
+    assert all(future.done() for future in futures)
+    pending(puts, 5)
+    assert woken == [2]
+
+
+def test_a_watcher_that_dies_leaves_nobody_waiting() -> None:
+    config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
+    puts = AsyncPuts(config, lambda: 9, lambda: 0, time.monotonic_ns, lambda results: None)
+    watcher = FlushDiskWatcher(puts)
+    future = pending(puts, 1)
+
+    def die() -> None:
+        raise MemoryError
+
+    puts.expire = die  # type: ignore[method-assign,assignment]
+    watcher.start()
+    assert future.result(WAIT_S).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert watcher.shutdown()
+    assert isinstance(watcher.failure, MemoryError)
 
 
 # ---- bounds -------------------------------------------------------------------------------------

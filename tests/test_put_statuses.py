@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pyrocketstore import (
 )
 from pyrocketstore._message import encode_messages
 from pyrocketstore.env import Env
-from pyrocketstore.flush import FlushDiskWatcher, GroupCommitService
+from pyrocketstore.flush import GroupCommitService
 
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -179,22 +179,6 @@ def test_the_serving_thread_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(PutError, match="dies"):
             store.put("t", b"z")
     assert (tmp_path / "abort").exists()
-
-
-def test_the_watcher_leaves_nobody_waiting() -> None:
-    env = Env()
-    watcher = FlushDiskWatcher(env.monotonic_ns)
-    futures: list[Future[PutMessageStatus]] = [Future() for _ in range(4)]
-    watcher.start()
-    futures[0].set_result(PutMessageStatus.PUT_OK)
-    for future, timeout in zip(futures, (1, 30, 30, 100_000), strict=True):
-        watcher.add(future, timeout)
-    assert futures[2].result(WAIT_S) is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert futures[1].result(WAIT_S) is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert not futures[3].done()
-    assert watcher.shutdown()
-    assert futures[3].result(0) is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert futures[0].result(0) is PutMessageStatus.PUT_OK
 
 
 def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: Gate) -> None:

@@ -32,8 +32,10 @@ STEPS = {
     "FlushConsumeQueueService": "wait_for_running",
     "FlushRealTimeService": "wait_for_running",
     "GroupCommitService": "_complete_forced",
+    "FlushDiskWatcher": "wait_for_running",
     "MakeRoomService": "wait_for_running",
 }
+OF_SYNC_FLUSH = ("GroupCommitService", "FlushDiskWatcher")
 ERRORS = [RuntimeError("boom"), MemoryError(), SystemExit(3)]
 
 
@@ -60,7 +62,7 @@ def wait(condition: Callable[[], bool]) -> None:
 def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseException) -> None:
     settings = {
         **SIZES,
-        "flush_disk_type": "SYNC_FLUSH" if name == "GroupCommitService" else "ASYNC_FLUSH",
+        "flush_disk_type": "SYNC_FLUSH" if name in OF_SYNC_FLUSH else "ASYNC_FLUSH",
         "sync_flush_timeout": 60_000,  # not what ends the waits
         "max_unforced_bytes": 10_000 if name == "MakeRoomService" else 0,
     }
