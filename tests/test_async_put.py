@@ -18,6 +18,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken
+from gates import SYNC_SIZES, WAIT_S, Gate
 from pyrocketstore import (
     MessageExtBrokerInner,
     MessageStoreConfig,
@@ -29,14 +30,8 @@ from pyrocketstore import (
 from pyrocketstore._put_result import make_result
 from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher
 from pyrocketstore.env import Env
-from test_group_commit import SIZES, WAIT_S, Gate
 
-ASYNC_SIZES = {**SIZES, "flush_disk_type": "ASYNC_FLUSH"}
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
+ASYNC_SIZES = {**SYNC_SIZES, "flush_disk_type": "ASYNC_FLUSH"}
 
 
 @pytest.fixture
@@ -44,7 +39,6 @@ def env(gate: Gate) -> Iterator[Env]:
     env = Env()
     with broken(env, "msync", gate):
         yield env
-        gate.open()
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -70,7 +64,7 @@ def message(body: bytes = b"x", queue_id: int = 0) -> MessageExtBrokerInner:
 
 def test_aputs_share_forces_and_keep_their_order(tmp_path: Path, env: Env, gate: Gate) -> None:
     done: list[tuple[int, int]] = []
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         flushed = store.message_store.reports.flushed_where
 
         async def one(i: int) -> None:
@@ -106,7 +100,10 @@ def test_futures_of_a_queue_are_done_in_its_order(tmp_path: Path, env: Env, gate
             )
         return futures
 
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store, ThreadPoolExecutor(4) as pool:
+    with (
+        pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store,
+        ThreadPoolExecutor(4) as pool,
+    ):
         gate.close()
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)  # so that threads come between each other
@@ -127,7 +124,7 @@ def test_futures_of_a_queue_are_done_in_its_order(tmp_path: Path, env: Env, gate
 
 
 def test_a_cancelled_aput_leaves_the_message(tmp_path: Path, env: Env, gate: Gate) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"first")
 
         async def main() -> None:
@@ -148,7 +145,10 @@ def test_a_cancelled_aput_leaves_the_message(tmp_path: Path, env: Env, gate: Gat
 def test_a_loop_that_is_closed_meanwhile_hurts_no_other(
     tmp_path: Path, env: Env, gate: Gate
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store, ThreadPoolExecutor(2) as pool:
+    with (
+        pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store,
+        ThreadPoolExecutor(2) as pool,
+    ):
         store.put("t", b"first")
         gate.close()
         loop = asyncio.new_event_loop()
@@ -169,7 +169,7 @@ def test_a_loop_that_is_closed_meanwhile_hurts_no_other(
 
 
 def test_aput_raises_what_put_raises(tmp_path: Path, env: Env, gate: Gate) -> None:
-    store = pyrocketstore.open(tmp_path, env=env, max_message_size=1000, **SIZES)
+    store = pyrocketstore.open(tmp_path, env=env, max_message_size=1000, **SYNC_SIZES)
     with store:
         store.put("t", b"first")
         with pytest.raises(PutError) as caught:
@@ -199,7 +199,7 @@ def test_aput_raises_what_put_raises(tmp_path: Path, env: Env, gate: Gate) -> No
 
 
 def test_a_force_that_hangs_ends_futures_in_time(tmp_path: Path, env: Env, gate: Gate) -> None:
-    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SYNC_SIZES) as store:
         store.put("t", b"first")
         gate.close()
         future = store.message_store.async_put_message(message())
@@ -221,7 +221,7 @@ def test_futures_end_in_time_without_the_statistics(
     def die() -> None:
         raise RuntimeError("dies")
 
-    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=1000, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=1000, **SYNC_SIZES) as store:
         low = store.message_store
         monkeypatch.setattr(low.stats_service, "watch", die)
         run(until(lambda: low.stats_service.failure is not None))
@@ -296,7 +296,7 @@ def test_a_watcher_that_dies_leaves_nobody_waiting() -> None:
 def test_what_is_outstanding_is_bounded(
     tmp_path: Path, env: Env, gate: Gate, bound: dict[str, int]
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES, **bound) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES, **bound) as store:
         store.put("t", b"first")
         low = store.message_store
 
@@ -389,7 +389,7 @@ def test_room_that_was_given_is_not_lost() -> None:
 
 
 def test_close_ends_those_that_wait(tmp_path: Path, env: Env, gate: Gate) -> None:
-    store = pyrocketstore.open(tmp_path, env=env, max_outstanding_puts=1, **SIZES)
+    store = pyrocketstore.open(tmp_path, env=env, max_outstanding_puts=1, **SYNC_SIZES)
     store.put("t", b"first")
 
     async def main() -> None:
@@ -413,7 +413,7 @@ def test_futures_are_done_when_callbacks_put(tmp_path: Path) -> None:
     """A callback that puts again, in the thread that completes, meets no lock that is held."""
     left = [50]
     last: Future[None] = Future()
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
 
         def again(_: Any) -> None:
             left[0] -= 1
