@@ -191,16 +191,23 @@ def decode_structs(
 
 
 def decode_record_batches(
-    batches: Iterable[pa.RecordBatch], *, names: Sequence[str], on_error: str, verify_crc: bool
+    batches: Iterable[pa.RecordBatch],
+    kept: Sequence[str],
+    names: Sequence[str],
+    *,
+    on_error: str,
+    verify_crc: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """As decode_array, of each batch's last column; the columns before it are passed through."""
+    """As decode_array, of each batch's last column; those before it are passed through, and are
+    called `kept`."""
     import pyarrow as pa
 
     for given in batches:
         column = given.column(given.num_columns - 1)
         batch, errors, _ = decode_array(column, names, on_error=on_error, verify_crc=verify_crc)
         arrays = [*given.columns[:-1], *batch.columns]
-        fields = [*list(given.schema)[:-1], *batch.schema]
+        fields = [given.schema.field(i).with_name(name) for i, name in enumerate(kept)]
+        fields += batch.schema
         if errors is not None:
             arrays.append(errors)
             fields.append(pa.field(ERROR_FIELD, pa.string()))

@@ -93,11 +93,13 @@ def decode_batches(
 
     def decode(batches: Iterator[Any]) -> Iterator[Any]:
         return encoded.decode_record_batches(
-            batches, names=names, on_error=on_error, verify_crc=verify_crc
+            batches, kept, names, on_error=on_error, verify_crc=verify_crc
         )
 
+    # mapInArrow takes no column whose name has a dot.
     quoted = ["`{}`".format(name.replace("`", "``")) for name in (*kept, input_col)]
-    return df.select(*quoted).mapInArrow(decode, schema)
+    plain = [df[name].alias(f"c{i}") for i, name in enumerate(quoted)]
+    return df.select(*plain).mapInArrow(decode, schema)
 
 
 def decode_pandas(
@@ -162,6 +164,7 @@ def register_functions(spark: SparkSession) -> None:
     ------
     MissingExtraError without pyspark.
     """
+    _require("register_functions")
     names = tuple(FIELDS)
     decode = functools.partial(
         encoded.decode_structs, names=names, on_error="null", verify_crc=False
