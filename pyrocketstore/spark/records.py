@@ -41,6 +41,9 @@ _KAFKA_SOURCES = {
 }
 _RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
 LOG_APPEND_TIME = 1
+MESSAGE_MAGIC_CODE = -626843481
+BLANK_MAGIC_CODE = -875286124
+_NOT_HELD = "a queue names bytes that the log does not hold"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +75,15 @@ class Piece:
             phy_offsets=np.ascontiguousarray(self.phy_offsets[rows]),
             queue_offsets=offsets,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """`size` bytes at `position` of a log file that are no record; a BLANK has no `reason`."""
+
+    position: int
+    size: int
+    reason: str
 
 
 class Skipped:
@@ -113,6 +125,7 @@ class LogReader:
         self.env = env
         self.files = files
         self.fail_on_data_loss = options.fail_on_data_loss
+        self.on_corrupt = options.on_corrupt
         self.skipped = skipped
         self._begins = np.array([file.from_offset for file in files], np.int64)
         self._open: dict[int, MappedFile] = {}
@@ -135,23 +148,50 @@ class LogReader:
             self._lost(f"commit log at byte {phy_offsets[0]}", sizes)
             return None
         file = self.files[number]
-        beyond = np.flatnonzero((sizes <= 0) | (phy_offsets + sizes > self._end(number)))
-        if len(beyond):
-            position = int(phy_offsets[beyond[0]]) - file.from_offset
-            raise StoreCorruptionError(
-                file.path, position, "a queue names bytes that the log does not hold"
-            )
-        data = reusable_bytes(int(sizes.sum()))
         phy_offsets, sizes = np.ascontiguousarray(phy_offsets), np.ascontiguousarray(sizes)
+        beyond = (sizes <= 0) | (phy_offsets + sizes > self._end(number))
+        if beyond.any():
+            if self.on_corrupt == "fail":
+                position = int(phy_offsets[beyond][0]) - file.from_offset
+                raise StoreCorruptionError(file.path, position, _NOT_HELD)
+            sizes = np.where(beyond, np.int32(0), sizes)
         try:
-            gather_records(self._mapped_file(number), phy_offsets, sizes, data, 0)
+            return self._gathered(number, phy_offsets, sizes)
         except StoreIOError as error:
             if error.errno != errno.ENOENT:
                 raise
             self._lost(file.path, sizes)
             return None
+
+    def _gathered(self, number: int, phy_offsets: Int64s, sizes: Int32s) -> Piece:
+        """The bytes at these places, whatever they are; no size is a record that is not there."""
+        file = self.files[number]
+        opened = self._mapped_file(number)
+        data = reusable_bytes(int(sizes.sum()))
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        there = sizes > 0
+        places = phy_offsets[there], sizes[there]
+        try:
+            gather_records(opened, *places, data, 0, check=False)
+        except StoreCorruptionError:  # the file is shorter than it was
+            if self.on_corrupt == "fail":
+                raise
+            self._gather_each(opened, *places, data)
         return Piece(data, starts, sizes, phy_offsets, file.path, file.from_offset)
+
+    @staticmethod
+    def _gather_each(
+        opened: MappedFile, phy_offsets: Int64s, sizes: Int32s, data: npt.NDArray[np.uint8]
+    ) -> None:
+        """One by one; what is not there is zeros."""
+        position = 0
+        for row in range(len(sizes)):
+            one = slice(row, row + 1)
+            try:
+                gather_records(opened, phy_offsets[one], sizes[one], data, position, check=False)
+            except StoreCorruptionError:
+                data[position : position + int(sizes[row])] = 0
+            position += int(sizes[row])
 
     def _end(self, number: int) -> int:
         return self.files[number].from_offset + self.files[number].size
@@ -226,11 +266,15 @@ class MessageBatches:
         bad = None
         try:
             columns = self._decode(piece)
-        except StoreCorruptionError:
+        except StoreCorruptionError as error:
             if self.options.on_corrupt == "fail":
-                raise
+                raise _in_file(error, piece) from None
             bad = self._damaged(piece)
             columns = self._decode(piece.take(~bad), on_bad_body="null")
+            lost = self._lost_bodies(piece.take(~bad), columns)
+            if lost is not None:
+                bad[np.flatnonzero(~bad)[lost]] = True
+                columns = self._decode(piece.take(~bad), on_bad_body="null")
         good = piece if bad is None else piece.take(~bad)
         strange = self._strange(good, columns)
         if strange is not None:
@@ -278,6 +322,19 @@ class MessageBatches:
             where = f"{piece.path} at byte {position}: {status_name(int(status[first]))}"
             self.skipped.add(where, int(bad.sum()), int(piece.sizes[bad].sum()))
         return np.asarray(bad, np.bool_)
+
+    def _lost_bodies(
+        self, piece: Piece, columns: Mapping[str, Any]
+    ) -> npt.NDArray[np.bool_] | None:
+        """bool[n]: under onCorrupt=skip, records whose body does not inflate; None without any."""
+        body = columns.get("body")
+        if body is None or not body.null_count or self.options.on_corrupt != "skip":
+            return None
+        lost = np.unpackbits(body.validity, count=len(body), bitorder="little") == 0
+        position = int(piece.phy_offsets[lost][0]) - piece.file_from_offset
+        where = f"{piece.path} at byte {position}: the body does not inflate"
+        self.skipped.add(where, int(lost.sum()), int(piece.sizes[lost].sum()))
+        return np.asarray(lost, np.bool_)
 
     @staticmethod
     def _strange(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
@@ -334,8 +391,9 @@ class MessageBatches:
             return pa.repeat(pa.scalar(self.broker_name, pa.string()), count)
         if name == "timestampType":
             return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)
-        if piece.topic is None or piece.queue_offsets is None:
-            return None
+        made = self._made_of_log(source, kind, piece, count)
+        if made is not None or piece.topic is None or piece.queue_offsets is None:
+            return made
         if source == "topic":
             return pa.repeat(pa.scalar(piece.topic, pa.string()), count)
         if source == "queueId":
@@ -344,13 +402,48 @@ class MessageBatches:
             return pa.array(piece.queue_offsets, kind)
         return None
 
+    @staticmethod
+    def _made_of_log(source: str, kind: Any, piece: Piece, count: int) -> pyarrow.Array | None:
+        """The columns that the view commitlog has beside a message's."""
+        import pyarrow as pa
+
+        if source == "totalSize":
+            return pa.array(piece.sizes, kind)
+        if source == "filePosition":
+            return pa.array(piece.phy_offsets - piece.file_from_offset, kind)
+        same = {
+            "recordType": "message",
+            "magicCode": MESSAGE_MAGIC_CODE,
+            "fileName": piece.path,
+        }
+        return pa.repeat(pa.scalar(same[source], kind), count) if source in same else None
+
+    def gap(self, path: str, file_from_offset: int, gap: Gap) -> pyarrow.RecordBatch:
+        """The row of the view commitlog for bytes that are no record."""
+        import pyarrow as pa
+
+        values = {
+            "brokerName": self.broker_name,
+            "commitLogOffset": file_from_offset + gap.position,
+            "recordType": "corrupt" if gap.reason else "blank",
+            "totalSize": gap.size,
+            "magicCode": None if gap.reason else BLANK_MAGIC_CODE,
+            "fileName": path,
+            "filePosition": gap.position,
+        }
+        arrays = [pa.array([values.get(field.name)], field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
     def _with_bad_rows(
         self, piece: Piece, bad: npt.NDArray[np.bool_], batch: pyarrow.RecordBatch
     ) -> pyarrow.RecordBatch:
-        """Under onCorrupt=null, a row for each damaged record that says where it should be."""
+        """The batch with a row for each damaged record that says where it should be: under
+        onCorrupt=null, and in the view commitlog."""
         import pyarrow as pa
+        import pyarrow.compute
 
-        if self.options.on_corrupt != "null" or self.wanted is not None:
+        in_log = self.options.view == "commitlog"
+        if self.wanted is not None or (self.options.on_corrupt != "null" and not in_log):
             return batch
         rows = np.cumsum(~bad) - 1
         places = pa.array(rows, pa.int64(), mask=bad)
@@ -358,20 +451,36 @@ class MessageBatches:
             "topic": piece.topic,
             "brokerName": self.broker_name,
             "queueId": piece.queue_id if piece.topic is not None else None,
+            "recordType": "corrupt",
+            "fileName": piece.path,
+        }
+        by_row = {
+            "queueOffset": piece.queue_offsets,
+            "commitLogOffset": piece.phy_offsets,
+            "storeSize": piece.sizes,
+            "totalSize": piece.sizes,
+            "filePosition": piece.phy_offsets - piece.file_from_offset,
         }
         arrays = []
         for source, field, column in zip(self.sources, self.schema, batch.columns, strict=True):
             taken = column.take(places)
-            if source in known and known[source] is not None:
-                taken = pa.repeat(pa.scalar(known[source], field.type), len(bad))
-            elif source == "queueOffset" and piece.queue_offsets is not None:
-                taken = pa.array(piece.queue_offsets, field.type)
-            elif source == "commitLogOffset":
-                taken = pa.array(piece.phy_offsets, field.type)
-            elif source == "storeSize":
-                taken = pa.array(piece.sizes, field.type)
+            same, each = known.get(source), by_row.get(source)
+            if same is not None:
+                said = pa.repeat(pa.scalar(same, field.type), len(bad))
+                taken = pa.compute.if_else(pa.array(bad), said, taken)
+            elif each is not None:
+                taken = pa.compute.if_else(pa.array(bad), pa.array(each, field.type), taken)
             arrays.append(taken)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _in_file(error: StoreCorruptionError, piece: Piece) -> StoreCorruptionError:
+    """An error at a place of the piece's data as one at a place of the file."""
+    row = np.flatnonzero(piece.positions == error.position)
+    if not len(row):
+        return error
+    position = int(piece.phy_offsets[row[0]]) - piece.file_from_offset
+    return StoreCorruptionError(piece.path, position, error.reason)
 
 
 def _in_limits(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
