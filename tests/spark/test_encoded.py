@@ -246,6 +246,28 @@ def test_tags_codes_and_maps(kind: Any) -> None:
         assert got == maps[first : first + count]
 
 
+def hidden(array: Any, rows: list[bool]) -> Any:
+    """The array with nulls where `rows` says no, over the bytes that lie there."""
+    validity = np.packbits(rows, bitorder="little")
+    buffers = [pa.py_buffer(validity), *array.buffers()[1:]]
+    return pa.Array.from_buffers(array.type, len(array), buffers)
+
+
+def test_bytes_under_a_null_are_not_looked_at() -> None:
+    rows = [True, False, True, False]
+    tags = hidden(pa.array(["TagA", "TagB", "", "a\x01b"]), rows)
+    assert encoded.tags_code_array(tags).to_pylist() == [2598919, 0, 0, 0]
+    assert encoded.properties_map_array(tags).to_pylist() == [[], None, [], None]
+    units = hidden(pa.array([bytes(20)] * 4), rows)
+    assert encoded.decode_cq_units(units).null_count == 2
+    good = oracle.encode_record(oracle.Record(body=b"body"))
+    records = hidden(pa.array([good, good, good, b"cut"]), rows)
+    check(records, [good, None, good, None], ALL, True)
+    assert encoded.verify_crcs(records).to_pylist() == [True, None, True, None]
+    structs = encoded.decode_structs(records, ["topic"], on_error="fail", verify_crc=True)
+    assert structs.null_count == 2
+
+
 @pytest.mark.bad_input
 def test_sums() -> None:
     good = oracle.encode_record(oracle.Record(body=b"body"))
