@@ -53,10 +53,7 @@ class RangeUnits:
                     "failOnDataLoss=false reads the others"
                 )
             self.lost += gone.size
-            for column, value in zip(
-                (units.phy_offset, units.size, units.tags_code), PRE_BLANK, strict=True
-            ):
-                column[gone] = value
+            units.phy_offset[gone], units.size[gone], units.tags_code[gone] = PRE_BLANK
         return units
 
     def _read(self, start: int, stop: int) -> QueueUnits:
