@@ -21,6 +21,8 @@ LONG_MAX = 2**63 - 1
 BATCH_BYTES_MAX = 16 << 20
 
 BATCH, STREAM, WRITE = "batch", "stream", "write"
+#: What is asked for its schema does not tell yet which it is.
+ANY = "any"
 #: Option -> the kinds of query that take it.
 OPTIONS: dict[str, frozenset[str]] = {
     name: frozenset(kinds.split())
@@ -60,6 +62,7 @@ OPTIONS: dict[str, frozenset[str]] = {
         "kafkaSchema": "batch stream",
         "includeHeaders": "batch stream",
         "flushDiskType": "write",
+        "stagingDir": "write",
     }.items()
 }
 _CANONICAL = {name.lower(): name for name in OPTIONS}
@@ -175,7 +178,7 @@ def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
     Parameters
     ----------
     options : name -> text; the names' case does not matter
-    kind : "batch", "stream" or "write"
+    kind : "batch", "stream" or "write"; "any" takes all of them
 
     Raises StoreFormatError naming an option that is unknown, or that this kind does not take.
     """
@@ -186,7 +189,7 @@ def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
             near = difflib.get_close_matches(key.lower(), _CANONICAL, n=1)
             hint = f"; the nearest is {_CANONICAL[near[0]]}" if near else ""
             raise StoreFormatError(f"rocketmq-store: unknown option {key!r}{hint}")
-        if kind not in OPTIONS[name]:
+        if kind != ANY and kind not in OPTIONS[name]:
             kinds = " and ".join(sorted(OPTIONS[name]))
             raise StoreFormatError(f"rocketmq-store: {name} is for {kinds} queries")
         named[name] = value
@@ -201,8 +204,8 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
     named = canonical_options(options, kind)
     take = _Taker(named)
     view = take.word("view", "messages", VIEWS)
-    if kind == STREAM and view not in ("messages", "commitlog"):
-        raise StoreFormatError(f"rocketmq-store: view {view} cannot be streamed")
+    if kind == STREAM and view != "messages":
+        raise StoreFormatError(f"rocketmq-store: view {view} cannot be streamed; view messages can")
     chosen = [n for n in ("topic", "topics", "topicPattern", "assign") if n in named]
     if len(chosen) > 1:
         raise StoreFormatError(f"rocketmq-store: only one of {' and '.join(chosen)} can be given")

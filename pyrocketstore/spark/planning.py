@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
-from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.snapshot import (
     LogFile,
     QueueRange,
@@ -33,11 +34,16 @@ ENTRY_SIZE = 20
 
 @dataclasses.dataclass(frozen=True)
 class QueueTask:
-    """Ranges of queues, read through their units."""
+    """Ranges of queues, read through their units.
+
+    `is_live`: the store may be written, and be recovering just now, so that units are not there
+    for a moment.
+    """
 
     broker_name: str
     log_files: tuple[LogFile, ...]
     ranges: tuple[QueueRange, ...]
+    is_live: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +80,19 @@ class IndexTask:
 Task = QueueTask | LogTask | IndexTask
 
 
+class Log(Protocol):
+    """What tasks need of a store."""
+
+    @property
+    def place(self) -> StorePlace:
+        """Its label and directory."""
+
+    def log_files(self) -> tuple[LogFile, ...]:
+        """The commit log's files, in order."""
+
+
 @dataclasses.dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """A range, the mean size of its records (bytes), the physical offsets of a sample, and where
     its first and last record lie in the log; None where that is not known."""
 
@@ -105,14 +122,14 @@ def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]
         and total >= SEQUENTIAL_PART * log_bytes
     )
     if not sequential:
-        return _queue_tasks(snapshot, options, wanted)
+        return queue_tasks(snapshot, options, wanted)
     tasks: list[Task] = []
     if plain:
         ranges = tuple(each.range for each in plain)
         samples = np.sort(np.concatenate([each.phy_offsets for each in plain]))
         span = _span(snapshot, options, plain)
         tasks += _log_tasks(snapshot, options, span, samples, ranges)
-    return tasks + _queue_tasks(snapshot, options, light)
+    return tasks + queue_tasks(snapshot, options, light)
 
 
 def plan_commit_log(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
@@ -124,8 +141,8 @@ def plan_commit_log(snapshot: StoreSnapshot, options: SourceOptions) -> list[Tas
 def plan_consume_queues(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
     """Tasks of the view consumequeue: units alone."""
     ranges = [snapshot.range_of(queue, options) for queue in snapshot.queues(options)]
-    wanted = [_Wanted(each, CQ_STORE_UNIT_SIZE, np.empty(0, np.int64)) for each in ranges]
-    return _queue_tasks(snapshot, options, wanted)
+    wanted = [Wanted(each, CQ_STORE_UNIT_SIZE, np.empty(0, np.int64)) for each in ranges]
+    return queue_tasks(snapshot, options, wanted)
 
 
 def plan_index(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
@@ -181,7 +198,7 @@ def check_selection(snapshots: Sequence[StoreSnapshot], options: SourceOptions) 
 # ---- queues --------------------------------------------------------------------------------------
 
 
-def _wanted(snapshot: StoreSnapshot, queue: ConsumeQueue, options: SourceOptions) -> _Wanted:
+def _wanted(snapshot: StoreSnapshot, queue: ConsumeQueue, options: SourceOptions) -> Wanted:
     wanted = snapshot.range_of(queue, options)
     units = sample_units(queue, wanted.start, wanted.stop)
     real = ~units.is_pre_blank()
@@ -189,11 +206,11 @@ def _wanted(snapshot: StoreSnapshot, queue: ConsumeQueue, options: SourceOptions
     span = None
     if len(real) and real[0] and real[-1]:
         span = int(units.phy_offset[0]), int(units.phy_offset[-1]) + int(units.size[-1])
-    return _Wanted(wanted, max(mean, 1.0), units.phy_offset[real], span)
+    return Wanted(wanted, max(mean, 1.0), units.phy_offset[real], span)
 
 
-def _queue_tasks(
-    snapshot: StoreSnapshot, options: SourceOptions, wanted: Iterable[_Wanted]
+def queue_tasks(
+    log: Log, options: SourceOptions, wanted: Iterable[Wanted], *, is_live: bool = False
 ) -> list[Task]:
     """Ranges cut and put together to tasks of about the same bytes."""
     wanted = list(wanted)
@@ -206,8 +223,8 @@ def _queue_tasks(
     def close() -> None:
         nonlocal ranges, room, rows
         if ranges:
-            files = snapshot.log_files()
-            tasks.append(QueueTask(snapshot.place.broker_name, files, tuple(ranges)))
+            files = log.log_files()
+            tasks.append(QueueTask(log.place.broker_name, files, tuple(ranges), is_live))
         ranges, room, rows = [], float(limit), records_max
 
     for each in wanted:
@@ -264,9 +281,7 @@ def _log_tasks(
     return tasks
 
 
-def _span(
-    snapshot: StoreSnapshot, options: SourceOptions, wanted: list[_Wanted]
-) -> tuple[int, int]:
+def _span(snapshot: StoreSnapshot, options: SourceOptions, wanted: list[Wanted]) -> tuple[int, int]:
     """The bytes of the log that can hold what is wanted."""
     begin, end = snapshot.min_phy_offset, snapshot.max_phy_offset
     spans = [each.span for each in wanted]

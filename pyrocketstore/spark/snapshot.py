@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -95,15 +95,7 @@ class StoreSnapshot:
         self.place = place
         self._named_end: int | None = None
         self.root = env.absolute(place.root)
-        if not env.is_dir(self.root):
-            raise StoreFormatError(f"{self.root}: no directory")
-        if any(name.startswith("dledger-") for name in env.listdir(self.root)):
-            raise StoreFormatError(f"{self.root}: a DLedger log, which has another format")
-        if broker_conf is None:
-            settings = MessageStoreConfig().at_root(self.root)
-        else:
-            settings, _ = MessageStoreConfig.from_broker_conf(broker_conf, root=self.root)
-        settings = detect_sizes(env, self.root, settings)
+        settings = detect_sizes(env, self.root, place_settings(env, place, broker_conf))
         self.store = DefaultMessageStore(settings, env=env, read_only=True)
         self.store.load()
         self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)
@@ -211,20 +203,11 @@ class StoreSnapshot:
 
     def _starting(self, queue: ConsumeQueue, options: SourceOptions, low: int, high: int) -> int:
         named = (self.place.broker_name, queue.topic, queue.queue_id)
-        timestamp = options.starting.timestamp_of(*named)
-        if timestamp is not None:
-            found = self.lower_bound(queue, timestamp)
-            by_queue = options.starting.timestamp is None
-            if found == high and by_queue and options.starting_strategy == "error":
-                raise DataLossError(
-                    f"{_name(queue)}: nothing was stored at {timestamp} ms or later; "
-                    "startingOffsetsByTimestampStrategy=latest begins at the end"
-                )
-            return found
-        offset = options.starting.offset_of(*named)
-        if offset in (EARLIEST, LATEST):
-            return low if offset == EARLIEST else high
-        return _within(queue, "starting", offset, low, high, options.fail_on_data_loss)
+
+        def find(timestamp: int) -> int:
+            return self.lower_bound(queue, timestamp)
+
+        return starting_offset(named, _name(queue), options, low, high, find)
 
     def _ending(self, queue: ConsumeQueue, options: SourceOptions, low: int, high: int) -> int:
         named = (self.place.broker_name, queue.topic, queue.queue_id)
@@ -234,7 +217,7 @@ class StoreSnapshot:
         offset = options.ending.offset_of(*named)
         if offset in (EARLIEST, LATEST):
             return low if offset == EARLIEST else high
-        return _within(queue, "ending", offset, low, high, options.fail_on_data_loss)
+        return _within(_name(queue), "ending", offset, low, high, options.fail_on_data_loss)
 
     # ---- index -------------------------------------------------------------------------------
 
@@ -242,6 +225,52 @@ class StoreSnapshot:
     def index_service(self) -> IndexService:
         """The index of the store."""
         return self.store.index_service
+
+
+def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
+    """Where a store keeps its files. Raises StoreFormatError where no store can be."""
+    root = env.absolute(place.root)
+    if not env.is_dir(root):
+        raise StoreFormatError(f"{root}: no directory")
+    if any(name.startswith("dledger-") for name in env.listdir(root)):
+        raise StoreFormatError(f"{root}: a DLedger log, which has another format")
+    if broker_conf is None:
+        return MessageStoreConfig().at_root(root)
+    return MessageStoreConfig.from_broker_conf(broker_conf, root=root)[0]
+
+
+def starting_offset(
+    named: tuple[str, str, int],
+    where: str,
+    options: SourceOptions,
+    low: int,
+    high: int,
+    lower_bound: Callable[[int], int],
+) -> int:
+    """Where a queue that holds [low, high) begins.
+
+    Parameters
+    ----------
+    named : (broker, topic, queue id)
+    where : the queue, for an error
+    lower_bound : first queue offset stored at a time (Unix ms) or later, the end if none
+
+    Raises DataLossError where what was asked for is not there, and that matters.
+    """
+    timestamp = options.starting.timestamp_of(*named)
+    if timestamp is not None:
+        found = lower_bound(timestamp)
+        by_queue = options.starting.timestamp is None
+        if found == high and by_queue and options.starting_strategy == "error":
+            raise DataLossError(
+                f"{where}: nothing was stored at {timestamp} ms or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end"
+            )
+        return found
+    offset = options.starting.offset_of(*named)
+    if offset in (EARLIEST, LATEST):
+        return low if offset == EARLIEST else high
+    return _within(where, "starting", offset, low, high, options.fail_on_data_loss)
 
 
 def sample_units(queue: ConsumeQueue, start: int, stop: int) -> QueueUnits:
@@ -302,12 +331,12 @@ def _same_bytes(one: bytes, other: bytes) -> int:
     return int(differs[0]) if len(differs) else count
 
 
-def _within(queue: ConsumeQueue, what: str, offset: int, low: int, high: int, fail: bool) -> int:
+def _within(where: str, what: str, offset: int, low: int, high: int, fail: bool) -> int:
     if low <= offset <= high:
         return offset
     if fail:
         raise DataLossError(
-            f"{_name(queue)}: the {what} offset {offset} lies outside of what there is, "
+            f"{where}: the {what} offset {offset} lies outside of what there is, "
             f"{low} to {high}; failOnDataLoss=false takes what is left"
         )
     return min(max(offset, low), high)

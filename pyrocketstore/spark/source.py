@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from pyrocketstore.spark import FORMAT
-from pyrocketstore.spark.options import BATCH, SourceOptions, read_options
+from pyrocketstore.spark.options import ANY, BATCH, STREAM, SourceOptions, read_options
 from pyrocketstore.spark.planning import (
     IndexTask,
     LogTask,
@@ -49,7 +54,7 @@ class RocketMQStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the view."""
-        options = read_options(self.options, self._kind())
+        options = read_options(self.options, ANY)
         if options.snapshot == "load":
             self.pinned = plan(options)
         return ddl_of(columns_of(options)[0])
@@ -59,8 +64,12 @@ class RocketMQStoreSource(DataSource):
         options = read_options(self.options, BATCH)
         return StoreReader(options, check_schema(schema, options), getattr(self, "pinned", None))
 
-    def _kind(self) -> str:
-        return BATCH
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream: batches planned as messages come."""
+        from pyrocketstore.spark.stream import StoreStreamReader
+
+        options = read_options(self.options, STREAM)
+        return StoreStreamReader(options, check_schema(schema, options))
 
 
 class StoreReader(DataSourceReader):

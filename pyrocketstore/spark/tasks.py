@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 UNITS_AT_ONCE = 65536
 #: Bytes of records gathered at a time where no bodies are shown.
 BODYLESS_BYTES = 16 << 20
+#: Units of a store that may be recovering are waited for.
+LIVE_PATIENCE_S = 5.0
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
@@ -56,7 +58,12 @@ def _read_queues(
     env = Env()
     log = LogReader(env, task.log_files, options, skipped)
     for pinned in task.ranges:
-        units = RangeUnits(env, pinned, fail_on_data_loss=options.fail_on_data_loss)
+        units = RangeUnits(
+            env,
+            pinned,
+            fail_on_data_loss=options.fail_on_data_loss,
+            patience_s=LIVE_PATIENCE_S if task.is_live else 0,
+        )
         for offsets, found in _wanted_units(units, pinned, options):
             for rows in _batch_rows(found.size, options, batches.reads_bodies):
                 for part, piece in log.pieces(found.phy_offset[rows], found.size[rows]):

@@ -1,0 +1,86 @@
+"""The offsets of a stream: how they are written down, and how far a batch goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyrocketstore.errors import StoreFormatError
+
+VERSION = 1
+#: Stands for the start until the first batch has pinned it: Spark does not keep a start.
+INITIAL: dict[str, Any] = {"v": VERSION, "init": 1}
+
+#: (broker, topic, queue id).
+QueueKey = tuple[str, str, int]
+#: The next queue offset to read of each queue.
+Positions = dict[QueueKey, int]
+
+
+def encode_offset(ends: Mapping[QueueKey, int], begins: Mapping[QueueKey, int]) -> dict[str, Any]:
+    """An offset as JSON takes it: where a batch ends, and where those queues begin that do not go
+    on where the last batch ended."""
+    result: dict[str, Any] = {"v": VERSION}
+    if begins:
+        result["from"] = _nested(begins)
+    result["q"] = _nested(ends)
+    return result
+
+
+def decode_offset(offset: Mapping[str, Any]) -> tuple[Positions, Positions] | None:
+    """(ends, begins) of an offset; None for INITIAL.
+
+    Raises StoreFormatError for one that a newer version wrote, or that is none of ours.
+    """
+    if offset.get("v") != VERSION:
+        raise StoreFormatError(
+            f"rocketmq-store: the checkpoint holds an offset of version {offset.get('v')!r}; "
+            f"this is version {VERSION}"
+        )
+    if "init" in offset:
+        return None
+    return _flat(offset.get("q")), _flat(offset.get("from", {}))
+
+
+def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
+    result: dict[str, dict[str, dict[str, int]]] = {}
+    for (broker, topic, queue_id), position in sorted(positions.items()):
+        result.setdefault(broker, {}).setdefault(topic, {})[str(queue_id)] = position
+    return result
+
+
+def _flat(nested: Any) -> Positions:
+    try:
+        return {
+            (broker, topic, int(queue_id)): int(position)
+            for broker, topics in nested.items()
+            for topic, queues in topics.items()
+            for queue_id, position in queues.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StoreFormatError(
+            f"rocketmq-store: the checkpoint holds no offset of this source: {nested!r}"
+        ) from error
+
+
+def share(behind: Mapping[QueueKey, int], limit: int) -> Positions:
+    """How many messages a batch takes of each queue, by what each is behind.
+
+    Every queue that is behind gets one at least, so none starves; beyond that `limit` holds.
+    """
+    waiting = {key: count for key, count in behind.items() if count > 0}
+    total = sum(waiting.values())
+    if total <= limit:
+        return waiting
+    spare = limit - len(waiting)
+    if spare <= 0:
+        return dict.fromkeys(waiting, 1)
+    # One each, and of the others a part of what is left of each; what rounding leaves goes to
+    # those that it took most from.
+    rest = total - len(waiting)
+    shares = {key: 1 + spare * (count - 1) // rest for key, count in waiting.items()}
+    left = limit - sum(shares.values())
+    by_loss = sorted(waiting, key=lambda key: (-(spare * (waiting[key] - 1) % rest), key))
+    for key in by_loss[:left]:
+        shares[key] += 1
+    return shares

@@ -1,0 +1,362 @@
+"""Structured streaming: the messages of queues as they come.
+
+The offsets say for each queue which message comes next, so a batch that Spark has written down
+gives the same rows whenever it is read. Spark keeps no start of its own: the first batch pins it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.spark.live import LiveQueues
+from pyrocketstore.spark.offsets import (
+    INITIAL,
+    Positions,
+    QueueKey,
+    decode_offset,
+    encode_offset,
+    share,
+)
+from pyrocketstore.spark.options import SourceOptions, StorePlace
+from pyrocketstore.spark.planning import Wanted, queue_tasks
+from pyrocketstore.spark.snapshot import (
+    SAMPLE_COUNT,
+    DataLossError,
+    LogFile,
+    QueueRange,
+    starting_offset,
+)
+from pyrocketstore.spark.source import TaskPartition, read_task
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LOG = logging.getLogger(__name__)
+
+#: A store that is opened after a kill takes the last units away and puts them back: only what is
+#: gone for longer is lost.
+RECOVERY_S = 10.0
+_LOOK_AGAIN_S = 0.1
+_UNITS_AT_ONCE = 65536
+
+
+class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches on the driver; `read` runs on the executors.
+
+    Parameters
+    ----------
+    columns : name -> type, what Spark asked for
+    recovery_s : how long a queue may be shorter than it was before that is data loss, seconds
+
+    Threads: one. Nothing is kept open, so nothing needs `stop`.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: Mapping[str, str],
+        *,
+        recovery_s: float = RECOVERY_S,
+        env: Env | None = None,
+    ) -> None:
+        self.options = options
+        self.columns = dict(columns)
+        self.recovery_s = recovery_s
+        self._env = env
+        self._stores: dict[str, LiveQueues] | None = None
+        #: where AvailableNow ends
+        self._frozen: Positions | None = None
+        self._pinned: Positions | None = None
+
+    # ---- what Spark asks -------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Always the same: the start itself is in the first batch's end, which Spark keeps."""
+        return dict(INITIAL)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the batch from `start` on ends; `start` itself when there is nothing to read.
+
+        Raises DataLossError, StoreFormatError, StoreIOError.
+        """
+        known = decode_offset(start)
+        if known is None:
+            heads = self._heads()
+            begins = moved = self._start(heads)
+        else:
+            heads, begins, moved = self._continued(known[0])
+        ends = self._admit(begins, heads, limit)
+        if known is not None and not moved and ends == known[0]:
+            return start
+        return encode_offset(ends, moved)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limits of the options."""
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self.options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes later is not read by this run."""
+        self._frozen = self._look(now=True)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The queues' ends now: what is behind is the difference."""
+        return encode_offset(self._look(), {})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch, which depend on `start` and `end` alone."""
+        begins = decode_offset(start)
+        known = decode_offset(end)
+        if known is None:
+            return []
+        ends, moved = known
+        starts = {**(begins[0] if begins is not None else {}), **moved}
+        found: list[InputPartition] = []
+        for broker, store in self._live().items():
+            wanted = [
+                _wanted(store, store.range_of((topic, queue_id), starts[key], stop))
+                for key, stop in sorted(ends.items())
+                if key[0] == broker and starts.get(key, stop) < stop
+                for topic, queue_id in [key[1:]]
+            ]
+            log = _LogPart.of(store, wanted)
+            tasks = queue_tasks(log, self.options, wanted, is_live=True)
+            found += [TaskPartition(broker, task) for task in tasks]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of a task."""
+        assert isinstance(partition, TaskPartition)
+        return read_task(partition, self.columns, self.options)
+
+    # ---- where queues end ------------------------------------------------------------------------
+
+    def _live(self) -> dict[str, LiveQueues]:
+        if self._stores is None:
+            self._stores = {
+                place.broker_name: LiveQueues(place, self.options, self._env)
+                for place in self.options.places
+            }
+        return self._stores
+
+    def _look(self, *, now: bool = False) -> Positions:
+        return {
+            (broker, *name): end
+            for broker, store in self._live().items()
+            for name, end in store.ends(now=now).items()
+        }
+
+    def _heads(self) -> Positions:
+        return self._look() if self._frozen is None else self._frozen
+
+    # ---- where a batch begins --------------------------------------------------------------------
+
+    def _start(self, heads: Positions) -> Positions:
+        """Where the stream begins, found once."""
+        if self._pinned is None:
+            self._look(now=True)
+            self._pinned = {key: self._start_of(key, head) for key, head in heads.items()}
+        return self._pinned
+
+    def _start_of(self, key: QueueKey, head: int) -> int:
+        store = self._live()[key[0]]
+        low = min(store.min_offset(key[1:]), head)
+
+        def find(timestamp: int) -> int:
+            return min(store.lower_bound(key[1:], timestamp), head)
+
+        return starting_offset(key, _name(key), self.options, low, head, find)
+
+    def _continued(self, begins: Positions) -> tuple[Positions, Positions, Positions]:
+        """(heads, begins, moved) of the batch that goes on there; `moved` are the queues that do
+        not go on where they ended: those that are new, and those that have lost messages."""
+        self._check_brokers(begins)
+        begins = dict(begins)
+        heads = self._settled_heads(begins)
+        moved: Positions = {}
+        for key in [key for key in begins if self._is_selected(key)]:
+            head = heads.get(key)
+            if head is None:
+                self._lost(key, begins[key], "is gone")
+                del begins[key]
+                continue
+            if head == begins[key]:
+                continue
+            low = min(self._live()[key[0]].min_offset(key[1:]), head)
+            if head < begins[key]:
+                self._lost(key, begins[key], f"ends at {head}")
+            elif begins[key] < low:
+                self._lost(key, begins[key], f"begins at {low}")
+            else:
+                continue
+            begins[key] = moved[key] = low
+        for key in heads.keys() - begins.keys():
+            low = self._live()[key[0]].min_offset(key[1:])
+            if low < heads[key]:
+                begins[key] = moved[key] = low
+        return heads, begins, moved
+
+    def _settled_heads(self, begins: Positions) -> Positions:
+        """The heads, once no queue is shorter than it was, or has been for too long."""
+        heads = self._heads()
+        short = self._short(begins, heads)
+        if not short:
+            return heads
+        env = next(iter(self._live().values())).env
+        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
+        heads = self._look(now=True)
+        while (still := self._short({k: begins[k] for k in short}, heads)) and (
+            env.monotonic_ns() < until_ns
+        ):
+            env.sleep(_LOOK_AGAIN_S)
+            heads = self._look(now=True)
+        if self._frozen is None:
+            return heads
+        # This run was to end before what the recovery put back: those queues end where they were.
+        for key in short:
+            if key not in still:
+                self._frozen[key] = begins[key]
+            elif key in heads:
+                self._frozen[key] = heads[key]
+            else:
+                self._frozen.pop(key, None)
+        return self._frozen
+
+    def _short(self, begins: Positions, heads: Positions) -> list[QueueKey]:
+        return [k for k, at in begins.items() if heads.get(k, -1) < at and self._is_selected(k)]
+
+    def _is_selected(self, key: QueueKey) -> bool:
+        """Whether a queue is asked for; one that was, and is not now, keeps its place."""
+        return key[0] in self._live() and self.options.wants(*key[1:])
+
+    def _check_brokers(self, begins: Positions) -> None:
+        unknown = sorted({key[0] for key in begins} - self._live().keys())
+        if unknown and self.options.fail_on_data_loss:
+            raise StoreFormatError(
+                f"rocketmq-store: the checkpoint has the stores {', '.join(unknown)}, the query "
+                f"has {', '.join(sorted(self._live()))}: give them the same names by brokerName or "
+                "stores; failOnDataLoss=false goes on without them"
+            )
+
+    def _lost(self, key: QueueKey, at: int, how: str) -> None:
+        text = f"{_name(key)} {how}, and {at} was the next message to read"
+        if self.options.fail_on_data_loss:
+            raise DataLossError(
+                f"{text}: messages are lost; failOnDataLoss=false goes on with the first that is "
+                "there"
+            )
+        LOG.warning("rocketmq-store: %s: the stream goes on with the first that is there", text)
+
+    # ---- how far a batch goes --------------------------------------------------------------------
+
+    def _admit(self, begins: Positions, heads: Positions, limit: ReadLimit) -> Positions:
+        """Where each queue ends."""
+        behind = {
+            key: heads[key] - at
+            for key, at in begins.items()
+            if key in heads and self._is_selected(key)
+        }
+        if isinstance(limit, ReadAllAvailable):
+            taken = behind
+        elif isinstance(limit, ReadMinRows):
+            enough = sum(behind.values()) >= limit.min_rows
+            taken = behind if enough or self._frozen is not None else {}
+        elif isinstance(limit, ReadMaxRows):
+            taken = share(behind, limit.max_rows)
+            if self.options.max_bytes_per_trigger is not None:
+                taken = self._in_bytes(begins, taken, self.options.max_bytes_per_trigger)
+        elif isinstance(limit, ReadMaxBytes):
+            taken = self._in_bytes(begins, behind, limit.max_bytes)
+        else:
+            raise StoreFormatError(f"rocketmq-store: cannot read by {type(limit).__name__}")
+        return {key: at + max(0, taken.get(key, 0)) for key, at in begins.items()}
+
+    def _in_bytes(self, begins: Positions, counts: Positions, limit: int) -> Positions:
+        """Fewer messages, so that their records are `limit` bytes at most in all; each queue gets
+        its part, and one message at least."""
+        total = sum(counts.values())
+        taken = {}
+        for key, count in counts.items():
+            if count > 0:
+                part = max(1, limit * count // total)
+                taken[key] = self._count_in_bytes(key, begins[key], count, part)
+        return taken
+
+    def _count_in_bytes(self, key: QueueKey, start: int, count: int, limit: int) -> int:
+        store = self._live()[key[0]]
+        done = size = 0
+        while done < count:
+            wanted = store.range_of(key[1:], start + done, start + count)
+            units = store.units(wanted, _UNITS_AT_ONCE)
+            sizes = np.where(units.is_pre_blank(), 0, units.size).astype(np.int64)
+            if not len(sizes):
+                return count  # gone meanwhile: reading them will tell
+            ends = size + np.cumsum(sizes)
+            fits = int(np.searchsorted(ends, limit, side="right"))
+            done += fits
+            if fits < len(sizes):
+                break
+            size = int(ends[-1])
+        return max(1, done)
+
+
+# ---- tasks ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _LogPart:
+    """The files of a log that a batch reads."""
+
+    place: StorePlace
+    files: tuple[LogFile, ...]
+
+    @classmethod
+    def of(cls, store: LiveQueues, wanted: Sequence[Wanted]) -> _LogPart:
+        """Those from the first record on to the last; all where that is not known."""
+        files = store.log_files()
+        spans = [each.span for each in wanted]
+        known = [span for span in spans if span is not None]
+        if known and len(known) == len(spans):
+            begin, end = min(s[0] for s in known), max(s[1] for s in known)
+            kept = [f for f in files if f.from_offset < end and f.from_offset + f.size > begin]
+            files = tuple(kept)
+        return cls(store.place, files)
+
+    def log_files(self) -> tuple[LogFile, ...]:
+        """These files."""
+        return self.files
+
+
+def _wanted(store: LiveQueues, wanted: QueueRange) -> Wanted:
+    """A range, with what is known of its records."""
+    units = store.units(wanted, SAMPLE_COUNT)
+    last = store.units(dataclasses.replace(wanted, start=wanted.stop - 1), 1)
+    real = ~units.is_pre_blank() & (units.size > 0)
+    mean = float(units.size[real].mean()) if real.any() else 1.0
+    span = None
+    if len(real) and real[0] and len(last.size) and last.size[0] > 0 and not last.is_pre_blank()[0]:
+        span = int(units.phy_offset[0]), int(last.phy_offset[0]) + int(last.size[0])
+    return Wanted(wanted, max(mean, 1.0), units.phy_offset[real], span)
+
+
+def _name(key: QueueKey) -> str:
+    return f"{key[0]}: {key[1]}/{key[2]}"

@@ -1,0 +1,298 @@
+"""Goal: a stream gives each message once, whoever is killed when, and says what it lost.
+Method: real queries over stores that are written, killed and cleaned meanwhile; what came out is
+compared with what the store holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+import stream_children as children
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+Row = tuple[str, int, int, bytes]
+#: Rounds of killing in the long test.
+SOAK = int(os.environ.get("ROCKETSTORE_SOAK_STREAM", "0"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def open_store(root: Path) -> Store:
+    return pyrocketstore.open(root, **children.SIZES)
+
+
+def put(store: Store, topic: str, count: int, queue_id: int = 0, size: int = 10) -> None:
+    for number in range(count):
+        store.put(topic, b"%d" % number + b"." * size, queue_id=queue_id)
+    store.wait_dispatched()
+
+
+def stored(root: Path) -> Counter[Row]:
+    """What the engine says that the store holds."""
+    with pyrocketstore.open(root, read_only=True) as store:
+        return Counter(
+            (topic, queue_id, message.queue_offset, bytes(message.body))
+            for topic in store.topics()
+            for queue_id in store.queues(topic)
+            for message in store.read(topic, queue_id)
+        )
+
+
+class Sink:
+    """Rows by batch, as foreachBatch gives them; fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+        self.fails = False
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        found = [tuple(row) for row in rows.collect()]
+        if self.fails:
+            raise RuntimeError("the sink fails")
+        self.batches[batch_id] = found
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+    @property
+    def places(self) -> list[tuple[str, int, int]]:
+        return sorted(row[:3] for row in self.rows)
+
+
+def run(
+    spark: SparkSession, root: Path, sink: Sink, checkpoint: Path, **options: object
+) -> list[dict[str, Any]]:
+    """All that is there now, by AvailableNow; the progress of each batch."""
+    writer = children.load(spark, root, **options).writeStream.foreachBatch(sink)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    return [json.loads(progress.json) for progress in query.recentProgress]
+
+
+@contextlib.contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    child = children.start(*arguments)
+    try:
+        yield child
+    finally:
+        children.kill(child)
+
+
+def wait_until(what: Any, seconds: float = 40) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.02)
+
+
+# ---- a store that is written meanwhile -----------------------------------------------------------
+
+
+def test_available_now_ends_under_a_live_writer(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    sink = Sink()
+    with started("write", root, 1) as writer:
+        wait_until(lambda: (root / "consumequeue" / "t0").exists())
+        time.sleep(0.3)
+        for _ in range(2):
+            progress = run(
+                spark, root, sink, tmp_path / "c", startingOffsets="earliest", failOnDataLoss=True,
+                maxOffsetsPerTrigger=500,
+            )  # fmt: skip
+            assert all(batch["numInputRows"] <= 500 for batch in progress)
+        assert writer.poll() is None
+    assert len(sink.batches) >= 2
+    taken = Counter(sink.rows)
+    assert max(taken.values()) == 1
+    assert taken <= stored(root)
+    run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
+    assert Counter(sink.rows) == stored(root)
+    for queue in {row[:2] for row in sink.rows}:
+        offsets = [row[2] for row in sink.rows if row[:2] == queue]
+        assert offsets == list(range(len(offsets))), "each queue in its order"
+
+
+def test_a_running_query_sees_late_queues_topics_and_brokers_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = Sink()
+    roots = {name: tmp_path / name for name in ("a", "b")}
+    with open_store(roots["a"]) as first, open_store(roots["b"]) as second:
+        put(first, "t", 5)
+        reader = spark.readStream.format("rocketmq-store")
+        reader = reader.option("stores", json.dumps({k: str(v) for k, v in roots.items()}))
+        rows = reader.schema("queueOffset bigint, brokerName string, topic string").load()
+        query = (
+            rows.writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .start()
+        )
+        try:
+            wait_until(lambda: 0 in sink.batches)  # "latest" is pinned
+            put(first, "t", 2)
+            put(second, "u", 1)
+            wait_until(lambda: len(sink.rows) == 3)
+            put(second, "u", 2, queue_id=1)
+            put(first, "late", 1)
+            wait_until(lambda: len(sink.rows) == 6)
+            wait_until(lambda: query.status["message"].startswith("Waiting"))
+            source = json.loads(query.lastProgress.json)["sources"][0]
+        finally:
+            query.stop()
+    wanted = [(0, "a", "late"), (0, "b", "u"), (0, "b", "u"), (1, "b", "u")]
+    assert sorted(sink.rows) == sorted([*wanted, (5, "a", "t"), (6, "a", "t")])
+    assert json.dumps(source["latestOffset"]).count("late") == 1
+    assert query.exception() is None
+
+
+# ---- failures and restarts -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["latest", "time"])
+def test_a_failed_first_batch_keeps_its_start(
+    spark: SparkSession, root: Path, tmp_path: Path, start: str
+) -> None:
+    sink = Sink()
+    checkpoint = tmp_path / "c"
+    with open_store(root) as store:
+        put(store, "t", 10)
+        options: dict[str, object] = {"startingOffsets": "latest"}
+        if start == "time":
+            options = {"startingTimestamp": store.message_store.env.now_ms() + 1}
+        sink.fails = True
+        with pytest.raises(StreamingQueryException, match="the sink fails"):
+            run(spark, root, sink, checkpoint, **options)
+        put(store, "t", 7)
+        put(store, "new", 2)
+        sink.fails = False
+        if start == "time":  # another start than before must not matter
+            options = {"startingTimestamp": store.message_store.env.now_ms() + 10_000}
+        run(spark, root, sink, checkpoint, **options)
+    assert sink.places == [("new", 0, 0), ("new", 0, 1), *(("t", 0, i) for i in range(10, 17))]
+
+
+def test_files_deleted_below_a_failed_first_batch(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    sink = Sink()
+    with open_store(root) as store:
+        put(store, "t", 600, size=300)
+    sink.fails = True
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        run(spark, root, sink, tmp_path / "c", startingOffsets="earliest", maxOffsetsPerTrigger=300)
+    names = sorted((root / "commitlog").iterdir())
+    names[0].unlink()
+    with open_store(root) as store:
+        low = store.min_offset("t")
+    assert 0 < low < 300
+    sink.fails = False
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 300}
+    with pytest.raises(StreamingQueryException, match="failOnDataLoss=false reads the others"):
+        run(spark, root, sink, tmp_path / "c", **options)
+    run(spark, root, sink, tmp_path / "c", failOnDataLoss=False, **options)
+    assert sink.places == [("t", 0, i) for i in range(low, 600)]
+
+
+def test_retention_between_batches(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    sink = Sink()
+    with open_store(root) as store:
+        put(store, "t", 100, size=300)
+    run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
+    with open_store(root) as store:
+        put(store, "t", 600, size=300)
+    for path in sorted((root / "commitlog").iterdir())[:2]:
+        path.unlink()
+    with pytest.raises(StreamingQueryException, match="and 100 was the next message to read"):
+        run(spark, root, sink, tmp_path / "c")
+    assert len(sink.rows) == 100
+    run(spark, root, sink, tmp_path / "c", failOnDataLoss=False)
+    low = sink.places[100][2]
+    assert low > 100
+    assert sink.places == [("t", 0, i) for i in (*range(100), *range(low, 700))]
+
+
+# ---- kills ---------------------------------------------------------------------------------------
+
+
+def compare(spark: SparkSession, root: Path, out: Path) -> None:
+    """Run both queries to the end, and hold what they wrote against the store."""
+    for query in children.into_parquet(spark, root, out, 5000, availableNow=True):
+        assert query.awaitTermination(60)
+    held = stored(root)
+    assert max(held.values()) == 1
+    for name in ("files", "batches"):
+        rows = spark.read.schema(children.SCHEMA).parquet(str(out / name)).collect()
+        found = Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows)
+        assert found == held, f"{name}: {len(held - found)} missing, {len(found - held)} too many"
+
+
+def kill_rounds(root: Path, out: Path, rounds: int, source: random.Random) -> None:
+    """Kill the query in each round, and the store in every other."""
+    offsets, commits = ([out / f"{n}.checkpoint" / kind for n in ("files", "batches")]
+                        for kind in ("offsets", "commits"))  # fmt: skip
+
+    def count(directory: Path) -> int:
+        return len([n for n in os.listdir(directory) if n.isdecimal()]) if directory.exists() else 0
+
+    writer = children.start("write", root, 0)
+    try:
+        for number in range(rounds):
+            one = source.randrange(2)
+            before = count(offsets[one])
+            with started("drive", root, out) as driver:
+                wait_until(lambda: count(offsets[one]) > before + source.randrange(1, 4), 90)  # noqa: B023
+                if number % 2 == 0:  # in a batch that is written down and not finished
+                    wait_until(lambda: count(offsets[one]) > count(commits[one]), 90)  # noqa: B023
+                else:
+                    time.sleep(source.random())
+                    children.kill(writer)
+                    writer = children.start("write", root, number)
+                    time.sleep(source.random())
+                assert driver.poll() is None
+    finally:
+        writer.terminate()
+        writer.wait(20)
+
+
+def test_killed_queries_and_stores_give_each_row_once(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    kill_rounds(root, tmp_path / "out", 2, random.Random(3))
+    compare(spark, root, tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(100 + 60 * SOAK)
+@pytest.mark.skipif(not SOAK, reason="ROCKETSTORE_SOAK_STREAM=ROUNDS runs it")
+def test_many_kills(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    kill_rounds(root, tmp_path / "out", SOAK, random.Random(seed))
+    compare(spark, root, tmp_path / "out")
