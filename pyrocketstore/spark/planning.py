@@ -44,7 +44,8 @@ class QueueTask:
 class LogTask:
     """The records that begin in [begin, stop) of a log file, bytes; nothing lies behind `end`.
 
-    `ranges` are the queues that are wanted of it; None: every record.
+    `begins_at_record` and `ends_at_record` say that a record is known to begin there, or that
+    nothing does. `ranges` are the queues that are wanted of it; None: every record.
     """
 
     broker_name: str
@@ -52,6 +53,8 @@ class LogTask:
     begin: int
     stop: int
     end: int
+    begins_at_record: bool
+    ends_at_record: bool
     ranges: tuple[QueueRange, ...] | None
 
 
@@ -95,8 +98,11 @@ def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]
     plain = [each for each in wanted if not each.range.topic.startswith(LMQ_PREFIX)]
     total = sum(each.total for each in plain)
     log_bytes = snapshot.max_phy_offset - snapshot.min_phy_offset
+    # A damaged record can be shown where it should be only when its unit is known.
     sequential = options.read_mode == "sequential" or (
-        options.read_mode == "auto" and total >= SEQUENTIAL_PART * log_bytes
+        options.read_mode == "auto"
+        and options.on_corrupt != "null"
+        and total >= SEQUENTIAL_PART * log_bytes
     )
     if not sequential:
         return _queue_tasks(snapshot, options, wanted)
@@ -245,14 +251,16 @@ def _log_tasks(
     for file in snapshot.log_files():
         first = max(0, begin - file.from_offset)
         last = min(file.size, end - file.from_offset)
-        at = first
+        at, known = first, True
         while at < last:
-            stop = min(at + step, last)
+            stop, stop_known = min(at + step, last), True
             if stop < last:
-                stop = _cut(samples, file.from_offset + stop, file.from_offset + last)
-                stop -= file.from_offset
-            tasks.append(LogTask(snapshot.place.broker_name, file, at, stop, last, ranges))
-            at = stop
+                cut, stop_known = _cut(samples, file.from_offset + stop, file.from_offset + last)
+                stop = cut - file.from_offset
+            tasks.append(
+                LogTask(snapshot.place.broker_name, file, at, stop, last, known, stop_known, ranges)
+            )
+            at, known = stop, stop_known
     return tasks
 
 
@@ -269,10 +277,10 @@ def _span(
     return max(begin, min(s[0] for s in known)), min(end, max(s[1] for s in known))
 
 
-def _cut(samples: np.ndarray, wanted: int, end: int) -> int:
+def _cut(samples: np.ndarray, wanted: int, end: int) -> tuple[int, bool]:
     """Where to cut the log: the first known beginning of a record from `wanted` on, if it is near
-    enough; a task can search for its first record too."""
+    enough, and whether it is one; a task can search for its first record too."""
     place = int(np.searchsorted(samples, wanted))
     if place < len(samples) and samples[place] < min(end, wanted + TASK_BYTES_MIN):
-        return int(samples[place])
-    return wanted
+        return int(samples[place]), True
+    return wanted, False

@@ -41,6 +41,8 @@ _KAFKA_SOURCES = {
 }
 _RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
 LOG_APPEND_TIME = 1
+MESSAGE_MAGIC_CODE = -626843481
+BLANK_MAGIC_CODE = -875286124
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,15 @@ class Piece:
             phy_offsets=np.ascontiguousarray(self.phy_offsets[rows]),
             queue_offsets=offsets,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """`size` bytes at `position` of a log file that are no record; a BLANK has no `reason`."""
+
+    position: int
+    size: int
+    reason: str
 
 
 class Skipped:
@@ -334,8 +345,9 @@ class MessageBatches:
             return pa.repeat(pa.scalar(self.broker_name, pa.string()), count)
         if name == "timestampType":
             return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)
-        if piece.topic is None or piece.queue_offsets is None:
-            return None
+        made = self._made_of_log(source, kind, piece, count)
+        if made is not None or piece.topic is None or piece.queue_offsets is None:
+            return made
         if source == "topic":
             return pa.repeat(pa.scalar(piece.topic, pa.string()), count)
         if source == "queueId":
@@ -344,13 +356,48 @@ class MessageBatches:
             return pa.array(piece.queue_offsets, kind)
         return None
 
+    @staticmethod
+    def _made_of_log(source: str, kind: Any, piece: Piece, count: int) -> pyarrow.Array | None:
+        """The columns that the view commitlog has beside a message's."""
+        import pyarrow as pa
+
+        if source == "totalSize":
+            return pa.array(piece.sizes, kind)
+        if source == "filePosition":
+            return pa.array(piece.phy_offsets - piece.file_from_offset, kind)
+        same = {
+            "recordType": "message",
+            "magicCode": MESSAGE_MAGIC_CODE,
+            "fileName": piece.path,
+        }
+        return pa.repeat(pa.scalar(same[source], kind), count) if source in same else None
+
+    def gap(self, path: str, file_from_offset: int, gap: Gap) -> pyarrow.RecordBatch:
+        """The row of the view commitlog for bytes that are no record."""
+        import pyarrow as pa
+
+        values = {
+            "brokerName": self.broker_name,
+            "commitLogOffset": file_from_offset + gap.position,
+            "recordType": "corrupt" if gap.reason else "blank",
+            "totalSize": gap.size,
+            "magicCode": None if gap.reason else BLANK_MAGIC_CODE,
+            "fileName": path,
+            "filePosition": gap.position,
+        }
+        arrays = [pa.array([values.get(field.name)], field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
     def _with_bad_rows(
         self, piece: Piece, bad: npt.NDArray[np.bool_], batch: pyarrow.RecordBatch
     ) -> pyarrow.RecordBatch:
-        """Under onCorrupt=null, a row for each damaged record that says where it should be."""
+        """The batch with a row for each damaged record that says where it should be: under
+        onCorrupt=null, and in the view commitlog."""
         import pyarrow as pa
+        import pyarrow.compute
 
-        if self.options.on_corrupt != "null" or self.wanted is not None:
+        in_log = self.options.view == "commitlog"
+        if self.wanted is not None or (self.options.on_corrupt != "null" and not in_log):
             return batch
         rows = np.cumsum(~bad) - 1
         places = pa.array(rows, pa.int64(), mask=bad)
@@ -358,18 +405,25 @@ class MessageBatches:
             "topic": piece.topic,
             "brokerName": self.broker_name,
             "queueId": piece.queue_id if piece.topic is not None else None,
+            "recordType": "corrupt",
+            "fileName": piece.path,
+        }
+        by_row = {
+            "queueOffset": piece.queue_offsets,
+            "commitLogOffset": piece.phy_offsets,
+            "storeSize": piece.sizes,
+            "totalSize": piece.sizes,
+            "filePosition": piece.phy_offsets - piece.file_from_offset,
         }
         arrays = []
         for source, field, column in zip(self.sources, self.schema, batch.columns, strict=True):
             taken = column.take(places)
-            if source in known and known[source] is not None:
-                taken = pa.repeat(pa.scalar(known[source], field.type), len(bad))
-            elif source == "queueOffset" and piece.queue_offsets is not None:
-                taken = pa.array(piece.queue_offsets, field.type)
-            elif source == "commitLogOffset":
-                taken = pa.array(piece.phy_offsets, field.type)
-            elif source == "storeSize":
-                taken = pa.array(piece.sizes, field.type)
+            same, each = known.get(source), by_row.get(source)
+            if same is not None:
+                said = pa.repeat(pa.scalar(same, field.type), len(bad))
+                taken = pa.compute.if_else(pa.array(bad), said, taken)
+            elif each is not None:
+                taken = pa.compute.if_else(pa.array(bad), pa.array(each, field.type), taken)
             arrays.append(taken)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

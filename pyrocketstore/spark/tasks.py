@@ -10,10 +10,13 @@ import numpy as np
 
 from pyrocketstore._consume_queue import MAX_ADDR
 from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.queue_units import QueueUnits
+from pyrocketstore.spark.log_walk import LogWalk
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.planning import LogTask, QueueTask
-from pyrocketstore.spark.records import LogReader, MessageBatches, Piece, Skipped
+from pyrocketstore.spark.records import Gap, LogReader, MessageBatches, Piece, Skipped
+from pyrocketstore.spark.selection import QueueSelection
 from pyrocketstore.spark.snapshot import QueueRange
 from pyrocketstore.spark.units import RangeUnits
 
@@ -39,8 +42,10 @@ def read_messages(
     try:
         if isinstance(task, QueueTask):
             yield from _read_queues(task, options, batches, skipped)
+        elif task.ranges is None:
+            yield from _read_log(task, options, batches, skipped)
         else:
-            raise NotImplementedError
+            yield from _read_log_of_queues(task, task.ranges, options, batches, skipped)
     finally:
         skipped.tell()
 
@@ -59,6 +64,55 @@ def _read_queues(
                     yield from batches.batches(named)
         if units.lost:
             skipped.add(f"{pinned.directory}: units are gone", units.lost, 0)
+
+
+def _read_log_of_queues(
+    task: LogTask,
+    ranges: tuple[QueueRange, ...],
+    options: SourceOptions,
+    batches: MessageBatches,
+    skipped: Skipped,
+) -> Iterator[pyarrow.RecordBatch]:
+    """The messages of queues, in the order of the log."""
+    env = Env()
+    selection = QueueSelection(env, ranges, fail_on_data_loss=options.fail_on_data_loss)
+    for piece in _pieces(env, task, options, skipped):
+        if isinstance(piece, Piece):
+            keep = selection.rows(piece)
+            wanted = piece if keep.all() else piece.take(keep)
+            for rows in _batch_rows(wanted.sizes, options, batches.reads_bodies):
+                yield from batches.batches(wanted.take(rows))
+    if selection.lost:
+        skipped.add(f"{task.file.path}: units are gone", selection.lost, 0)
+
+
+def _read_log(
+    task: LogTask, options: SourceOptions, batches: MessageBatches, skipped: Skipped
+) -> Iterator[pyarrow.RecordBatch]:
+    """Every record, with what lies between them."""
+    env = Env()
+    for piece in _pieces(env, task, options, skipped):
+        if isinstance(piece, Gap):
+            yield batches.gap(task.file.path, task.file.from_offset, piece)
+            continue
+        for rows in _batch_rows(piece.sizes, options, batches.reads_bodies):
+            yield from batches.batches(piece.take(rows))
+
+
+def _pieces(
+    env: Env, task: LogTask, options: SourceOptions, skipped: Skipped
+) -> Iterator[Piece | Gap]:
+    """What a LogWalk finds. Raises StoreCorruptionError at damage under onCorrupt=fail."""
+    walk = LogWalk(env, task, fail_on_data_loss=options.fail_on_data_loss)
+    for piece in walk:
+        if isinstance(piece, Gap) and piece.reason:
+            if options.on_corrupt == "fail":
+                raise StoreCorruptionError(task.file.path, piece.position, piece.reason)
+            where = f"{task.file.path} at byte {piece.position}: {piece.reason}"
+            skipped.add(where, 0, piece.size)
+        yield piece
+    if walk.gone:
+        skipped.add(f"{task.file.path}: gone", 0, task.stop - task.begin)
 
 
 def _wanted_units(
