@@ -65,7 +65,9 @@ class QueueSelection:
             path=piece.path,
         )
         offsets = np.asarray(columns["queue_offset"])
-        number = self._queue_numbers(columns["topic"], np.asarray(columns["queue_id"]))
+        topics = columns["topic"]
+        assert isinstance(topics, VarColumn)
+        number = self._queue_numbers(topics, np.asarray(columns["queue_id"]))
         keep = number >= 0
         keep &= np.isin(np.asarray(columns["sys_flag"]) & TRANSACTION_MASK, QUEUED_TYPES)
         if len(self._start):
