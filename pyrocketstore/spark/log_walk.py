@@ -110,7 +110,7 @@ class LogWalk:
             self._buffer = reusable_bytes(wanted)
         self._data = self._buffer[:wanted]
         self._begin = at
-        got = self.env.pread_into(self._fd, self._data, at, self.path)
+        got = self.env.pread_into(self._fd, self._data.data, at, self.path)
         self._data[got:] = 0  # cut under us: what is gone reads as never written
 
     def _size_at(self, at: int) -> int:

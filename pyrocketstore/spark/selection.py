@@ -90,7 +90,7 @@ class QueueSelection:
                 for name in names
                 for queue_id in range(width)
             ]
-            return np.array(table, np.int64)[topic * width + queue_ids]
+            return np.array(table, np.int64).take(topic * width + queue_ids)
         both = topic << 32 | queue_ids.astype(np.uint32)
         pairs, back = np.unique(both, return_inverse=True)
         places = [
