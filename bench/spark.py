@@ -24,8 +24,8 @@ HEAD = """# Benchmarks of the Spark side
 
 Written by `make bench-spark`; one part alone: `python bench/spark_read.py`, and so on. All sides of
 a part work in turn within one run; ratios are medians over neighbouring rounds, with the smallest
-and the largest. The ceiling is a source that gives one finished Arrow batch of the same schema, rows
-and bytes again and again: what Spark itself takes to move them.
+and the largest. The ceiling is a source that gives one finished Arrow batch of the same schema,
+rows and bytes again and again: what Spark itself takes to move them.
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy
 from numpy.typing import NDArray
@@ -14,19 +13,20 @@ from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, UnitAppender
 from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message import java_split, parse_java_int
 from pyrocketstore.queue_units import (
     CQ_STORE_UNIT_SIZE,
     NO_LIMIT,
     PRE_BLANK,
+    QueueFlags,
     QueueUnits,
     UnitReader,
 )
 from pyrocketstore.results import DispatchRequest
 
-__all__ = ["ConsumeQueue", "QueueFlags", "QueueUnits"]
+__all__ = ["ConsumeQueue", "QueueUnits"]
 
 LOG = logging.getLogger(__name__)
 
@@ -54,19 +54,6 @@ _RS_OK = VERDICTS["RS_OK"]
 _RS_REPEAT = VERDICTS["RS_REPEAT"]
 _RS_NEED_FILE = VERDICTS["RS_NEED_FILE"]
 _RS_NEED_PYTHON = VERDICTS["RS_NEED_PYTHON"]
-
-
-class QueueFlags(Protocol):
-    """What a queue needs of RunningFlags."""
-
-    def is_cq_writeable(self) -> bool:
-        """Whether queues may be written."""
-
-    def is_mending(self) -> bool:
-        """Whether what was given up is tried again now."""
-
-    def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
-        """Remember that a queue lost an entry, and why."""
 
 
 class ConsumeQueue(UnitAppender):
@@ -129,6 +116,7 @@ class ConsumeQueue(UnitAppender):
         self.cut_short = False
         self._stated_max_physic_offset = -1
         self._tail_is_clean = True
+        self._torn_end = -1
         self._first_readable: tuple[int, int] | None = None
 
     def _open_files(self) -> None:
@@ -281,6 +269,15 @@ class ConsumeQueue(UnitAppender):
         if self.core.max_physic_offset > phy_offset and self.reader.is_two_sectors(position):
             self._cut(position, drop_empty=False)
             self._set_end(self.reader.last_phy_offset())
+            self._torn_end = position
+
+    def erase_torn_end(self) -> None:
+        """Zero what `give_up_torn_end` dropped and the log did not give again; else it comes back
+        once the log has grown over the place that it names. Raises StoreIOError."""
+        files = self.mapped_file_queue.mapped_files
+        is_end = self._torn_end == self.mapped_file_queue.get_max_offset()
+        if files and is_end and files[-1].mode != "read":
+            files[-1].zero_tail(files[-1].wrote)
 
     def begin_anew(self) -> None:
         """Delete all files, for a queue that recovery builds from its first message on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from pyrocketstore._consume_queue import (
     unit_at,
 )
 from pyrocketstore._mapped_file import MappedFile
-from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 
 #: What a device writes at once, at least (bytes).
@@ -36,6 +36,19 @@ _TAIL_READ_SIZE = 8192
 
 #: (phy_offset, size) of a message to its store time, Unix ms; -1 where it cannot be read.
 PickupStoreTimestamp = Callable[[int, int], int]
+
+
+class QueueFlags(Protocol):
+    """What a queue needs of RunningFlags."""
+
+    def is_cq_writeable(self) -> bool:
+        """Whether queues may be written."""
+
+    def is_mending(self) -> bool:
+        """Whether what was given up is tried again now."""
+
+    def make_logics_queue_error(self, cause: StoreError | None = None) -> None:
+        """Remember that a queue lost an entry, and why."""
 
 
 class QueueUnits(NamedTuple):
@@ -320,4 +333,4 @@ def _units_of(position: int) -> int:
     return units if position >= 0 else -units
 
 
-__all__ = ["CQ_STORE_UNIT_SIZE", "NO_LIMIT", "PRE_BLANK", "QueueUnits", "UnitReader"]
+__all__ = ["CQ_STORE_UNIT_SIZE", "NO_LIMIT", "PRE_BLANK", "QueueFlags", "QueueUnits", "UnitReader"]

@@ -324,6 +324,8 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     if plan.replay_from is not None:
         _replay_plan(store, plan, plan.replay_from)
     plan.pieces.clear()
+    for queue in store.consume_queues():
+        queue.erase_torn_end()
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _force_again(store, plan)

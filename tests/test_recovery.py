@@ -393,3 +393,24 @@ def test_an_index_file_that_was_cut_is_built_again(tmp_path: Path, which: int) -
     assert kept.read_bytes() == cut
     with pyrocketstore.open(tmp_path, read_only=True, **sizes) as store:
         assert store.verify().ok
+
+
+def test_a_unit_whose_message_is_lost_does_not_come_back(tmp_path: Path) -> None:
+    """A unit that lies in two sectors, of a record that a power cut took: recovery gives the unit
+    up, and nothing puts it again."""
+    sizes = {**SIZES, "mapped_file_size_consume_queue": 2000}
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        for i in range(25):
+            store.put("orders", body_of(i), keys=f"k{i}")
+        lost = store.put("orders", b"lost").phy_offset  # its unit: bytes 500 to 520
+    halt(tmp_path)
+    size = sizes["mapped_file_size_commit_log"]
+    path = tmp_path / "commitlog" / f"{lost - lost % size:020d}"
+    with path.open("r+b") as file:
+        file.seek(lost % size)
+        file.write(bytes(size - lost % size))
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        store.put("others", b"x" * 200)  # over the place that the unit names
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        assert sorted(content(store)) == list(range(25))
+        assert store.max_offset("orders", 0) == 25
