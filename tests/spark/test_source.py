@@ -111,7 +111,9 @@ def as_golden(row: Any) -> dict[str, Any]:
 
 
 def full_schema(read: Read, path: Path, **options: object) -> str:
-    shown = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in read(path, **options).schema)
+    shown = ", ".join(
+        f"`{f.name}` {f.dataType.simpleString()}" for f in read(path, **options).schema
+    )
     return f"{shown}, msgTopic string, msgQueueId int, msgQueueOffset bigint"
 
 
