@@ -42,7 +42,7 @@ build/editable.stamp: pyproject.toml $(VENV)/.ready | build/release.stamp
 
 build: build/release.stamp build/editable.stamp ## make .venv and compile in place
 
-demo: build ## read a broker's store, then put a million messages, kill, recover, prove
+demo: build ## read a broker's store, put a million messages, kill, recover, prove, ask in SQL
 	$(BIN)/python tools/demo.py
 
 test: lint test-checked pytest ## lint, bad input on the debug build, then all tests

@@ -9,6 +9,7 @@ cdef enum:
     # Larger ones are dear where the machine is a guest whose host has taken back what lay free in
     # one piece.
     FILL_PIECE = 262144
+    ADVICE_DONTNEED = 4         # MADV_DONTNEED
 
 
 cdef inline int64_t page_down(int64_t position) noexcept nogil:
@@ -24,7 +25,8 @@ cdef inline int64_t page_up(int64_t position) noexcept nogil:
 # touches a part of the file's `populate` bytes of pages. With `zero_fill` what is new is written as
 # zeros: the page cache takes that in large folios, which a mapping then faults in as a whole; many
 # times cheaper than page by page. With a fill_lock any thread may call while another stores below
-# `confirmed`: allocation goes confirm_step ahead, filling one piece, so that nobody waits for long.
+# `confirmed`: allocation goes confirm_step ahead, filling one piece, so that nobody waits for long,
+# and no page is touched.
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil
 
 # As confirm, and says itself whether to write zeros.
@@ -50,7 +52,7 @@ cdef int fill_room_ahead(rs_mapped_file *f, int64_t ahead, rs_event *event,
 cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
                        bint zero_fill) noexcept nogil
 
-# Zeros to [start, end) of an open file, which is allocated and holds nothing; how far it came.
+# Zeros to [start, end) of an open file; how far it came.
 cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil
 
 # All of `data` to an open file; 0 or a negated errno.

@@ -37,7 +37,6 @@ cdef enum:
     INLINE_POPULATE = 1048576    # a writer that confirms for itself touches no more at once
     POPULATE_PIECE = 4194304
     FOLLOW_MS = 20
-    ADVICE_DONTNEED = 4          # MADV_DONTNEED
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
 # What files are filled with. Nobody writes to it, so that all of it is one page of memory.
@@ -252,20 +251,16 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
             return -EROFS
         publish(&f.confirmed, seen, f.file_size)
         return 0
+    fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return fd
+    if f.fill_lock != NULL:
+        return confirm_shared(f, fd, end)
     start = max(seen, page_down(append_position(f)))
     wished = end + f.confirm_step
     if zero_fill and f.confirm_step > 0:
         wished -= wished % f.confirm_step  # for the sake of large folios
     wished = min(f.file_size, page_up(wished))
-    fd = f.env.open(f.path, O_RDWR, 0)
-    if fd < 0:
-        return fd
-    if f.fill_lock != NULL:
-        error = confirm_shared(f, fd, end)
-        wished = rs_load_acquire(&f.confirmed)
-        if error == 0 and f.zero_fill == RS_FILL_PAGES and f.populate > 0 and start < wished:
-            populate_range(f, start, min(wished - start, <int64_t>INLINE_POPULATE))
-        return error
     if start >= wished:
         # `wrote` was moved past `end`: what lies below it is not stored to again.
         error = 0

@@ -145,6 +145,18 @@ cdef class EnvTable:
         check_io(got, "pread", path, position)
         return buffer if got == size else buffer[:got]
 
+    def pread_into(self, int fd, unsigned char[::1] buffer not None, int64_t position, path=""):
+        """As pread, into `buffer`, as many bytes as it has; gives how many were there."""
+        if position < 0:
+            raise ValueError(f"position {position} must not be negative")
+        cdef int64_t size = buffer.shape[0]
+        cdef int64_t got = 0
+        if size:
+            with nogil:
+                got = self.table.pread(fd, &buffer[0], size, position)
+            check_io(got, "pread", path, position)
+        return got
+
     def pwrite_all(self, int fd, const unsigned char[::1] data not None, int64_t position,
                    path=""):
         """Write all of `data` at `position`, in as many calls as it takes."""

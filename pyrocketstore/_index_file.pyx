@@ -28,6 +28,7 @@ from pyrocketstore._index_walk cimport (
     put_hash,
     put_hashes,
     select_many,
+    slot_position,
     start_walk,
     walk_chain,
 )
@@ -46,6 +47,7 @@ from pyrocketstore._rocketstore cimport (
     rs_load_acquire32,
     rs_load_be32,
     rs_load_be64,
+    rs_prefetch_read,
     rs_store_be64,
 )
 
@@ -521,7 +523,12 @@ cdef class IndexFile:
         Source: RocketMQ 4.9.3 IndexFile#selectPhyOffset.
         Differs: a chain that does not go down ends, where 4.9.3 could loop for ever.
         """
-        return self._select(hash_text(0, key), max_num, begin, end)
+        cdef int32_t key_hash = hash_text(0, key)
+        cdef const uint8_t *base = self.mapped_file.file.base
+        if base != NULL:
+            # Random memory, asked for before the other arguments are looked at.
+            rs_prefetch_read(base + slot_position(&self.index, key_hash))
+        return self._select(key_hash, max_num, begin, end)
 
     def select_hash(
         self, int32_t key_hash, int64_t max_num, int64_t begin, int64_t end
@@ -548,13 +555,18 @@ cdef class IndexFile:
         walk.begin = begin
         walk.end = end
         walk.every = 0
+        # Made before the mapping is looked at: whatever the garbage collection runs may close it.
+        result = PyList_New(1)
         reader.base = self.mapped_file.file.base
         if self.available and reader.base != NULL and max_num <= MAX_HELD_GIL:
             # Letting the GIL go takes longer than the walk, and nobody unmaps while we have it.
             start_walk(&self.index, &reader, &walk)
             found = walk_chain(&reader, &walk, max_num, phy_offsets, times)
             if found == 1:
-                return [phy_offsets[0]]
+                number = phy_offsets[0]
+                Py_INCREF(number)
+                PyList_SET_ITEM(result, 0, number)
+                return result
             result = PyList_New(found)
             for i in range(found):
                 number = phy_offsets[i]

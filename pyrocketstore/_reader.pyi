@@ -30,4 +30,6 @@ def gather_records(
     sizes: npt.NDArray[np.int32],  # int32[n], bytes
     out: npt.NDArray[np.uint8],  # uint8[m]
     position: int,
+    *,
+    check: bool = True,
 ) -> None: ...

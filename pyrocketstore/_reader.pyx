@@ -238,18 +238,21 @@ cdef class MessageIterator:
 # ---- one behind the other ----------------------------------------------------------------------
 
 def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offsets not None,
-                   const int32_t[::1] sizes not None, uint8_t[::1] out not None, int64_t position):
-    """Copy records of one commit log file, checked, one behind the other into `out`.
+                   const int32_t[::1] sizes not None, uint8_t[::1] out not None, int64_t position,
+                   *, bint check=True):
+    """Copy records of one commit log file one behind the other into `out`.
 
     Parameters
     ----------
     phy_offsets : int64[n], bytes, ascending for speed
     sizes : int32[n], bytes
     out : uint8[m], with room for all of them from `position` on
+    check : bool; without, the bytes are taken as they are, for who checks them himself
 
     Raises
     ------
-    StoreCorruptionError with file and position: what lies there is not that record
+    StoreCorruptionError with file and position: what lies there is not that record, or the file
+    ends before it does
     StoreIOError; IndexError when `out` is too small.
     """
     cdef int64_t start = mapped_file.file.file_from_offset
@@ -273,8 +276,10 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
                                 stop) - phy_offsets[i]
             with nogil:
                 while i < j:
-                    status = check_record(source + phy_offsets[i], sizes[i], phy_offsets[i], False,
-                                          &record)
+                    if check:
+                        status = check_record(
+                            source + phy_offsets[i], sizes[i], phy_offsets[i], False, &record
+                        )
                     if status != RS_OK or sizes[i] > out.shape[0] - position:
                         break
                     memcpy(&out[position], source + phy_offsets[i], <size_t>sizes[i])

@@ -9,7 +9,13 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 from posix.fcntl cimport O_RDWR
 
-from pyrocketstore._allocation cimport page_down, sync_path, write_all
+from pyrocketstore._allocation cimport (
+    ADVICE_DONTNEED,
+    page_down,
+    sync_path,
+    write_all,
+    write_zeros,
+)
 from pyrocketstore._env cimport EnvTable
 from pyrocketstore._rocketstore cimport (
     check_io,
@@ -20,9 +26,6 @@ from pyrocketstore._rocketstore cimport (
 
 cdef enum:
     UNMAP_BEFORE_FORCE = 1048576
-    ADVICE_DONTNEED = 4          # MADV_DONTNEED
-
-cdef uint8_t zeros[65536]
 
 
 cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
@@ -43,7 +46,6 @@ cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_
                        int64_t size, bint *unclean) noexcept nogil:
     cdef int64_t done = 0
     cdef int64_t put = 0
-    cdef int64_t at = 0
     while done < size:
         put = f.env.pwrite(fd, data + done, size - done, position + done)
         if put <= 0:
@@ -52,10 +54,8 @@ cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_
     if done == size:
         return 0
     # Recovery must not find there what is told not to be stored.
-    while at < done and not unclean[0]:
-        if write_all(f.env, fd, zeros, min(done - at, <int64_t>sizeof(zeros)), position + at) < 0:
-            unclean[0] = True
-        at += sizeof(zeros)
+    if write_zeros(f.env, fd, position, position + done) < position + done:
+        unclean[0] = True
     return <int>put if put < 0 else -EIO
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from pyrocketstore._mapped_file import OS_PAGE_SIZE, MappedFile
 from pyrocketstore.config import MessageStoreConfig
@@ -15,7 +16,12 @@ from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import NEW_FILE, untimed
 from pyrocketstore.transient_store_pool import TransientStorePool
 
-__all__ = ["AllocateMappedFileService", "create_mapped_file", "make_allocate_service"]
+__all__ = [
+    "AllocateMappedFileService",
+    "FileSettings",
+    "create_mapped_file",
+    "make_allocate_service",
+]
 
 LOG = logging.getLogger(__name__)
 
@@ -29,34 +35,45 @@ UNLOCK_AFTER_MS = 6000
 IDLE_POPULATE = 1 << 20
 
 
-def create_mapped_file(
-    env: Env,
-    path: str,
-    file_size: int,
-    confirm_step: int,
-    populate: int,
-    zero_fill: str = "no",
-    sole_writer: bool = False,
-    by_write: bool = False,
-) -> MappedFile:
-    """Make a file, and its directory; the arguments are those of MappedFile.
+class FileSettings(NamedTuple):
+    """How the files of a queue are made and opened: what MappedFile takes.
 
-    `sole_writer`: see MappedFileQueue. Raises StoreIOError, and StoreCorruptionError where a file
-    of that name is there already.
+    `file_size`, `confirm_step` and `populate` are bytes; `sole_writer`: see MappedFileQueue too.
+    """
+
+    file_size: int
+    confirm_step: int = 65536
+    populate: int = 0
+    zero_fill: str = "no"
+    sole_writer: bool = False
+    by_write: bool = False
+
+    def open(
+        self, env: Env, path: str, *, mode: str = "shared", create: bool = False
+    ) -> MappedFile:
+        """One of the files. Raises StoreIOError, and StoreCorruptionError for another length."""
+        return MappedFile(
+            env,
+            path,
+            self.file_size,
+            mode=mode,
+            create=create,
+            confirm_step=self.confirm_step,
+            populate=self.populate,
+            zero_fill=self.zero_fill,
+            sole_writer=self.sole_writer,
+            defer_force=self.sole_writer,
+            by_write=self.by_write,
+        )
+
+
+def create_mapped_file(env: Env, path: str, settings: FileSettings) -> MappedFile:
+    """Make a file, and its directory.
+
+    Raises StoreIOError, and StoreCorruptionError where a file of that name is there already.
     """
     env.make_directories(parent_directory(path))
-    mapped_file = MappedFile(
-        env,
-        path,
-        file_size,
-        create=True,
-        confirm_step=confirm_step,
-        populate=populate,
-        zero_fill=zero_fill,
-        sole_writer=sole_writer,
-        defer_force=sole_writer,
-        by_write=by_write,
-    )
+    mapped_file = settings.open(env, path, create=True)
     if not mapped_file.created:
         # Whatever it holds is not ours, and must not come to lie behind what is written next.
         raise StoreCorruptionError(path, -1, "the file exists and is not one of the queue's")
@@ -64,21 +81,9 @@ def create_mapped_file(
 
 
 class _AllocateRequest:
-    def __init__(
-        self,
-        path: str,
-        file_size: int,
-        confirm_step: int,
-        populate: int,
-        zero_fill: str,
-        by_write: bool,
-    ) -> None:
+    def __init__(self, path: str, settings: FileSettings) -> None:
         self.path = path
-        self.file_size = file_size
-        self.confirm_step = confirm_step
-        self.populate = populate
-        self.zero_fill = zero_fill
-        self.by_write = by_write
+        self.settings = settings
         self.mapped_file: MappedFile | None = None
         self.error: StoreError | OSError | None = None
 
@@ -132,15 +137,7 @@ class AllocateMappedFileService(ServiceThread):
         self._watched_from = -1  # byte of the queue at which the first file was watched
 
     def put_request_and_return_mapped_file(
-        self,
-        next_path: str,
-        next_next_path: str | None,
-        file_size: int,
-        *,
-        confirm_step: int = 65536,
-        populate: int = 0,
-        zero_fill: str = "no",
-        by_write: bool = False,
+        self, next_path: str, next_next_path: str | None, settings: FileSettings
     ) -> MappedFile | None:
         """The file `next_path`, made now or earlier; `next_next_path` is made in the background.
 
@@ -156,14 +153,9 @@ class AllocateMappedFileService(ServiceThread):
                     LOG.warning("%s: no buffer of the store pool is left for it", next_path)
                     return None
                 quota -= 1
-                request = _AllocateRequest(
-                    next_path, file_size, confirm_step, populate, zero_fill, by_write
-                )
-                self._requests[next_path] = request
+                request = self._requests[next_path] = _AllocateRequest(next_path, settings)
             if next_next_path is not None and next_next_path not in self._requests and quota > 0:
-                self._requests[next_next_path] = _AllocateRequest(
-                    next_next_path, file_size, confirm_step, populate, zero_fill, by_write
-                )
+                self._requests[next_next_path] = _AllocateRequest(next_next_path, settings)
         self._wait_for(request)
         with self._changed:
             if not self._is_done(request):
@@ -252,7 +244,7 @@ class AllocateMappedFileService(ServiceThread):
         with self._changed:
             waiting = [r for r in self._requests.values() if not self._is_done(r)]
         # Larger files first: the commit log's. Then the one that is needed first.
-        return min(waiting, key=lambda r: (-r.file_size, r.path), default=None)
+        return min(waiting, key=lambda r: (-r.settings.file_size, r.path), default=None)
 
     def _work(self, request: _AllocateRequest) -> None:
         mapped_file: MappedFile | None = None
@@ -270,15 +262,7 @@ class AllocateMappedFileService(ServiceThread):
             self._changed.notify_all()
 
     def _make(self, request: _AllocateRequest) -> MappedFile:
-        mapped_file = create_mapped_file(
-            self._env,
-            request.path,
-            request.file_size,
-            request.confirm_step,
-            request.populate,
-            request.zero_fill,
-            by_write=request.by_write,
-        )
+        mapped_file = create_mapped_file(self._env, request.path, request.settings)
         if self.pool is not None:
             buffer = self.pool.borrow_buffer()
             if buffer is not None:
@@ -347,10 +331,10 @@ class AllocateMappedFileService(ServiceThread):
             LOG.warning("cannot allocate ahead of the writer: %s", error)
 
     def _keep_one_ahead(self, mapped_file: MappedFile) -> None:
-        populate = mapped_file.populate
         if mapped_file.zero_fill == "pages":  # each write is dear: a window only
-            mapped_file.keep_ahead(mapped_file.confirm_step, populate)
+            mapped_file.keep_ahead(mapped_file.confirm_step)
             return
+        populate = mapped_file.populate
         moved = mapped_file.file_from_offset + mapped_file.appended - self._watched_from
         if moved < self.ahead_size:
             # A store that is opened for a few messages should not dirty a hundred megabytes.

@@ -14,7 +14,7 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 
-__all__ = ["AsyncPuts", "MakeRoomService"]
+__all__ = ["AsyncPuts", "FlushDiskWatcher", "MakeRoomService"]
 
 #: What a message costs beside its body, about (bytes).
 OVERHEAD = 200
@@ -75,7 +75,7 @@ class AsyncPuts:
         monotonic_ns: Callable[[], int],
         note: Callable[[Iterable[Result]], None],
     ) -> None:
-        self.sync = config.flush_disk_type.name == "SYNC_FLUSH"
+        self.sync = config.is_sync_flush
         self.max_unforced_bytes = 0 if self.sync else config.max_unforced_bytes
         #: False where a put is done as soon as it is in the log, whatever is outstanding.
         self.bounded = self.sync or self.max_unforced_bytes > 0
@@ -83,6 +83,8 @@ class AsyncPuts:
         self.order = threading.Lock()
         self.submit: Callable[[int], Future[PutMessageStatus]] | None = None
         self.wake_flush: Callable[[], None] = lambda: None
+        #: told of the first put whose deadline nobody watches
+        self.wake_watcher: Callable[[], None] = lambda: None
         self.count = 0
         self.bytes = 0
         self._max_count = config.max_outstanding_puts
@@ -91,6 +93,7 @@ class AsyncPuts:
         self._timeout_ns = config.sync_flush_timeout * NS_PER_MS
         self._lock = threading.Lock()
         self._pending: collections.deque[_Pending] = collections.deque()
+        self._watched = False  # `expire` is called at the first one's deadline
         self._asked = 0  # up to where a flush was asked for; 0: none is
         self._done: collections.deque[tuple[_Pending, PutMessageStatus]] = collections.deque()
         self._delivering = False
@@ -205,6 +208,9 @@ class AsyncPuts:
         deadline = self._clock() + self._timeout_ns
         with self._lock:
             self._pending.append(_Pending(end, deadline, size, result, loop, future))
+            watched, self._watched = self._watched, True
+        if not watched:
+            self.wake_watcher()
 
     def ask(self) -> None:
         """Ask for the flush of what was added, unless one is under way."""
@@ -214,14 +220,22 @@ class AsyncPuts:
             self._asked = end = self._pending[-1].end
         self.submit(end).add_done_callback(self._on_flushed)
 
-    def expire(self) -> None:
-        """Complete those that have waited for too long."""
+    def expire(self) -> float | None:
+        """Complete those that have waited for too long.
+
+        Returns ms until the next one will have; None without any: `wake_watcher` is called then.
+        """
         now = self._clock()
         with self._lock:
             where = self._flushed()
             while self._pending and self._pending[0].deadline_ns <= now:
                 self._pop(where, PutMessageStatus.FLUSH_DISK_TIMEOUT)
         self._deliver()
+        with self._lock:
+            self._watched = bool(self._pending)
+            if not self._watched:
+                return None
+            return max(0.0, (self._pending[0].deadline_ns - self._clock()) / NS_PER_MS)
 
     def let_go(self) -> None:
         """The store takes no more puts: who waits for room finds that out by trying."""
@@ -293,6 +307,28 @@ class AsyncPuts:
         else:
             # A loop that was closed meanwhile awaits nothing; the messages stay.
             _call_in(loop, _set_results, [(entry.future, result) for entry, result in batch])
+
+
+class FlushDiskWatcher(ServiceThread):
+    """Under SYNC_FLUSH: completes futures that wait for the device for too long.
+
+    Source: RocketMQ 4.9.3 FlushDiskWatcher.
+    Differs: sleeps until the next deadline instead of polling; leaves nobody waiting when it dies.
+    """
+
+    def __init__(self, puts: AsyncPuts) -> None:
+        super().__init__("FlushDiskWatcher")
+        self.puts = puts
+        puts.wake_watcher = self.wakeup
+
+    def run(self) -> None:
+        """Wait for deadlines, which come in the order of the puts."""
+        while not self.stopped:
+            self.wait_for_running(self.puts.expire())
+
+    def on_failure(self, error: BaseException) -> None:
+        """The thread has died: nobody waits for its look."""
+        self.puts.close()
 
 
 class MakeRoomService(ServiceThread):

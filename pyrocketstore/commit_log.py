@@ -127,7 +127,7 @@ class CommitLog:
         self.config = config
         self.read_only = read_only
         self.file_size = config.mapped_file_size_commit_log
-        sync = config.flush_disk_type.name == "SYNC_FLUSH"
+        sync = config.is_sync_flush
         # Pages that nobody stores to need not be made ready: in a buffer's file, and where records
         # are written, as under SYNC_FLUSH; but there blocks with zeros are forced for less.
         indirect = config.write_without_mmap or config.is_transient_store_pool_enable

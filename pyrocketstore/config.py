@@ -288,11 +288,16 @@ class MessageStoreConfig:
         return self.source_path is not None or not self.given.isdisjoint(CLEANING_NAMES)
 
     @property
+    def is_sync_flush(self) -> bool:
+        """True when a put waits until it is on the device."""
+        return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
     def is_transient_store_pool_enable(self) -> bool:
         """True if the pool is used: asked for, ASYNC_FLUSH, and not on a slave."""
         return (
             self.transient_store_pool_enable
-            and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+            and not self.is_sync_flush
             and self.broker_role is not BrokerRole.SLAVE
         )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -78,6 +76,16 @@ class CommitLogFlush:
             if self.flush_step(0):
                 break
 
+    def flush_to_end(self) -> int:
+        """Force all that was put before, what lies in buffers too; `flushed_where` then.
+
+        Raises StoreError.
+        """
+        self.commit_log.commit_buffers()
+        with self.lock:
+            self.flush_to(self.commit_log.get_max_offset())
+        return self.flushed_where
+
     def flush_step(self, flush_least_pages: int) -> bool:
         """One call of MappedFileQueue.flush; True when nothing moved. Call with `lock` held."""
         if self.error is not None:
@@ -108,50 +116,6 @@ class CommitLogFlush:
                 self.checkpoint.physic_msg_timestamp = timestamp
 
 
-class FlushDiskWatcher(ServiceThread):
-    """Completes what waits for the device for too long with FLUSH_DISK_TIMEOUT.
-
-    Threads: `add` from any. Source: RocketMQ 4.9.3 FlushDiskWatcher.
-    Differs: sleeps until the next deadline instead of polling; leaves nobody waiting when it ends.
-    """
-
-    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
-        super().__init__("FlushDiskWatcher")
-        self._clock = monotonic_ns
-        self._waiting: deque[tuple[int, Future[PutMessageStatus]]] = deque()
-
-    def add(self, future: Future[PutMessageStatus], timeout_ms: int) -> None:
-        """Watch a future from now on."""
-        self._waiting.append((self._clock() + timeout_ms * 1_000_000, future))
-        if len(self._waiting) == 1:
-            self.wakeup()
-
-    def run(self) -> None:
-        """Wait for deadlines, which come in the order of the requests."""
-        while not self.stopped:
-            self.wait_for_running(self._next_ms())
-            self._expire(self._clock())
-        self._expire(1 << 62)
-
-    def _next_ms(self) -> float | None:
-        while self._waiting and self._waiting[0][1].done():
-            self._waiting.popleft()
-        if not self._waiting:
-            return None
-        # A millisecond late rather than early: it is looked at once.
-        return max(0, self._waiting[0][0] - self._clock()) // 1_000_000 + 1
-
-    def _expire(self, now_ns: int) -> None:
-        while self._waiting and self._waiting[0][0] <= now_ns:
-            complete(self._waiting.popleft()[1], PutMessageStatus.FLUSH_DISK_TIMEOUT)
-
-
-def complete(future: Future[PutMessageStatus], status: PutMessageStatus) -> None:
-    """Give a future its status, unless somebody was faster."""
-    with contextlib.suppress(InvalidStateError):
-        future.set_result(status)
-
-
 class GroupCommitService(ServiceThread):
     """SYNC_FLUSH: a put returns when its bytes are on the device.
 
@@ -172,8 +136,6 @@ class GroupCommitService(ServiceThread):
             flush.commit_log.core, flush, config.sync_flush_timeout, config.sync_flush_by_service
         )
         flush.group = flush.lock = self.group
-        self.watcher = FlushDiskWatcher(flush.commit_log.env.monotonic_ns)
-        self.watcher.on_death = self._watcher_died
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
         self._ended = False
@@ -187,7 +149,7 @@ class GroupCommitService(ServiceThread):
         return PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def submit(self, end_offset: int) -> Future[PutMessageStatus]:
-        """A future for the same, completed by this service's thread or by the watcher."""
+        """A future for the same, without a limit of time: this service's thread completes it."""
         future: Future[PutMessageStatus] = Future()
         with self._requests_lock:
             ended = self._ended
@@ -197,34 +159,23 @@ class GroupCommitService(ServiceThread):
         if ended:
             self._complete([(end_offset, future)])
         else:
-            self.watcher.add(future, self.config.sync_flush_timeout)
             self.group.ask()
         return future
 
     def _complete(self, requests: list[tuple[int, Future[PutMessageStatus]]]) -> None:
         for end_offset, future in requests:
             ok = self.flush.flushed_where >= end_offset
-            complete(future, PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT)
+            timeout = PutMessageStatus.FLUSH_DISK_TIMEOUT
+            future.set_result(PutMessageStatus.PUT_OK if ok else timeout)
 
     def _complete_forced(self) -> None:
         forced = self.flush.flushed_where
         with self._requests_lock:
             hopeless = self.flush.error is not None
             done = [r for r in self._requests if hopeless or r[0] <= forced]
-            self._requests = [
-                r for r in self._requests if not (hopeless or r[0] <= forced or r[1].done())
-            ]
+            self._requests = [r for r in self._requests if not (hopeless or r[0] <= forced)]
             self.group.expect(bool(self._requests))
         self._complete(done)
-
-    def start(self) -> None:
-        """Start the thread, and that of the watcher."""
-        self.watcher.start()
-        super().start()
-
-    def _watcher_died(self, watcher: ServiceThread) -> None:
-        if self.on_death is not None:
-            self.on_death(watcher)
 
     def request_stop(self) -> None:
         """Ask the thread to end, and do not wait for it."""
@@ -249,7 +200,6 @@ class GroupCommitService(ServiceThread):
                 self._ended = True
                 requests, self._requests = self._requests, []
             self._complete(requests)
-            self.watcher.shutdown()
 
 
 class CommitRealTimeService(ServiceThread):

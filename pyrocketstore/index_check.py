@@ -350,12 +350,18 @@ class IndexCheck:
         self._check_header(file, 32, "number of slots in use", slot_count, slots_used)
         self._check_header(file, 36, "number of the next entry", index_count, file.count)
 
-    def not_loaded(self, paths: Sequence[str]) -> None:
-        """Files on disk that were passed over, though the store was stopped cleanly: one must say
-        that it goes on behind the log; those after it went with it."""
+    def not_loaded(self, paths: Sequence[str], size: int) -> None:
+        """Files on disk that were passed over, though the store was stopped cleanly: one must be
+        shorter than `size` bytes, or say that it goes on behind the log; those after it went with
+        it."""
         loaded = {file.index_file.path for file in self.files}
         for path in paths:
             if path in loaded:
+                continue
+            held = self.env.size(path)
+            if held < size:
+                text = f"the file has {held} bytes and must have {size}; recovery builds it anew"
+                self.report.add(Problem("index", path, held, text))
                 continue
             end_phy_offset = _HEADER.unpack(_read_header(self.env, path))[3]
             if end_phy_offset >= self.log_end():

@@ -22,6 +22,12 @@ from pyrocketstore._index_file import (
 from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
+from pyrocketstore.index_directory import (
+    FoundIndexFile,
+    find_index_files,
+    first_short_file,
+    set_aside,
+)
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -220,23 +226,6 @@ def _drop_growing(files: list[IndexFile], limit: int) -> None:
 
 
 # ---- the service -------------------------------------------------------------------------------
-@dataclasses.dataclass(slots=True)
-class _Found:
-    """A file in the index directory, before it is opened."""
-
-    path: str
-    name: str
-    size: int
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_phy_offset: int = 0
-    index_count: int = 0
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        return int(self.name), self.begin_timestamp, self.name
-
-
 class IndexService:
     """All index files of a store.
 
@@ -289,6 +278,8 @@ class IndexService:
         self.last_error: StoreError | None = None
         #: int, bytes: where the earliest file that `load` dropped began; -1 if none was.
         self.dropped_begin_phy_offset = -1
+        self._set_aside: list[str] = []  # what `drop_files_behind` moves away
+        self._lost_from = -1  # where the first of those began
         #: int, bytes: the last record of which `load` found index entries; -1 without any file.
         self.indexed_phy_offset = -1
 
@@ -300,13 +291,13 @@ class IndexService:
         removed (read-only: passed over); `dropped_begin_phy_offset` and `indexed_phy_offset` say
         what must be put again.
 
-        Raises: StoreCorruptionError for a file shorter than the geometry; StoreFormatError when
+        Raises: StoreCorruptionError for a file of another geometry's length; StoreFormatError when
         the geometry cannot be found out or is contradicted; StoreIOError. Nothing is removed then.
         Source: RocketMQ 4.9.3 IndexService#load.
         Differs: the geometry is checked; an empty file is what a crash left of a creation: it is
-        dropped, and not extended; the gap is remembered.
+        dropped, and not extended; one that was cut, and all behind it, are put again.
         """
-        found = self._scan()
+        found = find_index_files(self._env, self._root)
         limit = self._checkpoint.index_msg_timestamp
         kept = dropped = [f for f in found if f.size > 0]
         count = len(kept) if last_exit_ok else self._checkpoint.forced_index_files(
@@ -324,7 +315,8 @@ class IndexService:
                 self.geometry_error = error
                 return True
             self._geometry = guess[0]
-        files = [self._open(f.path) for f in kept]
+        short = self._first_short(kept)
+        files = [self._open(f.path) for f in kept[:short]]
         if self._read_only and not last_exit_ok:
             _drop_growing(files, limit)
         if not self._read_only:
@@ -335,29 +327,18 @@ class IndexService:
             self._files = tuple(files)
         self.dropped_begin_phy_offset = min((f.begin_phy_offset for f in dropped), default=-1)
         self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)
+        if short < len(kept):
+            LOG.warning("%s: has lost its end", kept[short].path)
+            self._set_aside = [f.path for f in kept[short:]]
+            begin = max(0, kept[short].begin_phy_offset)
+            self._lost_from = files[-1].end_phy_offset if files else begin
         return True
 
-    def _scan(self) -> list[_Found]:
-        found = []
-        for name in self._env.listdir(self._root):
-            path = f"{self._root}/{name}"
-            if not (name.isascii() and name.isdigit()) or self._env.is_dir(path):
-                continue
-            item = _Found(path, name, self._env.size(path))
-            if item.size >= INDEX_HEADER_SIZE:
-                self._read_header(item)
-            found.append(item)
-        return sorted(found, key=lambda item: item.order)
-
-    def _read_header(self, item: _Found) -> None:
-        fd = self._env.open(item.path, _O_RDONLY)
-        try:
-            raw = self._env.pread(fd, INDEX_HEADER_SIZE, 0, item.path)
-        finally:
-            self._env.close(fd)
-        header = _HEADER.unpack(raw)
-        item.begin_timestamp, item.end_timestamp, item.begin_phy_offset = header[:3]
-        item.index_count = header[5]
+    def _first_short(self, kept: list[FoundIndexFile]) -> int:
+        short = first_short_file(kept, index_file_size(*self.geometry))
+        others = _candidates(kept[short].size, None, None) if short < len(kept) else []
+        fits = any(geometry_fits(self._env, kept[short].path, *other) for other in others)
+        return len(kept) if fits else short
 
     def _open(self, path: str) -> IndexFile:
         return IndexFile(
@@ -733,7 +714,7 @@ class IndexService:
         """
         first = self._first_behind(phy_offset)
         if first == len(self._files):
-            return -1
+            return self._lost_from if self._lost_from < phy_offset else 0
         if first > 0:
             return self._files[first - 1].end_phy_offset
         begin = self._files[0].begin_phy_offset
@@ -741,7 +722,7 @@ class IndexService:
 
     def drop_files_behind(self, phy_offset: int) -> None:
         """Remove (read-only: pass over) the files from the first one on that names a record at or
-        behind `phy_offset`, or whose header says so.
+        behind `phy_offset`, or whose header says so. What had lost its end goes to ROOT/.broken.
 
         A log that was cut takes new records there, which such a file would count as indexed; and
         what one file lacks can only be put again when no later one is there.
@@ -756,6 +737,9 @@ class IndexService:
             index_file.destroy(3000)
         if dropped and not self._read_only:
             self._env.fsync_directory(self._root)
+        if self._set_aside and not self._read_only:
+            set_aside(self._env, self._root, self._set_aside)
+        self._set_aside, self._lost_from = [], -1
         self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
 
     def forget_files(self) -> None:

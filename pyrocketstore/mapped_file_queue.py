@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.allocate_mapped_file_service import (
     AllocateMappedFileService,
+    FileSettings,
     create_mapped_file,
 )
 from pyrocketstore.env import Env
@@ -75,11 +76,9 @@ class MappedFileQueue:
         self.mapped_file_size = mapped_file_size
         self.read_only = read_only
         self.allocate_service = allocate_service
-        self.confirm_step = confirm_step
-        self.populate = populate
-        self.zero_fill = zero_fill
-        self.sole_writer = sole_writer
-        self.by_write = by_write
+        self.settings = FileSettings(
+            mapped_file_size, confirm_step, populate, zero_fill, sole_writer, by_write
+        )
         self.mapped_files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self.committed_where = 0
@@ -103,7 +102,7 @@ class MappedFileQueue:
         for entry in reversed(found.copy()):
             _, size, path = entry
             if size > 0:
-                if self.sole_writer:
+                if self.settings.sole_writer:
                     continue
                 break
             found.remove(entry)
@@ -163,25 +162,9 @@ class MappedFileQueue:
         if self.read_only:
             return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
-            return create_mapped_file(
-                self.env,
-                path,
-                size,
-                self.confirm_step,
-                self.populate,
-                self.zero_fill,
-                self.sole_writer,
-                self.by_write,
-            )
-        next_next_path = self._new_path(offset + size)
+            return create_mapped_file(self.env, path, self.settings)
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
-            path,
-            next_next_path,
-            size,
-            confirm_step=self.confirm_step,
-            populate=self.populate,
-            zero_fill=self.zero_fill,
-            by_write=self.by_write,
+            path, self._new_path(offset + size), self.settings
         )
         if mapped_file is None:
             deficient = self.allocate_service.is_transient_store_pool_deficient()
@@ -189,17 +172,7 @@ class MappedFileQueue:
         return mapped_file
 
     def _open(self, path: str) -> MappedFile:
-        return MappedFile(
-            self.env,
-            path,
-            self.mapped_file_size,
-            mode="read" if self.read_only else "shared",
-            confirm_step=self.confirm_step,
-            populate=self.populate,
-            zero_fill=self.zero_fill,
-            sole_writer=self.sole_writer,
-            by_write=self.by_write,
-        )
+        return self.settings.open(self.env, path, mode="read" if self.read_only else "shared")
 
     def _find_files(self) -> list[tuple[str, int, str]]:
         """(name, bytes, path) of the files that lie there, by name."""

@@ -182,6 +182,7 @@ class DefaultMessageStore(MessageFutures):
     def _give_up(self) -> None:
         """After a load() that failed: the next one finds the store as this one did."""
         try:
+            self.commit_log.close()
             self._let_go()
             if self._made_abort and self.plan is None:
                 self._abort_file.delete()
@@ -348,8 +349,8 @@ class DefaultMessageStore(MessageFutures):
         if self.pid != os.getpid():
             return
         self.shutdown_flag = True
+        self.commit_log.close()
         if self._started:
-            self.commit_log.close()
             self._clean = self.services.stop()
             self._stopped = True
             self._started = False
@@ -386,11 +387,8 @@ class DefaultMessageStore(MessageFutures):
         return clean and self.running_flags.is_writeable()
 
     def _let_go(self) -> None:
-        """Give files and mappings back; the lock is given back last, by the caller."""
-        self.shutdown_flag = True
-        if self.allocate_service is not None:
-            self.allocate_service.shutdown()
-        self.commit_log.close()
+        """Give files and mappings back, once nobody writes; the lock is given back last, by the
+        caller."""
         try:
             if self._loaded:
                 self.dispatcher.set_index_file(None)
@@ -437,16 +435,18 @@ class DefaultMessageStore(MessageFutures):
         self.index_service.build_index(request)
         return self.index_service.retry_get_and_create_index_file()
 
-    def _dispatch_error(self, kind: str, topic: str, queue_id: int, errno: int) -> None:
-        reason = os.strerror(errno) if errno else "no file"
+    def _dispatch_error(self, kind: str, topic: str, queue_id: int, error_number: int) -> None:
+        reason = os.strerror(error_number) if error_number else "no file"
         LOG.error("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
-        files = self.index_service.files
-        path = files[-1].path if files else None
-        cause = StoreIOError(errno, "append", path or self.root)
+        # A queue that was refused its file tells more, unless no put was taken any more by then.
+        error_number = error_number or errno.EIO
         if kind == "queue":
-            self.running_flags.make_logics_queue_error(cause)
+            path = os.path.join(self.queue_table.path, topic, str(queue_id))
+            self.running_flags.make_logics_queue_error(StoreIOError(error_number, "append", path))
         else:
-            self.running_flags.make_index_file_error(cause)
+            files = self.index_service.files
+            path = (files[-1].path if files else None) or os.path.join(self.root, "index")
+            self.running_flags.make_index_file_error(StoreIOError(error_number, "append", path))
 
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that are not dispatched yet."""
@@ -548,10 +548,7 @@ class DefaultMessageStore(MessageFutures):
         Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
         Differs: over however many files.
         """
-        self.commit_log.commit_buffers()
-        with self.services.log_flush.lock:
-            self.services.log_flush.flush_to(self.commit_log.get_max_offset())
-        return self.services.log_flush.flushed_where
+        return self.services.log_flush.flush_to_end()
 
     def flush_all(self) -> None:
         """Force the log, the queues, the index and the checkpoint up to what has been put.
@@ -593,7 +590,8 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#isTransientStorePoolDeficient.
         """
-        return self.remain_transient_store_buffer_numbs() == 0
+        service = self.allocate_service
+        return service is not None and service.is_transient_store_pool_deficient()
 
     def lock_time_mills(self) -> int:
         """How long the put lock has been held, ms; 0 when free."""

@@ -29,7 +29,8 @@ NO_LIMIT = 2**63 - 1
 #: Recovery looks at so many files at a queue's end.
 LAST_FILES = 3
 _FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
-_LAST_READ_SIZE = 65536 * CQ_STORE_UNIT_SIZE
+#: Below malloc's 128 KiB for a mapping of its own: each piece would fault its pages in anew.
+_LAST_READ_SIZE = 6144 * CQ_STORE_UNIT_SIZE
 _LAST_READ_COUNT = 65536
 _TAIL_READ_SIZE = 8192
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from pyrocketstore import disk_space
 from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreIOError
 from pyrocketstore.services import StoreServices
 from pyrocketstore.stalls import FORCE, StallLog
 from pyrocketstore.stats import StoreStats, StoreStatsService, java_double
@@ -81,8 +81,8 @@ class StoreReports:
             commit_log_max_offset=self.commit_log.get_max_offset(),
             flushed_where=self.flushed_where(),
             earliest_message_timestamp=self._earliest(),
-            commit_log_disk_ratio=used_ratio(self.env, self.config.commit_log_path),
-            consume_queue_disk_ratio=used_ratio(self.env, self._queue_path),
+            commit_log_disk_ratio=min(self._log_ratios().values()),
+            consume_queue_disk_ratio=disk_space.used_ratio(self.env, self._queue_path),
             async_puts_outstanding=self.async_puts.count,
             async_put_bytes_outstanding=self.async_puts.bytes,
             async_puts_waiting=self.async_puts.waiting,
@@ -93,16 +93,18 @@ class StoreReports:
         )
 
     def runtime_info(self) -> dict[str, str]:
-        """4.9.3's map, with its keys and its texts.
+        """4.9.3's map, with its keys and its texts; of several log paths each, and the least.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#getRuntimeInfo.
         """
-        path = self.config.commit_log_path
-        ratio = java_double(used_ratio(self.env, path))
-        return self.stats_service.runtime_info() | {
-            f"commitLogDiskRatio_{path}": ratio,
-            "commitLogDiskRatio": ratio,
-            "consumeQueueDiskRatio": java_double(used_ratio(self.env, self._queue_path)),
+        ratios = self._log_ratios()
+        info = self.stats_service.runtime_info()
+        for path, ratio in ratios.items():
+            info[f"commitLogDiskRatio_{path}"] = java_double(ratio)
+        queue_ratio = disk_space.used_ratio(self.env, self._queue_path)
+        return info | {
+            "commitLogDiskRatio": java_double(min(ratios.values())),
+            "consumeQueueDiskRatio": java_double(queue_ratio),
             "commitLogMinOffset": str(self.commit_log.get_min_offset()),
             "commitLogMaxOffset": str(self.commit_log.get_max_offset()),
         }
@@ -112,6 +114,11 @@ class StoreReports:
         if self.services is None:
             return int(self.commit_log.mapped_file_queue.flushed_where)
         return self.services.log_flush.flushed_where
+
+    def _log_ratios(self) -> dict[str, float]:
+        """How full the disk of each path of the log is; -1.0, the least of all, where unknown."""
+        paths = self.config.commit_log_paths
+        return {path: disk_space.used_ratio(self.env, path) for path in paths}
 
     @property
     def _queue_path(self) -> str:
@@ -124,16 +131,3 @@ class StoreReports:
         if group is not None:
             count, total_ns = count + group.force_count, total_ns + group.force_total_ns
         return count, total_ns
-
-
-def used_ratio(env: Env, path: str) -> float:
-    """The part in use of the file system that holds `path`, as whole percents rounded up, 0 to 1.
-
-    -1.0 where it is not known. Source: RocketMQ 4.9.3 UtilAll#getDiskPartitionSpaceUsedPercent.
-    """
-    try:
-        total, used, usable = env.disk_usage(path)
-    except StoreIOError:
-        return -1.0
-    whole = used + usable
-    return -(-used * 100 // whole) / 100 if total > 0 and whole > 0 else -1.0

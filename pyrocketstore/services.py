@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
 from pyrocketstore.allocate_mapped_file_service import AllocateMappedFileService
-from pyrocketstore.async_put import AsyncPuts, MakeRoomService
+from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher, MakeRoomService
 from pyrocketstore.cleaning import (
     CleanCommitLogService,
     CleanConsumeQueueService,
@@ -16,7 +16,7 @@ from pyrocketstore.cleaning import (
     DiskCheckService,
 )
 from pyrocketstore.commit_log import CommitLog
-from pyrocketstore.config import FlushDiskType, MessageStoreConfig
+from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.dispatch import ReputMessageService
 from pyrocketstore.env import Env
@@ -80,10 +80,9 @@ class StoreServices:
         self.clean_resource: CleanResourceService | None = None
         self._cleaning: list[ServiceThread] = []
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
-        sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.flush_service: GroupCommitService | FlushRealTimeService = (
             GroupCommitService(self.log_flush, config)
-            if sync
+            if config.is_sync_flush
             else FlushRealTimeService(self.log_flush, config)
         )
         #: with a transient store pool alone
@@ -97,13 +96,14 @@ class StoreServices:
         )
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
         async_puts.submit = self.flush_service.submit
-        self.make_room_service = MakeRoomService(async_puts, self._force_log)
+        self.make_room_service = MakeRoomService(async_puts, self.log_flush.flush_to_end)
+        self.flush_disk_watcher = FlushDiskWatcher(async_puts)
         self._watch(stall_log, env, commit_log, dispatcher)
 
     def _watch(
         self, stall_log: StallLog, env: Env, commit_log: CommitLog, dispatcher: Dispatcher
     ) -> None:
-        """What is slow is logged, and futures that wait for too long are completed."""
+        """What is slow is logged."""
         for part in (self.log_flush, commit_log, self.allocate_service):
             part.timed = stall_log.timed
         watch = StallWatch(
@@ -114,18 +114,11 @@ class StoreServices:
             lambda: int(dispatcher.position),
         )
         watch.group = self.log_flush.group
+        self.stats_service.watch = watch.look
 
-        def look() -> None:
-            watch.look()
-            self.async_puts.expire()
-
-        self.stats_service.watch = look
-
-    def _force_log(self) -> None:
-        """Force the log up to its end, what lies in buffers too."""
-        self.commit_log.commit_buffers()
-        with self.log_flush.lock:
-            self.log_flush.flush_to(self.log_flush.commit_log.get_max_offset())
+    @property
+    def _commits(self) -> list[ServiceThread]:
+        return [] if self.commit_service is None else [self.commit_service]
 
     def add_cleaning(
         self,
@@ -157,16 +150,17 @@ class StoreServices:
 
     def all(self) -> list[ServiceThread]:
         """Every service, in the order in which they start."""
-        commits = [] if self.commit_service is None else [self.commit_service]
         services: list[ServiceThread] = [
             self.allocate_service,
-            *commits,
+            *self._commits,
             self.reput_service,
             self.flush_service,
             self.flush_queue_service,
             self.stats_service,
             *self._cleaning,
         ]
+        if self.async_puts.sync:
+            services.append(self.flush_disk_watcher)
         if self.async_puts.max_unforced_bytes:
             services.append(self.make_room_service)
         return services
@@ -199,21 +193,21 @@ class StoreServices:
         self.async_puts.let_go()
         with self._mending_lock:
             self._mending_ended = True
-        commits = [] if self.commit_service is None else [self.commit_service]
         for service in (
             self.mend_service,
             *self._cleaning,
             self.make_room_service,
-            *commits,
+            *self._commits,
             self.reput_service,
             self.flush_service,
+            self.flush_disk_watcher,  # behind it, which may wait for the device
             self.flush_queue_service,
             self.stats_service,
         ):
             service.shutdown(None)
         if self.flush_service.failure is not None and self.log_flush.error is None:
             try:
-                self._force_log()  # nobody else has
+                self.log_flush.flush_to_end()  # nobody else has
             except StoreError as error:
                 self._fail(error)
         self.async_puts.close()

@@ -62,9 +62,10 @@ class StoreStats:
     `put_message_failed_times` are those that failed after the checks, as 4.9.3 counts. A put that
     met no wait is in the first bucket without having been timed. A found `get` is a pull, or a
     piece of `read` or `read_batch`, that gave something; `get_message_transfered_msg_count` counts
-    messages. `dispatch_max_buffer` is always 0, as in 4.9.3. `forces` and `force_time_total` are of
-    the commit log; `stalls` counts by cause what took longer than `stall_warning_mills`. `failure`
-    says why no put is taken any more, None when all is well.
+    messages. `commit_log_disk_ratio` is the least of several paths. `dispatch_max_buffer` is always
+    0, as in 4.9.3. `forces` and `force_time_total` are of the commit log; `stalls` counts by cause
+    what took longer than `stall_warning_mills`. `failure` says why no put is taken any more, None
+    when all is well.
 
     Source: RocketMQ 4.9.3 StoreStatsService, DefaultMessageStore#getRuntimeInfo.
     """

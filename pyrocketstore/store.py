@@ -68,9 +68,9 @@ if TYPE_CHECKING:
 
 #: Units that an iterator reads ahead: at first, since many want a few messages, and later.
 FIRST_READ_COUNT, READ_COUNT = 256, 8192
-#: The compiled append's answers; the same numbers as rs_status.
 #: A queue id from here on is more likely a mistake of the caller than one of many.
 COMING_ID_MAX = 1 << 16
+#: The compiled append's answers; the same numbers as rs_status.
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE, RS_BUSY = 0, 26, 28, 30
 MAX_TIMESTAMP = (1 << 63) - 1
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyrocketstore._index_file import index_file_size
 from pyrocketstore._scan import FileWindow, find_valid_record, status_name
 from pyrocketstore._verify import RecordWalk, differing_units, read_ext_units
 from pyrocketstore.commit_log import LMQ_PREFIX
@@ -245,7 +246,8 @@ class _Verifier:
         elif plan.clean and not self.is_live and self.store.index_enabled:
             folder = f"{self.store.root}/index"
             paths = [f"{folder}/{name}" for name, size in self.env.list_files(folder) if size]
-            self.index.not_loaded([path for path in paths if path.rpartition("/")[2].isdigit()])
+            paths = [path for path in paths if path.rpartition("/")[2].isdigit()]
+            self.index.not_loaded(paths, index_file_size(*self.store.index_service.geometry))
 
     # ---- the log ------------------------------------------------------------------------------
 

@@ -7,11 +7,13 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pyrocketstore
+from gates import Gate
 from pyrocketstore.env import Env
 
 
@@ -39,6 +41,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line above the counts; pytest's own header is not shown under -q."""
     text = f"pyrocketstore: {_flavour()} build, CRC kernel {_kernel()}, GIL {_gil()}"
     terminalreporter.write_line(text)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """Open; whoever it holds back at the end is let go."""
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
 #: A full disk of the machine that runs the tests must not make their stores refuse puts.

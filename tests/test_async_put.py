@@ -18,6 +18,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken
+from gates import SYNC_SIZES, WAIT_S, Gate
 from pyrocketstore import (
     MessageExtBrokerInner,
     MessageStoreConfig,
@@ -26,16 +27,11 @@ from pyrocketstore import (
     StoreFormatError,
     StoreStateError,
 )
-from pyrocketstore.async_put import AsyncPuts
+from pyrocketstore._put_result import make_result
+from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher
 from pyrocketstore.env import Env
-from test_group_commit import SIZES, WAIT_S, Gate
 
-ASYNC_SIZES = {**SIZES, "flush_disk_type": "ASYNC_FLUSH"}
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
+ASYNC_SIZES = {**SYNC_SIZES, "flush_disk_type": "ASYNC_FLUSH"}
 
 
 @pytest.fixture
@@ -43,7 +39,6 @@ def env(gate: Gate) -> Iterator[Env]:
     env = Env()
     with broken(env, "msync", gate):
         yield env
-        gate.open()
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -69,7 +64,7 @@ def message(body: bytes = b"x", queue_id: int = 0) -> MessageExtBrokerInner:
 
 def test_aputs_share_forces_and_keep_their_order(tmp_path: Path, env: Env, gate: Gate) -> None:
     done: list[tuple[int, int]] = []
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         flushed = store.message_store.reports.flushed_where
 
         async def one(i: int) -> None:
@@ -105,7 +100,10 @@ def test_futures_of_a_queue_are_done_in_its_order(tmp_path: Path, env: Env, gate
             )
         return futures
 
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store, ThreadPoolExecutor(4) as pool:
+    with (
+        pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store,
+        ThreadPoolExecutor(4) as pool,
+    ):
         gate.close()
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)  # so that threads come between each other
@@ -126,7 +124,7 @@ def test_futures_of_a_queue_are_done_in_its_order(tmp_path: Path, env: Env, gate
 
 
 def test_a_cancelled_aput_leaves_the_message(tmp_path: Path, env: Env, gate: Gate) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"first")
 
         async def main() -> None:
@@ -147,7 +145,10 @@ def test_a_cancelled_aput_leaves_the_message(tmp_path: Path, env: Env, gate: Gat
 def test_a_loop_that_is_closed_meanwhile_hurts_no_other(
     tmp_path: Path, env: Env, gate: Gate
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store, ThreadPoolExecutor(2) as pool:
+    with (
+        pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store,
+        ThreadPoolExecutor(2) as pool,
+    ):
         store.put("t", b"first")
         gate.close()
         loop = asyncio.new_event_loop()
@@ -168,7 +169,7 @@ def test_a_loop_that_is_closed_meanwhile_hurts_no_other(
 
 
 def test_aput_raises_what_put_raises(tmp_path: Path, env: Env, gate: Gate) -> None:
-    store = pyrocketstore.open(tmp_path, env=env, max_message_size=1000, **SIZES)
+    store = pyrocketstore.open(tmp_path, env=env, max_message_size=1000, **SYNC_SIZES)
     with store:
         store.put("t", b"first")
         with pytest.raises(PutError) as caught:
@@ -198,7 +199,7 @@ def test_aput_raises_what_put_raises(tmp_path: Path, env: Env, gate: Gate) -> No
 
 
 def test_a_force_that_hangs_ends_futures_in_time(tmp_path: Path, env: Env, gate: Gate) -> None:
-    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SYNC_SIZES) as store:
         store.put("t", b"first")
         gate.close()
         future = store.message_store.async_put_message(message())
@@ -212,6 +213,80 @@ def test_a_force_that_hangs_ends_futures_in_time(tmp_path: Path, env: Env, gate:
         assert (by_status["PUT_OK"], by_status["FLUSH_DISK_TIMEOUT"]) == (2, 2)
 
 
+def test_futures_end_in_time_without_the_statistics(
+    tmp_path: Path, env: Env, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread looks at deadlines, and it is not the one that may die."""
+
+    def die() -> None:
+        raise RuntimeError("dies")
+
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=1000, **SYNC_SIZES) as store:
+        low = store.message_store
+        monkeypatch.setattr(low.stats_service, "watch", die)
+        run(until(lambda: low.stats_service.failure is not None))
+        gate.close()
+        start = time.monotonic()
+        first = low.async_put_message(message())  # it alone is what a flush is asked for
+        others = [low.async_put_message(message()) for _ in range(3)]
+        for future in (first, *others):
+            assert future.result(WAIT_S).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+        assert 0.95 < time.monotonic() - start < 1.8, "each has its own deadline"
+        assert low.async_puts.count == 0
+        gate.open()
+        assert low.async_put_message(message()).result(WAIT_S).status is PutMessageStatus.PUT_OK
+
+
+def pending(puts: AsyncPuts, end: int) -> Future[Any]:
+    assert puts.reserve(1)
+    result = make_result(PutMessageStatus.PUT_OK, phy_offset=end - 1, wrote_bytes=1)
+    return puts.add(result, 1)
+
+
+def test_deadlines_are_watched_one_after_the_other() -> None:
+    clock, forced, woken = [0], [0], [0]
+
+    def wake() -> None:
+        woken[0] += 1
+
+    config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=10)
+    puts = AsyncPuts(config, lambda: 9, lambda: forced[0], lambda: clock[0], lambda results: None)
+    puts.wake_watcher = wake
+    assert puts.expire() is None
+    futures = []
+    for end in range(1, 5):
+        futures.append(pending(puts, end))
+        clock[0] += 1_000_000
+    assert woken == [1], "the others come later"
+    assert puts.expire() == 6.0
+    clock[0], forced[0] = 11_500_000, 1
+    assert puts.expire() == 0.5
+    statuses = [future.result(0).status.name for future in futures[:2]]
+    assert statuses == ["PUT_OK", "FLUSH_DISK_TIMEOUT"], "the first is on the device"
+    assert not futures[2].done()
+    clock[0] += 10_000_000
+    assert puts.expire() is None
+    assert all(future.done() for future in futures)
+    pending(puts, 5)
+    assert woken == [2]
+
+
+def test_a_watcher_that_dies_leaves_nobody_waiting() -> None:
+    config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
+    puts = AsyncPuts(config, lambda: 9, lambda: 0, time.monotonic_ns, lambda results: None)
+    watcher = FlushDiskWatcher(puts)
+    future = pending(puts, 1)
+
+    def die() -> None:
+        raise MemoryError
+
+    puts.expire = die  # type: ignore[method-assign,assignment]
+    watcher.start()
+    assert future.result(WAIT_S).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert watcher.shutdown()
+    assert isinstance(watcher.failure, MemoryError)
+
+
 # ---- bounds -------------------------------------------------------------------------------------
 
 
@@ -221,7 +296,7 @@ def test_a_force_that_hangs_ends_futures_in_time(tmp_path: Path, env: Env, gate:
 def test_what_is_outstanding_is_bounded(
     tmp_path: Path, env: Env, gate: Gate, bound: dict[str, int]
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES, **bound) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES, **bound) as store:
         store.put("t", b"first")
         low = store.message_store
 
@@ -314,7 +389,7 @@ def test_room_that_was_given_is_not_lost() -> None:
 
 
 def test_close_ends_those_that_wait(tmp_path: Path, env: Env, gate: Gate) -> None:
-    store = pyrocketstore.open(tmp_path, env=env, max_outstanding_puts=1, **SIZES)
+    store = pyrocketstore.open(tmp_path, env=env, max_outstanding_puts=1, **SYNC_SIZES)
     store.put("t", b"first")
 
     async def main() -> None:
@@ -338,7 +413,7 @@ def test_futures_are_done_when_callbacks_put(tmp_path: Path) -> None:
     """A callback that puts again, in the thread that completes, meets no lock that is held."""
     left = [50]
     last: Future[None] = Future()
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
 
         def again(_: Any) -> None:
             left[0] -= 1

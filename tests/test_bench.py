@@ -111,6 +111,8 @@ def test_without_java_ours_and_the_others_are_measured(tmp_path):
         "empty compiled call",
         "C appends",
         "C stores, helper ahead",
+        "C stores over zeros, helper ahead",
+        "C writes",
         "SQLite, 1000 a transaction",
     }
     left_out = {one["name"]: one["reason"] for one in record["groups"]["put128"]["left_out"]}

@@ -12,27 +12,14 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, watched
+from gates import SIZES, wait_until
 from pyrocketstore import PutError, PutMessageStatus
 from pyrocketstore.env import Env
 from pyrocketstore.flush import FlushConsumeQueueService, FlushRealTimeService
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 NEVER = 600_000
-SIZES: dict[str, Any] = {
-    "mapped_file_size_commit_log": 1 << 16,
-    "mapped_file_size_consume_queue": 20000,
-    "max_hash_slot_num": 500,
-    "max_index_num": 2000,
-    "flush_interval_consume_queue": NEVER,
-}
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.005)
-    raise AssertionError(what)
+QUIET: dict[str, Any] = {**SIZES, "flush_interval_consume_queue": NEVER}
 
 
 def first_pass_over(store: pyrocketstore.Store) -> None:
@@ -55,7 +42,7 @@ def test_least_pages_and_the_thorough_interval(tmp_path: Path) -> None:
         "flush_commit_log_least_pages": 2,
         "flush_commit_log_thorough_interval": NEVER,
     }
-    with pyrocketstore.open(tmp_path, **SIZES, **settings) as store:
+    with pyrocketstore.open(tmp_path, **QUIET, **settings) as store:
         first_pass_over(store)
         before = forced(store)
         time.sleep(0.05)
@@ -66,7 +53,7 @@ def test_least_pages_and_the_thorough_interval(tmp_path: Path) -> None:
         wait_until(lambda: forced(store) > end.phy_offset, "three pages are")
         assert store.message_store.checkpoint.physic_msg_timestamp > 0
     settings["flush_commit_log_thorough_interval"] = 0
-    with pyrocketstore.open(tmp_path, **SIZES, **settings) as store:
+    with pyrocketstore.open(tmp_path, **QUIET, **settings) as store:
         end = store.put("t", b"x")
         wait_until(lambda: forced(store) > end.phy_offset, "a thorough pass takes every byte")
 
@@ -79,7 +66,7 @@ def test_an_append_wakes_the_thread_unless_it_is_timed(tmp_path: Path, timed: bo
         "flush_commit_log_least_pages": 1,
         "flush_commit_log_thorough_interval": NEVER,
     }
-    with pyrocketstore.open(tmp_path, **SIZES, **settings) as store:
+    with pyrocketstore.open(tmp_path, **QUIET, **settings) as store:
         end = store.put("t", b"x" * 9000)
         if timed:
             time.sleep(0.1)
@@ -88,7 +75,7 @@ def test_an_append_wakes_the_thread_unless_it_is_timed(tmp_path: Path, timed: bo
             wait_until(lambda: forced(store) > end.phy_offset, "the put woke nobody")
             end = store.put("t", b"x" * 9000)
             wait_until(lambda: forced(store) > end.phy_offset, "the second put woke nobody")
-    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, read_only=True, **QUIET) as store:
         assert store.max_offset("t") == (1 if timed else 2)
 
 
@@ -147,7 +134,7 @@ def test_a_service_that_dies_ends_the_puts(
         raise RuntimeError("dies")
 
     quick = {"flush_interval_commit_log": 5, "commit_interval_commit_log": 5}
-    with pyrocketstore.open(tmp_path, **{**SIZES, **quick, **settings}) as store:
+    with pyrocketstore.open(tmp_path, **{**QUIET, **quick, **settings}) as store:
         store.put("t", b"x")
         monkeypatch.setattr(getattr(store.message_store.services, name), method, die)
         wait_until(lambda: store.message_store.failure is not None, "nobody noticed")
@@ -174,7 +161,7 @@ def test_a_time_is_never_newer_than_what_was_forced(tmp_path: Path) -> None:
     with (
         broken(env, "now_ms", lambda original: clock[0]),
         broken(env, "msync", force),
-        pyrocketstore.open(tmp_path, env=env, **{**SIZES, **settings}) as store,
+        pyrocketstore.open(tmp_path, env=env, **{**QUIET, **settings}) as store,
     ):
         low = store.message_store
         first = store.put("t", b"x")

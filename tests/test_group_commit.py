@@ -15,50 +15,9 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken
+from gates import SYNC_SIZES, WAIT_S, Gate, wait_until
 from pyrocketstore import MessageExtBrokerInner, PutError, PutMessageStatus
 from pyrocketstore.env import Env
-
-SIZES: dict[str, Any] = {
-    "flush_disk_type": "SYNC_FLUSH",
-    "mapped_file_size_commit_log": 1 << 18,
-    "mapped_file_size_consume_queue": 20000,
-    "max_hash_slot_num": 500,
-    "max_index_num": 2000,
-}
-WAIT_S = 20.0
-
-
-class Gate:
-    """Holds forces of the log's mapping back; `held` says how many came."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.result = 0
-        self.held = threading.Semaphore(0)
-        self.count = 0
-        self._passes = threading.Semaphore(0)
-
-    def __call__(self, original: Callable[..., int], *arguments: Any) -> int:
-        self.count += 1
-        if self.closed:
-            self.held.release()
-            self._passes.acquire(timeout=WAIT_S)
-        return self.result or original(*arguments)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def let_one_go(self) -> None:
-        self._passes.release()
-
-    def open(self) -> None:
-        self.closed = False
-        self._passes.release(100)
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
 
 
 @pytest.fixture
@@ -84,10 +43,8 @@ def put_behind(
     before = store.message_store.get_max_phy_offset()
     behind = [pool.submit(store.put, "t", b"%06d" % i) for i in range(count)]
     size = before - store.message_store.services.log_flush.flushed_where  # of the leader's record
-    until = time.monotonic() + WAIT_S
-    while store.message_store.get_max_phy_offset() < before + count * size:
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    end = before + count * size
+    wait_until(lambda: store.message_store.get_max_phy_offset() >= end, "not all were appended")
     time.sleep(0.05)  # appended; now they go to sleep
     return leader, behind
 
@@ -95,7 +52,7 @@ def put_behind(
 def test_one_force_serves_all_that_wait(
     tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"first")
         gate.count = 0
         leader, behind = put_behind(store, pool, gate, 30)
@@ -113,7 +70,7 @@ def test_who_is_served_does_not_wait_for_the_next_force(
 ) -> None:
     """Each waits for the one before it only while that one comes back: here none does, and the
     next force hangs."""
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"first")
         leader, behind = put_behind(store, pool, gate, 30)
         gate.let_one_go()
@@ -135,7 +92,7 @@ def test_who_is_served_does_not_wait_for_the_next_force(
 def test_a_put_behind_a_force_that_hangs_times_out(
     tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, sync_flush_timeout=200, **SYNC_SIZES) as store:
         store.put("t", b"first")
         gate.close()
         leader = pool.submit(store.put, "t", b"leader")
@@ -162,7 +119,7 @@ def test_a_put_behind_a_force_that_hangs_times_out(
 def test_nobody_behind_a_failed_force_is_told_ok(
     tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"first")
         leader, behind = put_behind(store, pool, gate, 10)
         gate.result = -errno.EIO
@@ -187,7 +144,7 @@ def test_many_threads_over_many_files(tmp_path: Path) -> None:
     """Goal: what a put returned is on the device at that moment, also while the log rolls."""
     threads, each = 16, 60
     short: list[int] = []
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
 
         def work(number: int) -> None:
             for i in range(each):
@@ -211,7 +168,7 @@ def test_many_threads_over_many_files(tmp_path: Path) -> None:
 
 
 def test_the_lead_excludes_forces(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         store.put("t", b"first")
         group = store.message_store.services.flush_service.group  # type: ignore[union-attr]
         with group:
@@ -240,7 +197,7 @@ def log_writes(env: Env, fail: list[int]) -> Any:
 def test_a_record_that_cannot_be_written_takes_no_place(tmp_path: Path, many: bool) -> None:
     env = Env()
     fail: list[int] = []
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"first", keys="k0")
         end = store.message_store.get_max_phy_offset()
         with log_writes(env, fail):
@@ -256,7 +213,7 @@ def test_a_record_that_cannot_be_written_takes_no_place(tmp_path: Path, many: bo
             result = store.put("t", b"second", keys="k1")
         assert (result.queue_offset, result.phy_offset) == (1, end)
         assert [m.body for m in store.read("t")] == [b"first", b"second"]
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         assert [m.body for m in store.read("t")] == [b"first", b"second"]
         assert [m.queue_offset for m in store.query("t", "k1")] == [1]
 
@@ -266,7 +223,7 @@ def test_the_descriptor_of_the_log_is_given_back(tmp_path: Path) -> None:
         links = [path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()]
         return sum(link.parent.name == "commitlog" for link in links)
 
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         for i in range(600):  # over several files
             store.put("t", bytes(1024), queue_id=i % 3)
         assert len(list((tmp_path / "commitlog").iterdir())) > 2

@@ -364,16 +364,42 @@ def test_a_file_without_a_byte_is_what_a_crash_left(clean, place):
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("size", [1, 39, 40, FILE_SIZE - 1])
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_file_of_a_wrong_length_is_named(size, read_only, place):
-    path = place.write("2", [("T#a", 100, TIME)])
-    place.write("1", [])
-    with open(path, "r+b") as file:
-        file.truncate(size)
+def test_a_file_that_was_cut_and_those_behind_it_are_set_aside(size, place):
+    place.write("1", [("T#a", 100, TIME)])
+    path = place.write("2", [("T#b", 200, TIME)])
+    place.write("3", [("T#c", 300, TIME)])
+    os.truncate(path, size)
     before = place.content()
-    with pytest.raises(StoreCorruptionError) as failure:
-        place.open(read_only=read_only)
-    assert failure.value.path == path and place.content() == before
+    for read_only in (True, False):
+        service = place.open(read_only=read_only)
+        assert service.begin_of_files_behind(400) == 100
+        assert service.indexed_phy_offset == 100
+        assert place.content() == before, "load changes nothing"
+        service.drop_files_behind(400)
+        assert service.begin_of_files_behind(400) == -1
+        assert find(service, "a") == [100] and find(service, "c") == []
+        assert place.names() == (["1", "2", "3"] if read_only else ["1"])
+    (folder,) = (place.root.parent / ".broken").glob("*/index")
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} | place.content() == before
+
+
+@pytest.mark.bad_input
+def test_files_of_another_geometry_are_refused_and_kept(place):
+    place.write("1", many_keys(30), geometry=(10, 40))
+    before = place.content()
+    for names in (["1"], ["1", "2"]):
+        with pytest.raises(StoreCorruptionError):
+            place.open(geometry=(10, 41))
+        assert place.names() == names and place.content() == before
+        place.write("2", many_keys(5), geometry=(10, 40))
+        before = place.content()
+    place = Place(place.root.parent / "other")
+    for name in ("1", "2"):
+        place.write(name, many_keys(30), geometry=(20, 60))
+    before = place.content()
+    with pytest.raises(StoreCorruptionError):
+        place.open(geometry=(20, 61))
+    assert place.content() == before
 
 
 def test_load_that_fails_removes_nothing(place):

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broken_env import broken, failing, watched
+from gates import wait_until
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.mapped_file_queue import (
@@ -430,14 +431,6 @@ def service(env):
     yield service
     assert service.shutdown()
     assert service.failure is None
-
-
-def wait_until(condition, what: str) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(what)
 
 
 def test_the_next_file_is_made_ahead(env, root, service):

@@ -165,3 +165,31 @@ def test_one_that_fails_again_does_not_hide_the_others(tmp_path: Path) -> None:
         for path in in_the_way:
             assert store.get_max_offset_in_queue(path.name, 0) == 1
         assert store.get_max_offset_in_queue("other", 0) == 60
+
+
+def test_an_error_names_the_queue_or_the_index(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 10)  # the queue's next unit needs a file
+        with store.dispatch_paused():
+            store.put_message(message(b"x"))
+            store.running_flags.get_and_make_not_writeable()
+        store.wait_dispatched()
+        cause = store.running_flags.cause
+        assert isinstance(cause, pyrocketstore.StoreIOError)
+        assert cause.path == str(tmp_path / "consumequeue" / "t" / "0")
+        assert cause.errno == errno.EIO
+
+
+def test_an_error_of_the_index_names_its_file(tmp_path: Path) -> None:
+    env = Env()
+    with opened(tmp_path, env, max_hash_slot_num=2_000_000) as store:
+        store.put_message(message(b"x", key="first"))
+        store.wait_dispatched()
+        with broken(env, "fallocate", lambda original, *arguments: -errno.ENOSPC):
+            for i in range(5):  # the last queue file has room, the slots of these keys have none
+                store.put_message(message(b"x", key=f"k{i}"))
+            store.wait_dispatched()
+        cause = store.running_flags.cause
+        assert isinstance(cause, pyrocketstore.StoreIOError)
+        assert cause.path == store.index_service.files[-1].path
+        assert cause.errno == errno.ENOSPC

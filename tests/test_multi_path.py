@@ -203,3 +203,22 @@ def test_paths_below_the_root_move_with_it() -> None:
     assert moved.read_only_commit_log_paths == ("/new/z",)
     assert moved.commit_log_path == "/new/a"
     assert MessageStoreConfig(store_path_root_dir="/r").commit_log_paths == ("/r/commitlog",)
+
+
+def test_each_path_has_its_figure_and_the_least_counts(tmp_path: Path, env: SetEnv) -> None:
+    """As 4.9.3 answered for such paths: one that is missing is -1, and so the least."""
+    with opened(tmp_path / "r", env, **two(tmp_path)) as store:
+        env.used = {"": 30, "/a": 70, "/b": 40}
+        info = store.get_runtime_info()
+        ratios = {key: text for key, text in info.items() if key.startswith("commitLogDiskRatio")}
+        assert ratios == {
+            f"commitLogDiskRatio_{tmp_path}/a": "0.7",
+            f"commitLogDiskRatio_{tmp_path}/b": "0.4",
+            "commitLogDiskRatio": "0.4",
+        }
+        assert info["consumeQueueDiskRatio"] == "0.3"
+        assert store.stats().commit_log_disk_ratio == 0.4
+        (tmp_path / "a").rename(tmp_path / "elsewhere")
+        info = store.get_runtime_info()
+        assert info[f"commitLogDiskRatio_{tmp_path}/a"] == info["commitLogDiskRatio"] == "-1.0"
+        (tmp_path / "elsewhere").rename(tmp_path / "a")

@@ -8,8 +8,8 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, failing
+from gates import SIZES, WAIT_S, Gate, wait_until
 from pyrocketstore import (
     MessageExtBatch,
     MessageExtBrokerInner,
@@ -26,37 +27,7 @@ from pyrocketstore import (
 )
 from pyrocketstore._message import encode_messages
 from pyrocketstore.env import Env
-from pyrocketstore.flush import FlushDiskWatcher, GroupCommitService
-
-SIZES: dict[str, Any] = {
-    "mapped_file_size_commit_log": 1 << 16,
-    "mapped_file_size_consume_queue": 20000,
-    "max_hash_slot_num": 500,
-    "max_index_num": 2000,
-}
-WAIT_S = 20.0
-
-
-class Gate:
-    """Holds calls back while it is closed."""
-
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-        self.opened.set()
-        self.came = threading.Event()
-
-    def __call__(self, original: Callable[..., int], *arguments: Any) -> int:
-        if not self.opened.is_set():
-            self.came.set()
-            self.opened.wait(WAIT_S)
-        return original(*arguments)
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.opened.set()
+from pyrocketstore.flush import GroupCommitService
 
 
 def outcomes(store: pyrocketstore.Store) -> set[tuple[PutMessageStatus, bool]]:
@@ -92,12 +63,12 @@ def test_flush_disk_timeout_when_the_device_hangs(tmp_path: Path, gate: Gate) ->
     }
     with broken(env, "msync", gate), pyrocketstore.open(tmp_path, env=env, **settings) as store:
         store.put("t", b"first")
-        gate.opened.clear()
+        gate.close()
         assert outcomes(store) == {(PutMessageStatus.FLUSH_DISK_TIMEOUT, True)}
-        assert gate.came.is_set()
+        assert gate.held.acquire(timeout=0)
         unwaited = MessageExtBrokerInner("t", b"w", properties={"WAIT": "false"})
         assert store.message_store.put_message(unwaited).status is PutMessageStatus.PUT_OK
-        gate.opened.set()
+        gate.open()
         assert store.put("t", b"goes on").status is PutMessageStatus.PUT_OK
         end = store.message_store.get_max_phy_offset()
         assert store.message_store.services.log_flush.flushed_where == end
@@ -143,13 +114,8 @@ def test_a_put_that_does_not_wait_is_forced_all_the_same(tmp_path: Path) -> None
         for _ in range(40):
             assert low.put_message(unwaited).status is PutMessageStatus.PUT_OK
         end = low.get_max_phy_offset()
-        until = time.monotonic() + WAIT_S
-        while low.services.log_flush.flushed_where < end:
-            assert time.monotonic() < until
-            time.sleep(0.001)
-        while low.checkpoint.physic_msg_timestamp == 0:
-            assert time.monotonic() < until
-            time.sleep(0.001)
+        wait_until(lambda: low.services.log_flush.flushed_where >= end, "nobody forced them")
+        wait_until(lambda: low.checkpoint.physic_msg_timestamp > 0, "nobody noted the time")
 
 
 def test_the_serving_thread_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,32 +135,13 @@ def test_the_serving_thread_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             PutMessageStatus.PUT_OK,
             PutMessageStatus.FLUSH_DISK_TIMEOUT,
         )
-        until = time.monotonic() + WAIT_S
-        while low.failure is None:
-            assert time.monotonic() < until
-            time.sleep(0.001)
+        wait_until(lambda: low.failure is not None, "nobody noticed")
         start = time.monotonic()
         assert not service.group.wait(1 << 40)
         assert time.monotonic() - start < WAIT_S / 10
         with pytest.raises(PutError, match="dies"):
             store.put("t", b"z")
     assert (tmp_path / "abort").exists()
-
-
-def test_the_watcher_leaves_nobody_waiting() -> None:
-    env = Env()
-    watcher = FlushDiskWatcher(env.monotonic_ns)
-    futures: list[Future[PutMessageStatus]] = [Future() for _ in range(4)]
-    watcher.start()
-    futures[0].set_result(PutMessageStatus.PUT_OK)
-    for future, timeout in zip(futures, (1, 30, 30, 100_000), strict=True):
-        watcher.add(future, timeout)
-    assert futures[2].result(WAIT_S) is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert futures[1].result(WAIT_S) is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert not futures[3].done()
-    assert watcher.shutdown()
-    assert futures[3].result(0) is PutMessageStatus.FLUSH_DISK_TIMEOUT
-    assert futures[0].result(0) is PutMessageStatus.PUT_OK
 
 
 def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: Gate) -> None:
@@ -212,12 +159,9 @@ def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: 
         assert not low.is_os_page_cache_busy()
         with broken(env, "fallocate", gate), broken(env, "open", gate):
             file.wrote = file.wrote  # gives up what was allocated ahead
-            gate.opened.clear()
+            gate.close()
             holder = pool.submit(store.put, "t", b"holder")
-            until = time.monotonic() + WAIT_S
-            while low.commit_log.core.lock_begin_ms == 0:
-                assert time.monotonic() < until
-                time.sleep(0.001)
+            wait_until(lambda: low.commit_log.core.lock_begin_ms > 0, "nobody holds the lock")
             waiting = pool.submit(low.put_message, MessageExtBrokerInner("t", b"waiting"))
             result: PutMessageResult = waiting.result(WAIT_S)
             assert result.status is PutMessageStatus.OS_PAGECACHE_BUSY
@@ -225,7 +169,7 @@ def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: 
             assert low.lock_time_mills() > 50
             assert outcomes(store) == {(PutMessageStatus.OS_PAGECACHE_BUSY, False)}
             assert not holder.done()
-            gate.opened.set()
+            gate.open()
             assert holder.result(WAIT_S).status is PutMessageStatus.PUT_OK
         assert not low.is_os_page_cache_busy()
         assert store.put("t", b"goes on").queue_offset == 2
@@ -269,7 +213,7 @@ def test_who_waits_for_the_next_file_gives_up(
         pyrocketstore.open(tmp_path, env=env, topics_json=False, **SIZES) as store,
     ):
         low = store.message_store
-        gate.opened.clear()
+        gate.close()
         start = time.monotonic()
         puts = [
             pool.submit(low.put_message, MessageExtBrokerInner("t", b"x", queue_id=i))
@@ -278,7 +222,7 @@ def test_who_waits_for_the_next_file_gives_up(
         statuses = {future.result(WAIT_S).status for future in puts}
         assert time.monotonic() - start < WAIT_S / 2
         assert statuses == {PutMessageStatus.CREATE_MAPEDFILE_FAILED}
-        gate.opened.set()
+        gate.open()
         assert store.put("t", b"x").phy_offset == 0
         assert store.verify().ok
 

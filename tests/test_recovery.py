@@ -5,6 +5,7 @@ was put."""
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import time
 import warnings
@@ -363,4 +364,32 @@ def test_a_missing_queue_file_before_a_page_of_zeros(filled: Path, tmp_path: Pat
         assert content(store) == expect(300)
     with pyrocketstore.open(path, **SIZES) as store:
         assert content(store) == expect(300)
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_an_index_file_that_was_cut_is_built_again(tmp_path: Path, which: int) -> None:
+    """Goal: after a clean exit too, a damaged index file is no reason to refuse the store."""
+    sizes = {**SIZES, "max_hash_slot_num": 20, "max_index_num": 41}
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        for i in range(100):
+            store.put("t", b"%d" % i, keys=f"k{i}")
+    path = sorted((tmp_path / "index").iterdir())[which]
+    os.truncate(path, 500)
+    cut = path.read_bytes()
+    with pyrocketstore.open(tmp_path, read_only=True, **sizes) as store:
+        assert [len(store.query("t", f"k{i}")) for i in range(100)] == [1] * 100
+        (problem,) = store.verify().problems
+        assert (problem.path, problem.position) == (str(path), 500)
+    assert path.read_bytes() == cut
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        assert [m.body for i in range(100) for m in store.query("t", f"k{i}")] == [
+            b"%d" % i for i in range(100)
+        ]
+        assert store.verify().ok
+        store.put("t", b"more", keys="more")
+        assert len(store.query("t", "more")) == 1
+    (kept,) = (tmp_path / ".broken").glob(f"*/index/{path.name}")
+    assert kept.read_bytes() == cut
+    with pyrocketstore.open(tmp_path, read_only=True, **sizes) as store:
         assert store.verify().ok

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pyrocketstore
 from broken_env import broken
+from gates import SYNC_SIZES, WAIT_S, Gate, wait_until
 from pyrocketstore import MessageExtBrokerInner, PutError
 from pyrocketstore.env import Env
 from pyrocketstore.metrics import StoreCollector
@@ -34,9 +35,8 @@ from pyrocketstore.stalls import (
     StallWatch,
 )
 from pyrocketstore.stats import PUT_TIME_LABELS, StoreStatsService, java_double
-from test_group_commit import SIZES, WAIT_S, Gate
 
-ASYNC_SIZES: dict[str, Any] = {**SIZES, "flush_disk_type": "ASYNC_FLUSH"}
+ASYNC_SIZES: dict[str, Any] = {**SYNC_SIZES, "flush_disk_type": "ASYNC_FLUSH"}
 
 #: What 4.9.3 answered in the second second of an empty store.
 EMPTY_INFO = {
@@ -155,7 +155,7 @@ def test_numbers_look_as_in_java(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_every_way_to_put_is_counted_once(tmp_path: Path, flush: str) -> None:
-    with pyrocketstore.open(tmp_path, **{**SIZES, "flush_disk_type": flush}) as store:
+    with pyrocketstore.open(tmp_path, **{**SYNC_SIZES, "flush_disk_type": flush}) as store:
         low = store.message_store
         for _ in range(100):
             store.put("t", b"x")
@@ -184,7 +184,7 @@ def test_every_way_to_put_is_counted_once(tmp_path: Path, flush: str) -> None:
 def test_slow_puts_are_timed(tmp_path: Path) -> None:
     """One behind a slow force, one behind a lock that is held."""
     env = Env()
-    with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
         store.put("t", b"x")
 
         def slow(original: Any, *arguments: Any) -> int:
@@ -303,7 +303,7 @@ def test_a_slow_device_is_named(
     tmp_path: Path, flush: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate, env = Gate(), Env()
-    settings = {**SIZES, "flush_disk_type": flush, "stall_warning_mills": 30}
+    settings = {**SYNC_SIZES, "flush_disk_type": flush, "stall_warning_mills": 30}
 
     def slow(original: Any, path: bytes, *arguments: Any) -> int:
         if b"commitlog/" in path:
@@ -319,10 +319,7 @@ def test_a_slow_device_is_named(
                 flushing = pool.submit(store.put, "t", b"y")
             else:
                 flushing = pool.submit(store.message_store.flush)
-            end = time.monotonic() + WAIT_S
-            while FORCE not in caplog.text:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_until(lambda: FORCE in caplog.text, "the force is not named")
             gate.open()
             flushing.result(WAIT_S)
             store.message_store.stats_service.watch()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 import pyrocketstore
+from gates import SYNC_SIZES, WAIT_S, wait_until
 from pyrocketstore import (
     MessageExtBrokerInner,
     PutError,
@@ -23,7 +23,6 @@ from pyrocketstore import (
     allocate_mapped_file_service,
 )
 from pyrocketstore.service_thread import ServiceThread
-from test_group_commit import SIZES, WAIT_S
 
 #: What each thread calls again and again, and what it is woken by.
 STEPS = {
@@ -32,8 +31,10 @@ STEPS = {
     "FlushConsumeQueueService": "wait_for_running",
     "FlushRealTimeService": "wait_for_running",
     "GroupCommitService": "_complete_forced",
+    "FlushDiskWatcher": "wait_for_running",
     "MakeRoomService": "wait_for_running",
 }
+OF_SYNC_FLUSH = ("GroupCommitService", "FlushDiskWatcher")
 ERRORS = [RuntimeError("boom"), MemoryError(), SystemExit(3)]
 
 
@@ -48,19 +49,12 @@ def kill(store: pyrocketstore.Store, name: str, error: BaseException) -> Service
     return service
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseException) -> None:
     settings = {
-        **SIZES,
-        "flush_disk_type": "SYNC_FLUSH" if name == "GroupCommitService" else "ASYNC_FLUSH",
+        **SYNC_SIZES,
+        "flush_disk_type": "SYNC_FLUSH" if name in OF_SYNC_FLUSH else "ASYNC_FLUSH",
         "sync_flush_timeout": 60_000,  # not what ends the waits
         "max_unforced_bytes": 10_000 if name == "MakeRoomService" else 0,
     }
@@ -72,7 +66,7 @@ def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseExc
         pending: Future[Any] | None = None
         if name == "GroupCommitService":
             pending = low.async_put_message(MessageExtBrokerInner("t", b"in flight"))
-        wait(lambda: low.failure is not None and not service.is_alive)
+        wait_until(lambda: low.failure is not None and not service.is_alive, "nobody noticed")
         if pending is not None:
             ended = (PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT)
             assert pending.result(WAIT_S).status in ended
@@ -100,17 +94,17 @@ def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseExc
             assert ended is None or isinstance(ended, StoreError)
         pool.submit(store.close).result(WAIT_S)
     assert (tmp_path / "abort").exists()
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         assert store.get(0).body == b"before"  # type: ignore[union-attr]
         assert len(store.query("t", "k")) == 1
 
 
 def test_the_statistics_may_die(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They are no reason to refuse puts."""
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         service = store.message_store.stats_service
         service.watch = lambda: [][1]
-        wait(lambda: not service.is_alive)
+        wait_until(lambda: not service.is_alive, "it lives on")
         assert store.put("t", b"x").status is PutMessageStatus.PUT_OK
         assert store.stats().put_message_times_total == 1
     assert "IndexError" in caplog.text
@@ -121,7 +115,7 @@ def test_who_waits_for_dispatch_hears_of_its_end(tmp_path: Path) -> None:
     walk = threading.Event()
     with (
         ThreadPoolExecutor(1) as pool,
-        pyrocketstore.open(tmp_path, **SIZES) as store,
+        pyrocketstore.open(tmp_path, **SYNC_SIZES) as store,
     ):
         reput = store.message_store.services.reput_service
 
@@ -151,13 +145,13 @@ def test_who_waits_for_a_file_hears_of_its_end(
             raise MemoryError
         return create(*arguments, **more)
 
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         monkeypatch.setattr(allocate_mapped_file_service, "create_mapped_file", die)
         start = time.monotonic()
         store.put("t", b"first")  # it makes the file itself
         assert time.monotonic() - start < allocate_mapped_file_service.WAIT_TIMEOUT / 2
         allocate = store.message_store.services.allocate_service
-        wait(lambda: not allocate.is_alive)
+        wait_until(lambda: not allocate.is_alive, "it lives on")
         with pytest.raises(PutError, match="AllocateMappedFileService") as caught:
             store.put("t", b"second")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -193,7 +187,7 @@ def test_a_thread_that_is_being_started_can_be_ended(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_mended_once_the_store_stops(tmp_path: Path) -> None:
-    store = pyrocketstore.open(tmp_path, **SIZES)
+    store = pyrocketstore.open(tmp_path, **SYNC_SIZES)
     services = store.message_store.services
     store.close()
     services.start_mending()

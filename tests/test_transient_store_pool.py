@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, failing
+from gates import SIZES, wait_until
 from pyrocketstore import MessageExtBrokerInner, MessageStoreConfig, PutError, PutMessageStatus
 from pyrocketstore.allocate_mapped_file_service import AllocateMappedFileService
 from pyrocketstore.config import BrokerRole, FlushDiskType
@@ -30,13 +30,7 @@ from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.transient_store_pool import TransientStorePool
 
-S = 1 << 16
-SIZES: dict[str, Any] = {
-    "mapped_file_size_commit_log": S,
-    "mapped_file_size_consume_queue": 20000,
-    "max_hash_slot_num": 500,
-    "max_index_num": 2000,
-}
+S = SIZES["mapped_file_size_commit_log"]
 POOL = {**SIZES, "transient_store_pool_enable": True, "transient_store_pool_size": 3}
 #: Nothing is committed but by those who ask for it.
 HELD_BACK = {
@@ -47,14 +41,6 @@ HELD_BACK = {
     "flush_interval_commit_log": 20,
     "flush_commit_log_thorough_interval": 0,
 }
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.005)
-    raise AssertionError(what)
 
 
 def log_of(store: pyrocketstore.Store) -> MappedFileQueue:

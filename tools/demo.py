@@ -2,7 +2,8 @@
 
 Part one unpacks the store that a RocketMQ 4.9.3 broker wrote (tests/golden) and reads it. Part two
 lets a child process put a million messages into a new store, kills it in the middle with SIGKILL,
-opens the store again, and proves from a side journal that every acknowledged message is there.
+opens the store again, and proves from a side journal that every acknowledged message is there. Part
+three brings both stores into a Parquet lake with Spark, where there is a java, and asks in SQL.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -170,6 +172,72 @@ def prove(store_path: Path, journal: Path) -> None:
         console.print(f"the next put gets offset {store.put(TOPIC, b'next').queue_offset:,}")
 
 
+# ---- a lake ----------------------------------------------------------------------------------
+
+QUESTIONS = {
+    "What is in the lake?": """
+        SELECT brokerName, topic, count(*) AS messages, round(sum(storeSize) / 1e6, 1) AS MB
+        FROM messages GROUP BY ALL ORDER BY messages DESC LIMIT 5""",
+    "Which customers order most?": """
+        SELECT key, count(*) AS orders
+        FROM messages LATERAL VIEW explode(split(keys, ' ')) AS key
+        WHERE topic = 'orders' AND key LIKE 'cust%'
+        GROUP BY key ORDER BY orders DESC, key LIMIT 3""",
+    "How long from the producer to the log (ms)?": """
+        SELECT brokerName, percentile_approx(ms, 0.5) AS p50, percentile_approx(ms, 0.99) AS p99,
+               max(ms) AS max
+        FROM (SELECT brokerName, topic,
+                     unix_millis(storeTimestamp) - unix_millis(bornTimestamp) AS ms FROM messages)
+        WHERE topic = 'orders' GROUP BY brokerName ORDER BY brokerName""",
+}
+
+
+def show_lake(stores: dict[str, Path], lake: Path) -> None:
+    """Export the stores to Parquet on two cores of this machine, and ask in SQL."""
+    console.rule("[bold]Both stores in a Parquet lake, by Spark")
+    try:
+        from pyspark.sql import SparkSession
+
+        from pyrocketstore.spark.pipeline import export, read_lake
+    except ImportError as error:
+        console.print(f"[yellow]SKIPPED: {error}; pip install 'pyrocketstore\\[spark]'")
+        return
+    if shutil.which("java") is None:
+        console.print("[yellow]SKIPPED: Spark needs a java, and there is none")
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    try:
+        with Progress(console=console) as bar:
+            task = bar.add_task("writing", total=None)
+            report = export(
+                spark, stores, lake,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )  # fmt: skip
+        console.print(
+            f"[green]{report.rows:,} messages, {report.bytes / 1e6:,.0f} MB of records[/green] in "
+            f"{report.files} files of {report.file_bytes / 1e6:,.0f} MB: {report.seconds:.1f} s, "
+            f"{report.crc_failures} CRC failures, {len(report.skipped)} ranges skipped"
+        )
+        read_lake(spark, lake).createOrReplaceTempView("messages")
+        for question, text in QUESTIONS.items():
+            answer = spark.sql(text)
+            table = Table(*answer.columns)
+            for row in answer.collect():
+                table.add_row(*map(str, row))
+            console.print(question, table)
+    finally:
+        spark.stop()
+
+
 def main() -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -189,6 +257,8 @@ def main() -> None:
             f"{acknowledged / seconds:,.0f} puts/s with their bodies made, tags, keys and index"
         )
         prove(store, journal)
+        stores = {"broker": Path(folder, "broker-clean"), "new": store}
+        show_lake(stores, Path(folder, "lake"))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 /* What memory gives to puts that nobody forces: records with their body's CRC stored into a mapped
  * file whose blocks are allocated. No lock, no queue, no index, no interpreter.
  *
- *     map_store PATH count=N record=BYTES body=BYTES [helper=1]
+ *     map_store PATH count=N record=BYTES body=BYTES [helper=1] [zeros=1 | write=1]
  *
- * Pages are made present in steps ahead of the writer: by the writer itself, or by a helper thread.
- * Removing the file is not timed. */
+ * Pages are made present in steps ahead of the writer: by the writer itself, or by a helper thread;
+ * with `zeros` they are written as zeros first, in long pieces, of which the page cache makes large
+ * pages. With `write` nothing is mapped: records are put together in a buffer that stays in the
+ * processor's cache, and written from there. Removing the file is not timed. */
 #include "rounds.h"
 
 #include "rocketstore.h"
@@ -16,17 +18,37 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #define STEP ((int64_t)4 << 20)
+#define ZEROS_STEP ((int64_t)2 << 20)
+#define BUFFER ((int64_t)256 << 10)
 
 static const char *path;
 static uint8_t *record;
-static int64_t count, record_size, body_size, helper, size;
+static uint8_t *buffer;
+static int64_t count, record_size, body_size, helper, zeros, size;
+static int file;
 
 static uint8_t *base;
 static _Atomic int64_t present;
 
+static void write_all(const uint8_t *data, int64_t length, int64_t position) {
+    while (length > 0) {
+        ssize_t put = pwrite(file, data, (size_t)length, position);
+        if (put <= 0) {
+            die("pwrite");
+        }
+        data += put;
+        length -= put;
+        position += put;
+    }
+}
+
 /* Makes the next step present. */
 static void populate(int64_t from) {
-    int64_t step = size - from < STEP ? size - from : STEP;
+    int64_t step = zeros ? ZEROS_STEP : STEP;
+    step = size - from < step ? size - from : step;
+    if (zeros) {
+        write_all(buffer, step, from);
+    }
     if (madvise(base + from, (size_t)step, MADV_POPULATE_WRITE) != 0) {
         for (int64_t at = from; at < from + step; at += 4096) {
             *(volatile uint8_t *)(base + at) = 0;
@@ -37,7 +59,8 @@ static void populate(int64_t from) {
 
 static void *populate_all(void *unused) {
     (void)unused;
-    for (int64_t at = 0; at < size; at += STEP) {
+    int64_t at;
+    while ((at = atomic_load_explicit(&present, memory_order_relaxed)) < size) {
         populate(at);
     }
     return NULL;
@@ -55,9 +78,15 @@ static inline void await_present(int64_t end) {
     }
 }
 
-static unit_result unit(void) {
-    int fd = new_file(path, size);
-    base = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+static const uint8_t *make_record(void) {
+    const uint8_t *body = record + record_size - body_size;
+    uint32_t crc = rs_crc32(0, body, (size_t)body_size);
+    memcpy(record, &crc, sizeof crc);
+    return record;
+}
+
+static double store_all(void) {
+    base = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (base == MAP_FAILED) {
         die("mmap");
     }
@@ -67,25 +96,42 @@ static unit_result unit(void) {
     if (helper && pthread_create(&thread, NULL, populate_all, NULL) != 0) {
         die("pthread_create");
     }
-    const uint8_t *body = record + record_size - body_size;
     for (int64_t i = 0; i < count; i++) {
         await_present((i + 1) * record_size);
-        uint32_t crc = rs_crc32(0, body, (size_t)body_size);
-        memcpy(record, &crc, sizeof crc);
-        memcpy(base + i * record_size, record, (size_t)record_size);
+        memcpy(base + i * record_size, make_record(), (size_t)record_size);
     }
     if (helper) {
         pthread_join(thread, NULL);
     }
     double seconds = now() - start;
-    uint32_t last;
-    memcpy(&last, base + (count - 1) * record_size, sizeof last);
-    if (last != rs_crc32(0, body, (size_t)body_size)) {
+    munmap(base, (size_t)size);
+    return seconds;
+}
+
+static double write_records(void) {
+    double start = now();
+    int64_t used = 0, written = 0;
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(buffer + used, make_record(), (size_t)record_size);
+        used += record_size;
+        if (used > BUFFER - record_size || i + 1 == count) {
+            write_all(buffer, used, written);
+            written += used;
+            used = 0;
+        }
+    }
+    return now() - start;
+}
+
+static unit_result unit(void) {
+    file = new_file(path, size);
+    double seconds = option("write", 0) ? write_records() : store_all();
+    uint32_t last = 0, crc = rs_crc32(0, record + record_size - body_size, (size_t)body_size);
+    if (pread(file, &last, sizeof last, (count - 1) * record_size) != sizeof last || last != crc) {
         errno = EIO;
         die("last record");
     }
-    munmap(base, (size_t)size);
-    close(fd);
+    close(file);
     unlink(path);
     return (unit_result){count, count * body_size, seconds};
 }
@@ -101,12 +147,14 @@ int main(int argc, char **argv) {
     record_size = option("record", 1100);
     body_size = option("body", 1024);
     helper = option("helper", 0);
+    zeros = option("zeros", 0);
     size = count * record_size;
-    if (count < 1 || body_size + 4 > record_size) {
+    if (count < 1 || body_size + 4 > record_size || record_size > BUFFER) {
         return 2;
     }
     record = malloc((size_t)record_size);
-    if (record == NULL) {
+    buffer = calloc(1, (size_t)ZEROS_STEP);
+    if (record == NULL || buffer == NULL) {
         die("malloc");
     }
     memset(record, 0x5a, (size_t)record_size);

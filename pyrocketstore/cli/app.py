@@ -131,7 +131,7 @@ def app() -> None:
 
 def run() -> NoReturn:
     """Run the command line of this process; ends in SystemExit."""
-    from pyrocketstore.cli import commands
+    from pyrocketstore.cli import commands, spark_commands
 
-    assert commands  # importing it has registered the commands
+    assert commands and spark_commands  # importing them has registered the commands
     app.main(prog_name="pyrocketstore")

@@ -1,4 +1,4 @@
-"""The fields of a message as Spark shows them."""
+"""The fields of a message as Spark shows them, and decoded columns as Arrow arrays of those."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pyrocketstore.arrow import to_record_batch
+from pyrocketstore._columns import MapColumn, VarColumn
+from pyrocketstore.arrow import Column, arrow_array
+from pyrocketstore.errors import StoreFormatError
 
 if TYPE_CHECKING:
     import pyarrow
+
+Bools = npt.NDArray[np.bool_]
+
+#: Milliseconds that are still whole microseconds of an int64.
+_MS_MAX = (2**63 - 1) // 1000
+_MS_MIN = -_MS_MAX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +29,11 @@ class Field:
 
     column: str
     spark_ddl: str
+
+    @property
+    def arrow_type(self) -> pyarrow.DataType:
+        """The same type in Arrow."""
+        return arrow_type(self.spark_ddl)
 
 
 FIELDS: dict[str, Field] = {
@@ -47,7 +61,7 @@ FIELDS: dict[str, Field] = {
 
 
 def arrow_type(ddl: str) -> Any:
-    """The Arrow type of a Spark type."""
+    """The Arrow type of a Spark type, as Spark wants it of a Python worker."""
     import pyarrow as pa
 
     return {
@@ -65,20 +79,91 @@ def arrow_schema(names: Sequence[str]) -> pyarrow.Schema:
     """These fields; all may be null."""
     import pyarrow as pa
 
-    return pa.schema([pa.field(name, arrow_type(FIELDS[name].spark_ddl)) for name in names])
+    return pa.schema([pa.field(name, FIELDS[name].arrow_type) for name in names])
 
 
-def to_fields_batch(columns: Mapping[str, Any], names: Sequence[str]) -> pyarrow.RecordBatch:
-    """Decoded columns as the fields `names`."""
+def to_fields_batch(
+    columns: Mapping[str, Column], names: Sequence[str], present: Bools | None = None
+) -> pyarrow.RecordBatch:
+    """Decoded columns as the fields `names`, without copying what differs in size.
+
+    Parameters
+    ----------
+    columns : what decode_records gives, at least the columns of these fields
+    names : out of FIELDS
+    present : bool[n] or None: the rows of the batch to which the columns belong, in their order;
+        the others are null. None: all rows
+
+    Returns
+    -------
+    pyarrow.RecordBatch of arrow_schema(names). A time that is no int64 of microseconds is null.
+
+    Raises
+    ------
+    StoreFormatError: a column of more than 2 GiB, which Spark does not take.
+    """
     import pyarrow as pa
 
-    taken = {FIELDS[name].column: columns[FIELDS[name].column] for name in names}
-    batch = to_record_batch(taken)
-    arrays = []
-    for name in names:
-        array = batch.column(batch.schema.get_field_index(FIELDS[name].column))
-        if FIELDS[name].spark_ddl == "timestamp":
-            ms = np.asarray(columns[FIELDS[name].column])
-            array = pa.array(ms * 1000, pa.timestamp("us", "UTC"))
-        arrays.append(array)
+    arrays = [_field_array(name, columns[FIELDS[name].column], present) for name in names]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(names))
+
+
+def _field_array(name: str, column: Column, present: Bools | None) -> Any:
+    if isinstance(column, np.ndarray):
+        return _fixed_array(FIELDS[name].arrow_type, column, present)
+    _refuse_large(name, column)
+    return arrow_array(column if present is None else spread(column, present))
+
+
+def _refuse_large(name: str, column: VarColumn | MapColumn) -> None:
+    parts = (column.keys, column.values) if isinstance(column, MapColumn) else (column,)
+    for part in parts:
+        if part.offsets.dtype == np.int64:
+            raise StoreFormatError(
+                f"{name} has {len(part.data)} bytes in one batch of {len(column)} rows, and Spark "
+                "takes 2 GiB: make batches smaller (spark.sql.execution.arrow.maxRecordsPerBatch)"
+            )
+
+
+def _fixed_array(kind: Any, values: npt.NDArray[Any], present: Bools | None) -> Any:
+    import pyarrow as pa
+
+    there: Bools | None = None
+    if pa.types.is_timestamp(kind) and len(values):
+        if int(values.min()) < _MS_MIN or int(values.max()) > _MS_MAX:
+            there = (values >= _MS_MIN) & (values <= _MS_MAX)
+        values = values * np.int64(1000)
+    if present is not None:
+        full = np.zeros(len(present), values.dtype)
+        full[present] = values
+        there = present if there is None else _spread_bools(there, present)
+        values = full
+    nulls = 0 if there is None else len(there) - int(np.count_nonzero(there))
+    validity = pa.py_buffer(_bitmap(there)) if there is not None and nulls else None
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers, null_count=nulls)
+
+
+def _bitmap(there: Bools) -> npt.NDArray[np.uint8]:
+    return np.packbits(there, bitorder="little")
+
+
+def _spread_bools(some: Bools, present: Bools) -> Bools:
+    full = np.zeros(len(present), np.bool_)
+    full[present] = some
+    return full
+
+
+def spread(column: VarColumn | MapColumn, present: Bools) -> VarColumn | MapColumn:
+    """The column with rows between its own that are absent and hold nothing."""
+    rows = np.zeros(len(present) + 1, np.int64)
+    np.cumsum(present, out=rows[1:])
+    there = present
+    if column.validity is not None:
+        own = np.unpackbits(column.validity, count=len(column), bitorder="little")
+        there = _spread_bools(own.astype(np.bool_), present)
+    nulls = len(there) - int(np.count_nonzero(there))
+    if isinstance(column, MapColumn):
+        return MapColumn(column.offsets[rows], column.keys, column.values, _bitmap(there), nulls)
+    offsets = column.offsets[rows]
+    return VarColumn(offsets, column.data, _bitmap(there), nulls, column.is_text)

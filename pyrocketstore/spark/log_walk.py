@@ -7,7 +7,9 @@ import os
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
+from pyrocketstore._columns import reusable_bytes
 from pyrocketstore._log_walk import UNDECIDED_SIZE, find_record, walk_records
 from pyrocketstore._scan import status_name
 from pyrocketstore.env import Env
@@ -25,6 +27,7 @@ _TORN_TEXT = "the record goes on behind the log's end"
 class LogWalk:
     """What begins in a LogTask's range, in order: pieces of records, and gaps.
 
+    A piece's data is read over once the next one is asked for.
     A record belongs to the range where it begins; damage to the range where it begins. Where a
     range begins at no known place, it begins with the first record that is found there.
 
@@ -39,7 +42,8 @@ class LogWalk:
         self.gone = False
         self._fd = -1
         self._begin = 0
-        self._data = b""
+        self._data: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._buffer: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def __iter__(self) -> Iterator[Piece | Gap]:
         try:
@@ -58,7 +62,6 @@ class LogWalk:
             yield from self._walk()
         finally:
             self.env.close(self._fd, self.path)
-            self._data = b""
 
     def _walk(self) -> Iterator[Piece | Gap]:
         task = self.task
@@ -103,17 +106,18 @@ class LogWalk:
         if self._begin <= at and at + size <= self._end:
             return
         wanted = min(max(size, WINDOW_BYTES), self.task.end - at)
-        self._data = self.env.pread(self._fd, wanted, at, self.path)
+        if len(self._buffer) < wanted:
+            self._buffer = reusable_bytes(wanted)
+        self._data = self._buffer[:wanted]
         self._begin = at
-        if len(self._data) < wanted:
-            # Cut under us: what is gone reads as never written.
-            self._data += bytes(wanted - len(self._data))
+        got = self.env.pread_into(self._fd, self._data.data, at, self.path)
+        self._data[got:] = 0  # cut under us: what is gone reads as never written
 
     def _size_at(self, at: int) -> int:
         """What the record there says of its size: at least enough for its head."""
         self._need(at, min(4, self.task.end - at))
         head = self._data[at - self._begin : at - self._begin + 4]
-        return max(int.from_bytes(head, "big"), UNDECIDED_SIZE + 1)
+        return max(int.from_bytes(head.tobytes(), "big"), UNDECIDED_SIZE + 1)
 
     def _find(self, at: int) -> int:
         """Where the first record begins from `at` on; the end where there is none."""
@@ -127,7 +131,7 @@ class LogWalk:
             if self._end >= end:
                 return end
             at = max(at + 1, self._end - UNDECIDED_SIZE)
-            self._data = b""
+            self._data = self._data[:0]
         return end
 
     def _piece(self, positions: np.ndarray, sizes: np.ndarray) -> Piece:

@@ -43,6 +43,7 @@ _RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset":
 LOG_APPEND_TIME = 1
 MESSAGE_MAGIC_CODE = -626843481
 BLANK_MAGIC_CODE = -875286124
+_NOT_HELD = "a queue names bytes that the log does not hold"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,7 @@ class LogReader:
         self.env = env
         self.files = files
         self.fail_on_data_loss = options.fail_on_data_loss
+        self.on_corrupt = options.on_corrupt
         self.skipped = skipped
         self._begins = np.array([file.from_offset for file in files], np.int64)
         self._open: dict[int, MappedFile] = {}
@@ -146,23 +148,50 @@ class LogReader:
             self._lost(f"commit log at byte {phy_offsets[0]}", sizes)
             return None
         file = self.files[number]
-        beyond = np.flatnonzero((sizes <= 0) | (phy_offsets + sizes > self._end(number)))
-        if len(beyond):
-            position = int(phy_offsets[beyond[0]]) - file.from_offset
-            raise StoreCorruptionError(
-                file.path, position, "a queue names bytes that the log does not hold"
-            )
-        data = reusable_bytes(int(sizes.sum()))
         phy_offsets, sizes = np.ascontiguousarray(phy_offsets), np.ascontiguousarray(sizes)
+        beyond = (sizes <= 0) | (phy_offsets + sizes > self._end(number))
+        if beyond.any():
+            if self.on_corrupt == "fail":
+                position = int(phy_offsets[beyond][0]) - file.from_offset
+                raise StoreCorruptionError(file.path, position, _NOT_HELD)
+            sizes = np.where(beyond, np.int32(0), sizes)
         try:
-            gather_records(self._mapped_file(number), phy_offsets, sizes, data, 0)
+            return self._gathered(number, phy_offsets, sizes)
         except StoreIOError as error:
             if error.errno != errno.ENOENT:
                 raise
             self._lost(file.path, sizes)
             return None
+
+    def _gathered(self, number: int, phy_offsets: Int64s, sizes: Int32s) -> Piece:
+        """The bytes at these places, whatever they are; no size is a record that is not there."""
+        file = self.files[number]
+        opened = self._mapped_file(number)
+        data = reusable_bytes(int(sizes.sum()))
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        there = sizes > 0
+        places = phy_offsets[there], sizes[there]
+        try:
+            gather_records(opened, *places, data, 0, check=False)
+        except StoreCorruptionError:  # the file is shorter than it was
+            if self.on_corrupt == "fail":
+                raise
+            self._gather_each(opened, *places, data)
         return Piece(data, starts, sizes, phy_offsets, file.path, file.from_offset)
+
+    @staticmethod
+    def _gather_each(
+        opened: MappedFile, phy_offsets: Int64s, sizes: Int32s, data: npt.NDArray[np.uint8]
+    ) -> None:
+        """One by one; what is not there is zeros."""
+        position = 0
+        for row in range(len(sizes)):
+            one = slice(row, row + 1)
+            try:
+                gather_records(opened, phy_offsets[one], sizes[one], data, position, check=False)
+            except StoreCorruptionError:
+                data[position : position + int(sizes[row])] = 0
+            position += int(sizes[row])
 
     def _end(self, number: int) -> int:
         return self.files[number].from_offset + self.files[number].size
@@ -237,11 +266,15 @@ class MessageBatches:
         bad = None
         try:
             columns = self._decode(piece)
-        except StoreCorruptionError:
+        except StoreCorruptionError as error:
             if self.options.on_corrupt == "fail":
-                raise
+                raise _in_file(error, piece) from None
             bad = self._damaged(piece)
             columns = self._decode(piece.take(~bad), on_bad_body="null")
+            lost = self._lost_bodies(piece.take(~bad), columns)
+            if lost is not None:
+                bad[np.flatnonzero(~bad)[lost]] = True
+                columns = self._decode(piece.take(~bad), on_bad_body="null")
         good = piece if bad is None else piece.take(~bad)
         strange = self._strange(good, columns)
         if strange is not None:
@@ -289,6 +322,19 @@ class MessageBatches:
             where = f"{piece.path} at byte {position}: {status_name(int(status[first]))}"
             self.skipped.add(where, int(bad.sum()), int(piece.sizes[bad].sum()))
         return np.asarray(bad, np.bool_)
+
+    def _lost_bodies(
+        self, piece: Piece, columns: Mapping[str, Any]
+    ) -> npt.NDArray[np.bool_] | None:
+        """bool[n]: under onCorrupt=skip, records whose body does not inflate; None without any."""
+        body = columns.get("body")
+        if body is None or not body.null_count or self.options.on_corrupt != "skip":
+            return None
+        lost = np.unpackbits(body.validity, count=len(body), bitorder="little") == 0
+        position = int(piece.phy_offsets[lost][0]) - piece.file_from_offset
+        where = f"{piece.path} at byte {position}: the body does not inflate"
+        self.skipped.add(where, int(lost.sum()), int(piece.sizes[lost].sum()))
+        return np.asarray(lost, np.bool_)
 
     @staticmethod
     def _strange(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
@@ -426,6 +472,15 @@ class MessageBatches:
                 taken = pa.compute.if_else(pa.array(bad), pa.array(each, field.type), taken)
             arrays.append(taken)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _in_file(error: StoreCorruptionError, piece: Piece) -> StoreCorruptionError:
+    """An error at a place of the piece's data as one at a place of the file."""
+    row = np.flatnonzero(piece.positions == error.position)
+    if not len(row):
+        return error
+    position = int(piece.phy_offsets[row[0]]) - piece.file_from_offset
+    return StoreCorruptionError(piece.path, position, error.reason)
 
 
 def _in_limits(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:

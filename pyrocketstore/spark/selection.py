@@ -21,6 +21,9 @@ QUEUED_TYPES = (0x0, 0x8)
 _NAMES = ("topic", "queue_id", "queue_offset", "sys_flag")
 #: Units held of each queue: of all queues together no more than this.
 _UNITS_MAX = 1 << 20
+#: Topics times queues for which a table is made.
+_TABLE_MAX = 4096
+_NO_OFFSET = np.iinfo(np.int64).max
 
 
 class QueueSelection:
@@ -65,7 +68,9 @@ class QueueSelection:
             path=piece.path,
         )
         offsets = np.asarray(columns["queue_offset"])
-        number = self._queue_numbers(columns["topic"], np.asarray(columns["queue_id"]))
+        topics = columns["topic"]
+        assert isinstance(topics, VarColumn)
+        number = self._queue_numbers(topics, np.asarray(columns["queue_id"]))
         keep = number >= 0
         keep &= np.isin(np.asarray(columns["sys_flag"]) & TRANSACTION_MASK, QUEUED_TYPES)
         if len(self._start):
@@ -77,7 +82,16 @@ class QueueSelection:
         """int64[n]: the place in `ranges` of each record's queue; -1 for others."""
         coded = to_record_batch({"topic": topics}).column(0).dictionary_encode()
         names = coded.dictionary.to_pylist()
-        both = np.asarray(coded.indices).astype(np.int64) << 32 | queue_ids.astype(np.uint32)
+        topic = np.asarray(coded.indices).astype(np.int64)
+        width = int(queue_ids.max(initial=0)) + 1
+        if int(queue_ids.min(initial=0)) >= 0 and len(names) * width <= _TABLE_MAX:
+            table = [
+                self._numbers.get((name, queue_id), -1)
+                for name in names
+                for queue_id in range(width)
+            ]
+            return np.array(table, np.int64).take(topic * width + queue_ids)
+        both = topic << 32 | queue_ids.astype(np.uint32)
         pairs, back = np.unique(both, return_inverse=True)
         places = [
             self._numbers.get((names[pair >> 32], pair & 0xFFFFFFFF), -1) for pair in pairs.tolist()
@@ -95,8 +109,12 @@ class QueueSelection:
             held = self._phy_offsets[number[rows], place[known]]
             named[rows] = held == phy_offsets[rows]
             left = left[~known]
-            for queue in np.unique(number[left]).tolist():
-                self._fill(queue, int(offsets[left[number[left] == queue]].min()))
+            if not len(left):
+                break
+            waiting = np.full(len(self._begin), _NO_OFFSET)
+            np.minimum.at(waiting, number[left], offsets[left])
+            for queue in np.flatnonzero(waiting != _NO_OFFSET).tolist():
+                self._fill(queue, int(waiting[queue]))
         return named
 
     def _fill(self, queue: int, start: int) -> None:

@@ -8,20 +8,24 @@ have not, travel with the ranges.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
+from pyrocketstore._consume_queue import find_last_unit, unit_at
 from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreFormatError
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
 from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace
+
+LOG = logging.getLogger(__name__)
 
 SAMPLE_COUNT = 1024
 _SAMPLE_PIECES = 16
@@ -77,18 +81,42 @@ class StoreSnapshot:
     ----------
     place : its label and directory
     broker_conf : path of a broker.conf, or None: sizes are taken from the files
+    on_corrupt : "fail", or else what lies behind damage is read too: recovery would end the log at
+        damage in its last files, though queues name messages behind it
 
     Raises StoreFormatError for a directory that is none, or a DLedger store; StoreIOError,
     StoreCorruptionError. Threads: one. Nothing is written.
     """
 
-    def __init__(self, place: StorePlace, broker_conf: str | None = None) -> None:
+    def __init__(
+        self, place: StorePlace, broker_conf: str | None = None, on_corrupt: str = "fail"
+    ) -> None:
         env = Env()
         self.place = place
+        self._named_end: int | None = None
         self.root = env.absolute(place.root)
         settings = detect_sizes(env, self.root, place_settings(env, place, broker_conf))
         self.store = DefaultMessageStore(settings, env=env, read_only=True)
         self.store.load()
+        self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)
+        if self._is_broken:
+            error = self._breach()
+            if on_corrupt == "fail":
+                self.close()
+                raise error
+            LOG.warning("rocketmq-store reads on behind damage: %s", error)
+
+    def _breach(self) -> StoreCorruptionError:
+        """Where recovery ends the log."""
+        assert self.store.plan is not None
+        end = self.store.plan.log_end
+        files = self.store.commit_log.mapped_file_queue.mapped_files
+        file = [each for each in files if each.file_from_offset <= end][-1]
+        return StoreCorruptionError(
+            file.path,
+            end - file.file_from_offset,
+            f"the log ends here ({self.store.plan.ended_by}), though valid records lie behind it",
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +143,11 @@ class StoreSnapshot:
     @property
     def max_phy_offset(self) -> int:
         """One past the last record, bytes of the log."""
-        return self.store.get_max_phy_offset()
+        if self._named_end is None:
+            self._named_end = self.store.get_max_phy_offset()
+            for queue in self.store.consume_queues() if self._is_broken else ():
+                self._named_end = max(self._named_end, _last_on_disk(queue)[1])
+        return self._named_end
 
     def log_files(self) -> tuple[LogFile, ...]:
         """The commit log's files, in order, up to the log's end."""
@@ -137,7 +169,10 @@ class StoreSnapshot:
 
     def bounds(self, queue: ConsumeQueue) -> tuple[int, int]:
         """The queue's first readable offset and its end."""
-        return queue.first_readable_offset(), queue.get_max_offset_in_queue()
+        stop = queue.get_max_offset_in_queue()
+        if self._is_broken:
+            stop = max(stop, _last_on_disk(queue)[0])
+        return queue.first_readable_offset(), stop
 
     def range_of(self, queue: ConsumeQueue, options: SourceOptions) -> QueueRange:
         """What is asked for of a queue.
@@ -159,7 +194,7 @@ class StoreSnapshot:
             file_size=queue.mapped_file_size,
             start=low,
             stop=high,
-            overlay=_overlay(queue, high),
+            overlay=_overlay(queue, queue.get_max_offset_in_queue()),
         )
 
     def lower_bound(self, queue: ConsumeQueue, timestamp: int) -> int:
@@ -264,6 +299,23 @@ def _overlay(queue: ConsumeQueue, stop: int) -> tuple[tuple[int, bytes], ...]:
         if same < len(units):
             found.append((first + same // CQ_STORE_UNIT_SIZE, units[same:]))
     return tuple(found)
+
+
+def _last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:
+    """What the queue's files say, whatever recovery makes of them: its end, and one past the last
+    record that it names, bytes of the log; zeros for an empty one."""
+    directory = queue.mapped_file_queue.store_path
+    for name in sorted(filter(_is_file_name, queue.env.listdir(directory)), reverse=True):
+        units = queue.env.read_file(f"{directory}/{name}")
+        place = find_last_unit(units)
+        unit = unit_at(units, place)
+        if unit is not None:
+            return (int(name) + place) // CQ_STORE_UNIT_SIZE + 1, unit[0] + unit[1]
+    return 0, 0
+
+
+def _is_file_name(name: str) -> bool:
+    return len(name) == 20 and name.isascii() and name.isdigit()
 
 
 def _on_disk(queue: ConsumeQueue, from_offset: int, size: int) -> bytes:

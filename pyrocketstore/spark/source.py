@@ -141,7 +141,7 @@ def plan(options: SourceOptions) -> list[TaskPartition]:
     found: list[TaskPartition] = []
     try:
         for place in options.places:
-            snapshots.append(StoreSnapshot(place, options.broker_conf))
+            snapshots.append(StoreSnapshot(place, options.broker_conf, options.on_corrupt))
         check_selection(snapshots, options)
         for snapshot in snapshots:
             name = snapshot.place.broker_name

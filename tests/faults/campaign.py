@@ -44,6 +44,19 @@ def places(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
+@contextlib.contextmanager
+def directory_of(device: Device, about: str) -> Iterator[None]:
+    """The device's directory goes at the end; an error says what it is `about`."""
+    try:
+        yield
+        device.release()
+    except BaseException as error:
+        error.add_note(about)
+        raise
+    finally:
+        shutil.rmtree(device.root)
+
+
 class Campaign:
     """Runs programs and examines what their crashes left."""
 
@@ -70,18 +83,12 @@ class Campaign:
         device = Device(path, seed, captures_max=MOMENTS, rate=0.8)
         sync = program.settings["flush_disk_type"] == self.sync_type
         journal = Journal(sync)
-        try:
+        with directory_of(device, f"program {seed}: {program}"):
             Runner(program, path, device, journal).run()
             self.counts["programs"] += 1
             self.counts["SYNC_FLUSH" if sync else "ASYNC_FLUSH"] += 1
             for number, moment in enumerate(device.captures):
                 self.moment(program, journal, moment, f"{seed}.{number}")
-            device.release()
-        except BaseException as error:
-            error.add_note(f"program {seed}: {program}")
-            raise
-        finally:
-            shutil.rmtree(path)
 
     def moment(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
         """All images of one moment, and what follows a kill at that moment."""
@@ -133,18 +140,12 @@ class Campaign:
         now.given = journal.given[: moment.promised.given]
         now.safe = journal.safe[: moment.promised.safe]
         runner = Runner(program._replace(seed=name), path, device, now)
-        try:
+        with directory_of(device, f"killed after {moment.place}: {name}"):
             runner.run(rng.choice((0, 3, 12)))
             for number, later in enumerate(device.captures):
                 self.counts[NAME_OF_KILL] += 1
                 for image in range(2):
                     self.image(program, now, later, f"{name}{number}.{image}")
-            device.release()
-        except BaseException as error:
-            error.add_note(f"killed after {moment.place}: {name}")
-            raise
-        finally:
-            shutil.rmtree(path)
 
     def __str__(self) -> str:
         lines = [f"{count:8} {what}" for what, count in sorted(self.counts.items())]

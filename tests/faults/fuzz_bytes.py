@@ -107,6 +107,36 @@ def change_order(rng: random.Random, data: bytearray, places: Sequence[tuple[int
     return f"the piece at {at} is gone"
 
 
+def change(
+    rng: random.Random,
+    data: bytearray,
+    fields: Sequence[Field],
+    places: Sequence[tuple[int, int]] = (),
+    *,
+    in_fields: float = 0.7,
+    in_bytes: float = 1.0,
+) -> str:
+    """One change: of a field below `in_fields` of 1, of bytes below `in_bytes`, else of order."""
+    kind = rng.random()
+    if kind < in_fields:
+        return change_field(rng, data, fields)
+    if kind < in_bytes:
+        return change_bytes(rng, data)
+    return change_order(rng, data, places)
+
+
+def changes(
+    rng: random.Random,
+    counts: Sequence[int],
+    data: bytearray,
+    fields: Sequence[Field],
+    places: Sequence[tuple[int, int]] = (),
+    **shares: float,
+) -> list[str]:
+    """As many as one of `counts` says."""
+    return [change(rng, data, fields, places, **shares) for _ in range(rng.choice(counts))]
+
+
 # ---- records -------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import oracle
-from fuzz_bytes import Field, change_bytes, change_field, mend_record, record_fields, set_number
+from fuzz_bytes import Field, changes, mend_record, record_fields, set_number
 from fuzz_records import Bytes, Kernel, same
 from fuzz_tables import FOREVER, KEYS, hurt_index, wanted_hits
 from oracle_index import OracleIndexFile
@@ -81,10 +81,7 @@ class KeyKernel(Kernel):
     def make(self, rng: random.Random) -> Bytes:
         log, index, places, fields = rng.choice(self.seeds)
         data, hurt = bytearray(log), bytearray(index)
-        texts = []
-        for _ in range(rng.choice((0, 1, 1, 2))):
-            some = rng.random() < 0.7
-            texts.append(change_field(rng, data, fields) if some else change_bytes(rng, data))
+        texts = changes(rng, (0, 1, 1, 2), data, fields)
         at = rng.choice(places)
         texts.append(mend_record(rng, data, at, self.place(at)))
         texts += ["index: " + hurt_index(rng, hurt, self.SLOTS, self.ENTRIES)

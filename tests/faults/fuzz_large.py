@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 import oracle
-from fuzz_bytes import Field, change_bytes, change_field, record_fields
+from fuzz_bytes import Field, change, record_fields
 from fuzz_records import Bytes, Kernel, LogKernel, same
 from pyrocketstore._columns import decode_records
 
@@ -41,7 +41,7 @@ class LargeKernel(LogKernel):
     def make(self, rng: random.Random) -> Bytes:
         sound, places, fields = rng.choice(self.seeds)
         data = bytearray(sound)
-        text = change_field(rng, data, fields) if rng.random() < 0.6 else change_bytes(rng, data)
+        text = change(rng, data, fields, in_fields=0.6)
         if rng.random() < 0.5:  # what looks like a record at the edge of a window
             at = WINDOW * rng.randrange(1, 3) + rng.randrange(-20, 20)
             data[at : at + 4] = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")

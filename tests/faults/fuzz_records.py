@@ -18,9 +18,9 @@ import numpy as np
 import oracle
 from fuzz_bytes import (
     Field,
+    change,
     change_bytes,
-    change_field,
-    change_order,
+    changes,
     mend_record,
     random_record,
     random_text,
@@ -239,12 +239,7 @@ class RecordKernel(Kernel):
     def make(self, rng: random.Random) -> Bytes:
         sound, fields, phy_offset = rng.choice(self.seeds)
         data = bytearray(sound)
-        texts = []
-        for _ in range(rng.choice((1, 1, 1, 2, 3))):
-            if rng.random() < 0.7:
-                texts.append(change_field(rng, data, fields))
-            else:
-                texts.append(change_bytes(rng, data))
+        texts = changes(rng, (1, 1, 1, 2, 3), data, fields)
         texts.append(mend_record(rng, data, 0, phy_offset))
         if rng.random() < 0.3:
             data[:4] = len(data).to_bytes(4, "big")
@@ -304,15 +299,7 @@ class LogKernel(Kernel):
     def make(self, rng: random.Random) -> Bytes:
         sound, places, fields = rng.choice(self.seeds)
         data = bytearray(sound)
-        texts = []
-        for _ in range(rng.choice((0, 1, 1, 2))):
-            kind = rng.random()
-            if kind < 0.5:
-                texts.append(change_field(rng, data, fields))
-            elif kind < 0.8:
-                texts.append(change_bytes(rng, data))
-            else:
-                texts.append(change_order(rng, data, places))
+        texts = changes(rng, (0, 1, 1, 2), data, fields, places, in_fields=0.5, in_bytes=0.8)
         at = rng.choice(places)[0]
         texts.append(mend_record(rng, data, at, self.BASE + at))
         position = rng.choice((0, 0, at, rng.randrange(len(data) + 1)))
@@ -554,13 +541,7 @@ class BatchKernel(Kernel):
     def make(self, rng: random.Random) -> Bytes:
         sound, fields, places = rng.choice(self.seeds)
         data = bytearray(sound)
-        kind = rng.randrange(4)
-        if kind < 2:
-            text = change_field(rng, data, fields)
-        elif kind == 2:
-            text = change_bytes(rng, data)
-        else:
-            text = change_order(rng, data, places)
+        text = change(rng, data, fields, places, in_fields=0.5, in_bytes=0.75)
         shared = rng.choice(({}, {"S": "v"}, {"S": "v", "T": "w" * rng.choice((1, 32600))}))
         host = bytearray(rng.choice(("7F00000100002A9F0000000000000001", "0" * 56)).encode())
         if rng.random() < 0.5:

@@ -19,6 +19,7 @@ import oracle
 import pyrocketstore
 from fuzz_bytes import (
     Field,
+    change,
     change_bytes,
     change_field,
     change_order,
@@ -246,7 +247,7 @@ class StoreKernel(Kernel):
         at = rng.choice(places[: len(data.rstrip(b"\0")) // 20 + 1])[0]
         fields = [Field("size", at, 2), Field("tagsCode", at + 2, 8), Field("time", at + 10, 8),
                   Field("bitMapSize", at + 18, 2)]  # fmt: skip
-        text = change_field(rng, data, fields) if rng.random() < 0.7 else change_bytes(rng, data)
+        text = change(rng, data, fields)
         self.changed(files, path, data)
         return f"{path}: {text}"
 
@@ -265,9 +266,7 @@ class StoreKernel(Kernel):
         data = bytearray(files.get(path) or b"")
         if path == "checkpoint":
             fields = [Field("timestamp", at, 8) for at in (0, 8, 16)]
-            text = (
-                change_field(rng, data, fields) if rng.random() < 0.8 else change_bytes(rng, data)
-            )
+            text = change(rng, data, fields, in_fields=0.8)
         else:
             at = data.find(b":", rng.randrange(len(data) or 1)) + 1
             part = rng.choice(JSON_PARTS)

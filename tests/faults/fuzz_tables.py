@@ -16,9 +16,10 @@ import oracle
 from fuzz_bytes import (
     Field,
     boundary,
+    change,
     change_bytes,
     change_field,
-    change_order,
+    changes,
     number_at,
     set_number,
 )
@@ -80,15 +81,8 @@ class UnitKernel(Kernel):
             for field in (Field("phyOffset", at, 8), Field("size", at + 8, 4),
                           Field("tagsCode", at + 12, 8))
         ]  # fmt: skip
-        texts = []
-        for _ in range(rng.choice((1, 1, 2, 4))):
-            kind = rng.random()
-            if kind < 0.6:
-                texts.append(change_field(rng, data, fields))
-            elif kind < 0.85:
-                texts.append(change_bytes(rng, data))
-            else:
-                texts.append(change_order(rng, data, [(20 * n, 20) for n in range(count)]))
+        places = [(20 * n, 20) for n in range(count)]
+        texts = changes(rng, (1, 1, 2, 4), data, fields, places, in_fields=0.6, in_bytes=0.85)
         limit = rng.choice((0, 100, 250, FOREVER, -1, boundary(rng, 300, 8, 0)))
         return Bytes("; ".join(texts), bytes(data), (limit, rng.randrange(10)))
 
@@ -133,15 +127,7 @@ class ExtKernel(Kernel):
         data = bytearray(data + rng.choice((b"", b"\xff\xff", b"\xff\xff" + bytes(9), bytes(30))))
         fields = [field for at, _ in places
                   for field in (Field("size", at, 2), Field("bitMapSize", at + 18, 2))]  # fmt: skip
-        texts = []
-        for _ in range(rng.choice((1, 1, 2))):
-            kind = rng.random()
-            if kind < 0.6:
-                texts.append(change_field(rng, data, fields))
-            elif kind < 0.85:
-                texts.append(change_bytes(rng, data))
-            else:
-                texts.append(change_order(rng, data, places))
+        texts = changes(rng, (1, 1, 2), data, fields, places, in_fields=0.6, in_bytes=0.85)
         asked = [*(at for at, _ in places), boundary(rng, 0, 8, len(data)), rng.randrange(300)]
         return Bytes("; ".join(texts), bytes(data), tuple(asked))
 
@@ -438,9 +424,7 @@ class SmallKernel(Kernel):
         if rng.random() < 0.3:
             data = bytearray(oracle.encode_checkpoint(9000, 8000, 7000))
             fields = [Field("timestamp", at, 8) for at in (0, 8, 16)]
-            text = (
-                change_field(rng, data, fields) if rng.random() < 0.7 else change_bytes(rng, data)
-            )
+            text = change(rng, data, fields)
             return Bytes("checkpoint: " + text, bytes(data), ("checkpoint",))
         data = bytearray(self.topics)
         texts = []

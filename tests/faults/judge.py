@@ -242,7 +242,7 @@ class Judge:
             expected.given.append(entry)
             result = store.put(entry.topic, entry.body, queue_id=entry.queue_id, keys=entry.key)
             held.append(number)
-            if store.message_store.config.flush_disk_type.name == "SYNC_FLUSH":
+            if store.message_store.config.is_sync_flush:
                 expected.safe.append(Promise(number, result.queue_offset, result.phy_offset))
 
     def second(self, moment: Captured, expected: Expected, seed: str) -> None:

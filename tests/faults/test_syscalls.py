@@ -30,6 +30,7 @@ from journal import SETTINGS
 from life import Life
 from places import directory
 from pyrocketstore import consume_queue, index_service
+from pyrocketstore.allocate_mapped_file_service import FileSettings
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
 
 SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
@@ -279,7 +280,9 @@ def test_a_file_that_cannot_be_made_is_followed_by_none(faults: Faults, tmp_path
     with pytest.raises(pyrocketstore.StoreIOError):
         log.get_last_mapped_file(4096)
     # The thread takes requests in their order: when this one is done, all before it are.
-    service.put_request_and_return_mapped_file(f"{tmp_path}/other/{0:020d}", None, 4096)
+    service.put_request_and_return_mapped_file(
+        f"{tmp_path}/other/{0:020d}", None, FileSettings(4096)
+    )
     assert os.listdir(f"{tmp_path}/log") == [f"{0:020d}"]
     faults.disarm()
     assert log.get_last_mapped_file(4096) is not None

@@ -1,0 +1,262 @@
+"""Decoding a column of encoded records in Spark: our functions beside a plain Python function that
+reads the same fields with `struct`, over the same rows.
+
+    python bench/spark_udf.py                measures, a minute; prints a table
+    python bench/spark_udf.py --smoke        small: does it run, do the answers agree?
+
+Each variant decodes the rows of one Parquet file to a struct that nobody keeps (Spark's `noop`);
+rounds of the variants alternate, and the first round of each does not count. Before that all must
+give the same answer: a hash over all fields of all rows. `through Arrow` decodes nothing and gives
+the column back as it came: what Spark itself takes, and so the limit. `scan` only reads the column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import os
+import statistics
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FIELDS = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys",
+          "body")  # fmt: skip
+SCHEMA = (
+    "topic string, queueId int, queueOffset bigint, commitLogOffset bigint,"
+    " storeTimestamp timestamp, tags string, keys string, body binary"
+)
+BASE_MS = 1_700_000_000_000
+#: How many times as fast as the plain function ours is to be.
+GOAL = 4.0
+PLAIN = "plain Python"
+LIMIT = "through Arrow"
+NO_ANSWER = (LIMIT, "scan")
+
+
+@dataclasses.dataclass
+class Measured:
+    """Seconds of the rounds that count."""
+
+    name: str
+    seconds: list[float]
+
+
+# ---- the rows ----------------------------------------------------------------------------------
+
+
+def encoded_records(count: int, body_size: int) -> npt.NDArray[np.uint8]:
+    """Records of one size, uint8[count, size]: a body, a tag, a key and a unique key."""
+    properties = b"TAGS\x01TagA\x02KEYS\x01k00000000\x02UNIQ_KEY\x01" + b"AC11" * 8
+    size = 91 + body_size + 1 + len(properties)
+    rows = np.zeros((count, size), np.uint8)
+
+    def put(at: int, raw: bytes) -> None:
+        rows[:, at : at + len(raw)] = np.frombuffer(raw, np.uint8)
+
+    def put_numbers(at: int, dtype: str, numbers: npt.NDArray[np.int64]) -> None:
+        raw = numbers.astype(dtype).view(np.uint8).reshape(count, -1)
+        rows[:, at : at + raw.shape[1]] = raw
+
+    number = np.arange(count, dtype=np.int64)
+    rows[:, 88 : 88 + body_size] = np.random.default_rng(42).integers(
+        0, 256, (count, body_size), np.uint8
+    )
+    sums = [zlib.crc32(row[88 : 88 + body_size]) & 0x7FFFFFFF for row in rows]
+    put(0, struct.pack(">iI", size, 0xDAA320A7))
+    put_numbers(8, ">i4", np.array(sums, np.int64))
+    put_numbers(12, ">i4", number % 4)
+    put_numbers(20, ">i8", number // 4)
+    put_numbers(28, ">i8", number * size)
+    put(40, struct.pack(">q", BASE_MS) + bytes((10, 0, 0, 1, 0, 0, 0x2A, 0x9F)))
+    put_numbers(56, ">i8", BASE_MS + number)
+    put(64, bytes((10, 0, 0, 2, 0, 0, 0x2A, 0x9F)))
+    put(84, struct.pack(">i", body_size))
+    put(88 + body_size, b"\x01T" + struct.pack(">h", len(properties)) + properties)
+    digits = 88 + body_size + 4 + len(b"TAGS\x01TagA\x02KEYS\x01k")
+    for place in range(8):
+        rows[:, digits + place] = 48 + number // 10 ** (7 - place) % 10
+    return rows
+
+
+def write_rows(path: Path, count: int, body_size: int) -> int:
+    """A Parquet file of the records; gives their bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    rows = encoded_records(count, body_size)
+    offsets = np.arange(count + 1, dtype=np.int32) * rows.shape[1]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))]
+    values = pa.Array.from_buffers(pa.binary(), count, buffers)
+    table = pa.table({"id": np.arange(count), "value": values})
+    pyarrow.parquet.write_table(
+        table, path, compression="none", use_dictionary=False, row_group_size=max(count // 4, 1)
+    )
+    return rows.size
+
+
+# ---- who decodes -------------------------------------------------------------------------------
+
+
+def plain_decode(value: bytes) -> tuple[Any, ...]:
+    """The FIELDS of one record."""
+    _, _, _, queue_id, _, queue_offset, phy_offset, sys_flag = struct.unpack_from(
+        ">iiiiiqqi", value
+    )
+    at = 68 if sys_flag & 0x10 else 56
+    (store_timestamp,) = struct.unpack_from(">q", value, at)
+    at += 8 + (20 if sys_flag & 0x20 else 8) + 12
+    (body_size,) = struct.unpack_from(">i", value, at)
+    body = value[at + 4 : at + 4 + body_size]
+    at += 4 + body_size
+    topic = value[at + 1 : at + 1 + value[at]].decode("utf-8", "replace")
+    at += 1 + value[at]
+    (properties_size,) = struct.unpack_from(">h", value, at)
+    properties = {}
+    for entry in value[at + 2 : at + 2 + properties_size].decode("utf-8", "replace").split("\x02"):
+        name, _, text = entry.partition("\x01")
+        properties[name] = text
+    time_ = datetime.datetime.fromtimestamp(store_timestamp / 1000, datetime.UTC)
+    return (
+        topic, queue_id, queue_offset, phy_offset, time_, properties.get("TAGS"),
+        properties.get("KEYS"), zlib.decompress(body) if sys_flag & 1 else body,
+    )  # fmt: skip
+
+
+def variants() -> dict[str, Callable[[DataFrame], DataFrame]]:
+    """Name -> what gives the FIELDS as columns, or the column itself for `scan`."""
+    from pyspark.sql.functions import udf
+
+    from pyrocketstore.spark.udf import decode_batches, decode_message
+
+    def plain(use_arrow: bool) -> Callable[[DataFrame], DataFrame]:
+        # Spark does not know what to make of the hint of a tuple.
+        made = udf(lambda value: plain_decode(value), SCHEMA, useArrow=use_arrow)
+        return lambda df: df.select(made("value").alias("m"))
+
+    def with_message(df: DataFrame) -> DataFrame:
+        return df.select(decode_message("value", FIELDS, "fail").alias("m"))
+
+    return {
+        PLAIN: plain(True),
+        f"{PLAIN}, pickled": plain(False),
+        "decode_message": with_message,
+        "decode_batches": lambda df: decode_batches(df, "value", FIELDS, on_error="fail"),
+        LIMIT: lambda df: df.mapInArrow(lambda batches: batches, "value binary"),
+        "scan": lambda df: df,
+    }
+
+
+def answer(df: DataFrame) -> int:
+    """A hash over all fields of all rows."""
+    from pyspark.sql import functions
+
+    names = [f"m.{name}" for name in FIELDS] if df.columns == ["m"] else list(FIELDS)
+    hashed = functions.xxhash64(*names).alias("hash")
+    found = df.select(hashed).agg(functions.bit_xor("hash"), functions.count("hash")).first()
+    assert found is not None
+    return hash(tuple(found))
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def session(home: str, cores: int) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    made = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("spark_udf")
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", home)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def measure(count: int, body_size: int, rounds: int, cores: int) -> tuple[list[Measured], int]:
+    """Each variant's seconds, and the bytes of the records.
+
+    Raises AssertionError where two variants give different answers.
+    """
+    with tempfile.TemporaryDirectory(prefix="spark-udf-") as home:
+        path = Path(home, "rows.parquet")
+        size = write_rows(path, count, body_size)
+        spark = session(home, cores)
+        try:
+            df = spark.read.parquet(str(path)).select("value")
+            made = variants()
+            answers = {
+                name: answer(make(df)) for name, make in made.items() if name not in NO_ANSWER
+            }
+            assert len(set(answers.values())) == 1, answers
+            measured = [Measured(name, []) for name in made]
+            for number in range(rounds + 1):
+                for one in measured:
+                    begin = time.perf_counter()
+                    made[one.name](df).write.format("noop").mode("overwrite").save()
+                    if number:
+                        one.seconds.append(time.perf_counter() - begin)
+        finally:
+            spark.stop()
+    return measured, size
+
+
+def table(measured: list[Measured], size: int, count: int) -> list[str]:
+    """Lines: rates, and the ratio to the plain function as the median of pairs of rounds."""
+    plain = next(one for one in measured if one.name == PLAIN)
+    lines = [f"{count} records of {size // count} bytes", ""]
+    lines.append(f"{'':22}{'MiB/s':>9}{'rows/s':>12}{'ratio':>8}")
+    for one in measured:
+        seconds = statistics.median(one.seconds)
+        ratio = statistics.median(
+            mine / ours for mine, ours in zip(plain.seconds, one.seconds, strict=True)
+        )
+        rates = f"{size / 2**20 / seconds:9.0f}{count / seconds:12,.0f}"
+        goal = (
+            ""
+            if one.name.startswith((PLAIN, *NO_ANSWER)) or ratio >= GOAL
+            else f"  (goal {GOAL:g})"
+        )
+        lines.append(f"{one.name:22}{rates}{ratio:8.2f}{goal}")
+    return lines
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--smoke", action="store_true", help="only see that it runs")
+    parser.add_argument("--count", type=int, help="records (262144; smoke: 2000)")
+    parser.add_argument("--body", type=int, default=1024, help="bytes of each body (1024)")
+    parser.add_argument("--rounds", type=int, help="that count (5; smoke: 1)")
+    parser.add_argument("--cores", type=int, default=2)
+    arguments = parser.parse_args()
+    count = arguments.count or (2000 if arguments.smoke else 262_144)
+    rounds = arguments.rounds or (1 if arguments.smoke else 5)
+    measured, size = measure(count, arguments.body, rounds, arguments.cores)
+    print(*table(measured, size, count), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The commands that run on Spark: export, report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyrocketstore.cli.app import app
+from pyrocketstore.cli.output import Output
+from pyrocketstore.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SKIPPED_COLUMNS = (
+    "broker",
+    "topic",
+    "queue",
+    "start",
+    "stop",
+    "records",
+    "bytes",
+    "reason",
+    "path",
+)
+_SPARK_NEEDED = "{} runs on Spark and says so: pyrocketstore {} --spark ..."
+_spark_flag = click.option("--spark", "on_spark", is_flag=True, help="Run on Spark; must be given.")
+_master = click.option(
+    "--master", default="local[*]", show_default=True, help="Where Spark runs, unless it is set."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+
+
+@contextlib.contextmanager
+def spark_session(what: str, master: str) -> Iterator[SparkSession]:
+    """A session that ends with the command, with `rocketmq-store` registered.
+
+    Raises MissingExtraError without pyspark or pyarrow, ClickException where Java is missing.
+    """
+    try:
+        import pyarrow
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        from pyrocketstore.spark import register
+    except ImportError as error:
+        raise MissingExtraError(what, "spark") from error
+    assert pyarrow
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"pyrocketstore {what}")
+    if "MASTER" not in os.environ and "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(master)
+    for name, value in (
+        ("spark.ui.enabled", "false"),
+        ("spark.ui.showConsoleProgress", "false"),
+        ("spark.log.level", "ERROR"),
+        ("spark.sql.session.timeZone", "UTC"),
+    ):
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkException as error:
+        raise click.ClickException(f"Spark does not start: {error}") from error
+    try:
+        register(session)
+        yield session
+    except PySparkException as error:
+        raise click.ClickException(_last_line(str(error))) from error
+    finally:
+        session.stop()
+
+
+def _last_line(text: str) -> str:
+    """Of a Python traceback that came through the JVM, the error itself."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("pyrocketstore.")]
+    return named[-1] if named else (lines[0] if lines else "an error without a text")
+
+
+@app.command()
+@click.argument(
+    "stores", metavar="STORE...", nargs=-1, required=True, type=click.Path(path_type=str)
+)
+@click.argument("out", type=click.Path(file_okay=False, path_type=str))
+@_spark_flag
+@_master
+@_json
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the data source, as topics=orders,payments or onCorrupt=skip.",
+)
+@click.option("--compression", default="zstd", show_default=True, help="Of the Parquet files.")
+def export(
+    stores: tuple[str, ...],
+    out: str,
+    on_spark: bool,
+    master: str,
+    as_json: bool,
+    options: tuple[str, ...],
+    compression: str,
+) -> None:
+    """Bring what is new in each STORE into the Parquet lake at OUT.
+
+    A STORE is a directory or LABEL=DIRECTORY. The lake is OUT/messages/topic=T/date=D. A second run
+    takes only what has come since, and what a killed run left undone.
+    """
+    if not on_spark:
+        raise click.UsageError(_SPARK_NEEDED.format("export", "export"))
+    from pyrocketstore.spark.pipeline import export as export_stores
+
+    output = Output(as_json=as_json)
+    labelled = _labelled(stores)
+    with (
+        spark_session("export --spark", master) as spark,
+        output.progress("writing the lake") as advance,
+    ):
+        report = export_stores(
+            spark,
+            labelled,
+            out,
+            progress=advance if output.is_rich else None,
+            compression=compression,
+            **_named_options(options),
+        )
+    facts = report.to_dict()
+    skipped = facts.pop("skipped")
+    facts["skipped records"] = sum(each["records"] for each in skipped)
+    output.facts("export", facts)
+    if skipped:
+        output.table("skipped", SKIPPED_COLUMNS, [tuple(each.values()) for each in skipped])
+
+
+def _labelled(stores: tuple[str, ...]) -> Any:
+    """LABEL=DIRECTORY where one is labelled so; else the directories, labelled by their names."""
+    found = {}
+    for text in stores:
+        label, mark, directory = text.partition("=")
+        if not mark or os.path.isdir(text):
+            label, directory = os.path.basename(os.path.abspath(text)), text
+        if label in found:
+            raise click.UsageError(f"two stores are named {label!r}: write LABEL=DIRECTORY")
+        found[label] = directory
+    return found
+
+
+def _named_options(options: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in options:
+        name, mark, value = text.partition("=")
+        if not mark:
+            raise click.UsageError(f"--option {text!r}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+@app.command()
+@click.argument("name", type=click.Choice(("traffic", "latency", "keys", "duplicates", "retries")))
+@click.argument("place", metavar="STORE|LAKE", type=click.Path(exists=True, path_type=str))
+@_spark_flag
+@_master
+@_json
+@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True)
+def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, count: int) -> None:
+    """Answer a question about the messages of a store, or of a lake that `export` wrote.
+
+    The first COUNT rows are printed.
+    """
+    if not on_spark:
+        raise click.UsageError(_SPARK_NEEDED.format("report", "report"))
+    output = Output(as_json=as_json)
+    with spark_session("report --spark", master) as spark:
+        from pyrocketstore.spark import FORMAT
+        from pyrocketstore.spark.jobs import JOB_COLUMNS, JOBS
+        from pyrocketstore.spark.pipeline import is_lake, read_lake
+        from pyrocketstore.spark.schemas import MESSAGES, ddl_of
+
+        if is_lake(place):
+            messages = read_lake(spark, place)
+        else:
+            columns = {column: MESSAGES[column] for column in JOB_COLUMNS[name]}
+            reader = spark.read.format(FORMAT).schema(ddl_of(columns))
+            messages = reader.option("includeSystemTopics", "true").load(os.path.abspath(place))
+        found = JOBS[name](messages).limit(count)
+        rows = [tuple(map(_plain, row)) for row in found.collect()]
+        output.table(name, found.columns, rows)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a row in types that json knows."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return list(value) if isinstance(value, tuple) else value

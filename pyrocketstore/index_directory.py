@@ -1,0 +1,85 @@
+"""What lies in the index directory: the files, before they are opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import struct
+from collections.abc import Sequence
+
+from pyrocketstore._index_file import INDEX_HEADER_SIZE
+from pyrocketstore.env import Env, parent_directory
+
+__all__ = ["FoundIndexFile", "find_index_files", "first_short_file", "set_aside"]
+
+LOG = logging.getLogger(__name__)
+
+_HEADER = struct.Struct(">qqqqii")
+
+
+@dataclasses.dataclass(slots=True)
+class FoundIndexFile:
+    """A file in the index directory; `size` is bytes, the rest is what its header says."""
+
+    path: str
+    name: str
+    size: int
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    index_count: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """By this they are sorted."""
+        return int(self.name), self.begin_timestamp, self.name
+
+
+def find_index_files(env: Env, root: str) -> list[FoundIndexFile]:
+    """The files of a directory whose names are numbers, in their order. Raises StoreIOError."""
+    found = []
+    for name in env.listdir(root):
+        path = f"{root}/{name}"
+        if not (name.isascii() and name.isdigit()) or env.is_dir(path):
+            continue
+        item = FoundIndexFile(path, name, env.size(path))
+        if item.size >= INDEX_HEADER_SIZE:
+            _read_header(env, item)
+        found.append(item)
+    return sorted(found, key=lambda item: item.order)
+
+
+def _read_header(env: Env, item: FoundIndexFile) -> None:
+    fd = env.open(item.path, 0)
+    try:
+        raw = env.pread(fd, INDEX_HEADER_SIZE, 0, item.path)
+    finally:
+        env.close(fd)
+    header = _HEADER.unpack(raw)
+    item.begin_timestamp, item.end_timestamp, item.begin_phy_offset = header[:3]
+    item.index_count = header[5]
+
+
+def first_short_file(files: Sequence[FoundIndexFile], size: int) -> int:
+    """The number of the first file that has lost its end; that of all files if none has.
+
+    Several that all have one other length were not cut: the geometry is not theirs.
+    """
+    lengths = {item.size for item in files}
+    if len(files) > 1 and len(lengths) == 1:
+        return len(files)
+    return next((n for n, item in enumerate(files) if item.size < size), len(files))
+
+
+def set_aside(env: Env, root: str, paths: Sequence[str]) -> None:
+    """Move files of the index to ROOT/.broken/<time>/index. Raises StoreIOError.
+
+    Durability: they are gone from the directory for good when this returns.
+    """
+    time = env.local_time_name(env.now_ms())
+    folder = f"{parent_directory(root)}/.broken/{time}/index"
+    env.make_directories(folder)
+    for path in paths:
+        env.rename(path, f"{folder}/{path.rpartition('/')[2]}")
+        LOG.warning("%s: set aside as %s; its keys are put again from the log", path, folder)
+    env.fsync_directory(root)

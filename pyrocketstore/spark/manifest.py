@@ -1,0 +1,324 @@
+"""The manifest of a lake: which ranges of which queues are in it, so that a kill loses nothing.
+
+    OUT/messages/topic=T/date=YYYY-MM-DD/BROKER-QUEUE-START-END.parquet
+    OUT/_manifest/000001.jsonl     a run: its plan, later what became of it
+    OUT/_manifest/000001.tasks/    what each task of a run that goes on has finished
+    OUT/_manifest/lock             held by the one that writes
+
+A run's plan is on disk before its first file is written and never changes, so whoever writes a file
+of it, at whatever time, writes the same rows under the same name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyrocketstore.errors import StoreFormatError, StoreStateError
+
+VERSION = 1
+MESSAGES_DIRECTORY = "messages"
+MANIFEST_DIRECTORY = "_manifest"
+TEMPORARY = ".tmp-"
+RUNNING, DONE = "running", "done"
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+#: What Hive's partition directories cannot hold as it is.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
+
+#: broker -> topic -> queue id -> the first queue offset that is not in the lake
+Next = dict[str, dict[str, dict[int, int]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Queue offsets [start, stop) of a queue, which become one file for each day.
+
+    `task` numbers the task that writes it; its records take about `planned_bytes`.
+    """
+
+    task: int
+    broker: str
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    planned_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        """The name of its files, without an ending."""
+        broker = escaped(self.broker)
+        if broker[:1] in ("_", "."):  # such files are hidden from Spark
+            broker = f"%{ord(broker[0]):02X}{broker[1:]}"
+        return f"{broker}-{self.queue_id}-{self.start:020d}-{self.stop:020d}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedRange:
+    """Queue offsets [start, stop) of which `records` are not in the lake.
+
+    `path` is the file that would hold the first of them, "" where that is not known; `bytes` are
+    those of the records.
+    """
+
+    broker: str
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    records: int
+    bytes: int
+    reason: str
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitResult:
+    """What became of a split: `bytes` are the records', `file_bytes` those of `files` below OUT."""
+
+    split: Split
+    rows: int
+    bytes: int
+    file_bytes: int
+    files: tuple[str, ...]
+    crc_failures: int
+    skipped: tuple[SkippedRange, ...]
+
+
+@dataclasses.dataclass
+class Run:
+    """One run: `next` is where each queue goes on once it is done, `lost` what was gone before."""
+
+    number: int
+    state: str
+    began_ms: int
+    seconds: float
+    options: dict[str, str]
+    next: Next
+    splits: list[Split]
+    results: list[SplitResult]
+    lost: list[SkippedRange]
+
+    def task_count(self) -> int:
+        """How many tasks the plan has."""
+        return 1 + max((split.task for split in self.splits), default=-1)
+
+
+class Manifest:
+    """The manifest of the lake at `out`. Use as a context manager: it is locked inside.
+
+    Raises StoreStateError where another process writes to the lake, StoreFormatError for a manifest
+    of a later version, OSError.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.directory = out / MANIFEST_DIRECTORY
+        self._lock: int | None = None
+
+    def __enter__(self) -> Manifest:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.out / MESSAGES_DIRECTORY).mkdir(exist_ok=True)
+        self._lock = os.open(self.directory / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.__exit__()
+            raise StoreStateError(f"{self.out}: another export is writing to it") from None
+        self._tidy()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _tidy(self) -> None:
+        for path in self.directory.glob(f"{TEMPORARY}*"):
+            path.unlink(missing_ok=True)
+        done = {run.number for run in self.runs() if run.state == DONE}
+        for path in self.directory.glob("*.tasks"):
+            if int(path.stem) in done:
+                shutil.rmtree(path)
+
+    # ---- runs ----------------------------------------------------------------------------------
+
+    def runs(self) -> Iterator[Run]:
+        """All runs, in order."""
+        for path in self._run_paths():
+            yield self._read(path)
+
+    def last(self) -> Run | None:
+        """The latest run."""
+        paths = self._run_paths()
+        return self._read(paths[-1]) if paths else None
+
+    def save(self, run: Run) -> None:
+        """Write a run; after a crash there is the old text or the new one."""
+        head = {
+            "version": VERSION,
+            "run": run.number,
+            "state": run.state,
+            "began_ms": run.began_ms,
+            "seconds": round(run.seconds, 3),
+            "options": run.options,
+            "rows": sum(each.rows for each in run.results),
+            "bytes": sum(each.bytes for each in run.results),
+            "crc_failures": sum(each.crc_failures for each in run.results),
+            "next": run.next,
+            "lost": [dataclasses.asdict(each) for each in run.lost],
+        }
+        results = {each.split: each for each in run.results}
+        lines = [head]
+        for split in run.splits:
+            result = results.get(split)
+            lines.append(dataclasses.asdict(split) if result is None else _result_object(result))
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        write_whole(self.directory / f"{run.number:06d}.jsonl", text.encode())
+
+    def begin(self, run: Run) -> None:
+        """Write a run's plan, and make room for its tasks' notes."""
+        self.tasks_directory(run.number).mkdir(exist_ok=True)
+        self.save(run)
+
+    def finish(self, run: Run) -> None:
+        """Write a run that is done; its tasks' notes go."""
+        run.state = DONE
+        self.save(run)
+        shutil.rmtree(self.tasks_directory(run.number), ignore_errors=True)
+
+    def tasks_directory(self, number: int) -> Path:
+        """Where the tasks of a run leave their notes."""
+        return self.directory / f"{number:06d}.tasks"
+
+    def noted(self, run: Run) -> list[int]:
+        """The tasks that are through."""
+        directory = self.tasks_directory(run.number)
+        names = os.listdir(directory) if directory.is_dir() else []
+        return sorted(int(name[:-6]) for name in names if re.fullmatch(r"\d+\.jsonl", name))
+
+    def finished(self, run: Run) -> dict[int, list[SplitResult]]:
+        """Task -> what it wrote, of the tasks that are through."""
+        directory = self.tasks_directory(run.number)
+        return {number: read_note(directory, number) for number in self.noted(run)}
+
+    def sweep(self, splits: Iterable[Split], *, temporary_only: bool = False) -> int:
+        """Remove the files of splits that were not finished, and what attempts left; a count.
+
+        Raises OSError.
+        """
+        names: dict[str, set[str]] = {}
+        for split in splits:
+            names.setdefault(split.topic, set()).add(split.file_name)
+        count = 0
+        for topic, unfinished in names.items():
+            for path in topic_directory(self.out, topic).glob("date=*/*"):
+                name = re.sub(r"(\.\d+)?\.parquet$", "", path.name)
+                is_left = name in unfinished and not temporary_only
+                if is_left or path.name.startswith(TEMPORARY):
+                    path.unlink(missing_ok=True)
+                    count += 1
+        return count
+
+    def _run_paths(self) -> list[Path]:
+        return sorted(path for path in self.directory.glob("*.jsonl") if path.stem.isdigit())
+
+    @staticmethod
+    def _read(path: Path) -> Run:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        head = lines[0]
+        if head["version"] != VERSION:
+            raise StoreFormatError(f"{path}: version {head['version']}, only {VERSION} is known")
+        results = [_result_of(line) for line in lines[1:] if "rows" in line]
+        return Run(
+            number=head["run"],
+            state=head["state"],
+            began_ms=head["began_ms"],
+            seconds=head["seconds"],
+            options=head["options"],
+            next=_next_of(head["next"]),
+            splits=[_split_of(line) for line in lines[1:]],
+            results=results,
+            lost=[SkippedRange(**each) for each in head["lost"]],
+        )
+
+
+def write_note(directory: Path, task: int, results: Iterable[SplitResult]) -> None:
+    """Note that a task is through: all its files are there for good."""
+    text = "".join(json.dumps(_result_object(each)) + "\n" for each in results)
+    write_whole(directory / f"{task}.jsonl", text.encode())
+
+
+def read_note(directory: Path, task: int) -> list[SplitResult]:
+    """What a task noted. Raises FileNotFoundError where it did not."""
+    text = (directory / f"{task}.jsonl").read_text(encoding="utf-8")
+    return [_result_of(json.loads(line)) for line in text.splitlines()]
+
+
+def _result_object(result: SplitResult) -> dict[str, Any]:
+    found = dataclasses.asdict(result)
+    return {**found.pop("split"), **found}
+
+
+def _result_of(line: Mapping[str, Any]) -> SplitResult:
+    return SplitResult(
+        split=_split_of(line),
+        rows=line["rows"],
+        bytes=line["bytes"],
+        file_bytes=line["file_bytes"],
+        files=tuple(line["files"]),
+        crc_failures=line["crc_failures"],
+        skipped=tuple(SkippedRange(**each) for each in line["skipped"]),
+    )
+
+
+def _split_of(line: Mapping[str, Any]) -> Split:
+    return Split(**{field.name: line[field.name] for field in dataclasses.fields(Split)})
+
+
+def _next_of(found: Mapping[str, Any]) -> Next:
+    return {
+        broker: {t: {int(q): n for q, n in queues.items()} for t, queues in topics.items()}
+        for broker, topics in found.items()
+    }
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def escaped(text: str) -> str:
+    """Text as Hive writes it into the name of a directory."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def topic_directory(out: Path, topic: str) -> Path:
+    """Where the messages of a topic are."""
+    return out / MESSAGES_DIRECTORY / f"topic={escaped(topic)}"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that a crash leaves the old one or the new one, never a part."""
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Force the names in a directory."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
