@@ -1,7 +1,7 @@
 """The queues of a store as its files show them now: what streams plan with.
 
-Directory listings and preads, a hundredth of a second apart or more. Nothing is recovered: what
-only a recovery would find is not there until the store was opened for writing again.
+Directory listings and preads, as seldom as they are costly. Nothing is recovered: what only a
+recovery would find is not there until the store was opened for writing again.
 """
 
 from __future__ import annotations

@@ -286,6 +286,7 @@ def wait_for_open_batch(checkpoint: Path) -> None:
     wait_until(lambda: batches_in(planned) > batches_in(done), 90)
 
 
+@pytest.mark.slow
 def test_killed_queries_and_stores_give_each_row_once(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
