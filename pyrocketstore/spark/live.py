@@ -1,7 +1,7 @@
 """The queues of a store as its files show them now: what streams plan with.
 
-Directory listings and preads, a hundredth of a second apart or more. Nothing is recovered: what
-only a recovery would find is not there until the store was opened for writing again.
+Directory listings and preads, as seldom as they are costly. Nothing is recovered: what only a
+recovery would find is not there until the store was opened for writing again.
 """
 
 from __future__ import annotations
@@ -89,16 +89,19 @@ class LiveQueues:
         queue id and queue offset are looked at. With `now` nothing found earlier is given again.
         """
         began = self.env.monotonic_ns()
-        if now or began >= self._list_after_ns:
+        lists = now or began >= self._list_after_ns
+        if lists:
             self._list()
             done = self.env.monotonic_ns()
             self._list_after_ns = done + max(LISTING_NS, IDLE_PARTS * (done - began))
-        if now or began >= self._look_after_ns:
+            began = done
+        if lists or began >= self._look_after_ns:
             for queue in self._queues.values():
                 queue.end = self._end_of(queue)
             self._ends = {key: queue.end or 0 for key, queue in self._queues.items()}
             done = self.env.monotonic_ns()
             self._look_after_ns = done + IDLE_PARTS * (done - began)
+            self._list_after_ns = max(self._list_after_ns, self._look_after_ns)
         return self._ends
 
     def log_files(self) -> tuple[LogFile, ...]:

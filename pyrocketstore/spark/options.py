@@ -63,6 +63,7 @@ OPTIONS: dict[str, frozenset[str]] = {
         "includeHeaders": "batch stream",
         "flushDiskType": "write",
         "stagingDir": "write",
+        "checkpointLocation": "write",
     }.items()
 }
 _CANONICAL = {name.lower(): name for name in OPTIONS}

@@ -9,6 +9,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -70,6 +72,18 @@ class RocketMQStoreSource(DataSource):
 
         options = read_options(self.options, STREAM)
         return StoreStreamReader(options, check_schema(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Rows to append."""
+        from pyrocketstore.spark.writer import StoreWriter, write_options
+
+        return StoreWriter(write_options(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Micro-batches to append."""
+        from pyrocketstore.spark.writer import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
 
 class StoreReader(DataSourceReader):

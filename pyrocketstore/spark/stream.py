@@ -166,14 +166,16 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _heads(self) -> Positions:
-        return self._look() if self._frozen is None else self._frozen
+        present = self._look()
+        if self._frozen is None:
+            return present
+        return {key: end for key, end in self._frozen.items() if key in present}
 
     # ---- where a batch begins --------------------------------------------------------------------
 
     def _start(self, heads: Positions) -> Positions:
         """Where the stream begins, found once."""
         if self._pinned is None:
-            self._look(now=True)
             self._pinned = {key: self._start_of(key, head) for key, head in heads.items()}
         return self._pinned
 
@@ -237,9 +239,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._frozen[key] = begins[key]
             elif key in heads:
                 self._frozen[key] = heads[key]
-            else:
-                self._frozen.pop(key, None)
-        return self._frozen
+        return self._heads()
 
     def _short(self, begins: Positions, heads: Positions) -> list[QueueKey]:
         return [k for k, at in begins.items() if heads.get(k, -1) < at and self._is_selected(k)]

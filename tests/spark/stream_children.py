@@ -60,8 +60,8 @@ def write(root: str, seed: str) -> None:
             body = f"{seed}-{number}".encode() + b"." * source.randrange(200)
             store.put(topic, body, queue_id=source.randrange(2))
             number += 1
-            if number % 5 == 0:
-                time.sleep(0.01)
+            if number % 4 == 0:
+                time.sleep(0.02)
 
 
 def load(spark: SparkSession, root: object, **options: object) -> DataFrame:
@@ -100,6 +100,7 @@ def drive(root: str, out: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")

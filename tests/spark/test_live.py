@@ -302,7 +302,9 @@ def test_the_start_is_pinned_by_the_first_batch(store: Store) -> None:
     first = next_batch(stream, stream.initialOffset())
     assert first["from"] == first["q"] == {"store": {"t": {"0": 5}}}
     put(store, "t", 4)
-    assert next_batch(stream, stream.initialOffset())["from"] == first["from"]
+    stream._look(now=True)
+    again = next_batch(stream, stream.initialOffset())
+    assert (again["from"], again["q"]) == (first["from"], {"store": {"t": {"0": 9}}})
     again = reader(store.path)
     assert rows(again, again.initialOffset(), first) == []
     second = next_batch(again, first)
@@ -458,6 +460,38 @@ def test_retention_is_data_loss(tmp_path: Path) -> None:
     with pytest.raises(DataLossError):
         rows(reader(root), INITIAL, first)
     assert rows(stream, INITIAL, first) == []
+
+
+def test_a_queue_that_expired_as_a_whole_keeps_its_end(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        put(store, "old", 5)
+        put(store, "t", 60, body=b"x" * 200)
+    read, unread = (
+        encode_offset({("store", "old", 0): at, ("store", "t", 0): 60}, {}) for at in (5, 4)
+    )
+    cleaned(root)
+    assert live(root).ends() == {("old", 0): 5, ("t", 0): 60}
+    assert next_batch(reader(root), read) == read
+    with pytest.raises(DataLossError, match="old/0 begins at 5, and 4 was the next"):
+        next_batch(reader(root), unread)
+    stream = reader(root, failOnDataLoss=False)
+    assert rows(stream, unread, next_batch(stream, unread)) == []
+    with open_store(root) as store:
+        put(store, "old", 1)
+        assert rows(stream, read, next_batch(reader(root), read)) == [("old", 0, 5)]
+
+
+def test_a_queue_that_is_deleted_while_available_now_runs(store: Store) -> None:
+    put(store, "t", 5)
+    put(store, "u", 5)
+    stream = reader(store.path, startingOffsets="earliest", failOnDataLoss=False)
+    stream.prepareForTriggerAvailableNow()
+    shutil.rmtree(Path(store.path) / "consumequeue" / "u")
+    stream._look(now=True)
+    first = next_batch(stream, INITIAL)
+    assert rows(stream, INITIAL, first) == [("t", 0, i) for i in range(5)]
+    assert next_batch(stream, first) == first
 
 
 def test_a_late_queue_begins_at_its_minimum(tmp_path: Path) -> None:

@@ -1,0 +1,451 @@
+"""Writing rows into a store: executors stage them, the driver appends them.
+
+A commit log has one appender, so nothing is in the store before every task has staged its rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pyrocketstore._text import put_properties
+from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
+from pyrocketstore.env import O_CREAT, O_RDONLY, O_WRONLY, Env, parent_directory
+from pyrocketstore.errors import PutError, StoreCorruptionError, StoreError, StoreFormatError
+from pyrocketstore.message import check_properties, check_text, check_topic, join_keys
+from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options
+from pyrocketstore.spark.snapshot import place_settings
+from pyrocketstore.store import Store, open
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Column -> the types of Spark that it may have.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "body": ("binary", "string"),
+    "tags": ("string",),
+    "keys": ("string",),
+    "properties": ("map<string,string>",),
+    "queueId": ("int",),
+    "flag": ("int",),
+    "bornTimestamp": ("timestamp",),
+}
+STAGING = ".spark-staging"
+#: Next to topics.json: the last batch of each query that is in the store.
+MARKERS = "config/sparkBatches.json"
+_RECORD_SIZE_MIN = 91
+_BLANK_SIZE = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedRows(WriterCommitMessage):
+    """What a task has staged; no path where it had no rows."""
+
+    partition: int
+    path: str
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteOptions:
+    """Where rows go. Sizes are bytes."""
+
+    root: str
+    broker_conf: str | None
+    topic: str | None
+    flush_disk_type: str | None
+    staging: str
+    query: str | None
+    record_size_max: int
+
+
+def write_options(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
+    """The options of a write, and its columns, checked.
+
+    Raises StoreFormatError.
+    """
+    if overwrite:
+        raise StoreFormatError('rocketmq-store: a log is only appended to: mode("append")')
+    named = canonical_options(options, WRITE)
+    if not named.get("path", "").strip():
+        raise StoreFormatError("rocketmq-store: give the store's directory: save(path)")
+    topic = named.get("topic")
+    if topic is not None:
+        check_topic(topic)
+    kinds = [kind.name for kind in FlushDiskType]
+    if named.get("flushDiskType", kinds[0]) not in kinds:
+        raise StoreFormatError(f"rocketmq-store: flushDiskType must be one of {', '.join(kinds)}")
+    _check_columns(schema, topic)
+    env = Env()
+    root = env.absolute(named["path"])
+    conf = named.get("brokerConf")
+    settings = _settings(env, root, conf)
+    return WriteOptions(
+        root=root,
+        broker_conf=conf,
+        topic=topic,
+        flush_disk_type=named.get("flushDiskType"),
+        staging=env.absolute(named.get("stagingDir", f"{root}/{STAGING}")),
+        query=named.get("checkpointLocation"),
+        record_size_max=min(
+            settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_SIZE
+        ),
+    )
+
+
+def _settings(env: Env, root: str, conf: str | None) -> MessageStoreConfig:
+    if not env.is_dir(root) and conf is None:
+        return MessageStoreConfig().at_root(root)  # it is made by the first commit
+    return detect_sizes(env, root, place_settings(env, StorePlace("", root), conf))
+
+
+def _check_columns(schema: StructType, topic: str | None) -> None:
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in kinds.items():
+        if name not in COLUMNS:
+            raise StoreFormatError(
+                f"rocketmq-store: no message has a column {name!r}; it may have "
+                f"{', '.join(COLUMNS)}"
+            )
+        if kind not in COLUMNS[name]:
+            wanted = " or ".join(COLUMNS[name])
+            raise StoreFormatError(f"rocketmq-store: {name} is {wanted}, not {kind}")
+    if len(kinds) < len(schema.fields):
+        raise StoreFormatError("rocketmq-store: a column is there twice")
+    if "body" not in kinds or ("topic" not in kinds and topic is None):
+        raise StoreFormatError("rocketmq-store: columns body and topic are needed, or option topic")
+
+
+# ---- on the executors ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row as `Store.put` takes it; bornTimestamp is Unix ms."""
+
+    topic: str
+    body: bytes
+    queue_id: int
+    tags: str | None
+    keys: str | None
+    properties: dict[str, str] | None
+    flag: int
+    born_timestamp: int | None
+
+
+def rows_of(batch: pyarrow.RecordBatch, default_topic: str | None) -> Iterator[Row]:
+    """The rows of a batch. Raises StoreFormatError for a null where there must be none."""
+    import pyarrow as pa
+
+    columns: dict[str, Sequence[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            # Before 1970 too, a time belongs to the millisecond that it lies in.
+            columns[name] = [None if t is None else t // 1000 for t in _micros(column)]
+        elif name == "body" and not pa.types.is_binary(column.type):
+            columns[name] = column.cast(pa.binary()).to_pylist()
+        else:
+            columns[name] = column.to_pylist()
+    nothing = [None] * batch.num_rows
+    read = [columns.get(name, nothing) for name in COLUMNS]
+    for number, values in enumerate(zip(*read, strict=True)):
+        topic, body, tags, keys, properties, queue_id, flag, born = values
+        topic = default_topic if topic is None else topic
+        if topic is None or body is None:
+            which = "topic" if topic is None else "body"
+            raise StoreFormatError(f"rocketmq-store: row {number} of a batch has no {which}")
+        named = None if properties is None else dict(properties)
+        yield Row(topic, body, queue_id or 0, tags, keys, named, flag or 0, born)
+
+
+def _micros(column: pyarrow.Array) -> list[int | None]:
+    import pyarrow as pa
+
+    found: list[int | None] = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    return found
+
+
+def check_row(row: Row, record_size_max: int) -> None:
+    """Raises StoreFormatError for a row that no store takes."""
+    check_topic(row.topic)
+    if not 0 <= row.queue_id < 1 << 31:
+        raise StoreFormatError(f"rocketmq-store: queueId {row.queue_id} is none")
+    if row.tags is not None:
+        check_text("tags", row.tags)
+    if row.properties:
+        check_properties(row.properties)
+    text = put_properties(row.tags, join_keys(row.keys), row.properties or {})
+    size = _RECORD_SIZE_MIN + len(row.topic) + len(row.body) + len(text)
+    if size > record_size_max:
+        raise StoreFormatError(
+            f"rocketmq-store: a body of {len(row.body)} bytes is too long: its record has {size}, "
+            f"and {record_size_max} is the most"
+        )
+
+
+class _Writing:
+    """What both writers do: `write` on the executors, the rest on the driver."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+        self.directory = f"{options.staging}/{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> StagedRows:
+        """Stage the rows of a task, once all of them are known to be good."""
+        import pyarrow as pa
+
+        context = TaskContext.get()
+        assert context is not None
+        partition = context.partitionId()
+        path = f"{self.directory}/{partition:06d}-{context.taskAttemptId()}.arrow"
+        env = Env()
+        count = 0
+        sink: _Sink | None = None
+        stream = None
+        try:
+            for batch in iterator:
+                for row in rows_of(batch, self.options.topic):
+                    check_row(row, self.options.record_size_max)
+                if sink is None:
+                    env.make_directories(self.directory)
+                    sink = _Sink(env, path)
+                    stream = pa.ipc.new_stream(sink, batch.schema)
+                assert stream is not None
+                stream.write_batch(batch)
+                count += batch.num_rows
+            if stream is not None:
+                stream.close()
+        finally:
+            if sink is not None:
+                sink.close()
+        return StagedRows(partition, path if sink is not None else "", count)
+
+    def append(self, messages: Sequence[WriterCommitMessage | None]) -> int:
+        """Put what was staged, in the order of the partitions; how many."""
+        staged = sorted(
+            (m for m in messages if isinstance(m, StagedRows) and m.rows),
+            key=lambda message: message.partition,
+        )
+        env = Env()
+        for message in staged:
+            if not env.exists(message.path):
+                raise StoreError(
+                    f"{message.path}: a task staged {message.rows} rows there, and it is not here: "
+                    "stagingDir must be a directory that driver and executors share; nothing was "
+                    "appended"
+                )
+        total = sum(message.rows for message in staged)
+        done = 0
+        with open_store(self.options) as store:
+            for message in staged:
+                for batch in _staged_batches(env, message.path):
+                    try:
+                        for count in put_rows(store, list(rows_of(batch, self.options.topic))):
+                            done += count
+                    except StoreError as error:
+                        done += error.count if isinstance(error, PutError) else 0
+                        raise StoreError(
+                            f"{self.options.root}: {done} of {total} rows are in the store, by "
+                            f"partition and topic; the next one failed: {error}"
+                        ) from error
+            store.flush()
+        return done
+
+    def remove_staging(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what was staged, also by tasks that were tried again."""
+        env = Env()
+        paths = [m.path for m in messages if isinstance(m, StagedRows) and m.path]
+        for directory in {self.directory, *map(parent_directory, paths)}:
+            for name in env.listdir(directory):
+                env.unlink(f"{directory}/{name}")
+            if env.is_dir(directory):
+                env.rmdir(directory)
+
+
+class StoreWriter(_Writing, DataSourceArrowWriter):
+    """Rows of a DataFrame, appended by the driver when all tasks have staged theirs.
+
+    Durability: nothing is in the store before `commit`; all of it is, forced, after it. A driver
+    that dies within leaves a beginning of the rows there, and the job run again appends all of
+    them: each row at least once.
+    """
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append everything. Raises StoreError that says how many rows are in."""
+        self.append(messages)
+        self.remove_staging(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what was staged."""
+        self.remove_staging(messages)
+
+
+class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """Micro-batches, each appended once; see `commit`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append a batch, unless the store's marker says that it is there.
+
+        Durability: the rows are forced before the marker is written. A driver that dies between
+        the first row and the marker appends that batch again: then its rows are there twice, in
+        part or all. Otherwise each row is there once.
+        """
+        env = Env()
+        if batchId > self._last_batch(env):
+            self.append(messages)
+            self._note(env, batchId)
+        self.remove_staging(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete what was staged."""
+        self.remove_staging(messages)
+
+    def _markers(self, env: Env) -> dict[str, int]:
+        path = f"{self.options.root}/{MARKERS}"
+        if not env.exists(path):
+            return {}
+        try:
+            found = json.loads(env.read_file(path))
+            return {str(query): int(batch) for query, batch in found.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise StoreCorruptionError(path, -1, f"no list of batches: {error}") from error
+
+    def _last_batch(self, env: Env) -> int:
+        return self._markers(env).get(self.options.query or "", -1)
+
+    def _note(self, env: Env, batch_id: int) -> None:
+        markers = {**self._markers(env), self.options.query or "": batch_id}
+        path = f"{self.options.root}/{MARKERS}"
+        env.make_directories(parent_directory(path))
+        env.write_file(path, json.dumps(markers, indent=1, sort_keys=True).encode())
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> StoreStreamWriter:
+    """Raises StoreFormatError, also where the query has no checkpointLocation of its own."""
+    found = write_options(options, schema, overwrite)
+    if found.query is None:
+        raise StoreFormatError(
+            "rocketmq-store: option checkpointLocation is needed: batches are known by it"
+        )
+    return StoreStreamWriter(found)
+
+
+# ---- on the driver -------------------------------------------------------------------------------
+
+
+def open_store(options: WriteOptions) -> Store:
+    """The store, to append to. Raises StoreStateError where somebody else writes it."""
+    settings: dict[str, Any] = {}
+    if options.flush_disk_type is not None:
+        settings["flush_disk_type"] = FlushDiskType[options.flush_disk_type]
+    return open(options.root, config=options.broker_conf, **settings)
+
+
+def put_rows(store: Store, rows: Sequence[Row]) -> Iterator[int]:
+    """Append rows, those of each topic in their order; yields how many were done at a time."""
+    by_topic: dict[str, list[Row]] = {}
+    for row in rows:
+        by_topic.setdefault(row.topic, []).append(row)
+    for topic, group in by_topic.items():
+        if any(row.flag or row.born_timestamp is not None for row in group):
+            for row in group:
+                store.put(
+                    topic,
+                    row.body,
+                    queue_id=row.queue_id,
+                    tags=row.tags,
+                    keys=row.keys,
+                    properties=row.properties,
+                    flag=row.flag,
+                    born_timestamp=row.born_timestamp,
+                )
+                yield 1
+        else:
+            store.put_many(
+                topic,
+                [row.body for row in group],
+                queue_ids=[row.queue_id for row in group],
+                tags=_column([row.tags for row in group]),
+                keys=_column([row.keys for row in group]),
+                properties=_column([row.properties for row in group]),
+            )
+            yield len(group)
+
+
+def _column(values: list[Any]) -> list[Any] | None:
+    return None if all(value is None for value in values) else values
+
+
+# ---- staged files --------------------------------------------------------------------------------
+
+
+class _Sink:
+    """A new file as Arrow writes to it, through Env."""
+
+    def __init__(self, env: Env, path: str) -> None:
+        self.env = env
+        self.path = path
+        self.fd = env.open(path, O_WRONLY | O_CREAT)
+        self.position = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.env.pwrite_all(self.fd, view, self.position, self.path)
+        self.position += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.env.close(self.fd, self.path)
+
+
+class _Source:
+    """A staged file as Arrow reads it, through Env."""
+
+    def __init__(self, env: Env, path: str) -> None:
+        self.env = env
+        self.path = path
+        self.fd = env.open(path, O_RDONLY)
+        self.position = 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            size = self.env.file_size(self.fd, self.path) - self.position
+        data = self.env.pread(self.fd, size, self.position, self.path)
+        self.position += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.env.close(self.fd, self.path)
+
+
+def _staged_batches(env: Env, path: str) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow as pa
+
+    source = _Source(env, path)
+    try:
+        yield from pa.ipc.open_stream(source)
+    finally:
+        source.close()

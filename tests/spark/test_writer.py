@@ -1,0 +1,292 @@
+"""Goal: rows that Spark appends are messages like any other, all of them or an honest error.
+Method: real writes, read back by the engine and by the data source; each refusal is provoked."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pyrocketstore
+from pyrocketstore import MessageExt, StoreError, StoreFormatError
+from pyrocketstore.errors import StoreCorruptionError
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pyrocketstore.spark.writer import (
+    STAGING,
+    StagedRows,
+    StoreStreamWriter,
+    StoreWriter,
+    rows_of,
+    write_options,
+)
+
+FORMAT = "rocketmq-store"
+SCHEMA = (
+    "topic string, body binary, tags string, keys string, properties map<string,string>, "
+    "queueId int, flag int, bornTimestamp timestamp"
+)
+SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
+BORN = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.UTC)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    pyrocketstore.open(tmp_path / "store", **SIZES).close()
+    return tmp_path / "store"
+
+
+def save(rows: DataFrame, root: Path, **options: object) -> None:
+    writer = rows.write.format(FORMAT).mode("append")
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.save(str(root))
+
+
+def messages(root: Path) -> list[MessageExt]:
+    with pyrocketstore.open(root, read_only=True) as store:
+        return [
+            m for topic in store.topics() for i in store.queues(topic) for m in store.read(topic, i)
+        ]
+
+
+def bodies(root: Path) -> list[bytes]:
+    return [bytes(message.body) for message in messages(root)]
+
+
+def assert_staging_is_gone(root: Path) -> None:
+    assert not list((root / STAGING).glob("*"))
+
+
+# ---- what comes back -----------------------------------------------------------------------------
+
+
+def test_every_column_comes_back(spark: SparkSession, root: Path) -> None:
+    rows = [
+        ("t", b"one", "TagA", "k1 k2", {"a": "b", "c": "d"}, 1, 7, BORN),
+        ("t", b"", None, None, None, None, None, None),
+        ("u", b"\xff\0", None, "k", {}, 0, -1, None),
+    ]
+    save(spark.createDataFrame(rows, SCHEMA).coalesce(1), root)
+    assert_staging_is_gone(root)
+    found = {(m.topic, m.queue_id): m for m in messages(root)}
+    first, second, third = found["t", 1], found["t", 0], found["u", 0]
+    assert (first.body, first.tags, first.keys, first.flag) == (b"one", "TagA", "k1 k2", 7)
+    assert (first.properties["a"], first.properties["c"]) == ("b", "d")
+    assert first.born_timestamp == int(BORN.timestamp() * 1000)
+    assert (second.body, second.properties, second.flag) == (b"", {}, 0)
+    assert abs(second.born_timestamp - second.store_timestamp) < 60_000
+    assert (third.body, third.keys, third.flag) == (b"\xff\0", "k", -1)
+    shown = spark.read.format(FORMAT).load(str(root)).select("topic", "queueId", "body", "tags")
+    assert sorted(map(tuple, shown.collect()), key=lambda row: row[:2]) == [
+        ("t", 0, bytearray(), None),
+        ("t", 1, bytearray(b"one"), "TagA"),
+        ("u", 0, bytearray(b"\xff\0"), None),
+    ]
+
+
+def test_order_is_kept_within_partitions(spark: SparkSession, root: Path) -> None:
+    rows = spark.range(0, 3000, 1, 3).selectExpr(
+        "concat('t', id % 2) topic", "cast(id as string) body", "cast(id % 3 as int) queueId",
+        "if(id % 5 = 0, 'x', null) tags",
+    )  # fmt: skip
+    save(rows, root)
+    found = messages(root)
+    assert sorted(int(m.body) for m in found) == list(range(3000))
+    by_queue: dict[Any, list[int]] = {}
+    for message in found:
+        number = int(message.body)
+        assert (message.topic, message.queue_id) == (f"t{number % 2}", number % 3)
+        assert message.tags == (None if number % 5 else "x")
+        by_queue.setdefault((message.topic, message.queue_id), []).append(number)
+    assert all(numbers == sorted(numbers) for numbers in by_queue.values())
+
+
+def test_a_default_topic_and_a_store_that_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    rows = spark.createDataFrame([("a", "x"), (None, "y")], "topic string, body string")
+    save(rows, root, topic="t", stagingDir=tmp_path / "staging", flushDiskType="SYNC_FLUSH")
+    assert {(m.topic, bytes(m.body)) for m in messages(root)} == {("a", b"x"), ("t", b"y")}
+    assert not list((tmp_path / "staging").iterdir())
+    assert not (root / STAGING).exists()
+    save(spark.createDataFrame([("z",)], "body string"), root, topic="t")
+    assert sorted(bodies(root)) == [b"x", b"y", b"z"]
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("topic string, body string, colour string", "no message has a column 'colour'"),
+        ("topic string, body int", "body is binary or string, not int"),
+        ("topic string, body string, queueId bigint", "queueId is int, not bigint"),
+        ("topic string", "columns body and topic are needed"),
+        ("body string", "columns body and topic are needed"),
+    ],
+)
+def test_columns_are_checked(root: Path, schema: str, told: str) -> None:
+    with pytest.raises(StoreFormatError, match=told):
+        write_options({"path": str(root)}, StructType.fromDDL(schema), False)
+
+
+def test_what_a_write_is_not_is_told(spark: SparkSession, root: Path) -> None:
+    rows = spark.createDataFrame([("t", "x")], "topic string, body string")
+    with pytest.raises(Exception, match="only appended to"):
+        rows.write.format(FORMAT).mode("overwrite").save(str(root))
+    with pytest.raises(Exception, match="unknown option 'tpic'; the nearest is topic"):
+        save(rows, root, tpic="t")
+    with pytest.raises(Exception, match="startingOffsets is for batch and stream"):
+        save(rows, root, startingOffsets="earliest")
+    with pytest.raises(Exception, match="flushDiskType"):
+        save(rows, root, flushDiskType="NEVER")
+    assert messages(root) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ((None, "x", None, None), "has no topic"),
+        (("t", None, None, None), "has no body"),
+        (("a b", "x", None, None), "a topic is 1 to 127"),
+        (("t", "x" * (4 << 20), None, None), "a body of 4194304 bytes is too long"),
+        (("t", "x", "", None), "tags must not be empty"),
+        (("t", "x", None, {"KEYS": "k"}), "KEYS is reserved"),
+        (("t", "x", None, {"a": "b" * 40_000}), "PROPERTIES_SIZE_EXCEEDED"),
+    ],
+)
+def test_a_bad_row_means_that_nothing_is_appended(
+    spark: SparkSession, root: Path, bad: Any, told: str
+) -> None:
+    schema = "topic string, body string, tags string, properties map<string,string>"
+    rows = [("t", "good", None, None), bad]
+    with pytest.raises(Exception, match=told):
+        save(spark.createDataFrame(rows, schema).repartition(2), root)
+    assert messages(root) == []
+    assert_staging_is_gone(root)
+
+
+def test_a_store_that_somebody_writes_is_left_alone(spark: SparkSession, root: Path) -> None:
+    rows = spark.createDataFrame([("t", "x")], "topic string, body string")
+    with pyrocketstore.open(root) as store:
+        with pytest.raises(Exception, match=str(root)) as raised:
+            save(rows, root)
+        assert "StoreStateError" in str(raised.value)
+        store.put("t", b"mine")
+    assert bodies(root) == [b"mine"]
+    assert_staging_is_gone(root)
+
+
+# ---- commits, without Spark ----------------------------------------------------------------------
+
+
+def stage(writer: StoreWriter | StoreStreamWriter, partition: int, *texts: str) -> StagedRows:
+    batch = pa.RecordBatch.from_pydict({"topic": ["t"] * len(texts), "body": list(texts)})
+    directory = Path(writer.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{partition}.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+        stream.write_batch(batch)
+    return StagedRows(partition, str(path), len(texts))
+
+
+def options_of(root: Path, **options: str) -> Any:
+    schema = StructType.fromDDL("topic string, body string")
+    return write_options({"path": str(root), **options}, schema, False)
+
+
+def test_partitions_are_appended_in_their_order(root: Path) -> None:
+    writer = StoreWriter(options_of(root))
+    staged = [stage(writer, 2, "c"), StagedRows(1, "", 0), stage(writer, 0, "a", "b")]
+    writer.commit([*staged, None])
+    assert bodies(root) == [b"a", b"b", b"c"]
+    assert_staging_is_gone(root)
+
+
+def test_a_commit_that_fails_says_how_far_it_got(root: Path) -> None:
+    writer = StoreWriter(dataclasses.replace(options_of(root), record_size_max=1 << 30))
+    staged = [stage(writer, 0, "a", "b"), stage(writer, 1, "c", "x" * (5 << 20), "d")]
+    with pytest.raises(StoreError, match="3 of 5 rows are in the store"):
+        writer.commit(staged)
+    assert bodies(root) == [b"a", b"b", b"c"]
+    writer.abort(staged)
+    assert_staging_is_gone(root)
+
+
+def test_staged_rows_that_are_not_here_are_told_before_anything_is_done(root: Path) -> None:
+    writer = StoreWriter(options_of(root))
+    staged = [stage(writer, 0, "a"), StagedRows(1, "/elsewhere/1.arrow", 4)]
+    with pytest.raises(StoreError, match="nothing was appended"):
+        writer.commit(staged)
+    assert messages(root) == []
+
+
+def test_a_batch_that_is_there_is_not_appended_again(root: Path) -> None:
+    options = options_of(root, checkpointLocation="/c")
+    for batch_id in (0, 1, 1, 0):
+        writer = StoreStreamWriter(options)
+        writer.commit([stage(writer, 0, f"batch {batch_id}")], batch_id)
+    other = StoreStreamWriter(options_of(root, checkpointLocation="/other"))
+    other.commit([stage(other, 0, "another query")], 0)
+    assert bodies(root) == [b"batch 0", b"batch 1", b"another query"]
+    assert_staging_is_gone(root)
+    marker = root / "config" / "sparkBatches.json"
+    assert json.loads(marker.read_text()) == {"/c": 1, "/other": 0}
+    marker.write_text("[")
+    with pytest.raises(StoreCorruptionError, match="no list of batches"):
+        StoreStreamWriter(options).commit([], 2)
+
+
+def test_times_before_1970_keep_their_millisecond() -> None:
+    times = pa.array([-1, -1000, 1999], pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_pydict({"body": ["a", "b", "c"], "bornTimestamp": times})
+    assert [row.born_timestamp for row in rows_of(batch, "t")] == [-1, -1, 1]
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+def test_a_stream_from_store_to_store(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    checkpoint = tmp_path / "c"
+
+    def run(**options: object) -> None:
+        rows = spark.readStream.format(FORMAT).schema("topic string, body binary, queueId int")
+        rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 30)
+        writer = rows.load(str(source)).writeStream.format(FORMAT).trigger(availableNow=True)
+        for name, value in options.items():
+            writer = writer.option(name, str(value))
+        query = writer.option("path", str(root)).start()
+        assert query.awaitTermination(60)
+
+    with pyrocketstore.open(source, **SIZES) as store:
+        for number in range(50):
+            store.put("t", b"%d" % number)
+        run(checkpointLocation=checkpoint)
+        for number in range(50, 60):
+            store.put("t", b"%d" % number)
+    assert bodies(root) == [b"%d" % n for n in range(50)]
+    # The last batch looks unfinished to Spark, which does it again.
+    commit = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commit.unlink()
+    commit.with_name(f".{commit.name}.crc").unlink()
+    run(checkpointLocation=checkpoint)
+    assert bodies(root) == [b"%d" % n for n in range(60)]
+    assert_staging_is_gone(root)
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "default"))
+    try:
+        with pytest.raises((StreamingQueryException, AssertionError), match="checkpointLocation"):
+            run()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
