@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -44,6 +44,15 @@ COLUMNS = (
     "body",
 )
 BODYLESS = COLUMNS[:-1]
+TASKS = 2
+PARQUET = "Spark's Parquet reader"
+
+
+class Round(NamedTuple):
+    """Seconds of a round, and processor seconds of all processes in it."""
+
+    seconds: float
+    cpu: float
 
 
 class Ceiling(DataSource):
@@ -128,91 +137,153 @@ def noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def rounds(work: dict[str, Callable[[], None]], pairs: int) -> dict[str, list[float]]:
-    """Seconds of each, all in turn, after one warm round."""
-    found: dict[str, list[float]] = {name: [] for name in work}
+def tree_cpu() -> float:
+    """Processor seconds of this process and of all below it, those that ended included."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    parents: dict[int, tuple[int, float]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            parents[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])) / ticks)
+
+    def is_below(pid: int) -> bool:
+        while pid in parents:
+            if pid == os.getpid():
+                return True
+            pid = parents[pid][0]
+        return False
+
+    return sum(cpu for pid, (_, cpu) in parents.items() if is_below(pid))
+
+
+def rounds(work: dict[str, Callable[[], None]], pairs: int) -> dict[str, list[Round]]:
+    """Each in turn, after one warm round."""
+    found: dict[str, list[Round]] = {name: [] for name in work}
     for number in range(pairs + 1):
         for name, call in work.items():
-            start = time.perf_counter()
+            cpu, start = tree_cpu(), time.perf_counter()
             call()
+            seconds = time.perf_counter() - start
             if number:
-                found[name].append(time.perf_counter() - start)
+                found[name].append(Round(seconds, tree_cpu() - cpu))
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=1.0, help="GiB of bodies")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    gib, pairs = (0.03, 1) if arguments.smoke else (arguments.gib, arguments.pairs)
-    home = Path(tempfile.mkdtemp(prefix="spark-bench-"))
-    try:
-        result = measure(home, gib, pairs)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+def ratio(found: dict[str, list[Round]], one: str, other: str) -> str:
+    """How many times as fast `one` is as `other`: the median over pairs, and the ends."""
+    pairs = zip(found[other], found[one], strict=True)
+    ratios = [theirs.seconds / ours.seconds for theirs, ours in pairs]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
-def measure(home: Path, gib: float, pairs: int) -> dict[str, Any]:
-    count = make_store(home / "store", gib)
+def session(cores: int) -> SparkSession:
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def frame_of(spark: SparkSession, root: Path, columns: tuple[str, ...]) -> DataFrame:
+    source = {"path": str(root), "minPartitions": str(TASKS)}
+    kinds = columns_of(read_options(source))[0]
+    ddl = ", ".join(f"{name} {kinds[name]}" for name in columns)
+    return spark.read.format("rocketmq-store").schema(ddl).options(**source).load()
+
+
+def measure(home: Path, gib: float, pairs: int) -> Iterator[str]:
+    """The lines of the tables."""
+    root = home / "store"
+    count = make_store(root, gib)
+    size = count * BODY / GIB
+    spark = session(2)
     spark.dataSource.register(Ceiling)
-    tasks = 2
-    source = {"path": str(home / "store"), "minPartitions": str(tasks)}
-
-    def ours(columns: tuple[str, ...]) -> DataFrame:
-        kinds = columns_of(read_options(source))[0]
-        ddl = ", ".join(f"{name} {kinds[name]}" for name in columns)
-        return spark.read.format("rocketmq-store").schema(ddl).options(**source).load()
-
-    assert ours(COLUMNS).count() == count
+    assert frame_of(spark, root, COLUMNS).count() == count
     ceilings = {
-        name: prepare_ceiling(home / "store", home, columns, tasks)
-        for name, columns in {"bodies": COLUMNS, "bodyless": BODYLESS}.items()
+        columns: prepare_ceiling(root, home, columns, TASKS) for columns in (COLUMNS, BODYLESS)
     }
-    parquet = home / "parquet"
-    ours(COLUMNS).write.option("compression", "none").parquet(str(parquet))
+    parquet = str(home / "parquet")
+    frame_of(spark, root, COLUMNS).write.option("compression", "none").parquet(parquet)
     sides: dict[str, Callable[[], DataFrame]] = {
-        "ours": lambda: ours(COLUMNS),
-        "ceiling": lambda: spark.read.format("ceiling").options(**ceilings["bodies"]).load(),
-        "parquet": lambda: spark.read.parquet(str(parquet)),
-        "ours, no bodies": lambda: ours(BODYLESS),
+        "ours": lambda: frame_of(spark, root, COLUMNS),
+        "ceiling": lambda: spark.read.format("ceiling").options(**ceilings[COLUMNS]).load(),
+        PARQUET: lambda: spark.read.parquet(parquet),
+        "ours, no bodies": lambda: frame_of(spark, root, BODYLESS),
         "ceiling, no bodies": lambda: (
-            spark.read.format("ceiling").options(**ceilings["bodyless"]).load()
+            spark.read.format("ceiling").options(**ceilings[BODYLESS]).load()
         ),
     }
-    result: dict[str, Any] = {"messages": count, "rows": {}}
+    yield f"The messages view, {count:,} messages with bodies of {BODY} bytes, local[2], "
+    yield f"{len(COLUMNS)} columns; medians of {pairs} rounds, all in turn."
+    yield ""
+    yield "| action | side | s | M rows/s | MiB/s of bodies | CPU s a GiB |"
+    yield "|---|---|---|---|---|---|"
+    ratios = []
     for action, act in {"count": lambda f: f.count(), "noop": noop}.items():
         work = {name: (lambda side=side, act=act: act(side())) for name, side in sides.items()}
-        for name, seconds in rounds(work, pairs).items():
-            result["rows"][f"{action}, {name}"] = seconds
-            middle = statistics.median(seconds)
-            print(
-                f"{action:6} {name:20} {middle:7.3f} s  {count / middle / 1e6:6.2f} M rows/s  "
-                f"{count * BODY / middle / 2**20:7.0f} MiB/s"
+        found = rounds(work, pairs)
+        for name, each in found.items():
+            middle = statistics.median(r.seconds for r in each)
+            cpu = statistics.median(r.cpu for r in each)
+            yield (
+                f"| {action} | {name} | {middle:.3f} | {count / middle / 1e6:.2f} | "
+                f"{size * 1024 / middle:,.0f} | {cpu / size:.2f} |"
             )
+        ratios += [
+            f"| {action} | ours over the ceiling | {ratio(found, 'ours', 'ceiling')} | 0.8 |",
+            f"| {action} | ours over Spark's Parquet reader, all columns | "
+            f"{ratio(found, 'ours', PARQUET)} | 1.0 |",
+            f"| {action} | ours without bodies over ours with them | "
+            f"{ratio(found, 'ours, no bodies', 'ours')} | 4 |",
+        ]
+    yield ""
+    yield "| action | ratio | found | goal |"
+    yield "|---|---|---|---|"
+    yield from ratios
+    yield ""
+    yield "| decoder alone, in one process | CPU s a GiB of bodies | goal |"
+    yield "|---|---|---|"
     for mode in ("queue", "sequential"):
         for columns in (COLUMNS, BODYLESS):
-            decoder_cpu(home / "store", columns, mode)
-            cpu, wall = decoder_cpu(home / "store", columns, mode)
-            size = count * BODY / GIB
-            name = f"decoder, {mode}, {'with' if columns is COLUMNS else 'without'} bodies"
-            result["rows"][name] = [cpu / size]
-            print(f"{name}: {cpu / size:.3f} processor s a GiB, {wall / size:.3f} s")
+            each = [decoder_cpu(root, columns, mode)[0] for _ in range(pairs + 1)][1:]
+            what = "with" if columns is COLUMNS else "without"
+            yield f"| {mode}, {what} bodies | {statistics.median(each) / size:.3f} | 0.25 |"
     spark.stop()
-    return result
+    yield ""
+    yield "| tasks at a time | s | CPU s a GiB |"
+    yield "|---|---|---|"
+    for cores in (1, 2):
+        spark = session(cores)
+        work = {"ours": lambda spark=spark: noop(frame_of(spark, root, COLUMNS))}
+        each = rounds(work, pairs)["ours"]
+        cpu = statistics.median(r.cpu for r in each) / size
+        yield f"| {cores} | {statistics.median(r.seconds for r in each):.3f} | {cpu:.2f} |"
+        spark.stop()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=float, default=1.0, help="GiB of bodies (1)")
+    parser.add_argument("--rounds", type=int, default=5, help="that count (5)")
+    parser.add_argument("--smoke", action="store_true", help="only see that it runs")
+    arguments = parser.parse_args()
+    gib, pairs = (0.02, 1) if arguments.smoke else (arguments.gib, arguments.rounds)
+    home = Path(tempfile.mkdtemp(prefix="spark-bench-"))
+    try:
+        for line in measure(home, gib, pairs):
+            print(line, flush=True)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":
