@@ -2,7 +2,7 @@
 
     OUT/messages/topic=T/date=YYYY-MM-DD/BROKER-QUEUE-START-END.parquet
     OUT/_manifest/000001.jsonl     a run: its plan, later what became of it
-    OUT/_manifest/000001.tasks/    what each task of a run that goes on has finished
+    OUT/_manifest/000001.X.tasks/  what each task of a run that goes on has finished
     OUT/_manifest/lock             held by the one that writes
 
 A run's plan is on disk before its first file is written and never changes, so whoever writes a file
@@ -28,6 +28,7 @@ VERSION = 1
 MESSAGES_DIRECTORY = "messages"
 MANIFEST_DIRECTORY = "_manifest"
 TEMPORARY = ".tmp-"
+NOTES, TAKEN = ".tasks", ".taken"
 RUNNING, DONE = "running", "done"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 #: What Hive's partition directories cannot hold as it is.
@@ -145,8 +146,8 @@ class Manifest:
         for path in self.directory.glob(f"{TEMPORARY}*"):
             path.unlink(missing_ok=True)
         done = {run.number for run in self.runs() if run.state == DONE}
-        for path in self.directory.glob("*.tasks"):
-            if int(path.stem) in done:
+        for path in [*self.directory.glob(f"*{NOTES}"), *self.directory.glob(f"*{TAKEN}")]:
+            if int(path.name.partition(".")[0]) in done:
                 shutil.rmtree(path)
 
     # ---- runs ----------------------------------------------------------------------------------
@@ -184,31 +185,36 @@ class Manifest:
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         write_whole(self.directory / f"{run.number:06d}.jsonl", text.encode())
 
-    def begin(self, run: Run) -> None:
-        """Write a run's plan, and make room for its tasks' notes."""
-        self.tasks_directory(run.number).mkdir(exist_ok=True)
+    def begin(self, run: Run) -> Path:
+        """Write a run's plan; the new directory where its tasks note what they have finished."""
         self.save(run)
+        directory = self.directory / f"{run.number:06d}.{secrets.token_hex(4)}{NOTES}"
+        directory.mkdir()
+        return directory
+
+    def resume(self, run: Run) -> None:
+        """Take over what the tasks of a run have noted that was not finished.
+
+        Workers may outlive their driver. Their directory is renamed first, so that they can note
+        nothing any more: the files of a task that is not taken over here will be swept.
+        """
+        for path in self.directory.glob(f"{run.number:06d}.*{NOTES}"):
+            path.rename(path.with_suffix(TAKEN))
+        taken = list(self.directory.glob(f"{run.number:06d}.*{TAKEN}"))
+        done = {result.split.task for result in run.results}
+        for path in taken:
+            for task in set(noted(path)) - done:
+                run.results += read_note(path, task)
+                done.add(task)
+        self.save(run)
+        for path in taken:
+            shutil.rmtree(path)
 
     def finish(self, run: Run) -> None:
         """Write a run that is done; its tasks' notes go."""
         run.state = DONE
         self.save(run)
-        shutil.rmtree(self.tasks_directory(run.number), ignore_errors=True)
-
-    def tasks_directory(self, number: int) -> Path:
-        """Where the tasks of a run leave their notes."""
-        return self.directory / f"{number:06d}.tasks"
-
-    def noted(self, run: Run) -> list[int]:
-        """The tasks that are through."""
-        directory = self.tasks_directory(run.number)
-        names = os.listdir(directory) if directory.is_dir() else []
-        return sorted(int(name[:-6]) for name in names if re.fullmatch(r"\d+\.jsonl", name))
-
-    def finished(self, run: Run) -> dict[int, list[SplitResult]]:
-        """Task -> what it wrote, of the tasks that are through."""
-        directory = self.tasks_directory(run.number)
-        return {number: read_note(directory, number) for number in self.noted(run)}
+        self._tidy()
 
     def sweep(self, splits: Iterable[Split], *, temporary_only: bool = False) -> int:
         """Remove the files of splits that were not finished, and what attempts left; a count.
@@ -261,6 +267,12 @@ def read_note(directory: Path, task: int) -> list[SplitResult]:
     """What a task noted. Raises FileNotFoundError where it did not."""
     text = (directory / f"{task}.jsonl").read_text(encoding="utf-8")
     return [_result_of(json.loads(line)) for line in text.splitlines()]
+
+
+def noted(directory: Path) -> list[int]:
+    """The tasks that are through."""
+    names = os.listdir(directory)
+    return sorted(int(name[:-6]) for name in names if re.fullmatch(r"\d+\.jsonl", name))
 
 
 def _result_object(result: SplitResult) -> dict[str, Any]:

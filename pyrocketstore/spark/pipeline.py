@@ -25,6 +25,8 @@ from pyrocketstore.spark.manifest import (
     SkippedRange,
     Split,
     SplitResult,
+    noted,
+    read_note,
 )
 from pyrocketstore.spark.options import BATCH, EARLIEST, Bound, SourceOptions, read_options
 from pyrocketstore.spark.planning import TASK_BYTES_MIN, check_selection
@@ -126,10 +128,8 @@ def export(
     told = {name: str(value) for name, value in options.items()}
     with Manifest(place) as manifest:
         for run, tasks in _runs(spark, manifest, source, told):
-            options_of_task = WriteOptions(
-                str(place), str(manifest.tasks_directory(run.number)), source, compression
-            )
-            _carry_out(spark, manifest, run, tasks, options_of_task, progress)
+            written = WriteOptions(str(place), str(manifest.begin(run)), source, compression)
+            _carry_out(spark, manifest, run, tasks, written, progress)
             report.add(run)
     report.seconds = time.monotonic() - started
     return report
@@ -205,14 +205,17 @@ def _runs(
     with _snapshots(source) as snapshots:
         check_selection(snapshots, source)
         last = manifest.last()
-        runs = [last] if last is not None and last.state == RUNNING else []
+        runs = []
+        if last is not None and last.state == RUNNING:
+            manifest.resume(last)
+            runs.append(last)
         new = _plan(spark, last, snapshots, source, told)
         if new is not None:
             runs.append(new)
         found = []
         for run in runs:
-            noted = set(manifest.noted(run))
-            left = [split for split in run.splits if split.task not in noted]
+            done = {result.split.task for result in run.results}
+            left = [split for split in run.splits if split.task not in done]
             found.append((run, _pinned(left, snapshots)))
         return found
 
@@ -328,20 +331,20 @@ def _carry_out(
 ) -> None:
     """Carry out what is left of a run."""
     started = time.monotonic()
-    manifest.begin(run)
+    notes = Path(options.notes)
     manifest.sweep(split for task in tasks for split, _, _ in task.splits)
     if tasks:
-        with _telling(manifest, run, progress):
+        with _telling(notes, run, progress):
             _run_tasks(spark, tasks, options)
-    finished = manifest.finished(run)
-    missing = set(range(run.task_count())) - set(finished)
+    missing = {task.number for task in tasks} - set(noted(notes))
     if missing:
         raise StoreStateError(
             f"{manifest.out}: {len(missing)} tasks left no note there: it must be the same "
             "directory on all machines"
         )
     manifest.sweep(run.splits, temporary_only=True)
-    run.results = [result for results in finished.values() for result in results]
+    for task in tasks:
+        run.results += read_note(notes, task.number)
     run.seconds += time.monotonic() - started
     manifest.finish(run)
 
@@ -405,7 +408,7 @@ def _crc_failures(results: Iterable[SplitResult]) -> int:
 
 
 @contextlib.contextmanager
-def _telling(manifest: Manifest, run: Run, progress: Progress | None) -> Iterator[None]:
+def _telling(notes: Path, run: Run, progress: Progress | None) -> Iterator[None]:
     """Call `progress` from a thread, by the notes that tasks leave."""
     if progress is None:
         yield
@@ -414,12 +417,13 @@ def _telling(manifest: Manifest, run: Run, progress: Progress | None) -> Iterato
     for split in run.splits:
         sizes[split.task] = sizes.get(split.task, 0) + split.planned_bytes
     total = sum(sizes.values())
+    before = {result.split.task for result in run.results}
     ended = threading.Event()
 
     def tell() -> None:
         while True:
             is_last = ended.wait(_POLL_S)
-            progress(sum(sizes.get(task, 0) for task in manifest.noted(run)), total)
+            progress(sum(sizes.get(task, 0) for task in {*before, *noted(notes)}), total)
             if is_last:
                 return
 

@@ -28,7 +28,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
-from pyrocketstore.spark import lake_writer, register
+from pyrocketstore.spark import lake_writer, pipeline, register
 from pyrocketstore.spark.manifest import DONE, RUNNING, Manifest, Split, escaped
 from pyrocketstore.spark.pipeline import export, is_lake, read_lake, read_manifest
 from pyrocketstore.spark.snapshot import DataLossError
@@ -212,8 +212,6 @@ def test_an_empty_store_gives_an_empty_lake(spark, tmp_path):
 
 
 def test_large_queues_are_cut(spark, tmp_path, monkeypatch):
-    from pyrocketstore.spark import pipeline
-
     monkeypatch.setattr(pipeline, "TASK_BYTES_MIN", 1000)
     fill(tmp_path / "store", "t", 200)
     export(spark, tmp_path / "store", tmp_path / "out", partitionBytes=2000)
@@ -368,7 +366,7 @@ class Stopped(Exception):
     """Stands for a kill at one place of the driver."""
 
 
-@pytest.mark.parametrize("place", ["begin", "sweep", "finished", "finish"])
+@pytest.mark.parametrize("place", ["begin", "save", "sweep", "finish"])
 def test_a_driver_that_ends_anywhere(spark, tmp_path, monkeypatch, place):
     store, out = tmp_path / "store", tmp_path / "out"
     fill(store, "t", 30)
@@ -405,6 +403,33 @@ def test_leftovers_of_unfinished_splits_go(spark, tmp_path):
     assert (report.rows, report.runs) == (30, [1])
     assert bodies(spark, out) == numbered(30)
     assert left_over(out) == []
+
+
+def test_a_worker_that_outlives_its_driver_cannot_note_a_task(spark, tmp_path, monkeypatch):
+    store, out = tmp_path / "store", tmp_path / "out"
+    fill(store, "t", 30)
+    kept: list[Any] = []
+
+    def remember(spark: SparkSession, tasks: Any, options: Any) -> None:
+        kept.append((tasks, options))
+        raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(pipeline, "_run_tasks", remember)
+        export(spark, store, out)
+    ((tasks, options),) = kept
+    real = Manifest.sweep
+
+    def late(self: Manifest, splits: Any, **words: Any) -> int:
+        """The old worker is through just before its files are swept, and notes that after."""
+        if not words:
+            with pytest.raises(FileNotFoundError):
+                lake_writer.write_task(tasks[0], options)
+        return real(self, splits, **words)
+
+    monkeypatch.setattr(Manifest, "sweep", late)
+    assert export(spark, store, out).rows == 30
+    assert bodies(spark, out) == numbered(30)
 
 
 def test_two_exports_at_one_time(spark, tmp_path):

@@ -1,0 +1,291 @@
+"""What the records of a log ask of queues and index, file by file: what runs on the executors."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._consume_queue import MAX_ADDR
+from pyrocketstore._scan import FileWindow, find_valid_record, status_name
+from pyrocketstore._verify import RecordWalk, read_ext_units
+from pyrocketstore.commit_log import LMQ_PREFIX
+from pyrocketstore.consume_queue_ext import un_decorate
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.queue_table import is_safe_name
+from pyrocketstore.spark.snapshot import LogFile, QueueRange
+from pyrocketstore.spark.units import RangeUnits
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RS_OK, RS_BLANK = 0, 1
+UNITS_AT_ONCE = 65536
+EXT_UNIT_SIZE_MAX = 32767
+
+#: A unit that a record wants. `required`: without it the message is lost to consumers.
+WANTED_DDL = (
+    "brokerName string, topic string, queueId int, queueOffset bigint, commitLogOffset bigint, "
+    "size int, tagsCode bigint, storeTimestamp bigint, required boolean"
+)
+#: A unit as it is; of an ext unit the tags code and store time that its address leads to, and
+#: whether it leads to any.
+UNITS_DDL = (
+    "brokerName string, topic string, queueId int, queueOffset bigint, commitLogOffset bigint, "
+    "size int, tagsCode bigint, extTimestamp bigint, isExt boolean, isExtThere boolean, path string"
+)
+#: A key of a record, as the index hashes it.
+KEYS_DDL = "brokerName string, commitLogOffset bigint, keyHash int, storeTimestamp bigint"
+#: What lies in the log: `kind` is records, keys, unqueued, unnameable, blanks, or problem with its
+#: place and reason; `count` is bytes for problem.
+LOG_DDL = "brokerName string, kind string, path string, position bigint, text string, count bigint"
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFileTask:
+    """One file of a log up to `stop`, with what of the store's settings decides about queues."""
+
+    broker_name: str
+    file: LogFile
+    stop: int
+    is_last: bool
+    delay_levels: Mapping[int, int]
+    enable_lmq: bool
+    multi_dispatch: bool
+
+
+def wanted_units(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
+    """Batches of WANTED_DDL. Raises StoreIOError."""
+    for walk, names in _walks(task):
+        queue = walk.column("queue")
+        columns = [
+            walk.column(name)
+            for name in ("queue_offset", "phy_offset", "size", "tags_code", "store_timestamp")
+        ]
+        usable = np.array([is_queue_name(*name) for name in names] or [False], np.bool_)
+        rows = np.flatnonzero((queue >= 0) & usable[queue])
+        if len(rows):
+            taken = [column[rows] for column in columns]
+            yield _wanted_batch(task, names, queue[rows], taken, True)
+        multi = _multi(walk, task)
+        if multi:
+            extra = list(dict.fromkeys((name, queue_id) for _, name, queue_id, _ in multi))
+            numbers = {name: at for at, name in enumerate(extra)}
+            rows = np.array([row for row, *_ in multi], np.int64)
+            taken = [column[rows] for column in columns]
+            taken[0] = np.array([offset for *_, offset in multi], np.int64)
+            queue = np.array([numbers[name, q] for _, name, q, _ in multi], np.int64)
+            yield _wanted_batch(task, extra, queue, taken, task.multi_dispatch)
+
+
+def record_keys(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
+    """Batches of KEYS_DDL. Raises StoreIOError."""
+    import pyarrow as pa
+
+    for walk, _ in _walks(task):
+        rows = walk.column("key_row")
+        yield pa.RecordBatch.from_pydict(
+            {
+                "brokerName": _same(task.broker_name, len(rows)),
+                "commitLogOffset": walk.column("phy_offset")[rows],
+                "keyHash": walk.column("key_hash").copy(),
+                "storeTimestamp": walk.column("store_timestamp")[rows],
+            }
+        )
+
+
+def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
+    """Batches of LOG_DDL. Raises StoreIOError."""
+    import pyarrow as pa
+
+    rows: list[tuple[str, str, str, int, str, int]] = []
+    counts = dict.fromkeys(("records", "keys", "unqueued", "unnameable"), 0)
+
+    def told(position: int, text: str, count: int) -> None:
+        rows.append((task.broker_name, "problem", task.file.path, position, text, count))
+
+    for walk, names in _walks(task, told):
+        queue = walk.column("queue")
+        unusable = np.array([not is_queue_name(*name) for name in names] or [False], np.bool_)
+        counts["records"] += walk.count
+        counts["keys"] += walk.key_count
+        counts["unqueued"] += int(np.count_nonzero(queue < 0))
+        counts["unnameable"] += int(np.count_nonzero((queue >= 0) & unusable[queue]))
+    rows += [(task.broker_name, kind, "", -1, "", count) for kind, count in counts.items()]
+    names = [part.split()[0] for part in LOG_DDL.split(", ")]
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    yield pa.RecordBatch.from_pydict(columns)
+
+
+def is_queue_name(topic: str, queue_id: int) -> bool:
+    """Whether a record's queue can be a directory."""
+    return is_safe_name(topic) and queue_id >= 0
+
+
+def _walks(task: LogFileTask, told: Any = None) -> Iterator[tuple[RecordWalk, list[Any]]]:
+    """The records of the file in pieces, each as a walk's columns with the names of its queues.
+
+    What is no record is stepped over, and told: callable(position, reason, bytes).
+    """
+    env = Env()
+    told = told or (lambda position, text, count: None)
+    path, base = task.file.path, task.file.from_offset
+    walk = RecordWalk(task.delay_levels)
+    window = FileWindow(env, path)
+    position = 0
+    ended = False
+    try:
+        while position < task.stop and not ended:
+            status, reached = walk.walk(window, path, base, position, task.stop)
+            if walk.count:
+                yield walk, walk.queue_names()
+            position = reached
+            if status == RS_BLANK:
+                ended = True
+            elif status != RS_OK:
+                found = find_valid_record(env, path, base, position + 1, task.stop)
+                resume = found if found >= 0 else task.stop
+                text = f"{status_name(status)}; {resume - position} bytes hold no record"
+                told(position, text, resume - position)
+                position = resume
+                ended = resume == task.stop
+    finally:
+        window.close()
+    if not ended and not task.is_last:
+        told(position, "the file is not ended by a BLANK", 0)
+
+
+def _multi(walk: RecordWalk, task: LogFileTask) -> list[tuple[int, str, int, int]]:
+    """Records in further queues, by their INNER_MULTI_ properties: row, topic, queue id, offset."""
+    found = []
+    for row, queue_id, names, offsets in walk.multi:
+        name_list, offset_list = names.split(","), offsets.split(",")
+        if len(name_list) != len(offset_list):
+            continue
+        for name, text in zip(name_list, offset_list, strict=True):
+            light = name.startswith(LMQ_PREFIX) and (task.enable_lmq or not task.multi_dispatch)
+            try:
+                queue_offset = int(text)
+            except ValueError:
+                continue
+            place = (name, 0 if light else queue_id)
+            if name and 0 <= queue_offset < 1 << 62 and is_queue_name(*place):
+                found.append((row, *place, queue_offset))
+    return found
+
+
+def _wanted_batch(
+    task: LogFileTask, names: list[Any], queue: Int64s, columns: list[Any], required: bool
+) -> pyarrow.RecordBatch:
+    import pyarrow as pa
+
+    topics = pa.array([topic for topic, _ in names], pa.string())
+    ids = np.array([queue_id for _, queue_id in names], np.int32)
+    offsets, phy_offsets, sizes, codes, times = columns
+    return pa.RecordBatch.from_pydict(
+        {
+            "brokerName": _same(task.broker_name, len(queue)),
+            "topic": topics.take(pa.array(queue, pa.int64())),
+            "queueId": ids[queue],
+            "queueOffset": offsets,
+            "commitLogOffset": phy_offsets,
+            "size": sizes,
+            "tagsCode": codes,
+            "storeTimestamp": times,
+            "required": pa.repeat(pa.scalar(required), len(queue)),
+        }
+    )
+
+
+def _same(text: str, count: int) -> pyarrow.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+# ---- units as they are ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitsTask:
+    """A queue's range; `ext_directory` holds its ext units, in files of `ext_size` bytes."""
+
+    broker_name: str
+    range: QueueRange
+    ext_directory: str
+    ext_size: int
+
+
+def actual_units(task: UnitsTask) -> Iterator[pyarrow.RecordBatch]:
+    """Batches of UNITS_DDL. Raises DataLossError, StoreIOError."""
+    import pyarrow as pa
+
+    env = Env()
+    pinned = task.range
+    units = RangeUnits(env, pinned, fail_on_data_loss=False)
+    for start in range(pinned.start, pinned.stop, UNITS_AT_ONCE):
+        stop = min(start + UNITS_AT_ONCE, pinned.stop)
+        found = units.read(start, stop)
+        offsets = np.arange(start, stop, dtype=np.int64)
+        count = stop - start
+        codes = found.tags_code.copy()
+        times = np.zeros(count, np.int64)
+        is_ext = (found.tags_code <= MAX_ADDR) & (found.size > 0)
+        there = np.zeros(count, np.uint8)
+        for row in np.flatnonzero(is_ext).tolist():
+            _read_ext(env, task, row, codes, times, there)
+        per_file = pinned.file_size // 20
+        first = offsets - offsets % per_file
+        paths = {at: units.path_of(at) for at in np.unique(first).tolist()}
+        yield pa.RecordBatch.from_pydict(
+            {
+                "brokerName": _same(task.broker_name, count),
+                "topic": _same(pinned.topic, count),
+                "queueId": pa.repeat(pa.scalar(pinned.queue_id, pa.int32()), count),
+                "queueOffset": offsets,
+                "commitLogOffset": found.phy_offset,
+                "size": found.size,
+                "tagsCode": codes,
+                "extTimestamp": times,
+                "isExt": is_ext,
+                "isExtThere": there != 0,
+                "path": pa.array([paths[at] for at in first.tolist()], pa.string()),
+            }
+        )
+
+
+def _read_ext(
+    env: Env,
+    task: UnitsTask,
+    row: int,
+    codes: Int64s,
+    times: Int64s,
+    there: npt.NDArray[np.uint8],
+) -> None:
+    """Replace the address in `codes[row]` by what it leads to, if it does."""
+    real = un_decorate(int(codes[row]))
+    position = real % task.ext_size
+    path = f"{task.ext_directory}/{real - position:020d}"
+    try:
+        fd = env.open(path, 0)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return
+    try:
+        data = env.pread(fd, min(EXT_UNIT_SIZE_MAX, task.ext_size - position), position, path)
+    finally:
+        env.close(fd, path)
+    if data:
+        one = slice(row, row + 1)
+        code, time = codes[one].copy(), times[one].copy()
+        read_ext_units(data, np.zeros(1, np.int64), code, time, there[one])
+        if there[row]:
+            codes[one], times[one] = code, time

@@ -1,0 +1,548 @@
+"""Verify on Spark: log, queues and index held against each other, by joins.
+
+For stores that one machine would check for too long. It finds what `pyrocketstore verify` finds of
+log, units, ext units and index entries; the chains, slots and headers within an index file are the
+latter's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrocketstore._verify import differing_units
+from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
+from pyrocketstore.spark.log_demands import (
+    KEYS_DDL,
+    LOG_DDL,
+    UNITS_DDL,
+    WANTED_DDL,
+    LogFileTask,
+    UnitsTask,
+    actual_units,
+    log_facts,
+    record_keys,
+    wanted_units,
+)
+from pyrocketstore.spark.options import BATCH, SourceOptions, StorePlace, read_options
+from pyrocketstore.spark.planning import ENTRY_SIZE, INDEX_HEADER_SIZE, plan_index
+from pyrocketstore.spark.snapshot import QueueRange, StoreSnapshot
+from pyrocketstore.spark.tables import read_index
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_INDEX_COLUMNS = MappingProxyType(
+    {
+        "brokerName": "string",
+        "commitLogOffset": "bigint",
+        "keyHash": "int",
+        "timeDiffSec": "int",
+        "indexNo": "int",
+        "fileName": "string",
+        "beginTimestamp": "timestamp",
+    }
+)
+_PROBLEMS_DDL = (
+    "kind string, brokerName string, path string, position bigint, text string, count bigint"
+)
+MAX_TIME_DIFF = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyResult:
+    """What was found.
+
+    `problems` has kind ("log", "queue", "ext" or "index"), brokerName, path, position, text, and
+    count: how many units or keys it stands for. `counts` are named as in VerifyReport, and
+    problem_count is the number of all problems. `close` lets Spark drop what it keeps of them.
+    """
+
+    problems: DataFrame
+    counts: dict[str, int]
+    verdicts: DataFrame
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return self.counts["problem_count"] == 0
+
+    def close(self) -> None:
+        """Drop what Spark keeps; `problems` would be computed again."""
+        self.verdicts.unpersist()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Store:
+    """What the driver knows of one store, for the tasks and the judgement.
+
+    `queue_root` and `queue_file_size` say where a unit would be; `covered` the parts of the log
+    that index files cover, the last one without an end.
+    """
+
+    broker_name: str
+    low: int
+    end: int
+    queue_root: str
+    queue_file_size: int
+    log_tasks: tuple[LogFileTask, ...]
+    units_tasks: tuple[UnitsTask, ...]
+    index_tasks: tuple[Any, ...]
+    has_index: bool
+    covered: tuple[tuple[int, int], ...]
+    rebuilt: tuple[tuple[str, int, str, int], ...]
+
+
+def verify(
+    spark: SparkSession, stores: str | Mapping[str, str], *, broker_conf: str | None = None
+) -> VerifyResult:
+    """Hold the log, the queues and the index of stores against each other.
+
+    Parameters
+    ----------
+    stores : a directory, or label -> directory
+    broker_conf : of one store, where its sizes and settings cannot be seen in the files
+
+    Raises
+    ------
+    StoreFormatError: no store, or an index of unknown geometry. StoreIOError; on executors it comes
+    as pyspark's PythonException.
+
+    A store that is being written to is checked up to what was dispatched when the call began.
+    """
+    labelled = stores if isinstance(stores, Mapping) else {"store": stores}
+    options = _options(labelled, broker_conf)
+    found = []
+    for place in options.places:
+        with contextlib.closing(StoreSnapshot(place, broker_conf, "skip")) as snapshot:
+            found.append(_look(place, snapshot, options))
+    verdicts = _log_verdicts(spark, found).unionByName(_queue_verdicts(spark, found))
+    if any(store.has_index for store in found):
+        verdicts = verdicts.unionByName(_index_verdicts(spark, found))
+    verdicts = verdicts.persist()
+    counts = {row["verdict"]: int(row["n"]) for row in _summed(verdicts).collect()}
+    problems = verdicts.where("text IS NOT NULL").selectExpr(
+        "kind", "brokerName", "path", "position", "text", "n AS count"
+    )
+    rebuilt = [("queue", store.broker_name, *each) for store in found for each in store.rebuilt]
+    if rebuilt:
+        problems = problems.unionByName(spark.createDataFrame(rebuilt, _PROBLEMS_DDL))
+    counts["problem_count"] = counts.get("problem_count", 0) + sum(each[-1] for each in rebuilt)
+    return VerifyResult(problems, counts, verdicts)
+
+
+def _options(stores: Mapping[str, str], broker_conf: str | None) -> SourceOptions:
+    import json
+
+    texts = {"stores": json.dumps(dict(stores)), "includeSystemTopics": "true"}
+    texts |= {"failOnDataLoss": "false", "onCorrupt": "skip"}
+    if broker_conf is not None:
+        texts["brokerConf"] = broker_conf
+    return read_options(texts, BATCH)
+
+
+# ---- on the driver: what there is ----------------------------------------------------------------
+
+
+def _look(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions) -> _Store:
+    store = snapshot.store
+    label = place.broker_name
+    end = snapshot.max_phy_offset
+    config = store.config
+    files = snapshot.log_files()
+    tasks = tuple(
+        LogFileTask(
+            broker_name=label,
+            file=file,
+            stop=min(file.size, end - file.from_offset),
+            is_last=file.from_offset + file.size >= end,
+            delay_levels=dict(store.commit_log.delay_levels),
+            enable_lmq=config.enable_lmq,
+            multi_dispatch=config.enable_multi_dispatch,
+        )
+        for file in files
+    )
+    table = store.queue_table
+    units = tuple(
+        UnitsTask(
+            label,
+            _from_first_file(snapshot, queue),
+            f"{table.ext_path}/{queue.topic}/{queue.queue_id}",
+            config.mapped_file_size_consume_queue_ext,
+        )
+        for queue in store.consume_queues()
+    )
+    unit_size = config.mapped_file_size_consume_queue
+    has_index = bool(config.message_index_enable)
+    return _Store(
+        broker_name=label,
+        low=snapshot.min_phy_offset,
+        end=end,
+        queue_root=f"{config.store_path_root_dir}/consumequeue",
+        queue_file_size=-(-unit_size // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE,
+        log_tasks=tasks,
+        units_tasks=units,
+        index_tasks=tuple(plan_index(snapshot, options)) if has_index else (),
+        has_index=has_index,
+        covered=_covered(snapshot) if has_index else (),
+        rebuilt=_rebuilt(snapshot),
+    )
+
+
+def _from_first_file(snapshot: StoreSnapshot, queue: ConsumeQueue) -> QueueRange:
+    """All units of a queue's files, those too that name what is deleted."""
+    found = snapshot.whole_range(queue)
+    files = queue.mapped_file_queue.mapped_files
+    first = files[0].file_from_offset // CQ_STORE_UNIT_SIZE if files else found.start
+    return dataclasses.replace(found, start=min(first, found.start))
+
+
+def _covered(snapshot: StoreSnapshot) -> tuple[tuple[int, int], ...]:
+    """What each index file covers, by its header and its entries; the last has no end."""
+    found = []
+    for file in snapshot.index_service.files:
+        if file.index_count <= 1:
+            continue
+        ends = [int(file.begin_phy_offset), int(file.end_phy_offset)]
+        if file.mode == "memory":
+            file.open_for_writing()
+        for number in (1, int(file.index_count) - 1):
+            position = INDEX_HEADER_SIZE + 4 * file.hash_slot_num + number * ENTRY_SIZE
+            ends.append(int.from_bytes(file.mapped_file.read(position + 4, 8), "big", signed=True))
+        found.append((min(ends), max(ends)))
+    if found:
+        found[-1] = (found[-1][0], 2**62)
+    return tuple(found)
+
+
+def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int], ...]:
+    """Units that only recovery has, in a store that was stopped cleanly: problems."""
+    plan = snapshot.store.plan
+    if plan is None or not plan.clean:
+        return ()
+    found = []
+    for queue in snapshot.store.consume_queues():
+        for file in queue.mapped_file_queue.mapped_files:
+            if file.mode != "memory":
+                continue
+            path = f"{queue.mapped_file_queue.store_path}/{file.file_from_offset:020d}"
+            env = snapshot.store.env
+            disk = env.read_file(path)[: file.wrote] if env.exists(path) else b""
+            units = differing_units(file.read(0, file.wrote), disk)
+            edges = np.flatnonzero(np.diff(units) != 1) + 1
+            for run in np.split(units, edges):
+                if len(run):
+                    first = file.file_from_offset // CQ_STORE_UNIT_SIZE + int(run[0])
+                    text = f"{len(run)} unit(s) from {first} on are missing or wrong on disk"
+                    found.append((path, int(run[0]) * CQ_STORE_UNIT_SIZE, text, len(run)))
+    return tuple(found)
+
+
+def _over(
+    spark: SparkSession,
+    tasks: Sequence[Any],
+    work: Callable[[Any], Iterator[pyarrow.RecordBatch]],
+    ddl: str,
+) -> DataFrame:
+    """The rows that `work` gives of each task, on the executors."""
+    count = max(1, len(tasks))
+    run = functools.partial(_run, tasks=tuple(tasks), work=work)
+    return spark.range(0, count, 1, count).mapInArrow(run, ddl)
+
+
+def _run(
+    batches: Iterator[pyarrow.RecordBatch],
+    tasks: tuple[Any, ...],
+    work: Callable[[Any], Iterator[pyarrow.RecordBatch]],
+) -> Iterator[pyarrow.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            if number < len(tasks):
+                yield from work(tasks[number])
+
+
+def _index_entries(named: tuple[str, Any]) -> Iterator[pyarrow.RecordBatch]:
+    label, task = named
+    return read_index(task, _INDEX_COLUMNS, label)
+
+
+# ---- the judgement -------------------------------------------------------------------------------
+
+
+def _limits(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
+    rows = [(s.broker_name, s.low, s.end, s.queue_root, s.queue_file_size) for s in stores]
+    ddl = "brokerName string, low bigint, end bigint, root string, fileSize bigint"
+    return spark.createDataFrame(rows, ddl)
+
+
+def _summed(verdicts: DataFrame) -> DataFrame:
+    """Verdict -> how many; a problem counts as its rows do."""
+    from pyspark.sql import functions as F
+
+    name = F.when(F.col("text").isNotNull(), "problem_count").otherwise(F.col("verdict"))
+    return verdicts.groupBy(name.alias("verdict")).agg(F.sum("weight").alias("n"))
+
+
+def _grouped(rows: DataFrame) -> DataFrame:
+    """Verdicts put together: what is fine becomes a row for each kind of it."""
+    from pyspark.sql import functions as F
+
+    keys = ["verdict", "kind", "brokerName", "path", "position", "text"]
+    return rows.groupBy(*keys).agg(F.sum("n").alias("n"), F.sum("weight").alias("weight"))
+
+
+def _log_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
+    tasks = [task for store in stores for task in store.log_tasks]
+    return _over(spark, tasks, log_facts, LOG_DDL).selectExpr(
+        "kind AS verdict",
+        "'log' AS kind",
+        "brokerName",
+        "if(kind = 'problem', path, null) AS path",
+        "if(kind = 'problem', position, null) AS position",
+        "if(kind = 'problem', text, null) AS text",
+        "if(kind = 'problem', 1, count) AS n",
+        "if(kind = 'problem', 1, count) AS weight",
+    )
+
+
+def _damaged(spark: SparkSession, stores: Sequence[_Store]) -> list[tuple[str, int, int]]:
+    """Ranges of the logs that hold no record: label, begin, end."""
+    starts = {task.file.path: task.file.from_offset for s in stores for task in s.log_tasks}
+    tasks = [task for store in stores for task in store.log_tasks]
+    rows = _over(spark, tasks, log_facts, LOG_DDL).where("kind = 'problem' AND count > 0")
+    return [
+        (row["brokerName"], starts[row["path"]] + row["position"],
+         starts[row["path"]] + row["position"] + row["count"])
+        for row in rows.collect()
+    ]  # fmt: skip
+
+
+def _in_damage(ranges: Sequence[tuple[str, int, int]], phy_offset: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    found = F.lit(False)
+    for label, begin, end in ranges:
+        inside = (phy_offset >= begin) & (phy_offset < end)
+        found = found | ((F.col("brokerName") == label) & inside)
+    return found
+
+
+def _queue_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
+    """One verdict for each place in a queue that a record wants or that holds a unit."""
+    from pyspark.sql import functions as F
+
+    logs = [task for store in stores for task in store.log_tasks]
+    units = [task for store in stores for task in store.units_tasks]
+    record = "struct(commitLogOffset AS phy, size, tagsCode, storeTimestamp AS ts, required)"
+    unit = (
+        "struct(commitLogOffset AS phy, size, tagsCode, extTimestamp AS ts, isExt, "
+        "isExtThere, path)"
+    )
+    place = ["brokerName", "topic", "queueId", "queueOffset"]
+    wanted = _over(spark, logs, wanted_units, WANTED_DDL).selectExpr(
+        *place, f"{record} AS w", "cast(null AS struct<phy bigint, size int, tagsCode bigint, "
+        "ts bigint, isExt boolean, isExtThere boolean, path string>) AS u",
+    )  # fmt: skip
+    actual = _over(spark, units, actual_units, UNITS_DDL).selectExpr(
+        *place, "cast(null AS struct<phy bigint, size int, tagsCode bigint, ts bigint, "
+        "required boolean>) AS w", f"{unit} AS u",
+    )  # fmt: skip
+    blank = f"(u.size = {PRE_BLANK_SIZE} AND u.phy = 0 AND u.tagsCode = 0)"
+    damage = _damaged(spark, stores)
+    grouped = (
+        wanted.unionByName(actual)
+        .groupBy(*place)
+        .agg(F.collect_list("w").alias("w"), F.max("u").alias("u"))
+        .join(F.broadcast(_limits(spark, stores)), "brokerName")
+        .withColumn("isBlank", F.expr(f"coalesce({blank}, false)"))
+        .withColumn("there", F.expr("coalesce(u.size > 0, false) AND NOT isBlank"))
+        .withColumn("same", F.expr("if(there, get(filter(w, x -> x.phy = u.phy), 0), null)"))
+        .withColumn("asked", F.expr("filter(w, x -> x.required)"))
+        .withColumn("hurt", F.coalesce(_in_damage(damage, F.col("u.phy")), F.lit(False)))
+    )
+    judged = grouped.withColumn("verdict", F.expr(_UNIT_VERDICT))
+    told = judged.withColumn("text", F.expr(_UNIT_TEXT))
+    at = f"queueOffset * {CQ_STORE_UNIT_SIZE}"
+    missing = f"format_string('%s/%s/%d/%020d', root, topic, queueId, {at} - {at} % fileSize)"
+    path = f"if(text IS NULL, null, coalesce(u.path, {missing}))"
+    weight = "if(verdict = 'misplaced', cast(size(asked) AS bigint), 1L)"
+    counted = [
+        _named("verdict", path, f"{at} % fileSize", "1L", weight),
+        *(
+            _named(f"'{name}'", "null", "null", count, count)
+            for name, count in (
+                ("units", "if(u IS NULL, 0L, 1L)"),
+                ("ext_units", "if(coalesce(u.isExt, false), 1L, 0L)"),
+                ("repeated", "if(same IS NULL, 0L, cast(size(w) - 1 AS bigint))"),
+            )
+        ),
+    ]  # fmt: skip
+    return _grouped(told.selectExpr(f"inline(array({', '.join(counted)}))"))
+
+
+def _named(verdict: str, path: str, position: str, n: str, weight: str) -> str:
+    """A row of verdicts as an expression of SQL; it has a text where `verdict` is the column."""
+    is_own = verdict == "verdict"
+    text = "text" if is_own else "cast(null AS string)"
+    kind = "if(verdict IN ('ext_gone', 'ext_time'), 'ext', 'queue')" if is_own else "'queue'"
+    return (
+        f"named_struct('verdict', {verdict}, 'kind', {kind}, 'brokerName', brokerName, "
+        f"'path', cast({path} AS string), "
+        f"'position', cast(if({text} IS NULL, null, {position}) AS bigint), "
+        f"'text', {text}, 'n', {n}, 'weight', {weight})"
+    )
+
+
+_UNIT_VERDICT = """
+    CASE
+    WHEN same IS NOT NULL AND u.size <> same.size THEN 'bad_size'
+    WHEN same IS NOT NULL AND u.isExt AND NOT u.isExtThere THEN 'ext_gone'
+    WHEN same IS NOT NULL AND u.isExt AND u.ts <> same.ts THEN 'ext_time'
+    WHEN same IS NOT NULL AND u.tagsCode <> same.tagsCode THEN 'bad_tags'
+    WHEN same IS NOT NULL THEN 'right'
+    WHEN NOT there AND size(asked) > 0 THEN 'missing'
+    WHEN size(asked) > 0 THEN 'misplaced'
+    WHEN u IS NULL THEN 'not_asked'
+    WHEN isBlank THEN 'pre_blank'
+    WHEN NOT there THEN 'empty'
+    WHEN hurt THEN 'units_in_damage'
+    WHEN u.phy < low THEN 'expired'
+    ELSE 'strange' END
+"""
+_UNIT_TEXT = """
+    CASE verdict
+    WHEN 'bad_size' THEN format_string(
+        'unit %d has the size %d, but the record has %d bytes', queueOffset, u.size, same.size)
+    WHEN 'bad_tags' THEN format_string(
+        'unit %d has the tags code %d, but the record''s is %d',
+        queueOffset, u.tagsCode, same.tagsCode)
+    WHEN 'ext_gone' THEN format_string(
+        'unit %d names an ext unit that is not there', queueOffset)
+    WHEN 'ext_time' THEN format_string(
+        'the ext unit of unit %d has the store time %d, but the record''s is %d',
+        queueOffset, u.ts, same.ts)
+    WHEN 'missing' THEN format_string(
+        'unit %d is missing, though the log has the message at %d', queueOffset, get(asked, 0).phy)
+    WHEN 'misplaced' THEN format_string(
+        'unit %d names %d bytes at %d of the log, but its message is at %d',
+        queueOffset, u.size, u.phy, get(asked, 0).phy)
+    WHEN 'empty' THEN format_string('unit %d is empty', queueOffset)
+    WHEN 'strange' THEN format_string(
+        'unit %d names %d bytes at %d of the log, where no message of this queue and offset is',
+        queueOffset, u.size, u.phy)
+    END
+"""
+
+
+def _index_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
+    """One verdict for each entry, and for each record whose keys are not in the index."""
+    from pyspark.sql import functions as F
+
+    with_index = [store for store in stores if store.has_index]
+    logs = [task for store in with_index for task in store.log_tasks]
+    tasks = [(store.broker_name, task) for store in with_index for task in store.index_tasks]
+    place = ["brokerName", "commitLogOffset", "keyHash"]
+    entry = "struct<no int, diff int, path string, begin bigint>"
+    keys = _over(spark, logs, record_keys, KEYS_DDL).selectExpr(
+        *place, "storeTimestamp AS ts", f"cast(null AS {entry}) AS e"
+    )
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in _INDEX_COLUMNS.items())
+    entries = _over(spark, tasks, _index_entries, columns).selectExpr(
+        *place, "cast(null AS bigint) AS ts",
+        "struct(indexNo AS no, timeDiffSec AS diff, fileName AS path, "
+        "unix_millis(beginTimestamp) AS begin) AS e",
+    )  # fmt: skip
+    grouped = (
+        keys.unionByName(entries)
+        .groupBy(*place)
+        .agg(
+            F.collect_list("e").alias("entries"),
+            F.max("ts").alias("ts"),
+            F.count("ts").alias("keys"),
+        )
+        .join(F.broadcast(_limits(spark, with_index)), "brokerName")
+        .withColumn("hurt", _in_damage(_damaged(spark, with_index), F.col("commitLogOffset")))
+    )
+    passed = min(MAX_TIME_DIFF, 2**31 - 1)
+    expected = f"greatest(0L, least({passed}L, if(e.begin > 0, (ts - e.begin) div 1000, 0L)))"
+    each = (
+        grouped.where("size(entries) > 0")
+        .selectExpr("*", "explode(entries) AS e")
+        .withColumn("expected", F.expr(expected))
+        .withColumn("verdict", F.expr(_ENTRY_VERDICT))
+        .withColumn("text", F.expr(_ENTRY_TEXT))
+    )
+    slots = {task.path: task.hash_slot_num for store in with_index for task in store.index_tasks}
+    slot_counts = set(slots.values())
+    if len(slot_counts) > 1:
+        raise StoreFormatError("verify: index files with several numbers of slots; one at a time")
+    entries_at = INDEX_HEADER_SIZE + 4 * next(iter(slot_counts), 0)
+    right = each.selectExpr(
+        "verdict", "'index' AS kind", "brokerName", "if(text IS NULL, null, e.path) AS path",
+        f"if(text IS NULL, null, {entries_at} + e.no * {ENTRY_SIZE}L) AS position", "text",
+        "1L AS n", "1L AS weight",
+    )  # fmt: skip
+    return _grouped(right).unionByName(_missing_keys(grouped, with_index))
+
+
+_ENTRY_VERDICT = """
+    CASE
+    WHEN ts IS NOT NULL AND e.no > 1 AND e.diff <> expected THEN 'bad_time'
+    WHEN ts IS NOT NULL THEN 'index_right'
+    WHEN hurt THEN 'entries_in_damage'
+    WHEN commitLogOffset >= 0 AND commitLogOffset < low THEN 'index_expired'
+    ELSE 'no_key' END
+"""
+_ENTRY_TEXT = """
+    CASE verdict
+    WHEN 'bad_time' THEN format_string(
+        'entry %d is %d s old, its record %d s', e.no, e.diff, expected)
+    WHEN 'no_key' THEN format_string(
+        'entry %d names %d of the log, where no record has such a key', e.no, commitLogOffset)
+    END
+"""
+
+
+def _missing_keys(grouped: DataFrame, stores: Sequence[_Store]) -> DataFrame:
+    """Records with keys that are not in the index, where an index file covers their place."""
+    from pyspark.sql import functions as F
+
+    covered = F.lit(False)
+    for store in stores:
+        for first, last in store.covered:
+            inside = F.col("commitLogOffset").between(first, last)
+            covered = covered | ((F.col("brokerName") == store.broker_name) & inside)
+    files = {task.file.path: task for store in stores for task in store.log_tasks}
+    path, position = F.lit(None).cast("string"), F.lit(None).cast("bigint")
+    for name, task in files.items():
+        begin = task.file.from_offset
+        inside = F.col("commitLogOffset").between(begin, begin + task.file.size - 1)
+        inside = inside & (F.col("brokerName") == task.broker_name)
+        path = F.when(inside, name).otherwise(path)
+        position = F.when(inside, F.col("commitLogOffset") - begin).otherwise(position)
+    records = (
+        grouped.where("size(entries) = 0 AND ts IS NOT NULL")
+        .groupBy("brokerName", "commitLogOffset")
+        .agg(F.sum("keys").alias("n"))
+        .withColumn("covered", covered)
+    )
+    text = F.format_string("%d key(s) of the record are not in the index", "n")
+    return records.select(
+        F.when(F.col("covered"), "missing_keys").otherwise("not_indexed").alias("verdict"),
+        F.lit("index").alias("kind"),
+        "brokerName",
+        F.when(F.col("covered"), path).alias("path"),
+        F.when(F.col("covered"), position).alias("position"),
+        F.when(F.col("covered"), text).alias("text"),
+        "n",
+        F.lit(1).cast("bigint").alias("weight"),
+    )
