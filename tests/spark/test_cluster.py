@@ -59,7 +59,12 @@ def run_driver(home: Path, store: Path, *arguments: str, **variables: str) -> tu
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "PYSPARK_DRIVER_PYTHON": sys.executable, **variables},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(PACKAGE.parent),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            **variables,
+        },
         cwd=home,
         check=False,
     )
@@ -79,7 +84,8 @@ def bare_python(home: Path) -> Path:
     script = home / "python"
     script.write_text(
         '#!/bin/sh\ncase "$PWD" in\n*/work/app-*)\n'
-        f'  PYTHONPATH="{site}:$PYTHONPATH" exec {sys.executable} -S "$@";;\n'
+        f'  rest=$(echo "$PYTHONPATH" | tr : "\\n" | grep -vx "{PACKAGE.parent}" | paste -sd:)\n'
+        f'  PYTHONPATH="{site}:$rest" exec {sys.executable} -S "$@";;\n'
         f'*) exec {sys.executable} "$@";;\nesac\n'
     )
     script.chmod(0o755)
@@ -101,9 +107,7 @@ def test_the_package_travels_as_an_archive(tmp_path: Path, store: Path) -> None:
             if path.suffix in (".py", ".so"):
                 tar.add(path, path.relative_to(PACKAGE))
     master = "local-cluster[2,1,2048]"
-    code, said = run_driver(
-        tmp_path, store, master, str(archive), PYSPARK_PYTHON=str(python), PYTHONPATH=""
-    )
+    code, said = run_driver(tmp_path, store, master, str(archive), PYSPARK_PYTHON=str(python))
     assert code == 0, said
     count, paths = json.loads(said.partition("RESULT ")[2].splitlines()[0])
     assert count == 500
