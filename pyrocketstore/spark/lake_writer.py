@@ -30,7 +30,7 @@ from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.records import LogReader, MessageBatches, Piece, Skipped
 from pyrocketstore.spark.schemas import MESSAGES
 from pyrocketstore.spark.snapshot import LogFile, QueueRange
-from pyrocketstore.spark.tasks import UNITS_AT_ONCE, _batch_rows
+from pyrocketstore.spark.tasks import UNITS_AT_ONCE, batch_rows
 from pyrocketstore.spark.units import RangeUnits
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class SplitReader:
             sizes = np.ascontiguousarray(found.size[keep])
             phy_offsets = np.ascontiguousarray(found.phy_offset[keep])
             offsets = offsets[keep]
-            for rows in _batch_rows(sizes, self.options, True):
+            for rows in batch_rows(sizes, self.options, True):
                 yield from self._records(offsets[rows], phy_offsets[rows], sizes[rows])
 
     def _records(

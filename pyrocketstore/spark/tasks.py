@@ -65,7 +65,7 @@ def _read_queues(
             patience_s=LIVE_PATIENCE_S if task.is_live else 0,
         )
         for offsets, found in _wanted_units(units, pinned, options):
-            for rows in _batch_rows(found.size, options, batches.reads_bodies):
+            for rows in batch_rows(found.size, options, batches.reads_bodies):
                 for part, piece in log.pieces(found.phy_offset[rows], found.size[rows]):
                     named = _named(piece, pinned, offsets[rows][part])
                     yield from batches.batches(named)
@@ -87,7 +87,7 @@ def _read_log_of_queues(
         if isinstance(piece, Piece):
             keep = selection.rows(piece)
             wanted = piece if keep.all() else piece.take(keep)
-            for rows in _batch_rows(wanted.sizes, options, batches.reads_bodies):
+            for rows in batch_rows(wanted.sizes, options, batches.reads_bodies):
                 yield from batches.batches(wanted.take(rows))
     if selection.lost:
         skipped.add(f"{task.file.path}: units are gone", selection.lost, 0)
@@ -102,7 +102,7 @@ def _read_log(
         if isinstance(piece, Gap):
             yield batches.gap(task.file.path, task.file.from_offset, piece)
             continue
-        for rows in _batch_rows(piece.sizes, options, batches.reads_bodies):
+        for rows in batch_rows(piece.sizes, options, batches.reads_bodies):
             yield from batches.batches(piece.take(rows))
 
 
@@ -142,7 +142,7 @@ def _wanted_units(
             yield offsets, found
 
 
-def _batch_rows(size: np.ndarray, options: SourceOptions, with_bodies: bool) -> Iterator[slice]:
+def batch_rows(size: np.ndarray, options: SourceOptions, with_bodies: bool) -> Iterator[slice]:
     """Runs of records that make one batch each."""
     limit = options.batch_bytes if with_bodies else BODYLESS_BYTES
     ends = np.cumsum(size, dtype=np.int64)
