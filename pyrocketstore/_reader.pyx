@@ -1,6 +1,6 @@
 """Messages out of commit log files: ranges of queue units become messages, one after the other."""
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -90,13 +90,17 @@ cdef int64_t block_stop(
     Py_ssize_t *end
 ) noexcept:
     """How far records lie so close together that one read is cheaper than several: the offset
-    behind the last one; `end` is its index and one."""
+    behind the last one; `end` is its index and one. INT64_MAX for a place that no log has."""
     cdef Py_ssize_t n = phy_offsets.shape[0]
     cdef int64_t start = phy_offsets[first]
-    cdef int64_t stop = start + sizes[first]
+    cdef int64_t stop
     cdef Py_ssize_t i = first + 1
+    if start < 0 or start > INT64_MAX - INT32_MAX:
+        end[0] = i
+        return INT64_MAX
+    stop = start + sizes[first]
     while (i < n and sizes[i] > 0 and phy_offsets[i] >= stop and phy_offsets[i] - stop < GAP_BYTES
-           and phy_offsets[i] + sizes[i] - start <= limit):
+           and sizes[i] <= limit - (phy_offsets[i] - start)):
         stop = phy_offsets[i] + sizes[i]
         i += 1
     end[0] = i

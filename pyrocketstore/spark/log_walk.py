@@ -66,22 +66,25 @@ class LogWalk:
     def _walk(self) -> Iterator[Piece | Gap]:
         task = self.task
         at = task.begin if task.begins_at_record else self._find(task.begin)
-        # Damage at the very end of a range is seen from here if the next range has to search.
-        stop = task.stop if task.ends_at_record else task.stop + 1
-        while at < stop and at < task.end:
+        follows = False  # what lies at `at` lies right behind something of this range
+        while at < task.end:
+            # The next range searches for its first record: damage before that is told from here.
+            is_peek = at >= task.stop
+            if is_peek and (task.ends_at_record or not follows):
+                return
             self._need(at, 1)
             positions, sizes, next_position, status = walk_records(
                 self._data,
                 at - self._begin,
-                stop - self._begin,
+                (at + 1 if is_peek else task.stop) - self._begin,
                 task.file.from_offset + self._begin,
                 end=task.end - self._begin,
             )
-            mine = positions < task.stop - self._begin
-            if len(positions) and mine.all():
+            if is_peek and len(positions):
+                return
+            if len(positions):
                 yield self._piece(positions, sizes)
-            elif mine.any():
-                yield self._piece(positions[mine], sizes[mine])
+                follows = True
             at = self._begin + next_position
             if status == RS_OK:
                 continue
@@ -89,13 +92,12 @@ class LogWalk:
                 self._need(at, self._size_at(at))
                 continue
             if status == RS_BLANK:
-                if at < task.stop:
-                    yield Gap(at, task.file.size - at, "")
+                yield Gap(at, task.file.size - at, "")
                 return
             found = self._find(at + 1)
             reason = _TORN_TEXT if status == RS_TORN else status_name(status)
             yield Gap(at, found - at, reason)
-            at = found
+            at, follows = found, False
 
     @property
     def _end(self) -> int:

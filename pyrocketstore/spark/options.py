@@ -68,6 +68,23 @@ OPTIONS: dict[str, frozenset[str]] = {
 }
 _CANONICAL = {name.lower(): name for name in OPTIONS}
 
+_QUEUES = ("messages", "consumequeue")
+#: Options that not every view takes.
+_VIEWS_OF: dict[str, tuple[str, ...]] = {
+    "topic": _QUEUES,
+    "topics": _QUEUES,
+    "topicPattern": _QUEUES,
+    "assign": _QUEUES,
+    "startingOffsets": _QUEUES,
+    "endingOffsets": _QUEUES,
+    "startingTimestamp": _QUEUES,
+    "endingTimestamp": _QUEUES,
+    "startingOffsetsByTimestamp": _QUEUES,
+    "endingOffsetsByTimestamp": _QUEUES,
+    "subExpression": ("messages",),
+    "readMode": ("messages",),
+}
+
 #: broker -> topic -> queue id -> queue offset or Unix ms; broker "" stands for every broker.
 Positions = Mapping[str, Mapping[str, Mapping[int, int]]]
 
@@ -186,6 +203,10 @@ def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
     named: dict[str, str] = {}
     for key, value in options.items():
         name = _CANONICAL.get(key.lower())
+        if name is None and key.lower() == "owner":  # what CREATE TABLE sends, in place of options
+            raise StoreFormatError(
+                "rocketmq-store: Spark's CREATE TABLE hands no options on: use CREATE TEMPORARY VIEW"
+            )
         if name is None:
             near = difflib.get_close_matches(key.lower(), _CANONICAL, n=1)
             hint = f"; the nearest is {_CANONICAL[near[0]]}" if near else ""
@@ -207,6 +228,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
     view = take.word("view", "messages", VIEWS)
     if kind == STREAM and view != "messages":
         raise StoreFormatError(f"rocketmq-store: view {view} cannot be streamed; view messages can")
+    _check_view(named, view)
     chosen = [n for n in ("topic", "topics", "topicPattern", "assign") if n in named]
     if len(chosen) > 1:
         raise StoreFormatError(f"rocketmq-store: only one of {' and '.join(chosen)} can be given")
@@ -256,6 +278,16 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
     if result.broker_conf is not None and len(result.places) > 1:
         raise StoreFormatError("rocketmq-store: brokerConf is for one store")
     return result
+
+
+def _check_view(named: Mapping[str, str], view: str) -> None:
+    """Raises StoreFormatError for an option that would be ignored."""
+    for name in sorted(named):
+        if view not in _VIEWS_OF.get(name, VIEWS):
+            views = " and ".join(_VIEWS_OF[name])
+            raise StoreFormatError(f"rocketmq-store: {name} is for view {views}, not {view}")
+    if "includeHeaders" in named and named.get("kafkaSchema", "").lower() != "true":
+        raise StoreFormatError("rocketmq-store: includeHeaders is for kafkaSchema=true")
 
 
 class _Taker:
@@ -321,15 +353,24 @@ class _Taker:
         return self.named[name]
 
     def json(self, name: str) -> Any:
+        def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            if len({key for key, _ in pairs}) < len(pairs):
+                raise self.fail(name, "names something twice")
+            return dict(pairs)
+
         try:
-            return json.loads(self.named[name])
+            return json.loads(self.named[name], object_pairs_hook=checked)
+        except StoreFormatError:
+            raise
         except ValueError as error:
             raise self.fail(name, f"is no JSON: {error}") from None
 
     def places(self) -> tuple[StorePlace, ...]:
         """The stores, labelled."""
         given = [name for name in ("path", "paths", "stores") if name in self.named]
-        if len(given) != 1:
+        if len(given) > 1:
+            raise StoreFormatError(f"rocketmq-store: only one of {' and '.join(given)} can be given")
+        if not given:
             raise StoreFormatError("rocketmq-store: give the store's directory: path, or stores")
         if "path" in self.named:
             root = self.text("path")
@@ -339,7 +380,10 @@ class _Taker:
             raise self.fail("brokerName", "is for one path; stores names each")
         found = self.json(given[0])
         if given[0] == "paths" and isinstance(found, list):
-            found = {PurePath(root).name: root for root in found if isinstance(root, str)} or None
+            roots = [str(root) for root in found]
+            found = {PurePath(root).name: root for root in roots}
+            if len(found) < len(roots):
+                raise self.fail("paths", "two have one name; stores gives each a label")
         if not isinstance(found, dict) or not found:
             raise self.fail(given[0], 'must be like {"broker-a": "/mnt/a"}')
         if not all(isinstance(root, str) and root for root in found.values()):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.env import Env
+from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.snapshot import (
+    LOG_BEGIN,
+    LOG_END,
     LogFile,
     QueueRange,
     StoreSnapshot,
@@ -29,6 +31,10 @@ TASK_BYTES_MIN = 16 << 20
 #: The whole log is read in order where at least this part of its bytes is wanted.
 SEQUENTIAL_PART = 1 / 3
 INDEX_HEADER_SIZE = 40
+HEAD_SIZE = 36
+MESSAGE_MAGIC = bytes.fromhex("DAA320A7")
+#: A task carries the list of all log files up to so many.
+FILES_MAX = 64
 ENTRY_SIZE = 20
 
 
@@ -51,7 +57,9 @@ class LogTask:
     """The records that begin in [begin, stop) of a log file, bytes; nothing lies behind `end`.
 
     `begins_at_record` and `ends_at_record` say that a record is known to begin there, or that
-    nothing does. `ranges` are the queues that are wanted of it; None: every record.
+    nothing does. `ranges` are the queues that are wanted of it; None: every record. Units that name
+    a place in [own_begin, own_stop), bytes of the log, are this task's to answer for, and
+    `log_files` are where they may lie.
     """
 
     broker_name: str
@@ -62,6 +70,9 @@ class LogTask:
     begins_at_record: bool
     ends_at_record: bool
     ranges: tuple[QueueRange, ...] | None
+    own_begin: int = LOG_BEGIN
+    own_stop: int = LOG_END
+    log_files: tuple[LogFile, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,11 +126,10 @@ def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]
     plain = [each for each in wanted if not each.range.topic.startswith(LMQ_PREFIX)]
     total = sum(each.total for each in plain)
     log_bytes = snapshot.max_phy_offset - snapshot.min_phy_offset
-    # A damaged record can be shown where it should be only when its unit is known.
-    sequential = options.read_mode == "sequential" or (
-        options.read_mode == "auto"
-        and options.on_corrupt != "null"
-        and total >= SEQUENTIAL_PART * log_bytes
+    # A damaged record can be shown where it should be only through its unit.
+    sequential = options.on_corrupt != "null" and (
+        options.read_mode == "sequential"
+        or (options.read_mode == "auto" and total >= SEQUENTIAL_PART * log_bytes)
     )
     if not sequential:
         return queue_tasks(snapshot, options, wanted)
@@ -129,6 +139,8 @@ def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]
         samples = np.sort(np.concatenate([each.phy_offsets for each in plain]))
         span = _span(snapshot, options, plain)
         tasks += _log_tasks(snapshot, options, span, samples, ranges)
+        if not tasks:  # the log's files are gone
+            return queue_tasks(snapshot, options, wanted)
     return tasks + queue_tasks(snapshot, options, light)
 
 
@@ -185,6 +197,10 @@ def check_selection(snapshots: Sequence[StoreSnapshot], options: SourceOptions) 
     }
     topics = {topic for topic, _ in known}
     named = set(options.topics or ()) | set(options.assign or ())
+    brokers = {snapshot.place.broker_name for snapshot in snapshots}
+    for bound in (options.starting, options.ending):
+        for broker in sorted({*bound.offsets, *bound.timestamps} - brokers - {""}):
+            raise StoreFormatError(f"rocketmq-store: no store is called {broker!r}")
     for topic in sorted(named - topics):
         raise StoreFormatError(f"rocketmq-store: no store has a topic {topic!r}")
     places = [(topic, i) for topic, ids in (options.assign or {}).items() for i in ids]
@@ -264,21 +280,51 @@ def _log_tasks(
     if options.max_records_per_partition and len(samples) > 1:
         each = max(1, int(samples[-1] - samples[0])) / (len(samples) - 1)
         step = min(step, max(1, int(each * options.max_records_per_partition)))
-    tasks: list[Task] = []
-    for file in snapshot.log_files():
+    tasks: list[LogTask] = []
+    files = snapshot.log_files()
+    env = Env()
+    for file in files:
         first = max(0, begin - file.from_offset)
         last = min(file.size, end - file.from_offset)
-        at, known = first, True
+        at, known = first, first == 0 or _is_record(env, file, first)
         while at < last:
             stop, stop_known = min(at + step, last), True
             if stop < last:
                 cut, stop_known = _cut(samples, file.from_offset + stop, file.from_offset + last)
                 stop = cut - file.from_offset
+                stop_known = stop_known and _is_record(env, file, stop)
             tasks.append(
                 LogTask(snapshot.place.broker_name, file, at, stop, last, known, stop_known, ranges)
             )
             at, known = stop, stop_known
-    return tasks
+    return [*_owners(tasks, files)] if ranges is not None else [*tasks]
+
+
+def _owners(tasks: list[LogTask], files: tuple[LogFile, ...]) -> Iterator[LogTask]:
+    """The tasks, each with the places that it answers for: all of them together for every one."""
+    begins = [task.file.from_offset + task.begin for task in tasks]
+    for number, task in enumerate(tasks):
+        place = files.index(task.file)
+        near = files if len(files) <= FILES_MAX else files[max(0, place - 1) : place + 2]
+        yield dataclasses.replace(
+            task,
+            own_begin=begins[number] if number else LOG_BEGIN,
+            own_stop=begins[number + 1] if number + 1 < len(tasks) else LOG_END,
+            log_files=near,
+        )
+
+
+def _is_record(env: Env, file: LogFile, position: int) -> bool:
+    """Whether a record's head lies there, with its own place."""
+    if not env.exists(file.path):
+        return False
+    fd = env.open(file.path, O_RDONLY)
+    try:
+        head = env.pread(fd, HEAD_SIZE, position, file.path)
+    finally:
+        env.close(fd, file.path)
+    place = (file.from_offset + position).to_bytes(8, "big")
+    return len(head) == HEAD_SIZE and head[4:8] == MESSAGE_MAGIC and head[28:36] == place
 
 
 def _span(snapshot: StoreSnapshot, options: SourceOptions, wanted: list[Wanted]) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from pyrocketstore._reader import gather_records
 from pyrocketstore._scan import status_name
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.message import PROPERTY_INNER_MULTI_DISPATCH
 from pyrocketstore.spark.fields import FIELDS, to_fields_batch
 from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions
 from pyrocketstore.spark.schemas import KAFKA_HEADERS, arrow_schema_of, decoder_columns
@@ -41,8 +42,15 @@ _KAFKA_SOURCES = {
 }
 _RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
 LOG_APPEND_TIME = 1
+LMQ_PREFIX = "%LMQ%"
+#: Bodies that are inflated for one batch; each may have 64 MiB.
+INFLATED_AT_ONCE = 8
+COMPRESSED_FLAG = 1
+SYS_FLAG_LAST = 39  # the last byte of the sysFlag in a record
 MESSAGE_MAGIC_CODE = -626843481
 BLANK_MAGIC_CODE = -875286124
+#: Instead of a file's number: where a file is missing, and where the log never was.
+_GONE, _NOWHERE = -1, -2
 _NOT_HELD = "a queue names bytes that the log does not hold"
 
 
@@ -128,11 +136,16 @@ class LogReader:
         self.on_corrupt = options.on_corrupt
         self.skipped = skipped
         self._begins = np.array([file.from_offset for file in files], np.int64)
-        self._open: dict[int, MappedFile] = {}
+        self._ends = self._begins + np.array([file.size for file in files], np.int64)
+        self._open: dict[str, MappedFile] = {}
 
     def pieces(self, phy_offsets: Int64s, sizes: Int32s) -> Iterator[tuple[slice, Piece]]:
-        """The records of each run that lies in one file, with its place in the arrays."""
-        numbers = np.searchsorted(self._begins, phy_offsets, side="right") - 1
+        """The records of each run that lies in one file, with its place in the arrays.
+
+        Raises StoreCorruptionError for a place behind the log, unless damage is left out: then its
+        record is of no size.
+        """
+        numbers = self._file_numbers(phy_offsets)
         edges = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         first = 0
         for edge in edges:
@@ -143,30 +156,43 @@ class LogReader:
                     yield rows, piece
             first = edge
 
+    def _file_numbers(self, phy_offsets: Int64s) -> Int64s:
+        """int64[n]: the file that each place lies in, or _GONE or _NOWHERE."""
+        if not self.files:
+            return np.full(len(phy_offsets), _GONE)
+        numbers = np.searchsorted(self._begins, phy_offsets, side="right") - 1
+        behind = phy_offsets >= self._ends[numbers]
+        numbers[behind & (numbers < len(self.files) - 1)] = _GONE
+        numbers[behind & (numbers == len(self.files) - 1)] = _NOWHERE
+        numbers[phy_offsets < self._begins[0]] = _GONE
+        numbers[phy_offsets < 0] = _NOWHERE
+        return numbers
+
     def _piece(self, number: int, phy_offsets: Int64s, sizes: Int32s) -> Piece | None:
-        if number < 0 or int(phy_offsets[0]) >= self._end(number):
+        if number == _GONE:
             self._lost(f"commit log at byte {phy_offsets[0]}", sizes)
             return None
-        file = self.files[number]
         phy_offsets, sizes = np.ascontiguousarray(phy_offsets), np.ascontiguousarray(sizes)
-        beyond = (sizes <= 0) | (phy_offsets + sizes > self._end(number))
+        last = number == _NOWHERE
+        file = self.files[number] if not last else self.files[-1]
+        end = int(self._ends[number]) if not last else 0
+        beyond = (sizes <= 0) | (phy_offsets > end - sizes)
         if beyond.any():
             if self.on_corrupt == "fail":
                 position = int(phy_offsets[beyond][0]) - file.from_offset
                 raise StoreCorruptionError(file.path, position, _NOT_HELD)
             sizes = np.where(beyond, np.int32(0), sizes)
         try:
-            return self._gathered(number, phy_offsets, sizes)
+            return self._gathered(file, phy_offsets, sizes)
         except StoreIOError as error:
             if error.errno != errno.ENOENT:
                 raise
             self._lost(file.path, sizes)
             return None
 
-    def _gathered(self, number: int, phy_offsets: Int64s, sizes: Int32s) -> Piece:
+    def _gathered(self, file: LogFile, phy_offsets: Int64s, sizes: Int32s) -> Piece:
         """The bytes at these places, whatever they are; no size is a record that is not there."""
-        file = self.files[number]
-        opened = self._mapped_file(number)
+        opened = self._mapped_file(file)
         data = reusable_bytes(int(sizes.sum()))
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
         there = sizes > 0
@@ -193,18 +219,14 @@ class LogReader:
                 data[position : position + int(sizes[row])] = 0
             position += int(sizes[row])
 
-    def _end(self, number: int) -> int:
-        return self.files[number].from_offset + self.files[number].size
-
-    def _mapped_file(self, number: int) -> MappedFile:
-        if number not in self._open:
-            file = self.files[number]
+    def _mapped_file(self, file: LogFile) -> MappedFile:
+        if file.path not in self._open:
             opened = MappedFile(
                 self.env, file.path, file.size, mode="read", file_from_offset=file.from_offset
             )
             opened.set_positions(file.size)
-            self._open[number] = opened
-        return self._open[number]
+            self._open[file.path] = opened
+        return self._open[file.path]
 
     def _lost(self, where: str, sizes: Int32s) -> None:
         if self.fail_on_data_loss:
@@ -244,7 +266,7 @@ class MessageBatches:
         ]
         self.sources = sources
         decoded = decoder_columns(sources)
-        for name in ("queue_id", "queue_offset"):
+        for name in ("topic", "queue_id", "queue_offset", "size"):
             if name not in decoded:
                 decoded.append(name)
         if self.wanted is not None and "tags" not in decoded:
@@ -259,10 +281,21 @@ class MessageBatches:
         return "body" in self.decoded or "stored_body" in self.decoded
 
     def batches(self, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of a piece, in order; several batches where bodies grow above the limit.
+        """The rows of a piece, in order; several batches where bodies are inflated.
 
         Raises StoreCorruptionError under onCorrupt=fail.
         """
+        if "body" not in self.decoded:
+            yield from self._batches(piece)
+            return
+        compressed = np.cumsum(_is_compressed(piece))
+        rows = np.arange(len(piece.sizes))
+        group = np.maximum(compressed - 1, 0) // INFLATED_AT_ONCE
+        for part in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
+            whole = len(part) == len(rows)
+            yield from self._batches(piece if whole else piece.take(part))
+
+    def _batches(self, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         bad = None
         try:
             columns = self._decode(piece)
@@ -278,8 +311,7 @@ class MessageBatches:
         good = piece if bad is None else piece.take(~bad)
         strange = self._strange(good, columns)
         if strange is not None:
-            if self.options.on_corrupt == "fail":
-                self._raise_strange(good, columns, int(np.flatnonzero(strange)[0]))
+            self._tell_strange(good, columns, strange)
             rows = np.flatnonzero(~bad) if bad is not None else np.arange(len(piece.sizes))
             bad = np.ones(len(piece.sizes), np.bool_)
             bad[rows[~strange]] = False
@@ -336,28 +368,45 @@ class MessageBatches:
         self.skipped.add(where, int(lost.sum()), int(piece.sizes[lost].sum()))
         return np.asarray(lost, np.bool_)
 
-    @staticmethod
-    def _strange(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
-        """bool[n]: records that say another place in a queue than the unit that names them; None
+    def _strange(self, piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
+        """bool[n]: records that say another place, or size, than the unit that names them; None
         when there are none."""
-        if piece.queue_offsets is None or piece.topic is None or piece.topic.startswith("%LMQ%"):
+        if piece.queue_offsets is None or piece.topic is None or is_light(piece.topic):
             return None
         strange = np.asarray(
             (columns["queue_offset"] != piece.queue_offsets)
-            | (columns["queue_id"] != piece.queue_id),
+            | (columns["queue_id"] != piece.queue_id)
+            | (columns["size"] != piece.sizes),
             np.bool_,
         )
+        topic = piece.topic.encode("utf-8", "surrogateescape")
+        names = columns["topic"]
+        if (
+            len(names.data) != len(topic) * len(names)
+            or (names.data.reshape(len(names), len(topic)) != np.frombuffer(topic, np.uint8)).any()
+        ):
+            strange |= np.array([name != piece.topic for name in names.to_list()], np.bool_)
+        for row in np.flatnonzero(strange).tolist():
+            strange[row] = not _is_dispatched_to(piece, row)
         return strange if strange.any() else None
 
-    @staticmethod
-    def _raise_strange(piece: Piece, columns: Mapping[str, Any], row: int) -> None:
+    def _tell_strange(
+        self, piece: Piece, columns: Mapping[str, Any], strange: npt.NDArray[np.bool_]
+    ) -> None:
+        """Raises StoreCorruptionError under onCorrupt=fail, else counts them."""
         assert piece.queue_offsets is not None
-        raise StoreCorruptionError(
-            piece.path,
-            int(piece.phy_offsets[row]) - piece.file_from_offset,
-            f"unit {piece.queue_offsets[row]} of {piece.topic}/{piece.queue_id} names a record "
-            f"that says {columns['queue_id'][row]}, {columns['queue_offset'][row]}",
+        row = int(np.flatnonzero(strange)[0])
+        position = int(piece.phy_offsets[row]) - piece.file_from_offset
+        said = f"{columns['topic'][row]}/{columns['queue_id'][row]}, {columns['queue_offset'][row]}"
+        unit = f"unit {piece.queue_offsets[row]} of {piece.topic}/{piece.queue_id}"
+        reason = (
+            f"{unit} names a record of {piece.sizes[row]} bytes here; the record says {said}, "
+            f"{columns['size'][row]} bytes"
         )
+        if self.options.on_corrupt == "fail":
+            raise StoreCorruptionError(piece.path, position, reason)
+        where = f"{piece.path} at byte {position}: {reason}"
+        self.skipped.add(where, int(strange.sum()), int(piece.sizes[strange].sum()))
 
     # ---- columns -----------------------------------------------------------------------------
 
@@ -472,6 +521,32 @@ class MessageBatches:
                 taken = pa.compute.if_else(pa.array(bad), pa.array(each, field.type), taken)
             arrays.append(taken)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _is_compressed(piece: Piece) -> npt.NDArray[np.bool_]:
+    """bool[n], by the sysFlag; False where no record can be."""
+    data = np.frombuffer(piece.data, np.uint8)
+    places = piece.positions + SYS_FLAG_LAST
+    there = (piece.sizes > SYS_FLAG_LAST) & (places < len(data))
+    flags = np.zeros(len(places), np.uint8)
+    flags[there] = data[places[there]]
+    return np.asarray(flags & COMPRESSED_FLAG != 0, np.bool_)
+
+
+def is_light(topic: str) -> bool:
+    """Whether a topic is a light queue, whose records are those of others."""
+    return topic.startswith(LMQ_PREFIX)
+
+
+def _is_dispatched_to(piece: Piece, row: int) -> bool:
+    """Whether a record says that it stands in the piece's queue beside its own."""
+    one = piece.take(slice(row, row + 1))
+    columns = decode_records(one.data, one.positions, one.sizes, ["properties"], path=one.path)
+    for pair in str(columns["properties"][0]).split("\2"):
+        name, _, value = pair.partition("\1")
+        if name == PROPERTY_INNER_MULTI_DISPATCH:
+            return piece.topic in value.split(",")
+    return False
 
 
 def _in_file(error: StoreCorruptionError, piece: Piece) -> StoreCorruptionError:

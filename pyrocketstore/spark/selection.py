@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._columns import VarColumn, decode_records
 from pyrocketstore.arrow import to_record_batch
 from pyrocketstore.env import Env
+from pyrocketstore.queue_units import QueueUnits
+from pyrocketstore.spark.planning import LogTask
 from pyrocketstore.spark.records import Piece
 from pyrocketstore.spark.snapshot import QueueRange
 from pyrocketstore.spark.units import RangeUnits
@@ -19,43 +24,51 @@ TRANSACTION_MASK = 0xC
 #: Neither a transaction, or a committed one.
 QUEUED_TYPES = (0x0, 0x8)
 _NAMES = ("topic", "queue_id", "queue_offset", "sys_flag")
-#: Units held of each queue: of all queues together no more than this.
-_UNITS_MAX = 1 << 20
 #: Topics times queues for which a table is made.
 _TABLE_MAX = 4096
-_NO_OFFSET = np.iinfo(np.int64).max
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftover:
+    """Units of a range that no record of the task's bytes answers to."""
+
+    pinned: QueueRange
+    queue_offsets: Int64s
+    units: QueueUnits
 
 
 class QueueSelection:
-    """Tells of records whether a unit of a wanted range names them.
+    """Tells of the records of a LogTask whether a unit of the task's names them.
 
-    Parameters
-    ----------
-    ranges : what is wanted; each queue once
+    Each unit of a range is one task's: that of the bytes which it names, by a search in the range
+    that all tasks make alike, whatever the units hold. So each unit is answered for once.
 
     Threads: one. Raises DataLossError, StoreIOError.
     """
 
     def __init__(
-        self, env: Env, ranges: tuple[QueueRange, ...], *, fail_on_data_loss: bool
+        self, env: Env, task: LogTask, ranges: tuple[QueueRange, ...], *, fail_on_data_loss: bool
     ) -> None:
         self._numbers = {(each.topic, each.queue_id): n for n, each in enumerate(ranges)}
-        self._units = [
-            RangeUnits(env, each, fail_on_data_loss=fail_on_data_loss) for each in ranges
-        ]
-        self._start = np.array([each.start for each in ranges], np.int64)
-        self._stop = np.array([each.stop for each in ranges], np.int64)
-        self._width = max(64, min(4096, _UNITS_MAX // max(1, len(ranges))))
-        self._begin = np.full(len(ranges), -1, np.int64)
-        self._phy_offsets = np.empty((len(ranges), self._width), np.int64)
-
-    @property
-    def lost(self) -> int:
-        """Units that were gone."""
-        return sum(units.lost for units in self._units)
+        self._ranges = ranges
+        self._low = np.zeros(len(ranges), np.int64)
+        self._high = np.zeros(len(ranges), np.int64)
+        held: list[QueueUnits] = []
+        self.lost = 0
+        for number, pinned in enumerate(ranges):
+            units = RangeUnits(env, pinned, fail_on_data_loss=fail_on_data_loss)
+            low = units.search(task.own_begin)
+            high = max(low, units.search(task.own_stop))
+            held.append(units.read(low, high))
+            self._low[number], self._high[number] = low, high
+            self.lost += units.lost
+        self._base = np.cumsum(self._high - self._low) - (self._high - self._low)
+        columns = zip(*held, strict=True)
+        self._units = QueueUnits(*(np.concatenate(column) for column in columns))
+        self._answered = self._units.is_pre_blank() | (self._units.size <= 0)
 
     def rows(self, piece: Piece) -> Bools:
-        """bool[n]: the records that are wanted.
+        """bool[n]: the records that are wanted; their units count as answered.
 
         Raises StoreCorruptionError for bytes that are no record.
         """
@@ -73,10 +86,27 @@ class QueueSelection:
         number = self._queue_numbers(topics, np.asarray(columns["queue_id"]))
         keep = number >= 0
         keep &= np.isin(np.asarray(columns["sys_flag"]) & TRANSACTION_MASK, QUEUED_TYPES)
-        if len(self._start):
-            keep &= (self._start[number] <= offsets) & (offsets < self._stop[number])
-            keep[keep] = self._is_named(number[keep], offsets[keep], piece.phy_offsets[keep])
+        keep &= (self._low[number] <= offsets) & (offsets < self._high[number])
+        places = (self._base[number] + offsets - self._low[number])[keep]
+        named = self._units.phy_offset[places] == piece.phy_offsets[keep]
+        named &= self._units.size[places] == piece.sizes[keep]
+        named &= ~self._answered[places]
+        self._answered[places[named]] = True
+        keep[keep] = named
         return keep
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """What no record has answered to, once all were asked."""
+        for number, pinned in enumerate(self._ranges):
+            base, count = int(self._base[number]), int(self._high[number] - self._low[number])
+            left = np.flatnonzero(~self._answered[base : base + count])
+            if len(left):
+                units = QueueUnits(
+                    self._units.phy_offset[base + left],
+                    self._units.size[base + left],
+                    self._units.tags_code[base + left],
+                )
+                yield Leftover(pinned, left + int(self._low[number]), units)
 
     def _queue_numbers(self, topics: VarColumn, queue_ids: npt.NDArray[np.int32]) -> Int64s:
         """int64[n]: the place in `ranges` of each record's queue; -1 for others."""
@@ -97,30 +127,3 @@ class QueueSelection:
             self._numbers.get((names[pair >> 32], pair & 0xFFFFFFFF), -1) for pair in pairs.tolist()
         ]
         return np.array(places, np.int64)[back]
-
-    def _is_named(self, number: Int64s, offsets: Int64s, phy_offsets: Int64s) -> Bools:
-        """bool[n]: whether the unit at each queue offset names that physical offset."""
-        named = np.zeros(len(number), np.bool_)
-        left = np.arange(len(number))
-        while len(left):
-            place = offsets[left] - self._begin[number[left]]
-            known = (self._begin[number[left]] >= 0) & (place >= 0) & (place < self._width)
-            rows = left[known]
-            held = self._phy_offsets[number[rows], place[known]]
-            named[rows] = held == phy_offsets[rows]
-            left = left[~known]
-            if not len(left):
-                break
-            waiting = np.full(len(self._begin), _NO_OFFSET)
-            np.minimum.at(waiting, number[left], offsets[left])
-            for queue in np.flatnonzero(waiting != _NO_OFFSET).tolist():
-                self._fill(queue, int(waiting[queue]))
-        return named
-
-    def _fill(self, queue: int, start: int) -> None:
-        stop = min(start + self._width, int(self._stop[queue]))
-        units = self._units[queue].read(start, stop)
-        row = self._phy_offsets[queue]
-        row[:] = -1
-        row[: stop - start] = np.where(units.is_pre_blank(), -1, units.phy_offset)
-        self._begin[queue] = start

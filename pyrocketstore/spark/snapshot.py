@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -27,6 +29,8 @@ from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePl
 
 LOG = logging.getLogger(__name__)
 
+#: No record lies before the one or behind the other, bytes of the log.
+LOG_BEGIN, LOG_END = -1, 1 << 62
 SAMPLE_COUNT = 1024
 _SAMPLE_PIECES = 16
 
@@ -94,7 +98,8 @@ class StoreSnapshot:
         env = Env()
         self.place = place
         self._named_end: int | None = None
-        self.root = env.absolute(place.root)
+        self._on_corrupt = on_corrupt
+        self.root = env.absolute(local_path(place.root))
         settings = detect_sizes(env, self.root, place_settings(env, place, broker_conf))
         self.store = DefaultMessageStore(settings, env=env, read_only=True)
         self.store.load()
@@ -170,8 +175,17 @@ class StoreSnapshot:
     def bounds(self, queue: ConsumeQueue) -> tuple[int, int]:
         """The queue's first readable offset and its end."""
         stop = queue.get_max_offset_in_queue()
-        if self._is_broken:
-            stop = max(stop, _last_on_disk(queue)[0])
+        if self._is_broken or queue.cut_short:
+            on_disk = _last_on_disk(queue)[0]
+            if on_disk > stop and queue.cut_short and self._on_corrupt == "fail":
+                at = stop * CQ_STORE_UNIT_SIZE
+                position = at % queue.mapped_file_size
+                raise StoreCorruptionError(
+                    f"{queue.mapped_file_queue.store_path}/{at - position:020d}",
+                    position,
+                    f"unit {stop} is none, though the queue goes on to {on_disk}",
+                )
+            stop = max(stop, on_disk)
         return queue.first_readable_offset(), stop
 
     def range_of(self, queue: ConsumeQueue, options: SourceOptions) -> QueueRange:
@@ -227,16 +241,35 @@ class StoreSnapshot:
         return self.store.index_service
 
 
+def local_path(path: str) -> str:
+    """A path of this machine's file system, of a file: URI too. Raises StoreFormatError."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme is None:
+        return path
+    if scheme[1].lower() != "file":
+        raise StoreFormatError(
+            f"rocketmq-store: {path}: a store is a directory of the local file system, or a mount"
+        )
+    return unquote("/" + path[scheme.end() :].removeprefix("/").removeprefix("/"))
+
+
 def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
     """Where a store keeps its files. Raises StoreFormatError where no store can be."""
-    root = env.absolute(place.root)
+    root = env.absolute(local_path(place.root))
     if not env.is_dir(root):
         raise StoreFormatError(f"{root}: no directory")
     if any(name.startswith("dledger-") for name in env.listdir(root)):
         raise StoreFormatError(f"{root}: a DLedger log, which has another format")
     if broker_conf is None:
-        return MessageStoreConfig().at_root(root)
-    return MessageStoreConfig.from_broker_conf(broker_conf, root=root)[0]
+        settings = MessageStoreConfig().at_root(root)
+    elif not env.exists(broker_conf):
+        raise StoreFormatError(f"rocketmq-store: brokerConf={broker_conf!r}: no such file")
+    else:
+        settings = MessageStoreConfig.from_broker_conf(broker_conf, root=root)[0]
+    for path in (*settings.commit_log_paths, *settings.read_only_commit_log_paths):
+        if not env.is_dir(path):
+            raise StoreFormatError(f"{root} holds no store: there is no {path}")
+    return settings
 
 
 def starting_offset(

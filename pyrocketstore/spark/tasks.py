@@ -80,15 +80,23 @@ def _read_log_of_queues(
     batches: MessageBatches,
     skipped: Skipped,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The messages of queues, in the order of the log."""
+    """The messages of queues, in the order of the log; then those that their units alone show."""
     env = Env()
-    selection = QueueSelection(env, ranges, fail_on_data_loss=options.fail_on_data_loss)
-    for piece in _pieces(env, task, options, skipped):
+    fail = options.fail_on_data_loss
+    selection = QueueSelection(env, task, ranges, fail_on_data_loss=fail)
+    for piece in LogWalk(env, task, fail_on_data_loss=False):
         if isinstance(piece, Piece):
             keep = selection.rows(piece)
             wanted = piece if keep.all() else piece.take(keep)
             for rows in batch_rows(wanted.sizes, options, batches.reads_bodies):
                 yield from batches.batches(wanted.take(rows))
+    log = LogReader(env, task.log_files, options, skipped)
+    for left in selection.leftovers():
+        for rows in batch_rows(left.units.size, options, batches.reads_bodies):
+            places = left.units.phy_offset[rows], left.units.size[rows]
+            for part, piece in log.pieces(*places):
+                named = _named(piece, left.pinned, left.queue_offsets[rows][part])
+                yield from batches.batches(named)
     if selection.lost:
         skipped.add(f"{task.file.path}: units are gone", selection.lost, 0)
 

@@ -10,7 +10,7 @@ from pyrocketstore._consume_queue import read_units
 from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
-from pyrocketstore.spark.snapshot import DataLossError, QueueRange
+from pyrocketstore.spark.snapshot import LOG_BEGIN, LOG_END, DataLossError, QueueRange
 
 RETRY_INTERVAL_S = 0.05
 
@@ -55,6 +55,24 @@ class RangeUnits:
             self.lost += gone.size
             units.phy_offset[gone], units.size[gone], units.tags_code[gone] = PRE_BLANK
         return units
+
+    def search(self, phy_offset: int) -> int:
+        """Where units begin to name `phy_offset`, bytes of the log, or what lies behind it.
+
+        Units are taken to ascend. Where they do not, a greater place still gives no smaller answer.
+        """
+        low, high = self.pinned.start, self.pinned.stop
+        if phy_offset <= LOG_BEGIN:
+            return low
+        if phy_offset >= LOG_END:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if int(self._read(middle, middle + 1).phy_offset[0]) >= phy_offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def _read(self, start: int, stop: int) -> QueueUnits:
         data = bytearray()

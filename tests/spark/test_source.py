@@ -6,7 +6,9 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import struct
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,12 @@ from typing import Any
 import pytest
 
 import pyrocketstore
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
-from pyrocketstore.spark.options import read_options
+from pyrocketstore.spark.log_walk import LogWalk
+from pyrocketstore.spark.options import StorePlace, read_options
+from pyrocketstore.spark.planning import LogTask
+from pyrocketstore.spark.records import Piece
 from pyrocketstore.spark.schemas import arrow_schema_of, columns_of
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -24,7 +30,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.snapshot import DataLossError, LogFile, StoreSnapshot
 from pyrocketstore.spark.source import plan, read_task
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -384,34 +390,177 @@ class TestViews:
 
 
 class TestCuts:
-    def test_every_byte_range_of_a_file_gives_each_record_once(self, tmp_path: Path) -> None:
-        from pyrocketstore.env import Env
-        from pyrocketstore.spark.log_walk import LogWalk
-        from pyrocketstore.spark.planning import LogTask
-        from pyrocketstore.spark.records import Piece
-        from pyrocketstore.spark.snapshot import StorePlace, StoreSnapshot
-
+    @pytest.fixture
+    def small(self, tmp_path: Path) -> tuple[Path, LogFile, int]:
+        """A log with records inside of bodies, one of them at its own old place."""
         root = make_store(tmp_path / "s", 3, body=120, topics=1)
-        # A record inside of a body, and one that sits at its own old place.
         log = (root / "commitlog" / ("0" * 20)).read_bytes()
         with pyrocketstore.open(root, config=pyrocketstore.MessageStoreConfig(**SIZES)) as store:
             store.put("T0", log[:300])
             store.put("T0", b"end")
         with StoreSnapshot(StorePlace("b", str(root))) as snapshot:
-            file, end = snapshot.log_files()[0], snapshot.max_phy_offset
+            return root, snapshot.log_files()[0], snapshot.max_phy_offset
 
-        def walk(begin: int, stop: int) -> list[int]:
-            task = LogTask("b", file, begin, stop, end, begin == 0, stop == end, None)
-            found = []
-            for piece in LogWalk(Env(), task, fail_on_data_loss=True):
-                assert isinstance(piece, Piece)
-                found += piece.phy_offsets.tolist()
-            return found
+    @staticmethod
+    def walk(file: LogFile, begin: int, stop: int, end: int) -> list[tuple[int, str]]:
+        """Records and gaps of a range: (place, what)."""
+        task = LogTask("b", file, begin, stop, end, begin == 0, stop == end, None)
+        found: list[tuple[int, str]] = []
+        for piece in LogWalk(Env(), task, fail_on_data_loss=True):
+            if isinstance(piece, Piece):
+                found += [(place, "record") for place in piece.phy_offsets.tolist()]
+            else:
+                found.append((piece.position, f"{piece.size} {piece.reason}"))
+        return found
 
-        whole = walk(0, end)
-        assert len(whole) == 8
+    def test_every_byte_range_gives_each_record_once(
+        self, small: tuple[Path, LogFile, int]
+    ) -> None:
+        _, file, end = small
+        whole = self.walk(file, 0, end, end)
+        assert [what for _, what in whole] == ["record"] * 8
         for cut in range(1, end):
-            assert walk(0, cut) + walk(cut, end) == whole, cut
+            assert self.walk(file, 0, cut, end) + self.walk(file, cut, end, end) == whole, cut
+
+    def test_every_byte_range_tells_damage_once(self, small: tuple[Path, LogFile, int]) -> None:
+        root, file, end = small
+        places = [place for place, _ in self.walk(file, 0, end, end)]
+        for bad in (places[2], places[5]):
+            hurt(root, bad, bytes(60))
+        whole = self.walk(file, 0, end, end)
+        assert [what.endswith("(zeros)") for _, what in whole].count(True) == 2
+        for cut in range(1, end):
+            assert self.walk(file, 0, cut, end) + self.walk(file, cut, end, end) == whole, cut
+
+    def test_every_byte_range_tells_a_blank_once(self, store: Path) -> None:
+        with StoreSnapshot(StorePlace("b", str(store))) as snapshot:
+            file = snapshot.log_files()[0]
+        whole = self.walk(file, 0, file.size, file.size)
+        place, what = whole[-1]
+        assert what.endswith(" ")
+        for cut in [*range(whole[-2][0] - 50, place + 9), file.size - 1]:
+            first = self.walk(file, 0, cut, file.size)
+            assert first + self.walk(file, cut, file.size, file.size) == whole, cut
+
+
+# ---- units that lie ------------------------------------------------------------------------------
+
+
+def unit(phy_offset: int, size: int, tags_code: int = 0) -> bytes:
+    return struct.pack(">qiq", phy_offset, size, tags_code)
+
+
+class TestBadUnits:
+    """What a unit names is looked at: both modes say the same of it."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return make_store(tmp_path / "s", 1100)
+
+    @staticmethod
+    def write_unit(root: Path, topic: str, queue_offset: int, data: bytes) -> None:
+        place = queue_offset * 20
+        path = root / "consumequeue" / topic / "0" / f"{place - place % 20000:020d}"
+        with path.open("r+b") as file:
+            file.seek(place % 20000)
+            file.write(data)
+
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            unit(2**63 - 10, 1085),
+            unit(10**12, 1085),
+            unit(0, 1085),
+            unit(1, 1085),
+            unit(5000, 2**31 - 2),
+        ],
+    )
+    def test_a_place_that_is_none(self, root: Path, bad: bytes, mode: str) -> None:
+        self.write_unit(root, "T0", 150, bad)
+        with pytest.raises((StoreCorruptionError, DataLossError)):
+            read_directly(root, "queueOffset", readMode=mode, snapshot="load")
+        rows = read_directly(
+            root, "topic", "queueId", "queueOffset", readMode=mode, onCorrupt="skip",
+            failOnDataLoss=False,
+        )  # fmt: skip
+        found = {tuple(row.values()) for row in rows}
+        assert len(rows) == len(found) == 4399
+        assert ("T0", 0, 150) not in found
+
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    @pytest.mark.parametrize("bad", [unit(-5, 1085), unit(5000, -1), unit(0, 0)])
+    def test_what_recovery_mends(self, root: Path, bad: bytes, mode: str) -> None:
+        self.write_unit(root, "T0", 150, bad)
+        rows = read_directly(root, "topic", "queueId", "queueOffset", readMode=mode)
+        assert len({tuple(row.values()) for row in rows}) == len(rows) == 4400
+
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    def test_the_record_of_another_queue(self, root: Path, mode: str) -> None:
+        rows = read_directly(
+            root, "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize"
+        )
+        other = next(r for r in rows if (r.topic, r.queueId, r.queueOffset) == ("T1", 0, 150))
+        self.write_unit(root, "T0", 150, unit(other.commitLogOffset, other.storeSize))
+        with pytest.raises(StoreCorruptionError, match="unit 150 of T0/0 names"):
+            read_directly(root, "body", readMode=mode)
+        options = {"readMode": mode, "onCorrupt": "skip"}
+        left = read_directly(root, "topic", "queueId", "queueOffset", **options)
+        assert len(left) == 4399
+        nulls = read_directly(root, readMode=mode, onCorrupt="null")
+        assert [row.queueOffset for row in nulls if row.bodyCRC is None] == [150]
+
+    def test_the_last_unit_names_the_first_byte(self, root: Path) -> None:
+        self.write_unit(root, "T0", 150, unit(0, 1085))
+        options = {"endingOffsets": '{"T0": {"0": 151}}', "topic": "T0", "onCorrupt": "skip"}
+        for mode in ("queue", "sequential"):
+            rows = read_directly(root, "queueId", "queueOffset", readMode=mode, **options)
+            assert len(rows) == 1100 + 150
+
+    @pytest.mark.parametrize("mode", ["queue", "sequential", "auto"])
+    def test_a_log_file_missing_in_the_middle(self, root: Path, mode: str) -> None:
+        (root / "commitlog" / f"{FILE_SIZE:020d}").unlink()
+        with pytest.raises(DataLossError, match="gone"):
+            read_directly(root, "topic", readMode=mode)
+        rows = read_directly(root, "commitLogOffset", readMode=mode, failOnDataLoss=False)
+        assert 2000 < len(rows) < 4400
+        assert all(row.commitLogOffset // FILE_SIZE != 1 for row in rows)
+
+    def test_a_cut_at_no_record(self, root: Path) -> None:
+        self.write_unit(root, "T0", 150, unit(777, 1085))
+        options = {"onCorrupt": "skip", "readMode": "sequential", "partitionBytes": 5000}
+        assert len(read_directly(root, "topic", **options)) == 4399
+
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    def test_a_record_in_a_queue_of_another_name(self, tmp_path: Path, mode: str) -> None:
+        with pyrocketstore.open(tmp_path / "s", enable_multi_dispatch=True, **SIZES) as store:
+            for number in range(20):
+                queues = {"INNER_MULTI_DISPATCH": "plain"}
+                store.put("T", str(number).encode(), queue_id=1, properties=queues)
+        rows = read_directly(tmp_path / "s", "topic", "body", readMode=mode)
+        assert sum(row.topic == "plain" for row in rows) == 20
+        assert len(rows) == 40
+
+
+class TestInflated:
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    def test_many_large_bodies(self, tmp_path: Path, mode: str) -> None:
+        body = zlib.compress(bytes(4 << 20))
+        with pyrocketstore.open(tmp_path / "s") as store:
+            for _ in range(100):
+                store.put("T", body)
+        log = tmp_path / "s" / "commitlog" / ("0" * 20)
+        with log.open("r+b") as file:
+            for row in read_directly(tmp_path / "s", "commitLogOffset"):
+                file.seek(row.commitLogOffset + 36)
+                file.write((1).to_bytes(4, "big"))
+        asked = read_options({"path": str(tmp_path / "s"), "readMode": mode})
+        sizes = []
+        for partition in plan(asked):
+            for batch in read_task(partition, {"body": "binary"}, asked):
+                sizes.append(batch.nbytes)
+                assert batch.num_rows <= 8
+        assert sum(sizes) > 100 * (4 << 20)
 
 
 # ---- damage and loss -----------------------------------------------------------------------------
@@ -545,6 +694,10 @@ class TestRefusals:
             ({"onCorrupt": "ignore"}, "must be one of fail"),
             ({"maxOffsetsPerTrigger": "5"}, "is for stream queries"),
             ({"kafkaSchema": "true", "view": "index"}, "kafkaSchema is for"),
+            ({"view": "commitlog", "topic": "T"}, "topic is for view messages and consumequeue"),
+            ({"view": "consumequeue", "subExpression": "a"}, "subExpression is for view messages"),
+            ({"includeHeaders": "true"}, "includeHeaders is for"),
+            ({"assign": '{"T": [0], "T": [1]}'}, "names something twice"),
         ],
     )
     def test_an_option(self, options: dict[str, str], text: str) -> None:
