@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pyrocketstore._columns import check_records, decode_records
 from pyrocketstore._scan import status_name
 from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreStateError
 from pyrocketstore.spark.manifest import (
     NO_DATE,
     TEMPORARY,
@@ -45,6 +46,8 @@ ROW_GROUP_BYTES = 64 << 20
 #: Files of other days that are kept open, for a clock that went back at midnight.
 OPEN_FILES_MAX = 16
 US_PER_DAY = 86_400_000_000
+#: Stands for the store time of a row that has none: a day that is no date.
+NO_TIME = -(2**63)
 
 #: The columns of the files; the topic is in the name of the directory.
 COLUMNS: dict[str, str] = {name: kind for name, kind in MESSAGES.items() if name != "topic"}
@@ -81,7 +84,8 @@ class WriteOptions:
 def write_task(task: SplitTask, options: WriteOptions) -> list[SplitResult]:
     """Write the splits of a task, unless a former attempt did; their files are forced then.
 
-    Raises DataLossError, StoreCorruptionError, StoreIOError, OSError.
+    Raises DataLossError, StoreCorruptionError, StoreIOError, OSError; StoreStateError where the
+    files have not the rows that were read.
     """
     notes = Path(options.notes)
     try:
@@ -242,9 +246,11 @@ class DayFiles:
         self._writers: dict[str, Any] = {}  # the latest used last
         self._counts: dict[str, int] = {}
         self._written: list[tuple[Path, Path]] = []
+        self._given = 0
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         """Take rows. Raises OSError."""
+        self._given += batch.num_rows
         for date, part in _by_date(batch):
             pending = self._pending.setdefault(date, [])
             pending.append(part)
@@ -256,11 +262,22 @@ class DayFiles:
                 self._flush(date)
 
     def finish(self) -> list[Path]:
-        """Write what is pending, force the files, and give them their names; the names."""
+        """Write what is pending, force the files, and give them their names; the names.
+
+        Raises StoreStateError where the files have not as many rows as were given, OSError.
+        """
+        from pyarrow.parquet import read_metadata
+
         for date in list(self._pending):
             self._flush(date)
         for date in list(self._writers):
             self._writers.pop(date).close()
+        rows = sum(read_metadata(temporary).num_rows for temporary, _ in self._written)
+        if rows != self._given:
+            raise StoreStateError(
+                f"{self.directory}: {self.split.file_name} got {self._given} rows, but its files "
+                f"have {rows}"
+            )
         for temporary, _ in self._written:
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -314,7 +331,8 @@ class DayFiles:
 
 def _by_date(batch: pyarrow.RecordBatch) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
     """The rows of each day (UTC) of the store timestamp, in order."""
-    times = np.asarray(batch.column("storeTimestamp").cast("int64"))
+    # numpy has no null: it would make floats of the column, and NaN is in no day.
+    times = np.asarray(batch.column("storeTimestamp").cast("int64").fill_null(NO_TIME))
     days = times // US_PER_DAY
     kinds = np.unique(days)
     for day in kinds.tolist():

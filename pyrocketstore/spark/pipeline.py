@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
@@ -228,7 +229,8 @@ def _plan(
     told: dict[str, str],
 ) -> Run | None:
     """The next run; None where there is nothing new."""
-    following: Next = {} if last is None else last.next
+    # A copy: `last` may be unfinished and is saved again, but this run may never be.
+    following: Next = {} if last is None else copy.deepcopy(last.next)
     lost: list[SkippedRange] = []
     wanted = []
     for snapshot in snapshots:

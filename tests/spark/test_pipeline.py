@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -29,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
 from pyrocketstore.spark import lake_writer, pipeline, register
-from pyrocketstore.spark.manifest import DONE, RUNNING, Manifest, Split, escaped
+from pyrocketstore.spark.manifest import DONE, NO_DATE, RUNNING, Manifest, Split, escaped
 from pyrocketstore.spark.pipeline import export, is_lake, read_lake, read_manifest
 from pyrocketstore.spark.snapshot import DataLossError
 
@@ -133,6 +134,32 @@ def test_a_clock_that_goes_back_at_midnight(spark, tmp_path, monkeypatch):
     assert days == {"date=1970-01-02": 2, "date=1970-01-03": 2}
     assert len(set(paths)) == 4
     assert all(path.exists() for path in paths)
+
+
+@pytest.mark.parametrize("time_ms", [2**62, -(2**63), 2**48], ids=["late", "early", "in-11000"])
+def test_a_store_time_that_is_none(spark, tmp_path, time_ms):
+    store, out = tmp_path / "store", tmp_path / "out"
+    fill_small_files(store, 300)
+    hurt_record(store, b"body 7", 56, struct.pack(">q", time_ms))
+    report = export(spark, store, out)
+    assert (report.rows, report.skipped) == (300, [])
+    assert bodies(spark, out) == numbered(300)
+    rows = read_lake(spark, out).where("date IS NULL").select("body").collect()
+    assert [bytes(row.body) for row in rows] == [b"body 7"]
+    (path,) = (out / "messages" / "topic=t" / f"date={NO_DATE}").iterdir()
+    assert path.suffix == ".parquet"
+
+
+def test_rows_that_no_day_takes_are_not_counted_as_written(tmp_path, monkeypatch):
+    import pyarrow as pa
+
+    monkeypatch.setattr(lake_writer, "_by_date", lambda batch: [("1970-01-01", batch[1:])])
+    files = lake_writer.DayFiles(tmp_path / "topic=t", Split(0, "b", "t", 0, 0, 3, 0), "zstd")
+    files.write(pa.record_batch({"storeTimestamp": pa.array([0, 1, 2], pa.timestamp("us"))}))
+    with pytest.raises(StoreStateError, match="got 3 rows, but its files have 2"):
+        files.finish()
+    files.discard()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_topics_with_signs_and_numbers(spark, tmp_path):
@@ -252,6 +279,20 @@ def hurt(store: Path, what: bytes, new: bytes) -> Path:
     raise AssertionError(f"{what!r} is not in the log")
 
 
+def hurt_record(store: Path, body: bytes, position: int, new: bytes) -> None:
+    """Change bytes of the head of the first record with this body."""
+    for path in sorted((store / "commitlog").iterdir()):
+        data = path.read_bytes()
+        place = data.find(body)
+        if place >= 0:
+            begin = data.rindex(b"\xda\xa3\x20\xa7", 0, place) - 4
+            with path.open("r+b") as file:
+                file.seek(begin + position)
+                file.write(new)
+            return
+    raise AssertionError(f"{body!r} is not in the log")
+
+
 def test_a_body_with_a_wrong_crc(spark, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     fill_small_files(store, 300)
@@ -366,22 +407,59 @@ class Stopped(Exception):
     """Stands for a kill at one place of the driver."""
 
 
+def stop_here(*_: object, **__: object) -> None:
+    raise Stopped
+
+
 @pytest.mark.parametrize("place", ["begin", "save", "sweep", "finish"])
 def test_a_driver_that_ends_anywhere(spark, tmp_path, monkeypatch, place):
     store, out = tmp_path / "store", tmp_path / "out"
     fill(store, "t", 30)
-
-    def stop(*_: object, **__: object) -> None:
-        raise Stopped
-
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Manifest, place, stop)
+        patch.setattr(Manifest, place, stop_here)
         export(spark, store, out)
     fill(store, "t", 10, first=30)
     export(spark, store, out)
     assert bodies(spark, out) == numbered(40)
     assert [run.state for run in read_manifest(out)] == [DONE] * len(read_manifest(out))
     assert not list(out.glob("_manifest/*.tasks"))
+
+
+@pytest.mark.parametrize("place", ["_carry_out", "_run_tasks"])
+def test_a_resumed_run_that_ends_again(spark, tmp_path, monkeypatch, place):
+    store, out = tmp_path / "store", tmp_path / "out"
+    fill(store, "t", 10)
+    for count in (10, 20):
+        fill(store, "t", count - 10, first=10)
+        with monkeypatch.context() as patch, pytest.raises(Stopped):
+            patch.setattr(pipeline, place, stop_here)
+            export(spark, store, out)
+        (run,) = read_manifest(out)
+        assert run.next == {"store": {"t": {0: 5, 1: 5}}}
+    report = export(spark, store, out)
+    assert (report.rows, report.runs, report.skipped) == (20, [1, 2], [])
+    assert bodies(spark, out) == numbered(20)
+    assert export(spark, store, out).runs == []
+
+
+def test_a_resumed_run_that_ends_again_and_a_loss(spark, tmp_path, monkeypatch):
+    store, out = tmp_path / "store", tmp_path / "out"
+    fill_small_files(store, 50)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(pipeline, "_run_tasks", stop_here)
+        export(spark, store, out)
+    with pyrocketstore.open(store, mapped_file_size_commit_log=4096) as opened:
+        for number in range(50, 300):
+            opened.put("t", b"body %d" % number, queue_id=number % 2)
+    for path in sorted((store / "commitlog").iterdir())[:4]:
+        path.unlink()
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(pipeline, "_run_tasks", stop_here)
+        export(spark, store, out, failOnDataLoss=False)
+    report = export(spark, store, out, failOnDataLoss=False)
+    assert any(each.reason == "deleted before they were exported" for each in report.skipped)
+    assert report.rows + sum(each.records for each in report.skipped) == 300
+    assert sum(bodies(spark, out).values()) == report.rows
 
 
 def test_leftovers_of_unfinished_splits_go(spark, tmp_path):
