@@ -104,6 +104,10 @@ class LiveQueues:
             self._list_after_ns = max(self._list_after_ns, self._look_after_ns)
         return self._ends
 
+    def has_queue(self, name: QueueName) -> bool:
+        """Whether a queue is there, selected or not."""
+        return self._find(name) is not None
+
     def log_files(self) -> tuple[LogFile, ...]:
         """The commit log's files, in order."""
         if not self._list_after_ns:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.spark.options import Bound
 
 VERSION = 1
 #: Stands for the start until the first batch has pinned it: Spark does not keep a start.
@@ -61,6 +62,27 @@ def _flat(nested: Any) -> Positions:
         raise StoreFormatError(
             f"rocketmq-store: the checkpoint holds no offset of this source: {nested!r}"
         ) from error
+
+
+def named_queues(bound: Bound) -> set[QueueKey]:
+    """The queues that a bound names, by offset or by time; broker "" stands for every broker."""
+    return {
+        (broker, topic, queue_id)
+        for positions in (bound.offsets, bound.timestamps)
+        for broker, topics in positions.items()
+        for topic, queues in topics.items()
+        for queue_id in queues
+    }
+
+
+def check_brokers(bound: Bound, brokers: Sequence[str]) -> None:
+    """Raises StoreFormatError for a broker that a bound names and that is not among `brokers`."""
+    unknown = {*bound.offsets, *bound.timestamps} - {"", *brokers}
+    if unknown:
+        raise StoreFormatError(
+            f"rocketmq-store: the start names the broker {min(unknown)!r}, the stores are "
+            f"{', '.join(sorted(brokers))}"
+        )
 
 
 def share(behind: Mapping[QueueKey, int], limit: int) -> Positions:

@@ -29,8 +29,10 @@ from pyrocketstore.spark.offsets import (
     INITIAL,
     Positions,
     QueueKey,
+    check_brokers,
     decode_offset,
     encode_offset,
+    named_queues,
     share,
 )
 from pyrocketstore.spark.options import SourceOptions, StorePlace
@@ -64,7 +66,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     columns : name -> type, what Spark asked for
     recovery_s : how long a queue may be shorter than it was before that is data loss, seconds
 
-    Threads: one. Nothing is kept open, so nothing needs `stop`.
+    Raises StoreFormatError where the start names a broker that is none of the stores. Threads: one.
+    Nothing is kept open, so nothing needs `stop`.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: where AvailableNow ends
         self._frozen: Positions | None = None
         self._pinned: Positions | None = None
+        check_brokers(options.starting, [place.broker_name for place in options.places])
 
     # ---- what Spark asks -------------------------------------------------------------------------
 
@@ -176,8 +180,22 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start(self, heads: Positions) -> Positions:
         """Where the stream begins, found once."""
         if self._pinned is None:
+            self._check_start()
             self._pinned = {key: self._start_of(key, head) for key, head in heads.items()}
         return self._pinned
+
+    def _check_start(self) -> None:
+        """Raises StoreFormatError where the start names a queue that is not there: it would begin
+        elsewhere, and nobody would know."""
+        for broker, topic, queue_id in sorted(named_queues(self.options.starting)):
+            stores = self._live()
+            asked = [stores[broker]] if broker else stores.values()
+            if not any(store.has_queue((topic, queue_id)) for store in asked):
+                who = f"store {broker!r} has no" if broker else "no store has a"
+                raise StoreFormatError(
+                    f"rocketmq-store: {who} queue {topic!r}/{queue_id}, which the start names: a "
+                    "queue that comes later begins at its first message without being named"
+                )
 
     def _start_of(self, key: QueueKey, head: int) -> int:
         store = self._live()[key[0]]

@@ -45,17 +45,20 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 STAGING = ".spark-staging"
 #: Next to topics.json: the last batch of each query that is in the store.
 MARKERS = "config/sparkBatches.json"
+#: Spark's name for the id that a query keeps in its checkpoint, over restarts.
+_QUERY_ID = "sql.streaming.queryId"
 _RECORD_SIZE_MIN = 91
 _BLANK_SIZE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What a task has staged; no path where it had no rows."""
+    """What a task has staged; no path where it had no rows, no id where it is of no stream."""
 
     partition: int
     path: str
     rows: int
+    query_id: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,7 @@ class WriteOptions:
     topic: str | None
     flush_disk_type: str | None
     staging: str
-    query: str | None
+    checkpoint: str | None
     record_size_max: int
 
 
@@ -98,7 +101,7 @@ def write_options(options: Mapping[str, str], schema: StructType, overwrite: boo
         topic=topic,
         flush_disk_type=named.get("flushDiskType"),
         staging=env.absolute(named.get("stagingDir", f"{root}/{STAGING}")),
-        query=named.get("checkpointLocation"),
+        checkpoint=named.get("checkpointLocation"),
         record_size_max=min(
             settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_SIZE
         ),
@@ -295,38 +298,62 @@ class StoreWriter(_Writing, DataSourceArrowWriter):
 class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Micro-batches, each appended once; see `commit`."""
 
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> StagedRows:
+        """As for a batch; the rows say of which query they are.
+
+        Raises StoreError where Spark does not tell that.
+        """
+        context = TaskContext.get()
+        assert context is not None
+        query_id = context.getLocalProperty(_QUERY_ID)
+        if not query_id:
+            raise StoreError(
+                f"{self.options.root}: Spark gives this task no {_QUERY_ID}: nothing was appended, "
+                "since a batch that is in the store could not be told from one of another query"
+            )
+        return dataclasses.replace(super().write(iterator), query_id=query_id)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append a batch, unless the store's marker says that it is there.
+
+        A marker is of a checkpoint and the query's id, which is another one when the checkpoint is
+        made anew: batches are counted from 0 again then.
 
         Durability: the rows are forced before the marker is written. A driver that dies between
         the first row and the marker appends that batch again: then its rows are there twice, in
         part or all. Otherwise each row is there once.
         """
         env = Env()
-        if batchId > self._last_batch(env):
+        query_ids = [m.query_id for m in messages if isinstance(m, StagedRows)]
+        if query_ids and batchId > self._last_batch(env, query_ids[0]):
             self.append(messages)
-            self._note(env, batchId)
+            self._note(env, query_ids[0], batchId)
         self.remove_staging(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete what was staged."""
         self.remove_staging(messages)
 
-    def _markers(self, env: Env) -> dict[str, int]:
+    def _markers(self, env: Env) -> dict[str, dict[str, int]]:
+        """Checkpoint -> query id -> its last batch."""
         path = f"{self.options.root}/{MARKERS}"
         if not env.exists(path):
             return {}
         try:
             found = json.loads(env.read_file(path))
-            return {str(query): int(batch) for query, batch in found.items()}
+            return {
+                str(checkpoint): {str(query_id): int(batch) for query_id, batch in queries.items()}
+                for checkpoint, queries in found.items()
+            }
         except (AttributeError, TypeError, ValueError) as error:
             raise StoreCorruptionError(path, -1, f"no list of batches: {error}") from error
 
-    def _last_batch(self, env: Env) -> int:
-        return self._markers(env).get(self.options.query or "", -1)
+    def _last_batch(self, env: Env, query_id: str) -> int:
+        return self._markers(env).get(self.options.checkpoint or "", {}).get(query_id, -1)
 
-    def _note(self, env: Env, batch_id: int) -> None:
-        markers = {**self._markers(env), self.options.query or "": batch_id}
+    def _note(self, env: Env, query_id: str, batch_id: int) -> None:
+        markers = self._markers(env)
+        markers.setdefault(self.options.checkpoint or "", {})[query_id] = batch_id
         path = f"{self.options.root}/{MARKERS}"
         env.make_directories(parent_directory(path))
         env.write_file(path, json.dumps(markers, indent=1, sort_keys=True).encode())
@@ -337,7 +364,7 @@ def stream_writer(
 ) -> StoreStreamWriter:
     """Raises StoreFormatError, also where the query has no checkpointLocation of its own."""
     found = write_options(options, schema, overwrite)
-    if found.query is None:
+    if found.checkpoint is None:
         raise StoreFormatError(
             "rocketmq-store: option checkpointLocation is needed: batches are known by it"
         )

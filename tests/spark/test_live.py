@@ -352,6 +352,41 @@ def test_starts_by_offset_and_time(store: Store) -> None:
     assert start(startingOffsets='{"t":{"0":30}}', failOnDataLoss=False)["t"] == {"0": 8}
 
 
+def test_a_start_that_names_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with open_store(tmp_path / "a") as a, open_store(tmp_path / "b") as b:
+        put(a, "t", 4)
+        put(a, "u", 4)
+        put(b, "t", 5, queue_id=1)
+        roots = json.dumps({"a": a.path, "b": b.path})
+
+        def start(which: str, positions: dict[str, Any], **more: object) -> Any:
+            options = {"stores": roots, which: json.dumps(positions), **more}
+            texts = {name: str(value) for name, value in options.items()}
+            stream = StoreStreamReader(read_options(texts, STREAM), COLUMNS, recovery_s=0)
+            return next_batch(stream, stream.initialOffset())["from"]
+
+        for which in ("startingOffsets", "startingOffsetsByTimestamp"):
+            for positions, told in (
+                ({"t": {"c": {"0": 0}}}, "the broker 'c', the stores are a, b"),
+                ({"t": {"0": 0}, "nosuch": {"0": 0}}, "no store has a queue 'nosuch'/0"),
+                ({"t": {"0": 0, "2": 0}}, "no store has a queue 't'/2"),
+                ({"t": {"b": {"0": 0}}}, "store 'b' has no queue 't'/0"),
+            ):
+                with pytest.raises(StoreFormatError, match=told):
+                    start(which, positions)
+            named = {"t": {"0": 0, "1": 0}, "u": {"a": {"0": 0}}}
+            at_0 = {"a": {"t": {"0": 0}, "u": {"0": 0}}, "b": {"t": {"1": 0}}}
+            assert start(which, named) == at_0
+            del at_0["a"]["u"]
+            assert start(which, named, topic="t") == at_0  # it is there, though not asked for
+        # From then on the checkpoint says where queues go on, but a broker that is none stays one.
+        known = {"v": 1, "q": {"a": {"t": {"0": 4}, "u": {"0": 4}}}}
+        later = reader(a.path, startingOffsets='{"gone": {"0": 0}}')
+        assert next_batch(later, known) == known
+        with pytest.raises(StoreFormatError, match="the broker 'c'"):
+            reader(a.path, startingOffsets='{"t": {"c": {"0": 0}}}')
+
+
 def test_limits_are_obeyed(store: Store) -> None:
     put(store, "t", 30)
     put(store, "u", 2)

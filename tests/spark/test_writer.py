@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,16 @@ def test_a_store_that_somebody_writes_is_left_alone(spark: SparkSession, root: P
 # ---- commits, without Spark ----------------------------------------------------------------------
 
 
-def stage(writer: StoreWriter | StoreStreamWriter, partition: int, *texts: str) -> StagedRows:
+def stage(
+    writer: StoreWriter | StoreStreamWriter, partition: int, *texts: str, query_id: str = ""
+) -> StagedRows:
     batch = pa.RecordBatch.from_pydict({"topic": ["t"] * len(texts), "body": list(texts)})
     directory = Path(writer.directory)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{partition}.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
         stream.write_batch(batch)
-    return StagedRows(partition, str(path), len(texts))
+    return StagedRows(partition, str(path), len(texts), query_id)
 
 
 def options_of(root: Path, **options: str) -> Any:
@@ -233,19 +236,48 @@ def test_staged_rows_that_are_not_here_are_told_before_anything_is_done(root: Pa
 
 
 def test_a_batch_that_is_there_is_not_appended_again(root: Path) -> None:
-    options = options_of(root, checkpointLocation="/c")
+    def commit(batch_id: int, query_id: str, text: str, checkpoint: str = "/c") -> None:
+        writer = StoreStreamWriter(options_of(root, checkpointLocation=checkpoint))
+        writer.commit([stage(writer, 0, text, query_id=query_id)], batch_id)
+
     for batch_id in (0, 1, 1, 0):
-        writer = StoreStreamWriter(options)
-        writer.commit([stage(writer, 0, f"batch {batch_id}")], batch_id)
-    other = StoreStreamWriter(options_of(root, checkpointLocation="/other"))
-    other.commit([stage(other, 0, "another query")], 0)
-    assert bodies(root) == [b"batch 0", b"batch 1", b"another query"]
+        commit(batch_id, "x", f"batch {batch_id}")
+    commit(0, "y", "another query", "/other")
+    commit(0, "z", "a new checkpoint")
+    commit(1, "x", "the old one, copied", "/copy")
+    commit(0, "z", "again")
+    expected = [b"batch 0", b"batch 1", b"another query", b"a new checkpoint"]
+    assert bodies(root) == [*expected, b"the old one, copied"]
     assert_staging_is_gone(root)
     marker = root / "config" / "sparkBatches.json"
-    assert json.loads(marker.read_text()) == {"/c": 1, "/other": 0}
-    marker.write_text("[")
-    with pytest.raises(StoreCorruptionError, match="no list of batches"):
-        StoreStreamWriter(options).commit([], 2)
+    assert json.loads(marker.read_text()) == {
+        "/c": {"x": 1, "z": 0},
+        "/copy": {"x": 1},
+        "/other": {"y": 0},
+    }
+    for text in ("[", '{"/c": 1}'):
+        marker.write_text(text)
+        with pytest.raises(StoreCorruptionError, match="no list of batches"):
+            commit(2, "x", "more")
+    assert len(bodies(root)) == 5
+
+
+def test_a_stream_without_an_id_appends_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Context:
+        @classmethod
+        def get(cls) -> Context:
+            return cls()
+
+        def getLocalProperty(self, _: str) -> None:
+            return None
+
+    monkeypatch.setattr("pyrocketstore.spark.writer.TaskContext", Context)
+    writer = StoreStreamWriter(options_of(root, checkpointLocation="/c"))
+    with pytest.raises(StoreError, match=r"no sql\.streaming\.queryId: nothing was appended"):
+        writer.write(iter([pa.RecordBatch.from_pydict({"topic": ["t"], "body": ["a"]})]))
+    assert_staging_is_gone(root)
 
 
 def test_times_before_1970_keep_their_millisecond() -> None:
@@ -290,3 +322,36 @@ def test_a_stream_from_store_to_store(spark: SparkSession, root: Path, tmp_path:
             run()
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
+def test_a_checkpoint_that_was_deleted_is_another_query(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    checkpoint = tmp_path / "c"
+
+    def run() -> None:
+        rows = spark.readStream.format(FORMAT).schema("topic string, body binary, queueId int")
+        rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 10)
+        writer = rows.load(str(source)).writeStream.format(FORMAT).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(checkpoint)).start(str(root))
+        assert query.awaitTermination(60)
+
+    with pyrocketstore.open(source, **SIZES) as store:
+        for number in range(30):
+            store.put("t", b"%d" % number)
+    once = [b"%d" % n for n in range(30)]
+    run()
+    assert bodies(root) == once
+    run()
+    assert bodies(root) == once
+    shutil.rmtree(checkpoint)
+    run()
+    assert bodies(root) == 2 * once
+    # Spark does its last batch again, which is there.
+    commit = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commit.unlink()
+    commit.with_name(f".{commit.name}.crc").unlink()
+    run()
+    assert bodies(root) == 2 * once
+    assert_staging_is_gone(root)
