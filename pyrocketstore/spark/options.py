@@ -205,7 +205,7 @@ def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
         name = _CANONICAL.get(key.lower())
         if name is None and key.lower() == "owner":  # what CREATE TABLE sends, in place of options
             raise StoreFormatError(
-                "rocketmq-store: Spark's CREATE TABLE hands no options on: use CREATE TEMPORARY VIEW"
+                "rocketmq-store: CREATE TABLE loses the options: CREATE TEMPORARY VIEW does not"
             )
         if name is None:
             near = difflib.get_close_matches(key.lower(), _CANONICAL, n=1)
@@ -369,7 +369,9 @@ class _Taker:
         """The stores, labelled."""
         given = [name for name in ("path", "paths", "stores") if name in self.named]
         if len(given) > 1:
-            raise StoreFormatError(f"rocketmq-store: only one of {' and '.join(given)} can be given")
+            raise StoreFormatError(
+                f"rocketmq-store: only one of {' and '.join(given)} can be given"
+            )
         if not given:
             raise StoreFormatError("rocketmq-store: give the store's directory: path, or stores")
         if "path" in self.named:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.spark.lake_writer import COLUMNS, SplitTask, WriteOptions, write_task
 from pyrocketstore.spark.manifest import (
@@ -32,7 +33,12 @@ from pyrocketstore.spark.manifest import (
 from pyrocketstore.spark.options import BATCH, EARLIEST, Bound, SourceOptions, read_options
 from pyrocketstore.spark.planning import TASK_BYTES_MIN, check_selection
 from pyrocketstore.spark.schemas import MESSAGES, ddl_of
-from pyrocketstore.spark.snapshot import DataLossError, StoreSnapshot, sample_units
+from pyrocketstore.spark.snapshot import (
+    DataLossError,
+    StoreSnapshot,
+    sample_units,
+    store_settings,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -125,6 +131,7 @@ def export(
     started = time.monotonic()
     source = _source_options(stores, options)
     place = Path(out).absolute()
+    _check_out(place, source)
     report = ExportReport(str(place))
     told = {name: str(value) for name, value in options.items()}
     with Manifest(place) as manifest:
@@ -188,6 +195,18 @@ def _labelled(stores: Stores) -> dict[str, str]:
             raise StoreFormatError(f"export: two stores are named {path.name!r}: give them labels")
         found[path.name] = str(path)
     return found
+
+
+def _check_out(out: Path, options: SourceOptions) -> None:
+    """Raises StoreFormatError for stores that are none, and for a lake in or around a store."""
+    env = Env()
+    for place in options.places:
+        root = Path(place.root)
+        store_settings(env, place, options.broker_conf)
+        if out == root or out.is_relative_to(root) or root.is_relative_to(out):
+            raise StoreFormatError(f"export: {out} and the store {root} must lie apart")
+    if (out / "commitlog").exists():
+        raise StoreFormatError(f"export: {out} is a store: give the lake a directory of its own")
 
 
 @contextlib.contextmanager

@@ -100,7 +100,7 @@ class StoreSnapshot:
         self._named_end: int | None = None
         self._on_corrupt = on_corrupt
         self.root = env.absolute(local_path(place.root))
-        settings = detect_sizes(env, self.root, place_settings(env, place, broker_conf))
+        settings = detect_sizes(env, self.root, store_settings(env, place, broker_conf))
         self.store = DefaultMessageStore(settings, env=env, read_only=True)
         self.store.load()
         self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)
@@ -266,9 +266,15 @@ def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> Mess
         raise StoreFormatError(f"rocketmq-store: brokerConf={broker_conf!r}: no such file")
     else:
         settings = MessageStoreConfig.from_broker_conf(broker_conf, root=root)[0]
+    return settings
+
+
+def store_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
+    """As place_settings. Raises StoreFormatError too where no log is."""
+    settings = place_settings(env, place, broker_conf)
     for path in (*settings.commit_log_paths, *settings.read_only_commit_log_paths):
         if not env.is_dir(path):
-            raise StoreFormatError(f"{root} holds no store: there is no {path}")
+            raise StoreFormatError(f"{place.root} holds no store: there is no {path}")
     return settings
 
 
