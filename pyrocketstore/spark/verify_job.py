@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pyrocketstore._verify import differing_units
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -56,6 +57,7 @@ _PROBLEMS_DDL = (
     "kind string, brokerName string, path string, position bigint, text string, count bigint"
 )
 MAX_TIME_DIFF = 2**31 - 1
+_NO_END = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +222,7 @@ def _covered(snapshot: StoreSnapshot) -> tuple[tuple[int, int], ...]:
             ends.append(int.from_bytes(file.mapped_file.read(position + 4, 8), "big", signed=True))
         found.append((min(ends), max(ends)))
     if found:
-        found[-1] = (found[-1][0], 2**62)
+        found[-1] = (found[-1][0], _NO_END)
     return tuple(found)
 
 
@@ -326,14 +328,96 @@ def _damaged(spark: SparkSession, stores: Sequence[_Store]) -> list[tuple[str, i
     ]  # fmt: skip
 
 
-def _in_damage(ranges: Sequence[tuple[str, int, int]], phy_offset: Column) -> Column:
+def _in_ranges(ranges: Iterable[tuple[str, int, int]], offset: Column) -> Column:
+    """Whether a place in the log is in one of the ranges (label, begin, end); never null.
+
+    The ranges are searched in Python: as an expression, thousands of them overflow Spark's stack.
+    """
     from pyspark.sql import functions as F
 
-    found = F.lit(False)
-    for label, begin, end in ranges:
-        inside = (phy_offset >= begin) & (phy_offset < end)
-        found = found | ((F.col("brokerName") == label) & inside)
-    return found
+    merged: list[tuple[str, int, int]] = []
+    for label, begin, end in sorted(ranges):
+        if merged and merged[-1][0] == label and begin <= merged[-1][2]:
+            merged[-1] = (label, merged[-1][1], max(merged[-1][2], end))
+        else:
+            merged.append((label, begin, end))
+    if not merged:
+        return F.lit(False)
+    find = functools.partial(_are_in_ranges, ranges=_Ranges(merged))
+    return _of_places("in_ranges", find, "boolean", offset)
+
+
+def _log_place(tasks: Iterable[LogFileTask], offset: Column) -> Column:
+    """The path of the log file that has a place, and the position there; null where none has."""
+    files = sorted((t.broker_name, t.file.from_offset, t.file.size, t.file.path) for t in tasks)
+    ranges = _Ranges([(label, begin, begin + size) for label, begin, size, _ in files])
+    paths = tuple(path for *_, path in files)
+    find = functools.partial(_log_places, ranges=ranges, paths=paths)
+    return _of_places("log_place", find, "struct<path:string,position:bigint>", offset)
+
+
+def _of_places(name: str, find: Callable[..., Any], ddl: str, offset: Column) -> Column:
+    """The column of `find`(labels, offsets), which are Arrow arrays of the same length."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas import functions
+
+    def apply(labels: Any, offsets: Any) -> Any:
+        return find(labels, offsets)
+
+    # What kind of function it is Spark reads from these types, which are not known without it.
+    apply.__annotations__ = dict.fromkeys(("labels", "offsets", "return"), pa.Array)
+    apply.__name__ = name
+    arrow_udf: Any = functions.arrow_udf
+    made: Column = arrow_udf(apply, ddl)(F.col("brokerName"), offset)
+    return made
+
+
+class _Ranges:
+    """Ranges (label, begin, end) that do not overlap, in order. Threads: any."""
+
+    def __init__(self, ranges: Sequence[tuple[str, int, int]]) -> None:
+        self.begins = np.array([begin for _, begin, _ in ranges], np.int64)
+        self.ends = np.array([end for *_, end in ranges], np.int64)
+        self._rows: dict[str, tuple[int, int]] = {}
+        for row, (label, *_) in enumerate(ranges):
+            self._rows[label] = (self._rows.get(label, (row, row))[0], row + 1)
+
+    def find(self, labels: pyarrow.Array, offsets: pyarrow.Array) -> npt.NDArray[np.int64]:
+        """The number of the range that each place is in (int64[N]); -1 for none."""
+        import pyarrow.compute as pc
+
+        places = np.asarray(offsets.fill_null(0))
+        found = np.full(len(places), -1, np.int64)
+        for label, (first, stop) in self._rows.items():
+            mine = pc.and_(pc.equal(labels, label), offsets.is_valid()).fill_null(False)
+            rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
+            number = first - 1 + np.searchsorted(self.begins[first:stop], places[rows], "right")
+            inside = (number >= first) & (places[rows] < self.ends[number])
+            found[rows[inside]] = number[inside]
+        return found
+
+
+def _are_in_ranges(
+    labels: pyarrow.Array, offsets: pyarrow.Array, *, ranges: _Ranges
+) -> pyarrow.Array:
+    import pyarrow as pa
+
+    return pa.array(ranges.find(labels, offsets) >= 0, pa.bool_())
+
+
+def _log_places(
+    labels: pyarrow.Array, offsets: pyarrow.Array, *, ranges: _Ranges, paths: tuple[str, ...]
+) -> pyarrow.Array:
+    import pyarrow as pa
+
+    number = ranges.find(labels, offsets)
+    is_none = pa.array(number < 0)
+    path = pa.array(paths, pa.string()).take(pa.array(number, mask=number < 0))
+    position = np.asarray(offsets.fill_null(0)) - ranges.begins[number] if paths else number
+    return pa.StructArray.from_arrays(
+        [path, pa.array(position, pa.int64())], ["path", "position"], mask=is_none
+    )
 
 
 def _queue_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
@@ -367,7 +451,7 @@ def _queue_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
         .withColumn("there", F.expr("coalesce(u.size > 0, false) AND NOT isBlank"))
         .withColumn("same", F.expr("if(there, get(filter(w, x -> x.phy = u.phy), 0), null)"))
         .withColumn("asked", F.expr("filter(w, x -> x.required)"))
-        .withColumn("hurt", F.coalesce(_in_damage(damage, F.col("u.phy")), F.lit(False)))
+        .withColumn("hurt", _in_ranges(damage, F.col("u.phy")))
     )
     judged = grouped.withColumn("verdict", F.expr(_UNIT_VERDICT))
     told = judged.withColumn("text", F.expr(_UNIT_TEXT))
@@ -470,7 +554,7 @@ def _index_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
             F.count("ts").alias("keys"),
         )
         .join(F.broadcast(_limits(spark, with_index)), "brokerName")
-        .withColumn("hurt", _in_damage(_damaged(spark, with_index), F.col("commitLogOffset")))
+        .withColumn("hurt", _in_ranges(_damaged(spark, with_index), F.col("commitLogOffset")))
     )
     passed = min(MAX_TIME_DIFF, 2**31 - 1)
     expected = f"greatest(0L, least({passed}L, if(e.begin > 0, (ts - e.begin) div 1000, 0L)))"
@@ -516,32 +600,28 @@ def _missing_keys(grouped: DataFrame, stores: Sequence[_Store]) -> DataFrame:
     """Records with keys that are not in the index, where an index file covers their place."""
     from pyspark.sql import functions as F
 
-    covered = F.lit(False)
-    for store in stores:
-        for first, last in store.covered:
-            inside = F.col("commitLogOffset").between(first, last)
-            covered = covered | ((F.col("brokerName") == store.broker_name) & inside)
-    files = {task.file.path: task for store in stores for task in store.log_tasks}
-    path, position = F.lit(None).cast("string"), F.lit(None).cast("bigint")
-    for name, task in files.items():
-        begin = task.file.from_offset
-        inside = F.col("commitLogOffset").between(begin, begin + task.file.size - 1)
-        inside = inside & (F.col("brokerName") == task.broker_name)
-        path = F.when(inside, name).otherwise(path)
-        position = F.when(inside, F.col("commitLogOffset") - begin).otherwise(position)
+    # What an index file covers has its last place too, which may be any number in a damaged one.
+    ranges = [
+        (store.broker_name, first, min(last, _NO_END) + 1)
+        for store in stores
+        for first, last in store.covered
+    ]
+    tasks = [task for store in stores for task in store.log_tasks]
+    offset = F.col("commitLogOffset")
     records = (
         grouped.where("size(entries) = 0 AND ts IS NOT NULL")
         .groupBy("brokerName", "commitLogOffset")
         .agg(F.sum("keys").alias("n"))
-        .withColumn("covered", covered)
+        .withColumn("covered", _in_ranges(ranges, offset))
+        .withColumn("place", _log_place(tasks, offset))
     )
     text = F.format_string("%d key(s) of the record are not in the index", "n")
     return records.select(
         F.when(F.col("covered"), "missing_keys").otherwise("not_indexed").alias("verdict"),
         F.lit("index").alias("kind"),
         "brokerName",
-        F.when(F.col("covered"), path).alias("path"),
-        F.when(F.col("covered"), position).alias("position"),
+        F.when(F.col("covered"), F.col("place.path")).alias("path"),
+        F.when(F.col("covered"), F.col("place.position")).alias("position"),
         F.when(F.col("covered"), text).alias("text"),
         "n",
         F.lit(1).cast("bigint").alias("weight"),

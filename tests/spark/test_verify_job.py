@@ -15,8 +15,11 @@ import pyrocketstore
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from pyrocketstore.spark import verify_job
+from pyrocketstore.spark.log_demands import LogFileTask
+from pyrocketstore.spark.snapshot import LogFile
 from pyrocketstore.spark.verify_job import verify
 from pyrocketstore.verify_report import PROBLEMS_MAX, VerifyReport
 
@@ -193,3 +196,52 @@ def test_several_stores(spark, tmp_path):
     result = verify(spark, {label: str(tmp_path / label) for label in "ab"})
     assert (result.counts["records"], result.counts["index_right"], result.ok) == (7, 7, True)
     result.close()
+
+
+FILES = 2000
+SIZE = 1000
+
+
+def places(spark: SparkSession, offsets: list[int | None]) -> DataFrame:
+    rows = [(label, offset) for label in ("a", "b", "c") for offset in offsets]
+    return spark.createDataFrame(rows, "brokerName string, commitLogOffset bigint")
+
+
+def test_thousands_of_damaged_ranges(spark):
+    """The ranges begin anywhere in their files, some touch or lie in another, and none is of c."""
+    ranges = [("a", SIZE * n + n % 7, SIZE * n + 500) for n in range(FILES)]
+    ranges += [("b", SIZE * n, SIZE * (n + 1)) for n in range(1, FILES, 2)]
+    ranges += [("b", SIZE + 10, SIZE + 20), ("b", 2 * SIZE, 2 * SIZE + 1), ("b", SIZE, SIZE + 5)]
+    edges = {edge + d for _, *pair in ranges[:: FILES // 40] for edge in pair for d in (-1, 0, 1)}
+    offsets = [None, -1, 0, 2 * SIZE, 2 * SIZE + 1, FILES * SIZE, 2**62, *sorted(edges)]
+    frame = places(spark, offsets)
+    found = frame.withColumn("hurt", verify_job._in_ranges(ranges, frame["commitLogOffset"]))
+    for label, offset, is_hurt in found.collect():
+        inside = [
+            low for name, low, high in ranges if name == label and low <= (offset or 0) < high
+        ]
+        assert is_hurt is (offset is not None and bool(inside)), (label, offset)
+    assert {row.hurt for row in found.collect()} == {True, False}
+
+
+def test_thousands_of_log_files(spark):
+    def task(label: str, base: int) -> LogFileTask:
+        file = LogFile(f"/{label}/{base:020d}", base, SIZE)
+        return LogFileTask(label, file, SIZE, False, {}, False, False)
+
+    # Those of b begin at 50 files' length, and one is missing.
+    tasks = [task("a", SIZE * n) for n in range(FILES)]
+    tasks += [task("b", SIZE * n) for n in range(50, FILES) if n != 60]
+    offsets = [0, 999, 1000, 49_999, 50_000, 60_500, 61_000, FILES * SIZE - 1, FILES * SIZE, None]
+    frame = places(spark, offsets)
+    found = frame.withColumn("place", verify_job._log_place(tasks, frame["commitLogOffset"]))
+    known = {(each.broker_name, each.file.from_offset): each.file.path for each in tasks}
+    for label, offset, place in found.collect():
+        base = None if offset is None else offset // SIZE * SIZE
+        path = known.get((label, base))
+        assert place == (None if path is None else (path, offset - base)), (label, offset)
+
+
+def test_no_damage_asks_no_python(spark):
+    frame = places(spark, [1])
+    assert frame.select(verify_job._in_ranges([], frame["commitLogOffset"])).first()[0] is False
