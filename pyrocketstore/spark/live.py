@@ -108,6 +108,16 @@ class LiveQueues:
         """Whether a queue is there, selected or not."""
         return self._find(name) is not None
 
+    def record_place(self, name: QueueName, queue_offset: int) -> tuple[int, int] | None:
+        """Physical offset and size (bytes) of a message's record; None where the log does not have
+        it, or has another one there."""
+        self.log_files()
+        queue = self._find(name)
+        unit = None if queue is None else unit_at(self._read(queue, queue_offset, 1))
+        if queue is None or unit is None or unit[0] < self.min_phy_offset:
+            return None
+        return unit[:2] if self._names_its_record(queue, queue_offset) else None
+
     def log_files(self) -> tuple[LogFile, ...]:
         """The commit log's files, in order."""
         if not self._list_after_ns:

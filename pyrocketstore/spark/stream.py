@@ -36,7 +36,7 @@ from pyrocketstore.spark.offsets import (
     share,
 )
 from pyrocketstore.spark.options import SourceOptions, StorePlace
-from pyrocketstore.spark.planning import Wanted, queue_tasks
+from pyrocketstore.spark.planning import QueueTask, Task, Wanted, queue_tasks
 from pyrocketstore.spark.snapshot import (
     SAMPLE_COUNT,
     DataLossError,
@@ -144,6 +144,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
             log = _LogPart.of(store, wanted)
             tasks = queue_tasks(log, self.options, wanted, is_live=True)
+            if len(tasks) > 1:
+                tasks = [_with_its_files(store, task) for task in tasks]
             found += [TaskPartition(broker, task) for task in tasks]
         return found
 
@@ -350,13 +352,7 @@ class _LogPart:
     @classmethod
     def of(cls, store: LiveQueues, wanted: Sequence[Wanted]) -> _LogPart:
         """Those from the first record on to the last; all where that is not known."""
-        files = store.log_files()
-        spans = [each.span for each in wanted]
-        known = [span for span in spans if span is not None]
-        if known and len(known) == len(spans):
-            begin, end = min(s[0] for s in known), max(s[1] for s in known)
-            kept = [f for f in files if f.from_offset < end and f.from_offset + f.size > begin]
-            files = tuple(kept)
+        files = _files_of([each.span for each in wanted], store.log_files())
         return cls(store.place, files)
 
     def log_files(self) -> tuple[LogFile, ...]:
@@ -367,13 +363,37 @@ class _LogPart:
 def _wanted(store: LiveQueues, wanted: QueueRange) -> Wanted:
     """A range, with what is known of its records."""
     units = store.units(wanted, SAMPLE_COUNT)
-    last = store.units(dataclasses.replace(wanted, start=wanted.stop - 1), 1)
     real = ~units.is_pre_blank() & (units.size > 0)
     mean = float(units.size[real].mean()) if real.any() else 1.0
-    span = None
-    if len(real) and real[0] and len(last.size) and last.size[0] > 0 and not last.is_pre_blank()[0]:
-        span = int(units.phy_offset[0]), int(last.phy_offset[0]) + int(last.size[0])
+    span = _span(store, wanted)
     return Wanted(wanted, max(mean, 1.0), units.phy_offset[real], span)
+
+
+def _with_its_files(store: LiveQueues, task: Task) -> Task:
+    """A task that carries no other file of the log than those that it reads: what all tasks carry
+    would grow as files x tasks."""
+    assert isinstance(task, QueueTask)
+    spans = [_span(store, each) for each in task.ranges]
+    return dataclasses.replace(task, log_files=_files_of(spans, task.log_files))
+
+
+def _span(store: LiveQueues, wanted: QueueRange) -> tuple[int, int] | None:
+    """Where the first and last record of a range lie in the log, None where that is not known."""
+    name = wanted.topic, wanted.queue_id
+    first = store.record_place(name, wanted.start)
+    last = store.record_place(name, wanted.stop - 1)
+    return None if first is None or last is None else (first[0], last[0] + last[1])
+
+
+def _files_of(
+    spans: Sequence[tuple[int, int] | None], files: tuple[LogFile, ...]
+) -> tuple[LogFile, ...]:
+    """The files from the first of some spans of the log to the last; all where one is not known."""
+    known = [span for span in spans if span is not None]
+    if not known or len(known) < len(spans):
+        return files
+    begin, end = min(s[0] for s in known), max(s[1] for s in known)
+    return tuple(f for f in files if f.from_offset < end and f.from_offset + f.size > begin)
 
 
 def _name(key: QueueKey) -> str:

@@ -460,10 +460,30 @@ def test_tasks_are_cut_and_hold_the_files_they_need(store: Store) -> None:
     tasks = [part.task for part in stream.partitions(INITIAL, end)]
     assert [sum(r.stop - r.start for r in task.ranges) for task in tasks] == [30] * 6 + [20]
     assert all(task.is_live for task in tasks)
+    log = stream._live()["store"].log_files()
+    assert [task.log_files[0] for task in tasks] == sorted(
+        {task.log_files[0] for task in tasks}, key=lambda file: file.from_offset
+    )
+    # Neighbours share a file where they meet.
+    assert sum(len(task.log_files) for task in tasks) <= len(log) + len(tasks) - 1
+    assert rows(stream, INITIAL, end) == [("t", 0, i) for i in range(200)]
     later = encode_offset({("store", "t", 0): 190}, {})
     end = next_batch(reader(store.path), later)
     (task,) = [part.task for part in reader(store.path).partitions(later, end)]
     assert 1 <= len(task.log_files) <= 2
+
+
+def test_a_damaged_unit_where_tasks_are_cut_takes_no_file_away(store: Store) -> None:
+    put(store, "t", 200, body=b"x" * 100)
+    options = {"startingOffsets": "earliest", "maxRecordsPerPartition": 30}
+    stream = reader(store.path, **options, onCorrupt="skip", failOnDataLoss=False)
+    end = next_batch(stream, INITIAL)
+    path = queue_file(store.path, "t", number=5)  # the last unit of the second task
+    good = path.read_bytes()[9 * UNIT :]
+    write_at(path, 9 * UNIT, queue_file(store.path, "t", number=3).read_bytes()[:UNIT])
+    seen = {offset for _, _, offset in rows(stream, INITIAL, end)}
+    assert seen - {30, 59} == set(range(200)) - {30, 59}
+    write_at(path, 9 * UNIT, good)
 
 
 # ---- what is lost --------------------------------------------------------------------------------
