@@ -59,6 +59,7 @@ class LogFileTask:
     delay_levels: Mapping[int, int]
     enable_lmq: bool
     multi_dispatch: bool
+    check_crc: bool = True
 
 
 def wanted_units(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
@@ -151,7 +152,7 @@ def record_walks(task: LogFileTask, told: Any = None) -> Iterator[tuple[RecordWa
     env = Env()
     told = told or (lambda position, text, count: None)
     path, base = task.file.path, task.file.from_offset
-    walk = RecordWalk(task.delay_levels)
+    walk = RecordWalk(task.delay_levels, task.check_crc)
     window = FileWindow(env, path)
     position = 0
     ended = False

@@ -285,6 +285,7 @@ def _look(env: Env, root: str, target: str, broker_conf: str | None) -> _Source:
                 delay_levels=dict(log.delay_levels),
                 enable_lmq=settings.enable_lmq,
                 multi_dispatch=settings.enable_multi_dispatch,
+                check_crc=False,  # the scan has done so where recovery does
             )
             tasks.append(
                 _FileTask(
