@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-RS_BLANK = 1
 #: Units that a task sorts, and the driver holds, at a time.
 UNITS_AT_ONCE = 1 << 18
 STAGING = "rebuild.tmp"
@@ -106,10 +105,9 @@ class _Source:
 
 @dataclasses.dataclass(frozen=True)
 class _FileTask:
-    """A file of the log: `demands` say up to where, `kept` how much of it is copied, bytes."""
+    """A file of the log, and up to where it is copied, by `demands`."""
 
     demands: LogFileTask
-    kept: int
     target: str
     staging: str
     with_index: bool
@@ -122,8 +120,10 @@ def rebuild(
     *,
     broker_conf: str | None = None,
 ) -> RebuildReport:
-    """Make a store in `out` of the commit log of `store`: its log and config copied, its queues and
-    its index new. Nothing of `store` is written to, and of its queues and index nothing is read.
+    """Make a store in `out` of the commit log of `store`.
+
+    Log and config are copied, queues and index are new. Nothing of `store` is written to, and its
+    queues and index are asked for no more than the sizes and the geometry of their files.
 
     The log ends where a broker's recovery would end it. `out` must be the same directory on all
     machines, new or empty; what a rebuild that fails has made there is deleted.
@@ -245,10 +245,12 @@ def _look(env: Env, root: str, target: str, broker_conf: str | None) -> _Source:
         files = log.mapped_file_queue.mapped_files
         clean = not AbortFile(env, f"{root}/abort").exists()
         store.checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
-        begin = scan_start(store, clean) if not clean else -1
-        if clean and files:
+        begin = 0
+        if files and clean:
             begin = files[max(0, len(files) - LAST_FILES)].file_from_offset
-        end, status = begin, RS_BLANK
+        elif files:
+            begin = scan_start(store, clean)
+        end = begin
         if files:
             scan = LogScan(
                 env,
@@ -260,7 +262,7 @@ def _look(env: Env, root: str, target: str, broker_conf: str | None) -> _Source:
                 records_max=0,
             )
             for piece in scan.pieces():
-                end, status = piece.file_from_offset + piece.end, piece.status
+                end = piece.file_from_offset + piece.end
         lowest = files[0].file_from_offset if files else 0
         config = dataclasses.replace(
             settings.at_root(target),
@@ -290,15 +292,13 @@ def _look(env: Env, root: str, target: str, broker_conf: str | None) -> _Source:
             tasks.append(
                 _FileTask(
                     demands,
-                    # The BLANK that ends the file stays.
-                    size if status == RS_BLANK else stop,
                     f"{config.commit_log_path}/{base:020d}",
                     f"{target}/{STAGING}",
                     settings.message_index_enable,
                 )
             )
         split_at = begin if not clean and lowest < begin else -1
-        return _Source(config, geometry, max(0, end), split_at, tuple(tasks))
+        return _Source(config, geometry, end, split_at, tuple(tasks))
     finally:
         store.shutdown()
 
@@ -396,8 +396,8 @@ def _copy_log(task: _FileTask) -> None:
     env = Env()
     file = task.demands.file
     temporary = f"{task.staging}/{os.path.basename(task.target)}.{_unique()}"
-    env.copy_range(file.path, temporary, 0, task.kept)
-    if task.kept < file.size:
+    env.copy_range(file.path, temporary, 0, task.demands.stop)
+    if task.demands.stop < file.size:
         fd = env.open(temporary, O_RDWR)
         try:
             env.ftruncate(fd, file.size, temporary)

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 import pyrocketstore
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import pyarrow
 
 from java_store import require_java
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -67,6 +70,8 @@ def compare(spark: Any, store: Path, home: Path, conf: str | None) -> tuple[Rebu
     for name in ("consumequeue", "consumequeue_ext"):
         assert files(out / name) == files(engine / name)
     assert indexes(out) == indexes(engine)
+    log = files(engine / "commitlog")
+    assert files(out / "commitlog") == {name: log[name] for name in files(out / "commitlog")}
     logics_and_index = slice(8, 24)
     ours, theirs = ((each / "checkpoint").read_bytes()[logics_and_index] for each in (out, engine))
     assert ours == theirs
@@ -91,7 +96,7 @@ LOG_SIZE = 4096
 CONF = f"""mappedFileSizeCommitLog={LOG_SIZE}
 mappedFileSizeConsumeQueue=200
 maxHashSlotNum=20
-maxIndexNum=40
+maxIndexNum=80
 """
 
 
@@ -101,8 +106,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("made")
     (home / "broker.conf").write_text(CONF)
     with pyrocketstore.open(home / "store", config=home / "broker.conf") as store:
+        left = 5 * (80 - 1)  # the last index file is full then
         for number in range(300):
-            keys = f"k{number} k{number % 7}" if number < 254 and number % 5 else None
+            names = [f"k{number}", f"k{number % 7}"][: left if number % 5 else 0]
+            left -= len(names)
+            keys = " ".join(names) or None
             store.put("t", b"body %d" % number, queue_id=number % 3, keys=keys, tags=f"a{number}")
     return home
 
@@ -118,12 +126,15 @@ def log_files(store: Path) -> list[Path]:
 
 
 def crash(store: Path) -> None:
-    """Recovery begins where the checkpoint says, and the index has a new file from there on."""
+    """Recovery begins in the last file, and the index has a new file from there on."""
     (store / "abort").touch()
+    path = store / "checkpoint"
+    times = np.frombuffer(path.read_bytes()[:16], ">i8") + 5000
+    path.write_bytes(times.astype(">i8").tobytes() + path.read_bytes()[16:])
 
 
 def crash_without_checkpoint(store: Path) -> None:
-    crash(store)
+    (store / "abort").touch()
     (store / "checkpoint").unlink()
 
 
@@ -217,6 +228,65 @@ def test_units_are_put_as_one_by_one(tmp_path, seed):
                     queue.put_message_position_info(place, size, code, at)
         queue.shutdown()
     assert files(tmp_path / "run") == files(tmp_path / "each")
+
+
+def wanted(*rows: tuple[str, int, int]) -> pyarrow.RecordBatch:
+    """A batch of units: topic, place in the log, queue offset."""
+    topics, places, offsets = zip(*rows, strict=True)
+    columns: dict[str, Any] = {"topic": topics, "queueId": [0] * len(rows)}
+    columns |= {"queueOffset": offsets, "commitLogOffset": places, "size": [9] * len(rows)}
+    columns |= {"tagsCode": [0] * len(rows), "storeTimestamp": [1] * len(rows)}
+    return pyarrow.RecordBatch.from_pydict(columns)
+
+
+def test_units_wait_and_are_written_by_queue(monkeypatch):
+    monkeypatch.setattr(rebuild_job, "UNITS_AT_ONCE", 4)
+    written: list[pyarrow.RecordBatch] = []
+    held = rebuild_job._Held(SimpleNamespace(write=written.append))
+    held.begin_walk()
+    held.add(wanted(("a", 0, 7), ("b", 100, 3), ("a", 200, 8)), False)
+    held.add(wanted(("b", 0, 2), ("a", 200, 9), ("b", 200, 4)), True)
+    held.begin_walk()
+    held.add(wanted(("b", 300, 5)), False)
+    held.write()
+    held.write()
+    found = [
+        [(row["topic"], row["queueOffset"], row["light"]) for row in batch.to_pylist()]
+        for batch in written
+    ]
+    a = [("a", 7, False), ("a", 8, False), ("a", 9, True)]
+    b = [("b", 2, True), ("b", 3, False), ("b", 4, True)]
+    assert found == [a + b, [("b", 5, False)]]
+
+
+def test_a_queue_of_old_files_alone(spark, tmp_path):
+    """After a clean exit recovery looks at the last files, whose queues all begin there."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(CONF)
+    with pyrocketstore.open(tmp_path / "store", config=conf) as store:
+        for topic in ("old", "old", "t1", "t2", "t3"):  # a file each
+            store.put(topic, topic.encode() * 1200, keys="k")
+    report = rebuild(spark, tmp_path / "store", tmp_path / "out", broker_conf=str(conf))
+    assert (report.queues, report.units, report.keys) == (4, 5, 5)
+    with pyrocketstore.open(tmp_path / "out", config=conf) as opened:
+        assert len(list(opened.read("old"))) == len(opened.query("old", "k")) == 2
+        assert opened.put("old", b"more").queue_offset == 2
+        assert opened.verify().ok
+
+
+def test_a_store_of_no_message(spark, tmp_path):
+    pyrocketstore.open(tmp_path / "store").close()
+    report = rebuild(spark, tmp_path / "store", tmp_path / "out")
+    assert (report.records, report.queues, report.log_end) == (0, 0, 0)
+    pyrocketstore.open(tmp_path / "out").close()
+
+
+def test_topics_and_sizes_come_along(spark, store, tmp_path):
+    rebuild(spark, store, tmp_path / "out", broker_conf=str(tmp_path / "broker.conf"))
+    assert files(tmp_path / "out" / "config") == files(store / "config")
+    rebuild(spark, tmp_path / "out", tmp_path / "again", broker_conf=None)
+    for name in ("consumequeue", "commitlog", "config"):
+        assert files(tmp_path / "again" / name) == files(tmp_path / "out" / name)
 
 
 def test_what_is_refused(spark, store, tmp_path):
