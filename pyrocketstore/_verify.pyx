@@ -41,7 +41,8 @@ cdef class RecordWalk:
     """Goes over commit log files and keeps what their records ask of queues and index.
 
     After each `walk` the columns hold one piece of the log. `queues` numbers the queues as they
-    are met; a record that belongs into none has number -1.
+    are met; a record that belongs into none has number -1. Without `check_crc` a record whose body
+    has changed counts as whole, as it does where recovery does not look.
     """
     cdef readonly TopicQueueMap queues
     cdef readonly list multi
@@ -57,8 +58,10 @@ cdef class RecordWalk:
     cdef int32_t[::1] key_row
     cdef int32_t[::1] key_hash
     cdef delay_table delays
+    cdef bint check_crc
 
-    def __init__(self, delay_levels):
+    def __init__(self, delay_levels, bint check_crc=True):
+        self.check_crc = check_crc
         self.queues = TopicQueueMap()
         self.multi = []
         set_delays(&self.delays, delay_levels)
@@ -131,7 +134,8 @@ cdef class RecordWalk:
             p = window.buffer + (at - window.start)
             status = RS_TORN
             if left > 0:
-                status = check_record(p, left, file_from_offset + at, True, &record)
+                status = check_record(p, left, file_from_offset + at, self.check_crc,
+                                      &record)
             if status == RS_TORN and at + left < stop:
                 wanted = WINDOW_BYTES
                 if left >= 8 and rs_load_be32(p) > wanted:

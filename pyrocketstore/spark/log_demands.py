@@ -59,46 +59,61 @@ class LogFileTask:
     delay_levels: Mapping[int, int]
     enable_lmq: bool
     multi_dispatch: bool
+    check_crc: bool = True
 
 
 def wanted_units(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Batches of WANTED_DDL. Raises StoreIOError."""
-    for walk, names in _walks(task):
-        queue = walk.column("queue")
-        columns = [
-            walk.column(name)
-            for name in ("queue_offset", "phy_offset", "size", "tags_code", "store_timestamp")
-        ]
-        usable = np.array([is_queue_name(*name) for name in names] or [False], np.bool_)
-        rows = np.flatnonzero((queue >= 0) & usable[queue])
-        if len(rows):
-            taken = [column[rows] for column in columns]
-            yield _wanted_batch(task, names, queue[rows], taken, True)
-        multi = _multi(walk, task)
-        if multi:
-            extra = list(dict.fromkeys((name, queue_id) for _, name, queue_id, _ in multi))
-            numbers = {name: at for at, name in enumerate(extra)}
-            rows = np.array([row for row, *_ in multi], np.int64)
-            taken = [column[rows] for column in columns]
-            taken[0] = np.array([offset for *_, offset in multi], np.int64)
-            queue = np.array([numbers[name, q] for _, name, q, _ in multi], np.int64)
-            yield _wanted_batch(task, extra, queue, taken, task.multi_dispatch)
+    for walk, names in record_walks(task):
+        for _, batch in wanted_batches(task, walk, names):
+            yield batch
+
+
+def wanted_batches(
+    task: LogFileTask, walk: RecordWalk, names: list[Any]
+) -> Iterator[tuple[bool, pyarrow.RecordBatch]]:
+    """What the records of a walk want, as batches of WANTED_DDL: first in their own queues, then
+    (True) in those that INNER_MULTI_ properties name."""
+    queue = walk.column("queue")
+    columns = [
+        walk.column(name)
+        for name in ("queue_offset", "phy_offset", "size", "tags_code", "store_timestamp")
+    ]
+    usable = np.array([is_queue_name(*name) for name in names] or [False], np.bool_)
+    rows = np.flatnonzero((queue >= 0) & usable[queue])
+    if len(rows):
+        taken = [column[rows] for column in columns]
+        yield False, _wanted_batch(task, names, queue[rows], taken, True)
+    multi = _multi(walk, task)
+    if multi:
+        extra = list(dict.fromkeys((name, queue_id) for _, name, queue_id, _ in multi))
+        numbers = {name: at for at, name in enumerate(extra)}
+        rows = np.array([row for row, *_ in multi], np.int64)
+        taken = [column[rows] for column in columns]
+        taken[0] = np.array([offset for *_, offset in multi], np.int64)
+        queue = np.array([numbers[name, q] for _, name, q, _ in multi], np.int64)
+        yield True, _wanted_batch(task, extra, queue, taken, task.multi_dispatch)
 
 
 def record_keys(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Batches of KEYS_DDL. Raises StoreIOError."""
+    for walk, _ in record_walks(task):
+        yield key_batch(task, walk)
+
+
+def key_batch(task: LogFileTask, walk: RecordWalk) -> pyarrow.RecordBatch:
+    """The keys of a walk's records, in the log's order, as a batch of KEYS_DDL."""
     import pyarrow as pa
 
-    for walk, _ in _walks(task):
-        rows = walk.column("key_row")
-        yield pa.RecordBatch.from_pydict(
-            {
-                "brokerName": _same(task.broker_name, len(rows)),
-                "commitLogOffset": walk.column("phy_offset")[rows],
-                "keyHash": walk.column("key_hash").copy(),
-                "storeTimestamp": walk.column("store_timestamp")[rows],
-            }
-        )
+    rows = walk.column("key_row")
+    return pa.RecordBatch.from_pydict(
+        {
+            "brokerName": _same(task.broker_name, len(rows)),
+            "commitLogOffset": walk.column("phy_offset")[rows],
+            "keyHash": walk.column("key_hash").copy(),
+            "storeTimestamp": walk.column("store_timestamp")[rows],
+        }
+    )
 
 
 def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
@@ -111,7 +126,7 @@ def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     def told(position: int, text: str, count: int) -> None:
         rows.append((task.broker_name, "problem", task.file.path, position, text, count))
 
-    for walk, names in _walks(task, told):
+    for walk, names in record_walks(task, told):
         queue = walk.column("queue")
         unusable = np.array([not is_queue_name(*name) for name in names] or [False], np.bool_)
         counts["records"] += walk.count
@@ -129,7 +144,7 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
     return is_safe_name(topic) and queue_id >= 0
 
 
-def _walks(task: LogFileTask, told: Any = None) -> Iterator[tuple[RecordWalk, list[Any]]]:
+def record_walks(task: LogFileTask, told: Any = None) -> Iterator[tuple[RecordWalk, list[Any]]]:
     """The records of the file in pieces, each as a walk's columns with the names of its queues.
 
     What is no record is stepped over, and told: callable(position, reason, bytes).
@@ -137,7 +152,7 @@ def _walks(task: LogFileTask, told: Any = None) -> Iterator[tuple[RecordWalk, li
     env = Env()
     told = told or (lambda position, text, count: None)
     path, base = task.file.path, task.file.from_offset
-    walk = RecordWalk(task.delay_levels)
+    walk = RecordWalk(task.delay_levels, task.check_crc)
     window = FileWindow(env, path)
     position = 0
     ended = False
