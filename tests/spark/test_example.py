@@ -55,4 +55,5 @@ def test_the_code_of_the_document(spark, store, tmp_path, monkeypatch):
     names = {"spark": spark}
     for block in blocks:
         code = block.replace('"/data/store"', repr(str(store)))
+        code = code.replace('"/data/new"', repr(str(tmp_path / "new")))
         exec(code.replace('"/data/lake"', repr(str(tmp_path / "lake"))), names)
