@@ -110,7 +110,7 @@ SOAK_KILLS ?= 1000
 SOAK_LOOPS ?= 100000
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
-.PHONY: soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz
+.PHONY: bench-spark soak-stream soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz
 soak: soak-power soak-kill soak-syscalls soak-threads soak-fuzz test-tsan ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
@@ -123,6 +123,10 @@ soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 soak-fuzz: build/asan.stamp ## SOAK_MUTANTS buffers and SOAK_STORES stores under the sanitizers
 	$(ASAN_ENV) $(BIN)/python tests/faults/fuzz_run.py --kernels $(SOAK_MUTANTS) \
 		--stores $(SOAK_STORES) --processes $(JOBS)
+
+soak-stream: build ## streams whose queries and stores are killed, SOAK_ROUNDS times
+	ROCKETSTORE_SOAK_STREAM=$(or $(SOAK_ROUNDS),20) $(BIN)/python -m pytest -s \
+		tests/spark/test_stream.py -k kill
 
 # 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB.
 soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two

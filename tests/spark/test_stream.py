@@ -287,6 +287,7 @@ def wait_for_open_batch(checkpoint: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not SOAK, reason="ROCKETSTORE_SOAK_STREAM=ROUNDS runs it")
 def test_killed_queries_and_stores_give_each_row_once(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
