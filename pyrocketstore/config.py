@@ -535,7 +535,8 @@ def _moved_paths(text: str | None, old_root: str, root: str | Path) -> str | Non
     return MULTI_PATH_SPLITTER.join(moved)
 
 
-def _is_store_file(name: str) -> bool:
+def is_store_file(name: str) -> bool:
+    """Whether a name is that of a file of a row: the offset of its first byte, 20 digits."""
     return len(name) == 20 and name.isascii() and name.isdigit()
 
 
@@ -545,7 +546,7 @@ def _usual_size(env: DirectoryReader, unit: int, *directories: str) -> int | Non
         env.size(f"{directory}/{name}")
         for directory in directories
         for name in env.listdir(directory)
-        if _is_store_file(name)
+        if is_store_file(name)
     ]
     counted = Counter(size for size in sizes if size > 0 and size % unit == 0)
     return counted.most_common(1)[0][0] if counted else None

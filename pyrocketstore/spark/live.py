@@ -13,19 +13,20 @@ import struct
 from collections.abc import Callable
 
 from pyrocketstore._consume_queue import find_last_unit, read_units, scan_units, unit_at
-from pyrocketstore.env import O_RDONLY, Env
+from pyrocketstore.commit_log import LMQ_PREFIX
+from pyrocketstore.config import is_store_file
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
-from pyrocketstore.spark.snapshot import LogFile, QueueRange, place_settings
+from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE
+from pyrocketstore.spark.snapshot import LogFile, QueueRange, place_settings, read_there
 
 #: Directories are listed again after this time.
 LISTING_NS = 100_000_000
 #: Looking takes at most one part in so many of the time.
 IDLE_PARTS = 10
 UNITS_AT_ONCE = 65536
-MESSAGE_MAGIC_CODE = -626843481
-LMQ_PREFIX = "%LMQ%"
 #: totalSize, magicCode, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, born time
 _HEAD = struct.Struct(">iiiiiqqiq")
 _BORN_HOST_V6, _STORE_HOST_V6 = 1 << 4, 1 << 5
@@ -180,7 +181,7 @@ class LiveQueues:
             LogFile(f"{directory}/{name}", int(name), size)
             for directory in self.log_directories
             for name, size in self.env.list_files(directory)
-            if _is_file_name(name) and size > 0
+            if is_store_file(name) and size > 0
         ]
         self._log = tuple(sorted(files, key=lambda file: file.from_offset))
         self._log_begins = [file.from_offset for file in self._log]
@@ -195,7 +196,7 @@ class LiveQueues:
 
     def _listed(self, topic: str, queue_id: int, known: _Queue | None) -> _Queue | None:
         directory = f"{self.queues_directory}/{topic}/{queue_id}"
-        begins = [int(name) for name in self._names(directory) if _is_file_name(name)]
+        begins = [int(name) for name in self._names(directory) if is_store_file(name)]
         if not begins:
             return None
         if known is not None:
@@ -360,7 +361,7 @@ class LiveQueues:
         at = start * CQ_STORE_UNIT_SIZE
         position = at % queue.file_size
         size = min(count * CQ_STORE_UNIT_SIZE, queue.file_size - position)
-        data = self._bytes(f"{queue.directory}/{at - position:020d}", position, size)
+        data = read_there(self.env, f"{queue.directory}/{at - position:020d}", position, size)
         return data[: len(data) - len(data) % CQ_STORE_UNIT_SIZE]
 
     def _file_of(self, phy_offset: int) -> LogFile | None:
@@ -369,23 +370,11 @@ class LiveQueues:
 
     def _log_bytes(self, phy_offset: int, size: int) -> bytes:
         file = self._file_of(phy_offset)
-        return b"" if file is None else self._bytes(file.path, phy_offset - file.from_offset, size)
-
-    def _bytes(self, path: str, position: int, size: int) -> bytes:
-        try:
-            fd = self.env.open(path, O_RDONLY)
-        except StoreIOError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return b""
-        try:
-            return self.env.pread(fd, size, position, path)
-        finally:
-            self.env.close(fd, path)
-
-
-def _is_file_name(name: str) -> bool:
-    return len(name) == 20 and name.isascii() and name.isdecimal()
+        return (
+            b""
+            if file is None
+            else read_there(self.env, file.path, phy_offset - file.from_offset, size)
+        )
 
 
 def _is_unit(data: bytes) -> bool:

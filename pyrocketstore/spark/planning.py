@@ -9,10 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
+from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.env import O_RDONLY, Env
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.recovery import MESSAGE_MAGIC
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.snapshot import (
     LOG_BEGIN,
@@ -20,19 +22,18 @@ from pyrocketstore.spark.snapshot import (
     LogFile,
     QueueRange,
     StoreSnapshot,
+    read_there,
     sample_units,
 )
 
 LOG = logging.getLogger(__name__)
 
-LMQ_PREFIX = "%LMQ%"
 #: A task costs some 70 ms before it reads anything, so small stores are not cut further (bytes).
 TASK_BYTES_MIN = 16 << 20
 #: The whole log is read in order where at least this part of its bytes is wanted.
 SEQUENTIAL_PART = 1 / 3
 INDEX_HEADER_SIZE = 40
 HEAD_SIZE = 36
-MESSAGE_MAGIC = bytes.fromhex("DAA320A7")
 #: A task carries the list of all log files up to so many.
 FILES_MAX = 64
 ENTRY_SIZE = 20
@@ -316,13 +317,7 @@ def _owners(tasks: list[LogTask], files: tuple[LogFile, ...]) -> Iterator[LogTas
 
 def _is_record(env: Env, file: LogFile, position: int) -> bool:
     """Whether a record's head lies there, with its own place."""
-    if not env.exists(file.path):
-        return False
-    fd = env.open(file.path, O_RDONLY)
-    try:
-        head = env.pread(fd, HEAD_SIZE, position, file.path)
-    finally:
-        env.close(fd, file.path)
+    head = read_there(env, file.path, position, HEAD_SIZE)
     place = (file.from_offset + position).to_bytes(8, "big")
     return len(head) == HEAD_SIZE and head[4:8] == MESSAGE_MAGIC and head[28:36] == place
 

@@ -15,6 +15,7 @@ from pyrocketstore._columns import VarColumn, check_records, decode_records, reu
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._reader import gather_records
 from pyrocketstore._scan import status_name
+from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.message import PROPERTY_INNER_MULTI_DISPATCH
@@ -42,7 +43,6 @@ _KAFKA_SOURCES = {
 }
 _RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
 LOG_APPEND_TIME = 1
-LMQ_PREFIX = "%LMQ%"
 #: Bodies that are inflated for one batch; each may have 64 MiB.
 INFLATED_AT_ONCE = 8
 COMPRESSED_FLAG = 1

@@ -8,6 +8,7 @@ have not, travel with the ranges.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -18,10 +19,15 @@ from urllib.parse import unquote
 import numpy as np
 
 from pyrocketstore._consume_queue import find_last_unit, unit_at
-from pyrocketstore.config import MessageStoreConfig, detect_sizes
+from pyrocketstore.config import MessageStoreConfig, detect_sizes, is_store_file
 from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
+from pyrocketstore.env import O_RDONLY, Env
+from pyrocketstore.errors import (
+    StoreCorruptionError,
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+)
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
@@ -241,6 +247,23 @@ class StoreSnapshot:
         return self.store.index_service
 
 
+def read_there(env: Env, path: str, position: int, size: int) -> bytes:
+    """Bytes of a file: fewer where it ends, none where there is no such file.
+
+    Raises StoreIOError.
+    """
+    try:
+        fd = env.open(path, O_RDONLY)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return b""
+    try:
+        return env.pread(fd, size, position, path)
+    finally:
+        env.close(fd, path)
+
+
 def local_path(path: str) -> str:
     """A path of this machine's file system, of a file: URI too. Raises StoreFormatError."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
@@ -344,17 +367,13 @@ def _last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:
     """What the queue's files say, whatever recovery makes of them: its end, and one past the last
     record that it names, bytes of the log; zeros for an empty one."""
     directory = queue.mapped_file_queue.store_path
-    for name in sorted(filter(_is_file_name, queue.env.listdir(directory)), reverse=True):
+    for name in sorted(filter(is_store_file, queue.env.listdir(directory)), reverse=True):
         units = queue.env.read_file(f"{directory}/{name}")
         place = find_last_unit(units)
         unit = unit_at(units, place)
         if unit is not None:
             return (int(name) + place) // CQ_STORE_UNIT_SIZE + 1, unit[0] + unit[1]
     return 0, 0
-
-
-def _is_file_name(name: str) -> bool:
-    return len(name) == 20 and name.isascii() and name.isdigit()
 
 
 def _on_disk(queue: ConsumeQueue, from_offset: int, size: int) -> bytes:

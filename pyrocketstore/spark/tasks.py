@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyrocketstore._consume_queue import MAX_ADDR
+from pyrocketstore.commit_log import SCHEDULE_TOPIC
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.queue_units import QueueUnits
@@ -29,7 +30,6 @@ UNITS_AT_ONCE = 65536
 BODYLESS_BYTES = 16 << 20
 #: Units of a store that may be recovering are waited for.
 LIVE_PATIENCE_S = 5.0
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 def read_messages(

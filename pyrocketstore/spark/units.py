@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-
 import numpy as np
 
 from pyrocketstore._consume_queue import read_units
-from pyrocketstore.env import O_RDONLY, Env
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.env import Env
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
-from pyrocketstore.spark.snapshot import LOG_BEGIN, LOG_END, DataLossError, QueueRange
+from pyrocketstore.spark.snapshot import LOG_BEGIN, LOG_END, DataLossError, QueueRange, read_there
 
 RETRY_INTERVAL_S = 0.05
 
@@ -95,16 +92,7 @@ class RangeUnits:
     def _read_file(self, from_offset: int, position: int, size: int) -> bytes:
         """The bytes, fewer or none where the file does not have them."""
         path = f"{self.pinned.directory}/{from_offset:020d}"
-        try:
-            fd = self.env.open(path, O_RDONLY)
-        except StoreIOError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return b""
-        try:
-            return self.env.pread(fd, size, position, path)
-        finally:
-            self.env.close(fd, path)
+        return read_there(self.env, path, position, size)
 
     @staticmethod
     def _put_over(data: bytearray, start: int, first: int, units: bytes) -> None:

@@ -83,7 +83,7 @@ def bare_python(home: Path) -> Path:
             (site / name).symlink_to(packages / name)
     script = home / "python"
     script.write_text(
-        '#!/bin/sh\ncase "$PWD" in\n*/work/app-*)\n'
+        '#!/bin/sh\ncase "$PWD" in\n*/app-*/*)\n'
         f'  rest=$(echo "$PYTHONPATH" | tr : "\\n" | grep -vx "{PACKAGE.parent}" | paste -sd:)\n'
         f'  PYTHONPATH="{site}:$rest" exec {sys.executable} -S "$@";;\n'
         f'*) exec {sys.executable} "$@";;\nesac\n'
@@ -95,7 +95,7 @@ def bare_python(home: Path) -> Path:
 @pytest.mark.slow
 def test_the_package_travels_as_an_archive(tmp_path: Path, store: Path) -> None:
     python = bare_python(tmp_path)
-    place = tmp_path / "work" / "app-1"
+    place = tmp_path / "app-1" / "0"
     place.mkdir(parents=True)
     probe = subprocess.run(
         [python, "-c", "import pyarrow, pyrocketstore"], capture_output=True, cwd=place
