@@ -33,7 +33,7 @@ from pyrocketstore._log_piece cimport (
     tags_code_of_row,
 )
 from pyrocketstore._mapped_file cimport MappedFile
-from pyrocketstore._prefill cimport prefill_index, prefill_queue
+from pyrocketstore._prefill cimport prefill_entries, prefill_index, prefill_queue, prefill_slots
 from pyrocketstore._record cimport parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_BAD_OFFSET,
@@ -121,6 +121,9 @@ cdef class Dispatcher:
     cdef int64_t errno_
     cdef rs_record record
     cdef rs_properties properties
+    # of the pieces whose keys another thread puts
+    cdef int64_t keys_until         # the index's count when it has all of theirs
+    cdef bint stalled               # one could not be indexed whole
 
     def __init__(self, *, on_new_queue, on_queue_record, on_index_file, on_index_record, on_error,
                  delay_levels, bint index_enabled, bint multi_dispatch, Event moved):
@@ -386,16 +389,11 @@ cdef class Dispatcher:
         int, number of the first record that is not dispatched: one that needs what only
         `dispatch_file` does, or piece.count
         """
-        cdef int64_t queued = first
+        cdef int64_t queued
         cdef int64_t done = first
-        cdef bint go_on = True
-        cdef int wish = NOTHING
         if first < 0 or (piece.records == NULL and piece.count > 0):
             raise ValueError("the piece was scanned without records")
-        while go_on and queued < piece.count:
-            with nogil:
-                queued = self.piece_into_queues(piece, queued, &wish)
-            go_on = wish != NOTHING and self.fulfil_piece(piece, &queued, wish)
+        queued = self.queue_records(piece, first)
         while self.index_enabled and done < queued:
             if self.index == NULL or self.index.index_count >= self.index.index_num:
                 self.fulfil(INDEX_FILE, NULL)
@@ -410,6 +408,78 @@ cdef class Dispatcher:
         self.pass_to(piece, first, done)
         rs_event_signal(self.moved.event)
         return done
+
+    def queue_piece(self, LogPiece piece not None, bint alone):
+        """Put a piece into the queues, and make room for its keys in the index.
+
+        Parameters
+        ----------
+        piece : LogPiece, as for `dispatch_piece`
+        alone : bool, no other piece waits for `index_piece`
+
+        Returns
+        -------
+        bool, whether `index_piece` is to do the rest; else `dispatch_piece` has to do it all, once
+        no other piece waits
+        """
+        cdef rs_index_file *x
+        cdef int64_t keys
+        cdef bint has_room
+        if piece.records == NULL or not self.index_enabled:
+            return False
+        if alone:
+            if self.index == NULL:
+                self.fulfil(INDEX_FILE, NULL)
+            x = self.index
+            # An index that has nothing ends at 0.
+            if x == NULL or (phy_offset_of(piece, 0) <= x.end_phy_offset
+                             and (x.end_phy_offset > 0 or x.index_count > 1)):
+                return False        # the index may have some of it
+            self.keys_until = x.index_count
+            self.stalled = False
+        x = self.index
+        keys = piece.records[piece.count].first_key
+        if keys > x.index_num - self.keys_until or self.queue_records(piece, 0) < piece.count:
+            return False
+        with nogil:
+            has_room = prefill_entries(x, self.keys_until, keys)
+        self.keys_until += keys
+        return has_room
+
+    def index_piece(self, LogPiece piece not None):
+        """Put the keys of a piece, for which `queue_piece` gave True, into the index.
+
+        Returns
+        -------
+        bool, False where `dispatch_piece` has to do it all: a record of this piece, or of one that
+        was to be indexed before it, is uncommon
+
+        Threads: one at a time, in the order of the pieces; `queue_piece` may go on beside it.
+        """
+        cdef int64_t done = 0
+        if not self.stalled:
+            with nogil:
+                prefill_slots(self.index, piece.records[piece.count].first_key,
+                              self.index_owner.mapped_file.created)
+                done = self.put_common_keys(piece, 0, piece.count)
+            self.stalled = done < piece.count
+        return not self.stalled
+
+    def pass_piece(self, LogPiece piece not None):
+        """A piece is in queues and index: move `position`."""
+        self.pass_to(piece, 0, piece.count)
+        rs_event_signal(self.moved.event)
+
+    cdef int64_t queue_records(self, LogPiece piece, int64_t first) except -1:
+        # Number of the first record from `first` on that only dispatch_file can put.
+        cdef int64_t queued = first
+        cdef bint go_on = True
+        cdef int wish = NOTHING
+        while go_on and queued < piece.count:
+            with nogil:
+                queued = self.piece_into_queues(piece, queued, &wish)
+            go_on = wish != NOTHING and self.fulfil_piece(piece, &queued, wish)
+        return queued
 
     cdef bint fulfil_piece(self, LogPiece piece, int64_t *number, int wish) except -1:
         # What record `number` needs of Python; False when only dispatch_file can do it.
@@ -484,25 +554,30 @@ cdef class Dispatcher:
                                   bint fresh) noexcept nogil:
         # Number of the first record, at most `stop`, whose keys are not all in the index.
         cdef rs_index_file *x = self.index
-        cdef piece_record *row
         cdef int64_t i = first
-        cdef int64_t since, room
         if x == NULL or x.index_count >= x.index_num:
             return first
         while i < stop and phy_offset_of(piece, i) < x.end_phy_offset:
             i += 1
-        since = i
-        prefill_index(x, piece.records[stop].first_key - piece.records[since].first_key, fresh)
+        prefill_index(x, piece.records[stop].first_key - piece.records[i].first_key, fresh)
         if i < stop and phy_offset_of(piece, i) == x.end_phy_offset and not (
                 piece.records[i].kind & KIND_ROLLBACK):
             return i        # may be in the index in part
+        return self.put_common_keys(piece, i, stop)
+
+    cdef int64_t put_common_keys(self, LogPiece piece, int64_t first,
+                                 int64_t stop) noexcept nogil:
+        # As piece_into_index, of records that are not in the index.
+        cdef rs_index_file *x = self.index
+        cdef int64_t i = first
+        cdef int64_t room
         # Only whole records, and none that meets a full file.
         room = piece.records[i].first_key + (x.index_num - x.index_count)
         while (i < stop and piece.records[i].first_key < room
                and piece.records[i + 1].first_key <= room
                and not piece.records[i].kind & KIND_UNCOMMON):
             i += 1
-        return self.put_piece_keys(piece, since, i)
+        return self.put_piece_keys(piece, first, i)
 
     cdef int64_t put_piece_keys(self, LogPiece piece, int64_t first,
                                 int64_t stop) noexcept nogil:

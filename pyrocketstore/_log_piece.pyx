@@ -41,6 +41,7 @@ from pyrocketstore.errors import StoreIOError
 cdef enum:
     FIRST_ROOM = 4096           # records and keys that a piece has room for at first
     BLANK = 32                  # between keys
+    ADVICE_HUGEPAGE = 14        # MADV_HUGEPAGE
 
 
 cdef int set_delays(delay_table *table, object delay_levels) except -1:
@@ -91,6 +92,8 @@ cdef class RecordMemory:
         if env.table.mmap(-1, size, 1, &base) >= 0:
             self.base = <uint8_t *>base
             self.size = size
+            # Without large pages it is as good, only slower.
+            env.table.madvise(base, size, ADVICE_HUGEPAGE)
 
     def __dealloc__(self):
         if self.base != NULL:

@@ -59,8 +59,8 @@ cdef void prefill_queue(rs_queue *q, int64_t count) noexcept nogil:
         fill(f, start, min(f.file_size, rs_load_acquire(&f.confirmed)))
 
 
-cdef void prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexcept nogil:
-    # [position, end), as far as its chunks are not allocated yet.
+cdef bint prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexcept nogil:
+    # [position, end), as far as its chunks are not allocated yet; False where there is no room.
     cdef int64_t chunk = position // RS_INDEX_CHUNK
     cdef int64_t last = (end - 1) // RS_INDEX_CHUNK
     cdef int64_t first, start, stop
@@ -74,24 +74,35 @@ cdef void prefill_chunks(rs_index_file *x, int64_t position, int64_t end) noexce
         start = first * RS_INDEX_CHUNK
         stop = min(chunk * RS_INDEX_CHUNK, entry_position(x.hash_slot_num, x.index_num))
         if confirm_range(x.file, start, stop - start, False) != 0:
-            return
+            return False
         memset(x.confirmed_chunks + first, 1, <size_t>(chunk - first))
         fill(x.file, max(position, start), stop)
+    return True
 
 
 cdef void prefill_index(rs_index_file *x, int64_t count, bint fresh) noexcept nogil:
-    cdef int64_t slots_end = entry_position(x.hash_slot_num, 0)
-    cdef int64_t used, start, end
-    if count < COUNT_MIN or x.base == NULL or x.file.path == NULL:
+    if count < COUNT_MIN:
         return
-    if fresh and count * PAGES_A_KEY >= slots_end // 4096:
+    prefill_slots(x, count, fresh)
+    prefill_entries(x, x.index_count, count)
+
+
+cdef void prefill_slots(rs_index_file *x, int64_t count, bint fresh) noexcept nogil:
+    cdef int64_t slots_end = entry_position(x.hash_slot_num, 0)
+    if x.base == NULL or x.file.path == NULL or not fresh:
+        return
+    if count * PAGES_A_KEY >= slots_end // 4096:
         # Their last chunk is the entries' first.
         prefill_chunks(x, 0, slots_end // RS_INDEX_CHUNK * RS_INDEX_CHUNK)
-    start = entry_position(x.hash_slot_num, x.index_count)
-    end = start + count * RS_INDEX_ENTRY_SIZE
-    if end > entry_position(x.hash_slot_num, x.index_num):
-        end = entry_position(x.hash_slot_num, x.index_num)
-    if start < end and not x.confirmed_chunks[(end - 1) // RS_INDEX_CHUNK]:
-        used = start - slots_end
-        end = max(end, start + min(used, <int64_t>INDEX_AHEAD))
-        prefill_chunks(x, start, min(end, entry_position(x.hash_slot_num, x.index_num)))
+
+
+cdef bint prefill_entries(rs_index_file *x, int64_t number, int64_t count) noexcept nogil:
+    cdef int64_t slots_end = entry_position(x.hash_slot_num, 0)
+    cdef int64_t file_end = entry_position(x.hash_slot_num, x.index_num)
+    cdef int64_t start = entry_position(x.hash_slot_num, number)
+    cdef int64_t end = min(file_end, start + count * RS_INDEX_ENTRY_SIZE)
+    if (start >= end or x.base == NULL or x.file.path == NULL
+            or x.confirmed_chunks[(end - 1) // RS_INDEX_CHUNK]):
+        return True
+    end = max(end, start + min(start - slots_end, <int64_t>INDEX_AHEAD))
+    return prefill_chunks(x, start, min(end, file_end))

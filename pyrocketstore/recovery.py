@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import os
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore._dispatch import Dispatcher
@@ -43,6 +44,8 @@ COMMON_RUN = 64
 RECORDS_MAX = 256 << 20
 #: At most so many records are then given to the loop that knows all cases.
 UNCOMMON_RUN_MAX = 4096
+#: So many pieces of the log are worth a thread that fills the index.
+INDEX_THREAD_MIN = 3
 #: How often a reader looks again at a last record that another process is still writing.
 LAST_RECORD_TRIES = 40
 LAST_RECORD_WAIT_S = 0.005
@@ -399,11 +402,7 @@ def replay(store: Recoverable, start: int, end: int, known: deque[LogPiece] | No
 def _replay_pieces(store: Recoverable, start: int, end: int, known: deque[LogPiece]) -> int:
     """Dispatch piece by piece; gives the physical offset up to which that went well."""
     log = store.commit_log
-    position = start
-    while known and known[0].file_from_offset + known[0].begin <= position:
-        piece = known.popleft()
-        if piece.file_from_offset + piece.begin == position:
-            position = _dispatch_piece(store, piece)
+    position = _replay_known(store, start, known)
     if position > start or position >= end:
         return position
     scan = LogScan(
@@ -420,11 +419,71 @@ def _replay_pieces(store: Recoverable, start: int, end: int, known: deque[LogPie
     return position
 
 
-def _dispatch_piece(store: Recoverable, piece: LogPiece) -> int:
-    """Dispatch a piece; gives the physical offset up to which that went well.
+def _replay_known(store: Recoverable, start: int, known: deque[LogPiece]) -> int:
+    """As _replay_pieces, of what the scan kept: one thread fills queues, another the index."""
+    if len(known) < INDEX_THREAD_MIN or store.env.processor_count() < 2:
+        return _dispatch_in_turn(store, start, known)
+    dispatcher = store.dispatcher
+    position = start
+    # Queued, and to be indexed, in order.
+    waiting: deque[tuple[LogPiece, Future[bool]]] = deque()
+    with ThreadPoolExecutor(1, "ReplayIndex") as pool:
+        while known and _begin_of(known[0]) <= position:
+            if _begin_of(known[0]) < position:
+                known.popleft()
+            elif dispatcher.queue_piece(known[0], not waiting):
+                piece = known.popleft()
+                waiting.append((piece, pool.submit(dispatcher.index_piece, piece)))
+                position = _end_of(store, piece)
+            elif waiting:
+                position = _await_indexed(store, waiting, position)
+            else:
+                position = _dispatch_piece(store, known.popleft())
+        if waiting:
+            position = _await_indexed(store, waiting, position)
+    return position
 
-    Behind a piece that ends at a BLANK that is the next file's first.
-    """
+
+def _await_indexed(
+    store: Recoverable,
+    waiting: deque[tuple[LogPiece, Future[bool]]],
+    position: int,
+) -> int:
+    """Wait for the index; what it could not take is dispatched in turn. Gives the position."""
+    left: deque[LogPiece] = deque()
+    for piece, indexed in waiting:
+        if indexed.result():
+            store.dispatcher.pass_piece(piece)
+        else:
+            left.append(piece)
+    waiting.clear()
+    if not left:
+        return position
+    return _dispatch_in_turn(store, _begin_of(left[0]), left)
+
+
+def _dispatch_in_turn(store: Recoverable, start: int, known: deque[LogPiece]) -> int:
+    """Dispatch each piece whole before the next; takes them out."""
+    position = start
+    while known and _begin_of(known[0]) <= position:
+        piece = known.popleft()
+        if _begin_of(piece) == position:
+            position = _dispatch_piece(store, piece)
+    return position
+
+
+def _begin_of(piece: LogPiece) -> int:
+    return piece.file_from_offset + piece.begin
+
+
+def _end_of(store: Recoverable, piece: LogPiece) -> int:
+    """Where the log goes on: behind a piece that ends at a BLANK that is the next file's first."""
+    end = piece.file_from_offset + piece.end
+    return store.commit_log.roll_next_file(end) if piece.status == RS_BLANK else end
+
+
+def _dispatch_piece(store: Recoverable, piece: LogPiece) -> int:
+    """Dispatch a piece; gives the physical offset up to which that went well."""
     dispatcher, base = store.dispatcher, piece.file_from_offset
     at, run = 0, 1
     while True:
@@ -439,9 +498,7 @@ def _dispatch_piece(store: Recoverable, piece: LogPiece) -> int:
         )
         if reached != stop:
             return base + reached
-    if piece.status == RS_BLANK:
-        return store.commit_log.roll_next_file(base + piece.end)
-    return base + piece.end
+    return _end_of(store, piece)
 
 
 def _keep_broken(store: Recoverable, plan: RecoveryPlan) -> None:

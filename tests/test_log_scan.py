@@ -10,6 +10,7 @@ import random
 import shutil
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ SETTINGS: dict[str, Any] = {
     "enable_multi_dispatch": True,
 }
 RS_OK, RS_BLANK, RS_END = 0, 1, 2
+PREPARED = 4  # in no queue, and indexed
 #: Also of less than a record, and of more than a file.
 PIECE_SIZES = [300, 4096, 20_000, 1 << 20]
 
@@ -291,6 +293,34 @@ def test_dispatched_from_pieces_or_from_the_log(
     assert fast == slow
 
 
+@pytest.mark.parametrize("whole", [0, 2, 1000])
+def test_another_thread_fills_the_index(
+    filled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    three_threads: Callable[[int], None],
+    whole: int,
+) -> None:
+    """Pieces that it cannot take are dispatched in turn."""
+    three_threads(4096)
+    calls: list[LogPiece] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, call: Any, *arguments: Any, **options: Any) -> Any:
+            calls.extend(arguments)
+            return super().submit(call if len(calls) <= whole else lambda _: False, *arguments)
+
+    monkeypatch.setattr(recovery, "ThreadPoolExecutor", Pool)
+    fast = rebuilt(filled, tmp_path / "fast", ("consumequeue", "index"))
+    assert len(calls) > 2
+    calls.clear()
+    monkeypatch.setattr(Env, "processor_count", lambda self: 1)
+    alone = rebuilt(filled, tmp_path / "alone", ("consumequeue", "index"))
+    assert not calls
+    the_slow_way(monkeypatch)
+    assert rebuilt(filled, tmp_path / "slow", ("consumequeue", "index")) == fast == alone
+
+
 @pytest.mark.parametrize("records_max", [0, 2000, 20_000])
 def test_what_memory_does_not_hold_is_read_again(
     filled: Path,
@@ -355,6 +385,7 @@ def far_off(path: Path) -> None:
             body=b"%d" % i,
             properties=b"KEYS\x01k%d\x02TAGS\x01t" % i,
             queue_id=i % 3,
+            sys_flag=rng.choice((0, 0, PREPARED)),
             queue_offset=i // 3 if rng.random() < 0.9 else i // 3 + (1 << 40),
             phy_offset=at,
             store_timestamp=rng.choice((1_700_000_000_000, 0, -(1 << 63), (1 << 63) - 1)),
@@ -367,7 +398,14 @@ def far_off(path: Path) -> None:
 
 
 @pytest.mark.bad_input
-def test_numbers_that_are_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [300, 1 << 20])
+def test_numbers_that_are_far_apart(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    three_threads: Callable[[int], None],
+    size: int,
+) -> None:
+    three_threads(size)
     path = tmp_path / "store"
     far_off(path)
     (path / "index").mkdir(exist_ok=True)
@@ -405,9 +443,17 @@ def test_pages_that_cannot_be_filled_ahead(tmp_path: Path, call: str) -> None:
     store.shutdown()
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])  # the first is the checkpoint's
-def test_room_that_cannot_be_had_while_rebuilding(filled: Path, tmp_path: Path, after: int) -> None:
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+@pytest.mark.parametrize("after", [1, 2, 5, 9, 12])  # the first is the checkpoint's
+def test_room_that_cannot_be_had_while_rebuilding(
+    filled: Path,
+    tmp_path: Path,
+    three_threads: Callable[[int], None],
+    after: int,
+    size: int,
+) -> None:
     """The queue or the index is given up, puts are refused, and the next recovery mends it."""
+    three_threads(size)
     path = Path(shutil.copytree(filled, tmp_path / "store"))
     for name in ("consumequeue", "index"):
         shutil.rmtree(path / name)
