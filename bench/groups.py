@@ -94,7 +94,10 @@ JAVA_PUT = (
     "the loop"
 )
 OURS_PUT = "Store.put one by one: the same bytes on disk, CRC, dispatch, index and flush service on"
-OURS_MANY = "Store.put_many, 10,000 a call, lists made in the loop; otherwise as put"
+OURS_MANY = (
+    "Store.put_many, 10,000 a call; lists of bodies, tags and keys and an array of queue ids made "
+    "in the loop; otherwise as put"
+)
 LMDB_LAYOUT = (
     "value = CRC, tag, key, body under (queue, offset), second database key → (queue, offset)"
 )

@@ -124,7 +124,7 @@ class Put(Workload):
             store.put_many(
                 TOPIC,
                 [self.body] * count,
-                queue_ids=[i % QUEUES for i in range(first, first + count)],
+                queue_ids=numpy.arange(first, first + count) % QUEUES,
                 tags=["TagA"] * count,
                 keys=[f"k{i}" for i in range(base + first, base + first + count)],
             )
