@@ -274,6 +274,8 @@ def _replay_from(
     table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
     starts += [q.covered_phy_offset for q in table.values() if q.cut_short]
     starts += [lowest for key in plan.headless if key not in seen]
+    if not table:
+        starts.append(lowest)  # all were taken away: older files may name queues that these do not
     for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
         queue = None if key in plan.headless else table.get(key)
         held = 0 if queue is None else queue.units_before(plan.log_end)

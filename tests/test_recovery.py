@@ -104,6 +104,27 @@ def test_removed_queue_is_rebuilt_after_a_clean_exit(filled: Path, tmp_path: Pat
         assert content(store) == expect(300)
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_all_queues_are_rebuilt_from_the_whole_log(
+    tmp_path: Path, read_only: bool, clean: bool
+) -> None:
+    """Also one that the files which recovery looks at do not name, where theirs begin at 0."""
+    path = tmp_path / "store"
+    number = 0
+    with pyrocketstore.open(path, **SIZES) as store:
+        while len(list((path / "commitlog").iterdir())) < 5:
+            store.put(f"topic{number}", bytes(1500))
+            number += 1
+    shutil.rmtree(path / "consumequeue")
+    if not clean:
+        (path / "abort").touch()
+    with pyrocketstore.open(path, read_only=read_only, **SIZES) as store:
+        assert {topic: store.max_offset(topic, 0) for topic in store.topics()} == {
+            f"topic{i}": 1 for i in range(number)
+        }
+
+
 def records_of(path: Path) -> list[tuple[int, int]]:
     """(position, size) of each record of the log's only file."""
     found, _, _ = oracle.scan_log((path / "commitlog" / ("0" * 20)).read_bytes())
