@@ -107,10 +107,10 @@ def decoder_cpu(root: Path, columns: tuple[str, ...], mode: str) -> tuple[float,
     """(processor s, wall s) of decoding the store once in this process."""
     options = read_options({"path": str(root), "readMode": mode})
     kinds = {name: columns_of(options)[0][name] for name in columns}
-    partitions = plan(options)
+    planned = plan(options)
     wall, cpu = time.perf_counter(), time.process_time()
-    for partition in partitions:
-        for _ in read_task(partition, kinds, options):
+    for partition in planned.partitions:
+        for _ in read_task(partition, kinds, options, planned.common):
             pass
     return time.process_time() - cpu, time.perf_counter() - wall
 
@@ -121,8 +121,9 @@ def prepare_ceiling(root: Path, home: Path, columns: tuple[str, ...], tasks: int
     kinds = {name: columns_of(options)[0][name] for name in columns}
     counts = []
     batch: pa.RecordBatch | None = None
-    for partition in plan(options):
-        found = list(read_task(partition, kinds, options))
+    planned = plan(options)
+    for partition in planned.partitions:
+        found = list(read_task(partition, kinds, options, planned.common))
         batch = batch or found[0]
         counts.append(max(1, round(sum(b.num_rows for b in found) / batch.num_rows)))
     assert batch is not None

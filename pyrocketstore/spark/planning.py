@@ -34,8 +34,6 @@ TASK_BYTES_MIN = 16 << 20
 SEQUENTIAL_PART = 1 / 3
 INDEX_HEADER_SIZE = 40
 HEAD_SIZE = 36
-#: A task carries the list of all log files up to so many.
-FILES_MAX = 64
 ENTRY_SIZE = 20
 
 
@@ -233,6 +231,7 @@ def queue_tasks(
     wanted = list(wanted)
     limit = _task_bytes(options, sum(each.total for each in wanted))
     records_max = options.max_records_per_partition or 1 << 62
+    files = log.log_files()
     tasks: list[Task] = []
     ranges: list[QueueRange] = []
     room, rows = float(limit), records_max
@@ -240,7 +239,6 @@ def queue_tasks(
     def close() -> None:
         nonlocal ranges, room, rows
         if ranges:
-            files = log.log_files()
             tasks.append(QueueTask(log.place.broker_name, files, tuple(ranges), is_live))
         ranges, room, rows = [], float(limit), records_max
 
@@ -305,13 +303,11 @@ def _owners(tasks: list[LogTask], files: tuple[LogFile, ...]) -> Iterator[LogTas
     """The tasks, each with the places that it answers for: all of them together for every one."""
     begins = [task.file.from_offset + task.begin for task in tasks]
     for number, task in enumerate(tasks):
-        place = files.index(task.file)
-        near = files if len(files) <= FILES_MAX else files[max(0, place - 1) : place + 2]
         yield dataclasses.replace(
             task,
             own_begin=begins[number] if number else LOG_BEGIN,
             own_stop=begins[number + 1] if number + 1 < len(tasks) else LOG_END,
-            log_files=near,
+            log_files=files,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,13 +36,35 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-class TaskPartition(InputPartition):
-    """A task, with the label of its store."""
+#: What many tasks have alike is not sent with each of them.
+COMMON_FIELDS = ("log_files", "ranges")
 
-    def __init__(self, broker_name: str, task: Any) -> None:
+
+class TaskPartition(InputPartition):
+    """A task, with the label of its store.
+
+    `common` has the fields that are left out of the task: name -> number in the plan's `common`.
+    """
+
+    def __init__(self, broker_name: str, task: Any, common: dict[str, int] | None = None) -> None:
         super().__init__(None)
         self.broker_name = broker_name
         self.task = task
+        self.common = common or {}
+
+    def whole_task(self, common: Sequence[tuple[Any, ...]]) -> Any:
+        """The task with all its fields."""
+        if not self.common:
+            return self.task
+        found = {name: common[number] for name, number in self.common.items()}
+        return dataclasses.replace(self.task, **found)
+
+
+class Plan(NamedTuple):
+    """The tasks of a batch, and what many of them have in common, which is sent once."""
+
+    partitions: list[TaskPartition]
+    common: tuple[tuple[Any, ...], ...]
 
 
 class RocketMQStoreSource(DataSource):
@@ -64,7 +88,9 @@ class RocketMQStoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch: planned once, at the first action."""
         options = read_options(self.options, BATCH)
-        return StoreReader(options, check_schema(schema, options), getattr(self, "pinned", None))
+        # Spark sends the source with each task too: what is in the reader need not go twice.
+        pinned = self.__dict__.pop("pinned", None)
+        return StoreReader(options, check_schema(schema, options), pinned)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream: batches planned as messages come."""
@@ -87,39 +113,49 @@ class RocketMQStoreSource(DataSource):
 
 
 class StoreReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Plans on the driver, reads on the executors.
+
+    Spark pickles it before it asks for the partitions, and sends it once for all tasks.
+    """
 
     def __init__(
-        self,
-        options: SourceOptions,
-        columns: dict[str, str],
-        pinned: list[TaskPartition] | None,
+        self, options: SourceOptions, columns: dict[str, str], pinned: Plan | None
     ) -> None:
         self.options = options
         self.columns = columns
-        self.pinned = pinned
+        self.common: tuple[tuple[Any, ...], ...] = ()
+        self._plan = pinned
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "common": self._planned().common, "_plan": None}
 
     def partitions(self) -> list[InputPartition]:
         """The tasks; one that reads nothing when there are none."""
-        found: list[InputPartition] = list(
-            plan(self.options) if self.pinned is None else self.pinned
-        )
+        found: list[InputPartition] = list(self._planned().partitions)
         return found or [TaskPartition("", None)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of a task."""
         assert isinstance(partition, TaskPartition)
-        return read_task(partition, self.columns, self.options)
+        return read_task(partition, self.columns, self.options, self.common)
+
+    def _planned(self) -> Plan:
+        if self._plan is None:
+            self._plan = plan(self.options)
+        return self._plan
 
 
 def read_task(
-    partition: TaskPartition, columns: dict[str, str], options: SourceOptions
+    partition: TaskPartition,
+    columns: dict[str, str],
+    options: SourceOptions,
+    common: Sequence[tuple[Any, ...]] = (),
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of a task, as Arrow batches of `columns`."""
+    """The rows of a task, as Arrow batches of `columns`; `common` is its plan's."""
     from pyrocketstore.spark import tables
     from pyrocketstore.spark.tasks import read_messages
 
-    task = partition.task
+    task = partition.whole_task(common)
     if task is None:
         return
     elif isinstance(task, list):
@@ -133,12 +169,12 @@ def read_task(
         yield from read_messages(task, columns, options)
 
 
-def plan(options: SourceOptions) -> list[TaskPartition]:
+def plan(options: SourceOptions) -> Plan:
     """The tasks of all stores, each pinned now."""
     from pyrocketstore.spark.tables import list_files
 
     snapshots: list[StoreSnapshot] = []
-    found: list[TaskPartition] = []
+    found: list[tuple[str, Any]] = []
     try:
         for place in options.places:
             snapshots.append(StoreSnapshot(place, options.broker_conf, options.on_corrupt))
@@ -156,8 +192,31 @@ def plan(options: SourceOptions) -> list[TaskPartition]:
                     "index": plan_index,
                 }[options.view]
                 tasks = planner(snapshot, options)
-            found += [TaskPartition(name, task) for task in tasks]
+            found += [(name, task) for task in tasks]
     finally:
         for snapshot in snapshots:
             snapshot.close()
-    return found
+    return _shared(found)
+
+
+def _shared(tasks: Sequence[tuple[str, Any]]) -> Plan:
+    """Takes out of the tasks what is one object in several of them."""
+    fields = [
+        {n: v for n in COMMON_FIELDS if isinstance(v := getattr(task, n, None), tuple) and v}
+        for _, task in tasks
+    ]
+    uses = Counter(id(value) for found in fields for value in found.values())
+    numbers: dict[int, int] = {}
+    common: list[tuple[Any, ...]] = []
+    partitions = []
+    for (broker_name, task), found in zip(tasks, fields, strict=True):
+        taken: dict[str, int] = {}
+        for name, value in found.items():
+            if uses[id(value)] > 1:
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(common)
+                    common.append(value)
+                taken[name] = numbers[id(value)]
+        rest = dataclasses.replace(task, **dict.fromkeys(taken, ())) if taken else task
+        partitions.append(TaskPartition(broker_name, rest, taken))
+    return Plan(partitions, tuple(common))

@@ -25,17 +25,14 @@ SCHEMA = "topic string, queueId int, queueOffset bigint, body binary"
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 50 * 20}
 
 
-def start(*arguments: object) -> subprocess.Popen[bytes]:
-    """This module as a process with a group of its own."""
+def start(log: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """This module as a process with a group of its own, which says into `log` what goes wrong."""
     command = [sys.executable, __file__, *map(str, arguments)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    return subprocess.Popen(
-        command,
-        start_new_session=True,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            command, start_new_session=True, env=environment, stdout=out, stderr=out
+        )
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
@@ -46,11 +43,11 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def write(root: str, seed: str) -> None:
-    """Put until killed, or until SIGTERM, at most for two minutes."""
+    """Put until killed, or until SIGTERM, at most for an hour."""
     ended = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     source = random.Random(int(seed))
-    until = time.monotonic() + 120
+    until = time.monotonic() + 3600
     with pyrocketstore.open(root, **SIZES) as store:
         number = 0
         while not ended and time.monotonic() < until:
@@ -108,7 +105,7 @@ def drive(root: str, out: str) -> None:
         .getOrCreate()
     )
     for query in into_parquet(spark, root, Path(out), 100):
-        query.awaitTermination(120)
+        query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyrocketstore.spark.snapshot import DataLossError, LogFile, StoreSnapshot
-from pyrocketstore.spark.source import plan, read_task
+from pyrocketstore.spark.source import StoreReader, plan, read_task
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -85,8 +85,9 @@ def read_directly(path: Path | str, *names: str, **options: object) -> list[Row]
     shown, on_demand = columns_of(asked)
     columns = {name: {**shown, **on_demand}[name] for name in names or shown}
     rows = []
-    for partition in pickle.loads(pickle.dumps(plan(asked))):
-        for batch in read_task(partition, columns, asked):
+    planned = pickle.loads(pickle.dumps(plan(asked)))
+    for partition in planned.partitions:
+        for batch in read_task(partition, columns, asked, planned.common):
             assert batch.schema == arrow_schema_of(columns)
             rows += [Row(row) for row in batch.to_pylist()]
     return rows
@@ -556,8 +557,9 @@ class TestInflated:
                 file.write((1).to_bytes(4, "big"))
         asked = read_options({"path": str(tmp_path / "s"), "readMode": mode})
         sizes = []
-        for partition in plan(asked):
-            for batch in read_task(partition, {"body": "binary"}, asked):
+        planned = plan(asked)
+        for partition in planned.partitions:
+            for batch in read_task(partition, {"body": "binary"}, asked, planned.common):
                 sizes.append(batch.nbytes)
                 assert batch.num_rows <= 8
         assert sum(sizes) > 100 * (4 << 20)
@@ -725,3 +727,25 @@ class TestRefusals:
         for view in ("messages", "commitlog", "consumequeue", "index", "files"):
             read(store, view=view).count()
         assert tree(store) == before
+
+
+def test_what_all_tasks_share_is_sent_once(tmp_path: Path) -> None:
+    """A plan grows by tasks and by queues, not by their product."""
+    with pyrocketstore.open(
+        tmp_path / "s",
+        mapped_file_size_commit_log=1 << 16,
+        mapped_file_size_consume_queue=400,
+    ) as store:
+        for number in range(2000):
+            store.put(f"t{number % 100}", bytes(1000), queue_id=number % 3)
+    texts = {"path": str(tmp_path / "s"), "readMode": "sequential", "minPartitions": "60"}
+    asked = read_options(texts)
+    reader = StoreReader(asked, {"queueOffset": "bigint"}, None)
+    sent = pickle.loads(pickle.dumps(reader))
+    partitions = reader.partitions()
+    assert len(partitions) >= 60
+    assert max(len(pickle.dumps(each)) for each in partitions) < 1500
+    assert 100 * 30 < len(pickle.dumps(reader)) < 100 * 3 * 400
+    assert len(pickle.dumps(sent)) == len(pickle.dumps(reader)), "the tasks are not in it"
+    rows = sum(b.num_rows for each in partitions for b in sent.read(each))
+    assert rows == 2000

@@ -96,8 +96,8 @@ def run(
 
 
 @contextlib.contextmanager
-def started(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    child = children.start(*arguments)
+def started(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    child = children.start(log, *arguments)
     try:
         yield child
     finally:
@@ -118,7 +118,7 @@ def test_available_now_ends_under_a_live_writer(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     sink = Sink()
-    with started("write", root, 1) as writer:
+    with started(tmp_path / "writer.log", "write", root, 1) as writer:
         wait_until(lambda: (root / "consumequeue" / "t0").exists())
         time.sleep(0.3)
         options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 200}
@@ -256,34 +256,53 @@ def batches_in(directory: Path) -> int:
 
 def kill_rounds(root: Path, out: Path, rounds: int, source: random.Random) -> None:
     """Kill the query in each round, and the store in every other."""
-    writer = children.start("write", root, 0)
+    logs = out.with_name(f"{out.name}.logs")
+    logs.mkdir()
+    writer = children.start(logs / "writer", "write", root, 0)
     try:
         for number in range(rounds):
             checkpoint = out / source.choice(("files.checkpoint", "batches.checkpoint"))
-            with started("drive", root, out) as driver:
-                wait_for_batches(checkpoint, source.randrange(1, 4))
+            log = logs / f"driver{number}"
+            with started(log, "drive", root, out) as driver:
+                wait_for_batches(checkpoint, source.randrange(1, 4), (driver, log))
                 if number % 2 == 0:
-                    wait_for_open_batch(checkpoint)
+                    wait_for_open_batch(checkpoint, (driver, log))
                 else:
                     time.sleep(source.random())
                     children.kill(writer)
-                    writer = children.start("write", root, number)
+                    writer = children.start(logs / f"writer{number}", "write", root, number)
                     time.sleep(source.random())
-                assert driver.poll() is None
+                assert driver.poll() is None, log.read_text()
     finally:
         writer.terminate()
         writer.wait(60)
+    with open_store(root):
+        pass  # a stream shows nothing that only a recovery finds, and the writer may need one
 
 
-def wait_for_batches(checkpoint: Path, count: int) -> None:
+#: A process, and where it says what goes wrong.
+Child = tuple["subprocess.Popen[bytes]", Path]
+
+
+def wait_for(what: Any, child: Child) -> None:
+    """As wait_until, as long as the child lives."""
+    until = time.monotonic() + 90
+    while not what():
+        process, log = child
+        assert process.poll() is None, f"it has ended\n{log.read_text()}"
+        assert time.monotonic() < until, f"it took too long\n{log.read_text()}"
+        time.sleep(0.02)
+
+
+def wait_for_batches(checkpoint: Path, count: int, driver: Child) -> None:
     wanted = batches_in(checkpoint / "offsets") + count
-    wait_until(lambda: batches_in(checkpoint / "offsets") >= wanted, 90)
+    wait_for(lambda: batches_in(checkpoint / "offsets") >= wanted, driver)
 
 
-def wait_for_open_batch(checkpoint: Path) -> None:
+def wait_for_open_batch(checkpoint: Path, driver: Child) -> None:
     """Until a batch is written down and not finished."""
     planned, done = checkpoint / "offsets", checkpoint / "commits"
-    wait_until(lambda: batches_in(planned) > batches_in(done), 90)
+    wait_for(lambda: batches_in(planned) > batches_in(done), driver)
 
 
 @pytest.mark.slow
