@@ -20,7 +20,13 @@ from pyrocketstore.errors import StoreIOError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
 from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE
-from pyrocketstore.spark.snapshot import LogFile, QueueRange, place_settings, read_there
+from pyrocketstore.spark.snapshot import (
+    LogFile,
+    QueueRange,
+    log_files_on_disk,
+    place_settings,
+    read_there,
+)
 
 #: Directories are listed again after this time.
 LISTING_NS = 100_000_000
@@ -72,9 +78,8 @@ class LiveQueues:
         self.env = Env() if env is None else env
         self.place = place
         self.options = options
-        settings = place_settings(self.env, place, options.broker_conf)
-        self.queues_directory = f"{settings.store_path_root_dir}/consumequeue"
-        self.log_directories = (*settings.commit_log_paths, *settings.read_only_commit_log_paths)
+        self._settings = place_settings(self.env, place, options.broker_conf)
+        self.queues_directory = f"{self._settings.store_path_root_dir}/consumequeue"
         self._queues: dict[QueueName, _Queue] = {}
         self._log: tuple[LogFile, ...] = ()
         self._log_begins: list[int] = []
@@ -177,13 +182,7 @@ class LiveQueues:
                     if queue is not None:
                         queues[topic, int(text)] = queue
         self._queues = queues
-        files = [
-            LogFile(f"{directory}/{name}", int(name), size)
-            for directory in self.log_directories
-            for name, size in self.env.list_files(directory)
-            if is_store_file(name) and size > 0
-        ]
-        self._log = tuple(sorted(files, key=lambda file: file.from_offset))
+        self._log = log_files_on_disk(self.env, self._settings)
         self._log_begins = [file.from_offset for file in self._log]
 
     def _names(self, directory: str) -> list[str]:

@@ -176,7 +176,7 @@ class LogReader:
         last = number == _NOWHERE
         file = self.files[number] if not last else self.files[-1]
         end = int(self._ends[number]) if not last else 0
-        beyond = (sizes <= 0) | (phy_offsets > end - sizes)
+        beyond = (sizes <= 0) | (phy_offsets > end - sizes.astype(np.int64))
         if beyond.any():
             if self.on_corrupt == "fail":
                 position = int(phy_offsets[beyond][0]) - file.from_offset

@@ -162,12 +162,19 @@ class StoreSnapshot:
 
     def log_files(self) -> tuple[LogFile, ...]:
         """The commit log's files, in order, up to the log's end."""
-        end = self.max_phy_offset
-        return tuple(
+        files = [
             LogFile(file.path, file.file_from_offset, file.file_size)
             for file in self.store.commit_log.mapped_file_queue.mapped_files
-            if file.file_from_offset < end
-        )
+        ]
+        if self._is_broken and files:
+            # Recovery has let go of those behind the damage.
+            files += [
+                file
+                for file in log_files_on_disk(self.store.env, self.store.config)
+                if file.from_offset > files[-1].from_offset and file.size == files[-1].size
+            ]
+        end = self.max_phy_offset
+        return tuple(file for file in files if file.from_offset < end)
 
     # ---- queues ------------------------------------------------------------------------------
 
@@ -245,6 +252,17 @@ class StoreSnapshot:
     def index_service(self) -> IndexService:
         """The index of the store."""
         return self.store.index_service
+
+
+def log_files_on_disk(env: Env, settings: MessageStoreConfig) -> tuple[LogFile, ...]:
+    """The files that a log's directories hold now, in order. Raises StoreIOError."""
+    found = [
+        LogFile(f"{directory}/{name}", int(name), size)
+        for directory in (*settings.commit_log_paths, *settings.read_only_commit_log_paths)
+        for name, size in env.list_files(directory)
+        if is_store_file(name) and size > 0
+    ]
+    return tuple(sorted(found, key=lambda file: file.from_offset))
 
 
 def read_there(env: Env, path: str, position: int, size: int) -> bytes:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,27 +72,27 @@ def load(spark: SparkSession, root: object, **options: object) -> DataFrame:
 
 def into_parquet(
     spark: SparkSession, root: object, out: Path, limit: int, **trigger: object
-) -> list[StreamingQuery]:
-    """Both ways to have each row once: Spark's own file sink, and files named by the batch."""
+) -> Iterator[StreamingQuery]:
+    """Both ways to have each row once: Spark's own file sink, and files named by the batch. A query
+    starts when it is asked for."""
 
     def put_batch(rows: DataFrame, batch_id: int) -> None:
         rows.write.mode("overwrite").parquet(str(out / "batches" / f"batch={batch_id}"))
 
-    queries = []
     for name in ("files", "batches"):
         rows = load(spark, root, startingOffsets="earliest", maxOffsetsPerTrigger=limit)
         writer = rows.writeStream.option("checkpointLocation", str(out / f"{name}.checkpoint"))
         if trigger:
             writer = writer.trigger(**trigger)
         if name == "files":
-            queries.append(writer.format("parquet").option("path", str(out / name)).start())
+            yield writer.format("parquet").option("path", str(out / name)).start()
         else:
-            queries.append(writer.foreachBatch(put_batch).start())
-    return queries
+            yield writer.foreachBatch(put_batch).start()
 
 
 def drive(root: str, out: str) -> None:
     """Stream until killed."""
+    from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
 
     spark = (
@@ -104,8 +105,18 @@ def drive(root: str, out: str) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
-    for query in into_parquet(spark, root, Path(out), 100):
-        query.awaitTermination()
+    while True:
+        queries = list(into_parquet(spark, root, Path(out), 100))
+        try:
+            spark.streams.awaitAnyTermination()
+        except StreamingQueryException as error:
+            # Spark 4.3.0 now and then changes a collection that it is writing down, where two
+            # queries run in one session.
+            if "Task serialization failed" not in str(error):
+                raise
+        for query in queries:
+            query.stop()
+        spark.streams.resetTerminated()
 
 
 if __name__ == "__main__":
