@@ -306,7 +306,6 @@ def wait_for_open_batch(checkpoint: Path, driver: Child) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SOAK, reason="ROCKETSTORE_SOAK_STREAM=ROUNDS runs it")
 def test_killed_queries_and_stores_give_each_row_once(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
