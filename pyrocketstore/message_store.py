@@ -232,7 +232,10 @@ class DefaultMessageStore(MessageFutures):
         )
         self.queue_table.recover(scan_start(self, clean))
         self.plan = make_plan(self, clean)
-        apply_plan(self, self.plan)
+        try:
+            apply_plan(self, self.plan)
+        finally:
+            self.plan.pieces.clear()
         self.recover_topic_queue_table()
         self.reads = StoreReads(
             self.env, self.config, self.commit_log, self.queue_table, self.index_service

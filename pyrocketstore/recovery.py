@@ -187,15 +187,16 @@ def _scan(
     """Find the log's end; gives the index of its file and the verdict."""
     index = first
     status = RS_END
+    stop = files[-1].file_from_offset + files[-1].file_size
     scan = LogScan(
         store.env,
         files[first:],
         plan.scan_from,
-        files[-1].file_from_offset + files[-1].file_size,
+        stop,
         delay_levels=store.commit_log.delay_levels,
         check_crc=store.config.check_crc_on_recover,
         # After a clean exit there is hardly ever anything to replay.
-        records_max=0 if plan.clean else RECORDS_MAX,
+        records_max=0 if plan.clean else min(RECORDS_MAX, stop - plan.scan_from),
     )
     complete = True
     for piece in scan.pieces():
@@ -328,7 +329,6 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
             queue.truncate_dirty_logic_files(min(plan.scan_from, plan.log_end))
     if plan.replay_from is not None:
         _replay_plan(store, plan, plan.replay_from)
-    plan.pieces.clear()
     for queue in store.consume_queues():
         queue.erase_torn_end()
     store.dispatcher.position = plan.log_end
