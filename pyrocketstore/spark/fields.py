@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 
 #: Milliseconds that are still whole microseconds of an int64.
-_MS_MAX = (2**63 - 1) // 1000
-_MS_MIN = -_MS_MAX
+MS_MAX = (2**63 - 1) // 1000
+MS_MIN = -MS_MAX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def to_fields_batch(
 
 def _field_array(name: str, column: Column, present: Bools | None) -> Any:
     if isinstance(column, np.ndarray):
-        return _fixed_array(FIELDS[name].arrow_type, column, present)
+        return fixed_array(FIELDS[name].arrow_type, column, present)
     _refuse_large(name, column)
     return arrow_array(column if present is None else spread(column, present))
 
@@ -125,13 +125,17 @@ def _refuse_large(name: str, column: VarColumn | MapColumn) -> None:
             )
 
 
-def _fixed_array(kind: Any, values: npt.NDArray[Any], present: Bools | None) -> Any:
+def fixed_array(kind: Any, values: npt.NDArray[Any], present: Bools | None) -> Any:
+    """An Arrow array of numbers, or of times in Unix ms: null where Spark has no such time.
+
+    `present` bool[n] says which rows have one of the `values`; None: all.
+    """
     import pyarrow as pa
 
     there: Bools | None = None
     if pa.types.is_timestamp(kind) and len(values):
-        if int(values.min()) < _MS_MIN or int(values.max()) > _MS_MAX:
-            there = (values >= _MS_MIN) & (values <= _MS_MAX)
+        if int(values.min()) < MS_MIN or int(values.max()) > MS_MAX:
+            there = (values >= MS_MIN) & (values <= MS_MAX)
         values = values * np.int64(1000)
     if present is not None:
         full = np.zeros(len(present), values.dtype)

@@ -12,6 +12,7 @@ import numpy as np
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.spark.fields import MS_MAX, MS_MIN, fixed_array
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.planning import ENTRY_SIZE, INDEX_HEADER_SIZE, IndexTask, QueueTask
 from pyrocketstore.spark.schemas import FILES, arrow_schema_of
@@ -95,7 +96,7 @@ def read_index(
                 "brokerName": broker_name,
                 "indexNo": np.arange(first, first + count, dtype=np.int32),
                 "slot": key_hash % np.int32(task.hash_slot_num),
-                "storeTimestamp": task.header["beginTimestamp"] + seconds * 1000,
+                "storeTimestamp": _times_after(task.header["beginTimestamp"], seconds),
             },
         )
 
@@ -175,6 +176,23 @@ def files_batch(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pyarr
     return _batch(columns, len(rows), values)
 
 
+def _times_after(begin_ms: int, seconds: np.ndarray) -> np.ndarray | None:
+    """Unix ms; None where the file does not say when it begins."""
+    return begin_ms + seconds * 1000 if MS_MIN <= begin_ms <= MS_MAX else None
+
+
+def _times(kind: Any, value: Any, count: int) -> pyarrow.Array:
+    """Times in Unix ms, or None; where Spark has no such time they are null."""
+    if isinstance(value, np.ndarray):
+        return fixed_array(kind, value, None)
+    if not isinstance(value, list):
+        numbers = np.full(0 if value is None else count, value or 0, np.int64)
+        return fixed_array(kind, numbers, np.full(count, value is not None))
+    present = np.array([time is not None for time in value], np.bool_)
+    numbers = np.array([time for time in value if time is not None], np.int64)
+    return fixed_array(kind, numbers, present)
+
+
 def _batch(
     columns: Mapping[str, str], count: int, values: Mapping[str, Any]
 ) -> pyarrow.RecordBatch:
@@ -186,9 +204,7 @@ def _batch(
     for field in schema:
         value = values[field.name]
         if pa.types.is_timestamp(field.type):
-            ms = pa.array(value, pa.int64()) if isinstance(value, (list, np.ndarray)) else None
-            ms = pa.repeat(pa.scalar(value, pa.int64()), count) if ms is None else ms
-            arrays.append(ms.cast(pa.timestamp("ms", "UTC")).cast(field.type))
+            arrays.append(_times(field.type, value, count))
         elif isinstance(value, (list, np.ndarray)):
             arrays.append(pa.array(value, field.type))
         else:

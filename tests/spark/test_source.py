@@ -749,3 +749,19 @@ def test_what_all_tasks_share_is_sent_once(tmp_path: Path) -> None:
     assert len(pickle.dumps(sent)) == len(pickle.dumps(reader)), "the tasks are not in it"
     rows = sum(b.num_rows for each in partitions for b in sent.read(each))
     assert rows == 2000
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("time_ms", [(1 << 63) - 1, -(1 << 63), (1 << 62) + 5])
+def test_an_index_header_whose_times_are_none(tmp_path: Path, time_ms: int) -> None:
+    """They are null, and the entries are there."""
+    with pyrocketstore.open(tmp_path / "s") as store:
+        for number in range(5):
+            store.put("t", b"x", keys=f"k{number}")
+    (index,) = (tmp_path / "s" / "index").iterdir()
+    with index.open("r+b") as file:
+        file.write(struct.pack(">qq", time_ms, time_ms))
+    rows = read_directly(tmp_path / "s", view="index")
+    assert [(r.commitLogOffset >= 0, r.storeTimestamp) for r in rows] == [(True, None)] * 5
+    (row,) = [r for r in read_directly(tmp_path / "s", view="files") if r.kind == "index"]
+    assert row.minStoreTimestamp is None
