@@ -439,7 +439,7 @@ class LogKernel(Kernel):
         stop = min(stop, len(data))
         _, reached = self.walk.walk(self.window, self.path, self.BASE, position, stop)
         self.check_walked(data, position, stop, reached)
-        before = (position + stop) // 2  # of what the window has already
+        before = min((position + stop) // 2, stop)  # of what the window has already
         _, reached = self.walk.walk(self.window, self.path, self.BASE, position // 2, before)
         self.check_walked(data[: max(0, before)], position // 2, before, reached)
         self.window.close()
