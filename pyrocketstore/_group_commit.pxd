@@ -36,8 +36,8 @@ cdef class GroupCommit:
     cdef int64_t timeout_ns
     cdef int64_t force_began_ns            # 0: nobody forces
     cdef int64_t force_longest_ns
-    cdef readonly int64_t force_count
-    cdef readonly int64_t force_total_ns
+    cdef int64_t forces
+    cdef int64_t forces_ns
     cdef MappedFile file          # held by the serving thread
     cdef int64_t ending
     cdef int64_t expecting        # somebody in Python wants to hear of each force

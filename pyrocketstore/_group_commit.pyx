@@ -8,6 +8,7 @@ from pyrocketstore._commit_log cimport CommitLogCore
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport (
     rs_compare_and_swap,
+    rs_fetch_add,
     rs_load_acquire,
     rs_mapped_file,
     rs_store_release,
@@ -60,6 +61,16 @@ cdef class GroupCommit:
 
     def __dealloc__(self):
         rs_group_free(self.group)
+
+    @property
+    def force_count(self):
+        """Forces by leaders."""
+        return rs_load_acquire(&self.forces)
+
+    @property
+    def force_total_ns(self):
+        """What they took."""
+        return rs_load_acquire(&self.forces_ns)
 
     @property
     def forced(self):
@@ -186,16 +197,21 @@ cdef class GroupCommit:
     def take_force_times(self):
         """(longest, running), ns: of the leaders' forces since the last call, and of one that has
         not ended (0: none)."""
-        cdef int64_t longest = self.force_longest_ns
         cdef int64_t began = rs_load_acquire(&self.force_began_ns)
-        self.force_longest_ns = 0
+        cdef int64_t longest = rs_load_acquire(&self.force_longest_ns)
+        while not rs_compare_and_swap(&self.force_longest_ns, longest, 0):
+            longest = rs_load_acquire(&self.force_longest_ns)
         return longest, self.core.env.table.monotonic_ns() - began if began else 0
 
     cdef void note_force(self, int64_t took_ns) noexcept nogil:
-        # By the leader alone.
-        self.force_count += 1
-        self.force_total_ns += took_ns
-        self.force_longest_ns = max(self.force_longest_ns, took_ns)
+        # By the leader alone; the others only read, and take the longest.
+        cdef int64_t longest = rs_load_acquire(&self.force_longest_ns)
+        rs_fetch_add(&self.forces, 1)
+        rs_fetch_add(&self.forces_ns, took_ns)
+        while took_ns > longest:
+            if rs_compare_and_swap(&self.force_longest_ns, longest, took_ns):
+                break
+            longest = rs_load_acquire(&self.force_longest_ns)
         rs_store_release(&self.force_began_ns, 0)
 
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil:
@@ -256,7 +272,7 @@ cdef class GroupCommit:
         start = page_down(start)
         rs_store_release(&self.force_began_ns, f.env.monotonic_ns())
         error = f.env.msync(f.base + start, end - start)
-        self.note_force(f.env.monotonic_ns() - self.force_began_ns)
+        self.note_force(f.env.monotonic_ns() - rs_load_acquire(&self.force_began_ns))
         if error < 0:
             return error
         while True:

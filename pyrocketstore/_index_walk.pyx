@@ -19,6 +19,7 @@ from pyrocketstore._rocketstore cimport (
     RS_NO_MEMORY,
     RS_OK,
     rs_index_file,
+    rs_load_acquire,
     rs_load_acquire32,
     rs_load_be32,
     rs_load_be32_acquire,
@@ -27,6 +28,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_be32,
     rs_store_be32_release,
     rs_store_be64,
+    rs_store_release,
     rs_store_release32,
 )
 
@@ -142,10 +144,12 @@ cdef inline int _put_at(
     # begin is replaced only below.
     rs_store_be32(p + 12, _time_diff(x.begin_timestamp, store_timestamp))
     rs_store_be32(p + 16, previous)
+    if number <= 1:
+        # Whoever finds the entry by its slot needs it.
+        rs_store_release(&x.begin_timestamp, store_timestamp)
     rs_store_be32_release(x.base + slot, number)
     if number <= 1:
         x.begin_phy_offset = phy_offset
-        x.begin_timestamp = store_timestamp
         rs_store_be64(x.base, store_timestamp)
         rs_store_be64(x.base + 16, phy_offset)
     if previous == 0:
@@ -229,7 +233,7 @@ cdef int start_walk(const rs_index_file *x, index_reader *r, index_walk *w) noex
     number = rs_load_be32_acquire(p) if r.base != NULL else rs_load_be32(p)
     count = rs_load_acquire32(&x.index_count)
     w.limit = count if count < x.index_num else <int32_t>(x.index_num - 1)
-    w.base_timestamp = x.begin_timestamp
+    w.base_timestamp = rs_load_acquire(&x.begin_timestamp)
     w.slot_num = x.hash_slot_num
     while w.every and r.base == NULL and w.limit < number < x.index_num:
         # Put by the file's owner since we read the header: what we know lies behind it.
