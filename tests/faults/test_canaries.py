@@ -29,7 +29,7 @@ from pyrocketstore.index_service import IndexService
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 #: A canary that is not found in so many programs is not found.
-PROGRAMS = 40
+PROGRAMS = 120
 Patch = pytest.MonkeyPatch
 
 
@@ -145,4 +145,4 @@ def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Pat
 
 def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(recovery, "_force_again", lambda store, plan: None)
-    finds(tmp_path, 55)
+    finds(tmp_path, 64)

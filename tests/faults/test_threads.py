@@ -2,8 +2,8 @@
 nothing torn, and leave no descriptor and no mapping behind.
 Method: loops against each other, the process's own tables of descriptors and mappings.
 
-ROCKETSTORE_SOAK_LOOPS=N makes N turns of each loop; `make test-tsan` runs these under
-ThreadSanitizer.
+ROCKETSTORE_SOAK_LOOPS=N makes N turns of each loop, and destroys as often; `make test-tsan` runs
+these under ThreadSanitizer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from journal import SETTINGS
 from places import directory
 from pyrocketstore.message_store import DefaultMessageStore
 
-LOOPS = int(os.environ.get("ROCKETSTORE_SOAK_LOOPS", "0")) or 10_000
+SOAK = int(os.environ.get("ROCKETSTORE_SOAK_LOOPS", "0"))
+LOOPS = SOAK or 10_000
 JOIN_S = 120 + LOOPS // 50
 #: How often the threads take turns: fifty times as often as they do by themselves.
 SWITCH_S = 0.0001
@@ -95,6 +96,7 @@ def until(done: threading.Event, work: Callable[[], object]) -> Callable[[], Non
 def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) -> None:
     done = threading.Event()
     numbers = itertools.count()
+    turns = 0
     with open_store(folder, flush_disk_type=flush, topics_json=False) as store:
         below = store.message_store
 
@@ -109,12 +111,16 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
 
         def put_all() -> None:
             try:
-                for _ in range(LOOPS):
+                for i in itertools.count():
+                    if i >= LOOPS and turns >= SOAK:
+                        break
                     put()
             finally:
                 done.set()
 
         def take_away() -> None:
+            nonlocal turns
+            turns += 1
             below.clean_unused_topic(["kept"])
             below.clean_expired_consumer_queue()
 
@@ -138,6 +144,7 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
                     result.release()
 
         together(put_all, until(done, take_away), until(done, read), until(done, query))
+        print(f"{flush}: destroyed {turns} times")
         take_away()
         assert store.topics() == ["kept"]
         assert store.put("gone", b"0", keys="new").queue_offset == 0
@@ -151,18 +158,25 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
 def test_files_go_under_readers(folder: Path) -> None:
     """Readers of a file that is deleted read on, or are told; mappings go with the last of them."""
     done = threading.Event()
+    turns = last = 0
     with open_store(folder, topics_json=False) as store:
         below = store.message_store
         files = below.commit_log.mapped_file_queue
 
         def put_all() -> None:
+            nonlocal last
             try:
-                for i in range(LOOPS):
+                for i in itertools.count():
+                    if i >= LOOPS and turns >= SOAK:
+                        break
                     store.put("t", b"%d " % i * 100, keys=f"k{i}")
+                    last = i
             finally:
                 done.set()
 
         def delete() -> None:
+            nonlocal turns
+            turns += 1
             files.delete_expired_file_by_time(0, clean_immediately=True)
             below.clean_expired_consumer_queue()
             for queue in below.consume_queues():
@@ -186,9 +200,8 @@ def test_files_go_under_readers(folder: Path) -> None:
                 store.get(max(0, offset))
 
         together(put_all, until(done, delete), until(done, read), until(done, view))
-        assert [m.body.split()[0] for m in store.query("t", f"k{LOOPS - 1}")] == [
-            b"%d" % (LOOPS - 1)
-        ]
+        print(f"{last + 1} puts, deleted {turns} times")
+        assert [m.body.split()[0] for m in store.query("t", f"k{last}")] == [b"%d" % last]
         while len(files.mapped_files) > 1:  # a few in one call
             delete()
         deleted = [name for name in held(folder) if "(deleted)" in name]
