@@ -427,17 +427,18 @@ cdef class Dispatcher:
         cdef bint has_room
         if piece.records == NULL or not self.index_enabled:
             return False
+        if self.index == NULL:
+            self.fulfil(INDEX_FILE, NULL)
+        x = self.index
+        if x == NULL:
+            return False
         if alone:
-            if self.index == NULL:
-                self.fulfil(INDEX_FILE, NULL)
-            x = self.index
             # An index that has nothing ends at 0.
-            if x == NULL or (phy_offset_of(piece, 0) <= x.end_phy_offset
-                             and (x.end_phy_offset > 0 or x.index_count > 1)):
+            if phy_offset_of(piece, 0) <= x.end_phy_offset and (
+                    x.end_phy_offset > 0 or x.index_count > 1):
                 return False        # the index may have some of it
             self.keys_until = x.index_count
             self.stalled = False
-        x = self.index
         keys = piece.records[piece.count].first_key
         if keys > x.index_num - self.keys_until or self.queue_records(piece, 0) < piece.count:
             return False

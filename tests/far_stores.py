@@ -26,5 +26,13 @@ def fill_far(root: Path, begin: int, count: int = 700) -> None:
             store.put(f"t{i % 3}", body_of(i), queue_id=i % 2, keys=f"k{i}", tags=f"T{i % 2}")
 
 
+def hurt_body(root: Path, phy_offset: int) -> None:
+    """Change bytes of the body of the record there, whose hosts are of IPv4."""
+    file = root / "commitlog" / f"{phy_offset - phy_offset % FILE_SIZE:020d}"
+    with file.open("r+b") as opened:
+        opened.seek(phy_offset % FILE_SIZE + 90)
+        opened.write(b"\xff\xff\xff")
+
+
 def body_of(number: int) -> bytes:
     return b"%d " % number * 40

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from far_stores import BEGINS, SIZES, body_of, fill_far
+from far_stores import BEGINS, FILE_SIZE, SIZES, body_of, fill_far, hurt_body
 
 COUNT = 700
 
@@ -67,13 +67,10 @@ def test_damage_far_from_0(tmp_path: Path, begin: int) -> None:
     fill_far(root, begin, COUNT)
     with pyrocketstore.open(root, read_only=True, **SIZES) as store:
         hurt = store.query("t0", "k300")[0]
-    file = root / "commitlog" / f"{hurt.phy_offset - hurt.phy_offset % (1 << 16):020d}"
-    with file.open("r+b") as opened:
-        opened.seek(hurt.phy_offset % (1 << 16) + 100)
-        opened.write(b"\xff\xff\xff")
+    hurt_body(root, hurt.phy_offset)
     (root / "abort").touch()
     (root / "checkpoint").write_bytes(bytes(4096))
-    with pytest.warns(pyrocketstore.StoreWarning, match=str(hurt.phy_offset % (1 << 16))):
+    with pytest.warns(pyrocketstore.StoreWarning, match=str(hurt.phy_offset % FILE_SIZE)):
         store = pyrocketstore.open(root, **SIZES)
     with store:
         assert bodies(store) == {i: body_of(i) for i in range(300)}

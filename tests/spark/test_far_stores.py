@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import pyrocketstore
 import stream_children as children
-from far_stores import BEGINS, body_of, fill_far
+from far_stores import BEGINS, body_of, fill_far, hurt_body
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -78,10 +78,7 @@ def test_damage(tmp_path: Path, begin: int) -> None:
     root = tmp_path / "store"
     fill_far(root, begin, COUNT)
     (hurt,) = [r for r in read_directly(root) if r["keys"] == "k300"]
-    file = root / "commitlog" / f"{hurt.commitLogOffset - hurt.commitLogOffset % (1 << 16):020d}"
-    with file.open("r+b") as opened:
-        opened.seek(hurt.commitLogOffset % (1 << 16) + 90)
-        opened.write(b"\xff\xff\xff")
+    hurt_body(root, hurt.commitLogOffset)
     for mode in ("queue", "sequential"):
         rows = read_directly(root, onCorrupt="skip", verifyCrc=True, readMode=mode)
         assert {r["keys"] for r in rows} == {f"k{i}" for i in range(COUNT) if i != 300}

@@ -104,10 +104,20 @@ def started(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         children.kill(child)
 
 
-def wait_until(what: Any, seconds: float = 40) -> None:
+#: A process, and where it says what goes wrong.
+Child = tuple["subprocess.Popen[bytes]", Path]
+
+
+def wait_until(what: Any, seconds: float = 40, child: Child | None = None) -> None:
+    """As long as the child lives, where one is given."""
+
+    def said() -> str:
+        return "" if child is None else child[1].read_text()
+
     until = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < until, "it took too long"
+        assert child is None or child[0].poll() is None, f"it has ended\n{said()}"
+        assert time.monotonic() < until, f"it took too long\n{said()}"
         time.sleep(0.02)
 
 
@@ -280,29 +290,15 @@ def kill_rounds(root: Path, out: Path, rounds: int, source: random.Random) -> No
         pass  # a stream shows nothing that only a recovery finds, and the writer may need one
 
 
-#: A process, and where it says what goes wrong.
-Child = tuple["subprocess.Popen[bytes]", Path]
-
-
-def wait_for(what: Any, child: Child) -> None:
-    """As wait_until, as long as the child lives."""
-    until = time.monotonic() + 90
-    while not what():
-        process, log = child
-        assert process.poll() is None, f"it has ended\n{log.read_text()}"
-        assert time.monotonic() < until, f"it took too long\n{log.read_text()}"
-        time.sleep(0.02)
-
-
 def wait_for_batches(checkpoint: Path, count: int, driver: Child) -> None:
     wanted = batches_in(checkpoint / "offsets") + count
-    wait_for(lambda: batches_in(checkpoint / "offsets") >= wanted, driver)
+    wait_until(lambda: batches_in(checkpoint / "offsets") >= wanted, 90, driver)
 
 
 def wait_for_open_batch(checkpoint: Path, driver: Child) -> None:
     """Until a batch is written down and not finished."""
     planned, done = checkpoint / "offsets", checkpoint / "commits"
-    wait_for(lambda: batches_in(planned) > batches_in(done), driver)
+    wait_until(lambda: batches_in(planned) > batches_in(done), 90, driver)
 
 
 @pytest.mark.slow
