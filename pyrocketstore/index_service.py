@@ -28,6 +28,7 @@ from pyrocketstore.index_directory import (
     first_short_file,
     set_aside,
 )
+from pyrocketstore.joinable_thread import JoinableThread
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -267,7 +268,7 @@ class IndexService:
         self._lock = threading.Lock()
         self._files: tuple[IndexFile, ...] = ()
         self._to_force: collections.deque[IndexFile] = collections.deque()
-        self._forcing: threading.Thread | None = None
+        self._forcing: JoinableThread | None = None
         self._force_error: StoreError | None = None
         self._stopping = threading.Event()
         self._retry_after_ns = 0
@@ -646,9 +647,7 @@ class IndexService:
         with self._lock:
             self._to_force.append(index_file)
             if self._forcing is None:
-                self._forcing = threading.Thread(
-                    target=self._force_rolled, name="FlushIndexFileThread", daemon=True
-                )
+                self._forcing = JoinableThread(self._force_rolled, "FlushIndexFileThread")
                 self._forcing.start()
 
     def _force_rolled(self) -> None:
@@ -674,7 +673,8 @@ class IndexService:
             self._checkpoint.index_msg_timestamp = index_file.end_timestamp
             self._checkpoint.flush()
 
-    def _wait_forced(self) -> None:
+    def wait_forced(self) -> None:
+        """Wait for the thread that forces full files; one that failed is told by `flush`."""
         with self._lock:
             forcing = self._forcing
         if forcing is not None:
@@ -686,7 +686,7 @@ class IndexService:
         Raises: StoreIOError, also for a full file that could not be forced earlier.
         Durability: all keys put before the call survive a power cut once it returns.
         """
-        self._wait_forced()
+        self.wait_forced()
         for index_file in self._files:
             index_file.flush()
         if self._force_error is not None:
@@ -757,7 +757,7 @@ class IndexService:
 
         Raises: StoreIOError. Source: RocketMQ 4.9.3 IndexService#destroy.
         """
-        self._wait_forced()
+        self.wait_forced()
         for index_file in self._files:
             index_file.destroy(3000)
         with self._lock:
@@ -770,7 +770,7 @@ class IndexService:
         Differs: 4.9.3 leaves the open file to the page cache.
         """
         self._stopping.set()
-        self._wait_forced()
+        self.wait_forced()
         with self._lock:
             files, self._files = self._files, ()
         failure = self._force_error

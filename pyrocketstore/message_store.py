@@ -359,6 +359,8 @@ class DefaultMessageStore(MessageFutures):
             self._started = False
         if self.allocate_service is not None:
             self.allocate_service.shutdown()
+        if self._loaded:
+            self.index_service.wait_forced()
         try:  # no thread is left, and nothing waits from here on
             clean = False
             if self._loaded and not self.read_only:

@@ -213,6 +213,17 @@ class UnitReader:
                 return int((mapped_file.file_from_offset + found[0]) // CQ_STORE_UNIT_SIZE)
         return None
 
+    def names(self, phy_offset: int) -> bool:
+        """Whether any unit names the message at that byte of the log."""
+        start = self.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+        while True:
+            units = self.columns(start, _LAST_READ_SIZE // CQ_STORE_UNIT_SIZE)
+            if bool((units.phy_offset == phy_offset).any()):
+                return True
+            if len(units.phy_offset) == 0:
+                return False
+            start += len(units.phy_offset)
+
     # ---- ranges ----------------------------------------------------------------------------------
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:

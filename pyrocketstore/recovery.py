@@ -142,14 +142,22 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     if not plan.clean:
         for queue in store.consume_queues():
             queue.give_up_torn_end(plan.scan_from)
-            key = (queue.topic, queue.queue_id)
-            first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
-            # Of a log that begins at 0 nothing has expired.
-            begin = 0 if store.commit_log.get_min_offset() == 0 else first
-            if first > (found[key][0] if key in found else begin):
-                plan.headless.append(key)
+            if _is_headless(store, queue, found.get((queue.topic, queue.queue_id))):
+                plan.headless.append((queue.topic, queue.queue_id))
     plan.replay_from = _replay_from(store, plan, found)
     return plan
+
+
+def _is_headless(
+    store: Recoverable, queue: ConsumeQueue, seen: tuple[int, int, int, int] | None
+) -> bool:
+    """True when units before the queue's first file are missing."""
+    first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+    if seen is None:  # of a log that begins at 0 nothing has expired
+        return first > 0 and store.commit_log.get_min_offset() == 0
+    first_offset, first_phy_offset, _, _ = seen
+    # No sum covers a record's queueOffset: where a unit names the record, that one is believed.
+    return first > max(0, first_offset) and not queue.names(first_phy_offset)
 
 
 def scan_start(store: Recoverable, clean: bool) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from pyrocketstore._env import Event
+from pyrocketstore.joinable_thread import JoinableThread
 
 __all__ = ["ServiceThread"]
 
@@ -30,7 +31,7 @@ class ServiceThread:
         self.on_death: Callable[[ServiceThread], None] | None = None
         self._seen = self.event.sequence()
         self._stopped = False
-        self._thread: threading.Thread | None = None
+        self._thread: JoinableThread | None = None
         self._lock = threading.Lock()
 
     @property
@@ -50,7 +51,7 @@ class ServiceThread:
                 return
             self._stopped = False
             self.failure = None
-            self._thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+            self._thread = JoinableThread(self._main, self.name)
             self._thread.start()
 
     def wakeup(self) -> None:

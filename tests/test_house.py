@@ -63,6 +63,7 @@ LEVELS = {
     "stalls": 2.1,
     "disk_space": 2.1,
     "service_thread": 2.0,
+    "joinable_thread": 1.9,
     "periodic": 2.1,
     "transient_store_pool": 2.5,
     "allocate_mapped_file_service": 2.9,

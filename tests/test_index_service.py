@@ -651,7 +651,7 @@ def test_a_full_file_is_forced_and_the_checkpoint_moves(place):
         build(service, message(0, *"abcde"))
         assert calls == []
         build(service, message(1, "a"))
-        service._wait_forced()
+        service.wait_forced()
         assert [size for _, size in calls] == [FILE_SIZE]
     assert place.checkpoint.index_msg_timestamp == TIME
     on_disk = Path(place.checkpoint_path).read_bytes()
@@ -686,7 +686,7 @@ def test_a_full_file_that_cannot_be_forced(place):
     service = place.open()
     with failing(place.env, "msync", errno.EIO):
         build(service, message(0, *"abcde"), message(1, "a"))
-        service._wait_forced()
+        service.wait_forced()
     assert place.flags.is_index_file_error()
     for n in range(2, 14):
         place.env.monotonic += service.retry_backoff_ms * 1_000_000

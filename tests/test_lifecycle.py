@@ -659,6 +659,61 @@ let_go.set()
     assert not (root / "abort").exists()
 
 
+def test_a_join_that_was_interrupted_can_be_made_again(tmp_path):
+    """CPython up to 3.12 takes the thread for ended then (Thread._wait_for_tstate_lock)."""
+    result = run(
+        INTERRUPT
+        + """
+from pyrocketstore.joinable_thread import JoinableThread
+def work():
+    reached.set()
+    let_go.wait(50)
+thread = JoinableThread(work, "worker")
+assert not thread.is_alive()
+thread.start()
+interrupted(thread.join)
+assert thread.is_alive()
+interrupted(lambda: (reached.set(), thread.join(40)))
+began = time.monotonic()
+thread.join(0.1)
+assert 0.1 <= time.monotonic() - began < 30
+assert thread.is_alive()
+threading.Timer(0.1, let_go.set).start()
+thread.join()
+assert let_go.is_set() and not thread.is_alive()
+print("through")
+""",
+        tmp_path,
+    )
+    assert result.stdout == "through\n"
+
+
+@pytest.mark.parametrize("thread", ["ReputMessageService", "FlushIndexFileThread"])
+def test_the_second_close_waits_as_the_first_did(tmp_path, thread):
+    """What still works is let go 0.3 s after the second close began; all is clean then."""
+    result = run(
+        INTERRUPT
+        + """
+thread = sys.argv[2]
+store = open_store(env=env)
+with broken(env, "fallocate" if thread[0] == "R" else "msync", hang(thread)):
+    store.put_many("T", [b"x"] * 5000, keys=[f"k{i}" for i in range(5000)])
+    interrupted(store.close)
+    threading.Timer(0.3, let_go.set).start()
+    store.close()
+assert let_go.is_set()
+assert not os.path.exists(path + "/abort")
+with open_store() as store:
+    assert store.message_store.plan.clean
+    assert store.verify().ok
+    print(store.max_offset("T"))
+""",
+        tmp_path / "store",
+        thread,
+    )
+    assert result.stdout == "5000\n"
+
+
 def test_an_interrupted_script_closes_its_store(tmp_path):
     root = tmp_path / "store"
     child = start(

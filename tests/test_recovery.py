@@ -388,6 +388,53 @@ def test_a_missing_queue_file_before_a_page_of_zeros(filled: Path, tmp_path: Pat
         assert store.verify().ok
 
 
+def set_queue_offset(path: Path, phy_offset: int, queue_offset: int) -> None:
+    """Damage a record where no sum sees it."""
+    size = SIZES["mapped_file_size_commit_log"]
+    with (path / "commitlog" / f"{phy_offset - phy_offset % size:020d}").open("r+b") as file:
+        file.seek(phy_offset % size + 20)
+        file.write(queue_offset.to_bytes(8, "big", signed=True))
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("queue_offset", [-3, -(2**63)])
+def test_a_negative_queue_offset_hides_no_queue(
+    filled: Path, tmp_path: Path, queue_offset: int, read_only: bool
+) -> None:
+    """The first record of a queue that the scan sees does not say that units are missing."""
+    path = copy(filled, tmp_path)
+    set_queue_offset(path, 0, queue_offset)
+    halt(path)
+    with pyrocketstore.open(path, read_only=read_only, **SIZES) as store:
+        assert [m.stored_body for m in store.read("orders", 0)] == [
+            body_of(i) for i in range(0, 300, 3)
+        ]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("queue_offset", [0, 1, -1])
+def test_a_queue_that_names_the_record_has_its_first_file(
+    filled: Path, tmp_path: Path, queue_offset: int, read_only: bool
+) -> None:
+    """The log's first file has expired, and the queue's with it; of the first record that is left
+    the queueOffset is damaged."""
+    path = copy(filled, tmp_path)
+    size = SIZES["mapped_file_size_commit_log"]
+    (path / "commitlog" / f"{0:020d}").unlink()
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        left = [(m.phy_offset, m.stored_body) for m in store.read("orders", 0)]
+        low = store.min_offset("orders", 0)
+    assert low >= 20
+    assert left[0][0] >= size
+    for number in range(low // 20):
+        (path / "consumequeue" / "orders" / "0" / f"{number * 400:020d}").unlink()
+    set_queue_offset(path, left[0][0], queue_offset)
+    halt(path)
+    with pyrocketstore.open(path, read_only=read_only, **SIZES) as store:
+        assert [(m.phy_offset, m.stored_body) for m in store.read("orders", 0)] == left
+        assert store.min_offset("orders", 0) == low
+
+
 @pytest.mark.parametrize("which", [0, 1, -1])
 def test_an_index_file_that_was_cut_is_built_again(tmp_path: Path, which: int) -> None:
     """Goal: after a clean exit too, a damaged index file is no reason to refuse the store."""

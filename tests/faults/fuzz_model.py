@@ -42,9 +42,7 @@ class PlainQueue:
     def load(self, files: Mapping[int, bytes], unsure_from: int) -> None:
         """As recovery reads them: the last three files are looked at, and those that may name what
         was not forced for sure; the others are full."""
-        starts = sorted(files)
-        while starts and not files[starts[-1]]:
-            starts.pop()
+        starts = [start for start in sorted(files) if files[start]]
         if not starts:
             return
         self.exact = all(b - a == self.file_size for a, b in itertools.pairwise(starts))
