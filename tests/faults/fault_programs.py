@@ -70,10 +70,10 @@ class Journal:
         """For Device.promises."""
         return Promised(len(self.given), len(self.safe))
 
-    def accept(self, promises: list[Promise]) -> None:
-        """The put of these has returned."""
+    def accept(self, promises: list[Promise], waited: bool = True) -> None:
+        """The put of these has returned; it waited for the device unless it was told not to."""
         self._accepted += promises
-        if self.sync:
+        if self.sync and waited:
             self.flushed()
 
     def flushed(self, phy_offset: int | None = None) -> None:
@@ -134,6 +134,7 @@ class Runner:
         self.journal = journal
         self.rng = random.Random(program.seed + " steps")
         self.width = self.rng.choice((60, 600, 3000))
+        self.unwaited = random.Random(program.seed + " unwaited")
         device.promises = journal.moment
 
     def run(self, steps: int | None = None) -> None:
@@ -222,7 +223,7 @@ class Runner:
         self.journal.accept([Promise(first + i, begin + i, -1) for i in range(len(rows))])
 
     def later(self, store: Any) -> None:
-        """Futures: safe when they are done."""
+        """Futures: safe when they are done, if they wait for the device."""
         waiting = []
         for _ in range(self.rng.randrange(1, 5)):
             number = self.entries(1)
@@ -237,11 +238,14 @@ class Runner:
                 properties=properties,
                 properties_string=properties_to_string(properties),
             )
-            waiting.append((number, store.message_store.async_put_message(message)))
-        for number, future in waiting:
+            message.wait_store_msg_ok = self.unwaited.random() < 0.7
+            future = store.message_store.async_put_message(message)
+            waiting.append((number, message.wait_store_msg_ok, future))
+        for number, waited, future in waiting:
             result = future.result(60)
             assert result.status.name == "PUT_OK", result
-            self.journal.accept([Promise(number, result.queue_offset, result.phy_offset)])
+            promise = Promise(number, result.queue_offset, result.phy_offset)
+            self.journal.accept([promise], waited)
 
     # ---- what services do -----------------------------------------------------------------------
 
