@@ -320,10 +320,6 @@ class ConsumeQueue(UnitAppender):
         end = self._end_before(phy_offset)
         return 0 if end is None else end // CQ_STORE_UNIT_SIZE
 
-    def names(self, phy_offset: int) -> bool:
-        """Whether a unit names the message at that byte of the log. Reads the whole queue."""
-        return self.reader.names(phy_offset)
-
     def destroy(self) -> None:
         """Delete all files; the queue is empty then and starts at queue offset 0.
 

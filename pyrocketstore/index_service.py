@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import logging
 import struct
@@ -28,7 +27,7 @@ from pyrocketstore.index_directory import (
     first_short_file,
     set_aside,
 )
-from pyrocketstore.joinable_thread import JoinableThread
+from pyrocketstore.index_forcing import FlushIndexFileThread
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -267,9 +266,7 @@ class IndexService:
         self._read_only = read_only
         self._lock = threading.Lock()
         self._files: tuple[IndexFile, ...] = ()
-        self._to_force: collections.deque[IndexFile] = collections.deque()
-        self._forcing: JoinableThread | None = None
-        self._force_error: StoreError | None = None
+        self._forcing = FlushIndexFileThread(checkpoint, self._failed)
         self._stopping = threading.Event()
         self._retry_after_ns = 0
         #: int, ms; between the tries of a failed creation, and after they all failed.
@@ -474,7 +471,7 @@ class IndexService:
     def try_again(self) -> bool:
         """Put again after an error; False when a force has failed: that may have lost something."""
         self._retry_after_ns = 0
-        return self._force_error is None
+        return self._forcing.error is None
 
     def _failed(self, error: StoreError | None) -> None:
         self.last_error = error
@@ -642,43 +639,12 @@ class IndexService:
 
     # ---- forcing, removing ---------------------------------------------------------------------
     def _force_later(self, index_file: IndexFile) -> None:
-        if self._read_only:
-            return
-        with self._lock:
-            self._to_force.append(index_file)
-            if self._forcing is None:
-                self._forcing = JoinableThread(self._force_rolled, "FlushIndexFileThread")
-                self._forcing.start()
-
-    def _force_rolled(self) -> None:
-        """Force full files in their order; the checkpoint never passes one that failed."""
-        while True:
-            with self._lock:
-                if not self._to_force:
-                    self._forcing = None
-                    return
-                index_file = self._to_force[0]
-            try:
-                self._force_one(index_file)
-            except StoreError as error:
-                self._force_error = error
-                self._failed(error)
-            with self._lock:
-                self._to_force.popleft()
-
-    def _force_one(self, index_file: IndexFile) -> None:
-        index_file.flush()
-        index_file.close_for_writing()
-        if self._force_error is None:
-            self._checkpoint.index_msg_timestamp = index_file.end_timestamp
-            self._checkpoint.flush()
+        if not self._read_only:
+            self._forcing.add(index_file)
 
     def wait_forced(self) -> None:
-        """Wait for the thread that forces full files; one that failed is told by `flush`."""
-        with self._lock:
-            forcing = self._forcing
-        if forcing is not None:
-            forcing.join()
+        """Wait until full files are forced; one that could not be is told by `flush`."""
+        self._forcing.wait_forced()
 
     def flush(self) -> None:
         """Force every key put so far to the device.
@@ -689,8 +655,8 @@ class IndexService:
         self.wait_forced()
         for index_file in self._files:
             index_file.flush()
-        if self._force_error is not None:
-            raise self._force_error
+        if self._forcing.error is not None:
+            raise self._forcing.error
 
     def delete_expired_file(self, min_phy_offset: int) -> int:
         """Remove the oldest files that only name records before `min_phy_offset`, not the last.
@@ -771,14 +737,15 @@ class IndexService:
         """
         self._stopping.set()
         self.wait_forced()
+        self._forcing.shutdown(None)
         with self._lock:
             files, self._files = self._files, ()
-        failure = self._force_error
+        failure = self._forcing.error
         for index_file in files:
             try:
                 index_file.shutdown()
             except StoreError as error:
                 failure = failure or error
         if failure is not None:
-            self._force_error = None
+            self._forcing.error = None
             raise failure

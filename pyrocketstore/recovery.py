@@ -157,7 +157,7 @@ def _is_headless(
         return first > 0 and store.commit_log.get_min_offset() == 0
     first_offset, first_phy_offset, _, _ = seen
     # No sum covers a record's queueOffset: where a unit names the record, that one is believed.
-    return first > max(0, first_offset) and not queue.names(first_phy_offset)
+    return first > max(0, first_offset) and not queue.reader.names(first_phy_offset)
 
 
 def scan_start(store: Recoverable, clean: bool) -> int:

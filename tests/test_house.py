@@ -52,6 +52,7 @@ LEVELS = {
     "topic_config": 4.0,
     "index_service": 4.1,
     "index_directory": 4.0,
+    "index_forcing": 4.0,
     "queue_table": 4.2,
     "consume_queue_ext": 4.0,
     "queue_units": 4.0,

@@ -17,6 +17,7 @@ from oracle_index import OracleIndexFile, key_hash
 from pyrocketstore._index_file import IndexFile, index_file_size
 from pyrocketstore.env import Env, local_time_name
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
+from pyrocketstore.index_forcing import FlushIndexFileThread
 from pyrocketstore.index_service import (
     DEFAULT_HASH_SLOT_NUM,
     DEFAULT_INDEX_NUM,
@@ -729,3 +730,30 @@ def test_files_behind_a_cut_are_dropped(place):
     assert len(place.names()) == 2
     service.drop_files_behind(0)
     assert service.files == () and service.indexed_phy_offset == -1
+
+
+def test_the_thread_that_forces_dies(place, monkeypatch):
+    """It is told, `flush` does its work, and the next full file starts it again."""
+    service = place.open()
+    force = FlushIndexFileThread._force
+    dies = [True]
+
+    def die_once(thread: FlushIndexFileThread, index_file: IndexFile) -> None:
+        if dies:
+            dies.clear()
+            raise MemoryError
+        force(thread, index_file)
+
+    monkeypatch.setattr(FlushIndexFileThread, "_force", die_once)
+    build(service, message(0, *"abcde"), message(1, "a"))
+    service.wait_forced()
+    assert place.flags.is_index_file_error()
+    assert "FlushIndexFileThread has died: MemoryError" in str(service.last_error)
+    assert place.checkpoint.index_msg_timestamp == 0
+    service.flush()
+    place.env.monotonic += service.retry_backoff_ms * 1_000_000
+    build(service, *[message(n, "a") for n in range(2, 8)])
+    service.wait_forced()
+    assert place.checkpoint.index_msg_timestamp >= TIME
+    service.shutdown()
+    assert len(find(place.open(), "a")) == 8

@@ -32,6 +32,8 @@ LOOPS = SOAK or 10_000
 JOIN_S = 120 + LOOPS // 50
 #: How often the threads take turns: fifty times as often as they do by themselves.
 SWITCH_S = 0.0001
+#: So many files the log may have.
+FILES_MAX = 40
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -91,6 +93,15 @@ def until(done: threading.Event, work: Callable[[], object]) -> Callable[[], Non
     return loop
 
 
+def delete_old(store: DefaultMessageStore) -> None:
+    """Keep the newest files of log and index: each of these small ones is a mapping."""
+    files = store.commit_log.mapped_file_queue
+    if len(files.mapped_files) > FILES_MAX:
+        dispatched = store.get_max_phy_offset() - store.dispatch_behind_bytes()
+        files.delete_expired_file_by_time(0, clean_immediately=True, before=dispatched)
+        store.index_service.delete_expired_file(store.get_min_phy_offset())
+
+
 @pytest.mark.timeout(300 + LOOPS // 50)
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) -> None:
@@ -121,6 +132,7 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
         def take_away() -> None:
             nonlocal turns
             turns += 1
+            delete_old(below)
             below.clean_unused_topic(["kept"])
             below.clean_expired_consumer_queue()
 

@@ -1,0 +1,84 @@
+"""The thread that forces full index files."""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable
+
+from pyrocketstore._env import Event
+from pyrocketstore._index_file import IndexFile
+from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.service_thread import ServiceThread
+from pyrocketstore.store_checkpoint import StoreCheckpoint
+
+__all__ = ["FlushIndexFileThread"]
+
+LOG = logging.getLogger(__name__)
+
+#: How long `wait_forced` sleeps before it looks whether the thread still lives (s).
+LOOK_S = 1.0
+
+
+class FlushIndexFileThread(ServiceThread):
+    """Forces full index files in their order; it begins with the first of them, and stays.
+
+    4.9.3 starts a thread for each: one that cannot be made for want of memory would hold the thread
+    that dispatches, which waits for its start.
+
+    Parameters
+    ----------
+    checkpoint : its index_msg_timestamp never passes a file that could not be forced
+    on_error : called with each StoreError, in this thread
+    """
+
+    def __init__(self, checkpoint: StoreCheckpoint, on_error: Callable[[StoreError], None]) -> None:
+        super().__init__("FlushIndexFileThread")
+        #: the last error of forcing; None while there is none
+        self.error: StoreError | None = None
+        self._checkpoint = checkpoint
+        self._on_error = on_error
+        self._files: collections.deque[IndexFile] = collections.deque()
+        self._forced = Event()  # signalled after each file
+
+    def add(self, index_file: IndexFile) -> None:
+        """Force that file soon. A thread that had died is started again."""
+        self._files.append(index_file)
+        self.start()
+        self.wakeup()
+
+    def wait_forced(self) -> None:
+        """Wait until all are forced, or the thread has died. Ctrl-C gets through."""
+        while self._files and self.is_alive:
+            seen = self._forced.sequence()
+            if self._files:
+                self._forced.wait(seen, LOOK_S)
+
+    def run(self) -> None:
+        """Force what there is, also when asked to end."""
+        while True:
+            is_last = self.stopped
+            while self._files:
+                self._force(self._files[0])
+                self._files.popleft()
+                self._forced.signal()
+            if is_last:
+                return
+            self.wait_for_running(None)
+
+    def on_failure(self, error: BaseException) -> None:
+        """Tell it as an error of the index."""
+        cause = StoreStateError(f"the thread {self.name} has died: {error!r}")
+        LOG.error("index: %s", cause)
+        self._on_error(cause)
+
+    def _force(self, index_file: IndexFile) -> None:
+        try:
+            index_file.flush()
+            index_file.close_for_writing()
+            if self.error is None:
+                self._checkpoint.index_msg_timestamp = index_file.end_timestamp
+                self._checkpoint.flush()
+        except StoreError as error:
+            self.error = error
+            self._on_error(error)
