@@ -216,11 +216,14 @@ class ConsumeQueue(UnitAppender):
         self._tail_is_clean = False
         return loaded
 
-    def recover(self, phy_offset: int = NO_LIMIT) -> None:
+    def recover(
+        self, phy_offset: int = NO_LIMIT, before_cut: Callable[[], None] = lambda: None
+    ) -> None:
         """Find the end of the queue, and drop the files behind it.
 
         The last three files are looked at, and each that may name messages at or behind
-        `phy_offset`, bytes of the log, from where on nothing was surely forced.
+        `phy_offset`, bytes of the log, from where on nothing was surely forced. `before_cut` is
+        called where units are lost.
 
         The bytes behind the end stay as they are until something is written there; then they are
         zeroed first, so that units of an earlier life never come back.
@@ -231,11 +234,10 @@ class ConsumeQueue(UnitAppender):
         mapped_files = self.mapped_file_queue.mapped_files
         self._stated_max_physic_offset = -1
         self.cut_short = False
+        end, max_phy_offset = 0, -1
         if not mapped_files:
             self._set_end(-1)
             return
-        end = 0
-        max_phy_offset = -1
         last_address = NO_ADDRESS
         for mapped_file in mapped_files[self.reader.first_to_scan(phy_offset) :]:
             valid_size, phy_offset, address = self.reader.scan(mapped_file, NO_LIMIT)
@@ -253,6 +255,7 @@ class ConsumeQueue(UnitAppender):
                 break
         if self.cut_short:
             LOG.warning("%s/%d: units are lost from byte %d on", self.topic, self.queue_id, end)
+            before_cut()
         self._cut(end, drop_empty=False)
         if max_phy_offset < 0:
             max_phy_offset = self.reader.last_phy_offset()

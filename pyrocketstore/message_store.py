@@ -184,7 +184,7 @@ class DefaultMessageStore(MessageFutures):
         try:
             self.commit_log.close()
             self._let_go()
-            if self._made_abort and self.plan is None:
+            if self._made_abort and self.plan is None and not self.queue_table.has_cut:
                 self._abort_file.delete()
         finally:
             self._lock_file.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log import LMQ_PREFIX, CommitLog
@@ -43,6 +44,8 @@ class ConsumeQueueTable:
         self.flags = flags
         self.read_only = read_only
         self.checkpoint: StoreCheckpoint | None = None
+        #: `recover` has taken units away that the log must give again
+        self.has_cut = False
         self.lmq_count = 0
         self.path = os.path.join(config.store_path_root_dir, "consumequeue")
         self.ext_path = os.path.join(config.store_path_root_dir, "consumequeue_ext")
@@ -73,8 +76,15 @@ class ConsumeQueueTable:
         been lost in parts."""
         lowest = self.commit_log.get_min_offset()
         for queue in self.all():
-            close_gaps(queue, lowest)
-            queue.recover(phy_offset)
+            lost = close_gaps(queue, lowest, self._before_cut)
+            queue.recover(phy_offset, self._before_cut)
+            queue.cut_short |= lost
+
+    def _before_cut(self) -> None:
+        """What goes now is given again by this recovery, or by the one after it."""
+        if not self.read_only and self.checkpoint is not None:
+            self.has_cut = True
+            self.checkpoint.uncover_log()
 
     def all(self) -> list[ConsumeQueue]:
         """Every queue."""
@@ -181,16 +191,17 @@ class ConsumeQueueTable:
         )
 
 
-def close_gaps(queue: ConsumeQueue, min_phy_offset: int) -> None:
+def close_gaps(queue: ConsumeQueue, min_phy_offset: int, before_cut: Callable[[], None]) -> bool:
     """A queue in whose row of files one is missing keeps the part that can be made whole.
 
     Where the log has lost what was in the gap, the files before it go; else those behind it go,
-    and the log gives their units again.
+    the log must give their units again, and the answer is True.
 
     Differs: 4.9.3 goes on with the gap.
     """
     files = queue.mapped_file_queue
     size = files.mapped_file_size
+    lost = False
     while True:
         row = files.mapped_files
         gaps = [
@@ -199,7 +210,7 @@ def close_gaps(queue: ConsumeQueue, min_phy_offset: int) -> None:
             if row[i].file_from_offset != row[i - 1].file_from_offset + size
         ]
         if not gaps:
-            return
+            return lost
         before, after = row[gaps[-1] - 1], row[gaps[-1]]
         LOG.warning("%s: the file before it is missing", after.path)
         unit = after.read(0, 12)
@@ -209,6 +220,8 @@ def close_gaps(queue: ConsumeQueue, min_phy_offset: int) -> None:
         if unit_size > 0 and phy_offset <= min_phy_offset:
             files.delete_files_before(after.file_from_offset)
         else:
+            lost = True
+            before_cut()
             files.truncate_dirty_files(before.file_from_offset + size)
 
 

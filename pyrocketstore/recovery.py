@@ -139,22 +139,33 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
         plan.broken = []  # another process has written on meanwhile: nothing is damaged
     plan.cut_queues = furthest >= plan.log_end
     found = seen.seen()
+    lowest = store.commit_log.get_min_offset()
     if not plan.clean:
         for queue in store.consume_queues():
             queue.give_up_torn_end(plan.scan_from)
-            if _is_headless(store, queue, found.get((queue.topic, queue.queue_id))):
-                plan.headless.append((queue.topic, queue.queue_id))
+    plan.headless = [
+        (queue.topic, queue.queue_id)
+        for queue in store.consume_queues()
+        if _is_headless(queue, found.get((queue.topic, queue.queue_id)), plan.scan_from, lowest)
+    ]
     plan.replay_from = _replay_from(store, plan, found)
     return plan
 
 
 def _is_headless(
-    store: Recoverable, queue: ConsumeQueue, seen: tuple[int, int, int, int] | None
+    queue: ConsumeQueue,
+    seen: tuple[int, int, int, int] | None,
+    scan_from: int,
+    min_phy_offset: int,
 ) -> bool:
     """True when units before the queue's first file are missing."""
     first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
-    if seen is None:  # of a log that begins at 0 nothing has expired
-        return first > 0 and store.commit_log.get_min_offset() == 0
+    if first <= 0:
+        return False
+    if min_phy_offset == 0 and (seen is None or scan_from > 0):
+        return True  # nothing has expired
+    if seen is None:
+        return False
     first_offset, first_phy_offset, _, _ = seen
     # No sum covers a record's queueOffset: where a unit names the record, that one is believed.
     return first > max(0, first_offset) and not queue.reader.names(first_phy_offset)
@@ -282,7 +293,7 @@ def _replay_from(
     starts = [] if plan.clean else [plan.scan_from]
     table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
     starts += [q.covered_phy_offset for q in table.values() if q.cut_short]
-    starts += [lowest for key in plan.headless if key not in seen]
+    starts += [lowest for _ in plan.headless]
     if not table:
         starts.append(lowest)  # all were taken away: older files may name queues that these do not
     for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
@@ -311,6 +322,8 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     anything is cut. Raises StoreIOError.
     """
     log = store.commit_log
+    if plan.replay_from is not None and plan.replay_from < scan_start(store, False):
+        store.checkpoint.uncover_log()
     if plan.empty:
         _set_queues_aside(store)
         log.open_end(0)

@@ -123,6 +123,17 @@ class StoreCheckpoint:
                 self.index_msg_timestamp = covered  # whoever tries again must not pass this over
                 raise
 
+    def uncover_log(self) -> None:
+        """Have the device say that nothing is surely in its queue: a recovery that is ended in the
+        middle is followed by one that reads the whole log.
+
+        Raises StoreIOError. Nothing happens when the store is read-only.
+        """
+        if self._read_only or self.get_min_timestamp() == 0:
+            return
+        self.physic_msg_timestamp = self.logics_msg_timestamp = 0
+        self.flush()
+
     def flush(self) -> None:
         """Write the three times and force them. Nothing happens when the store is read-only."""
         if self._read_only:

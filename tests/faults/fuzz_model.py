@@ -231,10 +231,10 @@ class PlainStore:
             if parts[0] == "consumequeue" and len(parts) == 3 and parts[2].isdigit():
                 queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
                 queue.load(self.numbered(folder), FOREVER if self.clean else self.scan_from)
-        if not self.clean:
-            for queue in found.values():
+        for queue in found.values():
+            if not self.clean:
                 queue.give_up_torn_end(self.scan_from)
-                queue.exact &= not queue.base  # else it may have lost its first file
+            queue.exact &= not queue.base  # else it may have lost its first file
         if max((queue.covered for queue in found.values()), default=-1) >= self.end:
             for queue in found.values():
                 queue.cut(self.end)

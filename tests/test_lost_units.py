@@ -1,0 +1,171 @@
+"""Goal: whatever part of a queue is gone, the log gives it again, also where its records lie far
+before the end, and also when that recovery is itself ended in the middle.
+Method: a queue whose messages come first in the log, and another that fills many files behind it;
+files of the first are removed or zeroed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import StoreIOError, message_store
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 100,
+    "max_index_num": 4000,
+}
+#: 20 a file
+COUNT = 90
+FAR_FUTURE_MS = 1 << 42
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "store"
+    with pyrocketstore.open(path, **SIZES) as store:
+        for i in range(COUNT):
+            store.put("early", b"%d" % i, keys=f"k{i}")
+        store.put_many("late", [bytes(1000)] * 100)
+    assert len(list((path / "commitlog").iterdir())) > 6
+    return path
+
+
+@pytest.fixture
+def path(filled: Path, tmp_path: Path) -> Iterator[Path]:
+    yield Path(shutil.copytree(filled, tmp_path / "store"))
+
+
+def queue_file(path: Path, number: int) -> Path:
+    return path / "consumequeue" / "early" / "0" / f"{number * 400:020d}"
+
+
+def be_killed(path: Path) -> None:
+    """As a kill leaves it, after which the checkpoint says that nearly all was forced."""
+    (path / "abort").touch()
+    claim_forced(path)
+
+
+def claim_forced(path: Path) -> None:
+    with (path / "checkpoint").open("r+b") as file:
+        file.write(struct.pack(">qqq", *[FAR_FUTURE_MS] * 3))
+
+
+def hurt(path: Path, how: str) -> None:
+    if how == "no middle file":
+        queue_file(path, 2).unlink()
+    elif how == "two gaps":
+        queue_file(path, 1).unlink()
+        queue_file(path, 3).unlink()
+    elif how == "no first file":
+        queue_file(path, 0).unlink()
+    elif how == "an empty first file":
+        queue_file(path, 0).write_bytes(b"")
+    elif how == "zeros in the middle":
+        with queue_file(path, 2).open("r+b") as file:
+            file.seek(100)
+            file.write(bytes(100))
+    else:
+        raise AssertionError(how)
+
+
+def is_whole(path: Path, read_only: bool = False) -> None:
+    with pyrocketstore.open(path, read_only=read_only, **SIZES) as store:
+        assert [m.body for m in store.read("early")] == [b"%d" % i for i in range(COUNT)]
+        if not read_only:
+            assert store.verify().ok
+            assert store.put("early", b"next").queue_offset == COUNT
+            assert [len(store.query("early", f"k{i}")) for i in range(COUNT)] == [1] * COUNT
+
+
+HURTS = [
+    "no middle file",
+    "two gaps",
+    "no first file",
+    "an empty first file",
+    "zeros in the middle",
+]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("how", HURTS)
+def test_the_log_gives_lost_units_again(path: Path, how: str, killed: bool) -> None:
+    hurt(path, how)
+    if killed:
+        be_killed(path)
+    is_whole(path, read_only=True)
+    is_whole(path)
+    is_whole_after_close(path)
+
+
+def is_whole_after_close(path: Path) -> None:
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        assert store.message_store.plan is not None
+        assert store.message_store.plan.clean
+        assert store.max_offset("early") == COUNT + 1
+        assert store.verify().ok
+
+
+#: Ends the process when recovery gets to a function, or behind the first call of it.
+KILL = """
+import os, signal, sys
+import pyrocketstore
+from pyrocketstore import message_store, recovery
+module, name = {"plan": (message_store, "make_plan"), "apply": (message_store, "apply_plan"),
+                "replay": (recovery, "_replay_plan"), "force": (recovery, "_force_again"),
+                }[sys.argv[2]]
+function = getattr(module, name)
+def die(*arguments):
+    if sys.argv[2] == "force":
+        function(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(module, name, die)
+pyrocketstore.open(sys.argv[1], **SIZES)
+"""
+
+
+@pytest.mark.parametrize("where", ["plan", "apply", "replay", "force"])
+@pytest.mark.parametrize("how", HURTS)
+def test_a_recovery_that_is_killed_is_made_again(path: Path, how: str, where: str) -> None:
+    """What it has taken away, and not yet given again, is not forgotten."""
+    hurt(path, how)
+    be_killed(path)
+    script = f"SIZES = {SIZES!r}\n{KILL}"
+    child = subprocess.run(
+        [sys.executable, "-c", script, str(path), where],
+        env={**os.environ, "PYTHONPATH": str(Path(pyrocketstore.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert (path / "abort").exists()
+    is_whole(path)
+
+
+def test_a_recovery_that_fails_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a clean stop: an error behind the cut does not leave a store that looks clean."""
+    hurt(path, "no middle file")
+    claim_forced(path)
+
+    def fail(*arguments: object) -> None:
+        raise StoreIOError(errno.EIO, "pread", "a file of the log")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(message_store, "make_plan", fail)
+        with pytest.raises(StoreIOError, match="pread"):
+            pyrocketstore.open(path, **SIZES)
+    assert (path / "abort").exists()
+    is_whole(path)
