@@ -552,24 +552,22 @@ class _Verifier:
                 self._unanswered(state, at, min(UNIT_COUNT, stop - at))
 
     def _finish_misplaced(self, state: _QueueState) -> None:
-        """Records whose unit names another place: fine where that is a record of the same offset,
-        as after a queue was destroyed and began again."""
+        """Records whose unit names another place: fine where that is a later record of the same
+        offset, as after a queue was destroyed and began again."""
         for offsets, phy_offsets in state.misplaced:
+            units = [self._units(state.queue, a, n) for a, n in _runs(offsets)]
+            named, sizes, _ = (np.concatenate(column) for column in zip(*units, strict=True))
             repeated = state.covered.holds(offsets)
             self.report.repeated += int(np.count_nonzero(repeated))
-            for at, phy_offset in zip(
-                offsets[~repeated].tolist(), phy_offsets[~repeated].tolist(), strict=True
-            ):
-                if self.report.has_room:
-                    named, size, _ = (int(column[0]) for column in self._units(state.queue, at, 1))
-                    text = (
-                        f"unit {at} names {size} bytes at {named} of the log, but its message"
-                        f" is at {phy_offset}"
-                    )
-                    where = (state.path(at), state.position(at))
-                    self.report.add(Problem("queue", *where, text))
-                else:
+            for row in np.flatnonzero(~repeated | (named < phy_offsets)).tolist():
+                if not self.report.has_room:
                     self.report.problem_count += 1
+                    continue
+                at = int(offsets[row])
+                text = f"unit {at} names {sizes[row]} bytes at {named[row]} of the log, but "
+                text += "its message is" if not repeated[row] else "a later message of it is"
+                text += f" at {phy_offsets[row]}"
+                self.report.add(Problem("queue", state.path(at), state.position(at), text))
             state.covered.add_offsets(offsets)
         state.misplaced = []
 

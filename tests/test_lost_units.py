@@ -169,3 +169,17 @@ def test_a_recovery_that_fails_is_made_again(path: Path, monkeypatch: pytest.Mon
             pyrocketstore.open(path, **SIZES)
     assert (path / "abort").exists()
     is_whole(path)
+
+
+@pytest.mark.parametrize("what", ["last file", "directory"])
+def test_the_whole_log_is_read_on_request(path: Path, what: str) -> None:
+    """What an opening after a clean stop does not see is told by verify, and can be mended."""
+    if what == "directory":
+        shutil.rmtree(path / "consumequeue" / "early")
+    else:
+        queue_file(path, 4).unlink()
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        assert not store.verify().ok
+    (path / "abort").touch()
+    (path / "checkpoint").unlink()
+    is_whole(path)

@@ -358,6 +358,21 @@ def test_messages_of_a_destroyed_queue_are_no_problem(store_path):
     assert report.units == 600
 
 
+def test_a_unit_of_the_older_of_two_messages_is_found(store_path):
+    """A queue that began again and lost its units: built from the log, it has the old messages."""
+    with open_store(store_path) as store:
+        store.message_store.clean_unused_topic([])
+        new = [store.put("T", b"new %d" % i, queue_id=0).phy_offset for i in range(3)]
+    shutil.rmtree(store_path / "consumequeue")
+    with open_store(store_path) as store:
+        assert b"new" not in next(store.read("T", 0)).body
+    report = verify(store_path)
+    path = str(queue_file(store_path, 0))
+    assert places(report) == [("queue", path, 20 * i) for i in range(3)]
+    assert report.repeated == 3
+    assert report.problems[1].text.endswith(f"but a later message of it is at {new[1]}")
+
+
 # ---- ext and light queues -----------------------------------------------------------------------
 
 

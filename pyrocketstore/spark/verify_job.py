@@ -451,6 +451,7 @@ def _queue_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
         .withColumn("there", F.expr("coalesce(u.size > 0, false) AND NOT isBlank"))
         .withColumn("same", F.expr("if(there, get(filter(w, x -> x.phy = u.phy), 0), null)"))
         .withColumn("asked", F.expr("filter(w, x -> x.required)"))
+        .withColumn("later", F.expr("filter(asked, x -> x.phy > u.phy)"))
         .withColumn("hurt", _in_ranges(damage, F.col("u.phy")))
     )
     judged = grouped.withColumn("verdict", F.expr(_UNIT_VERDICT))
@@ -458,7 +459,10 @@ def _queue_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
     at = f"queueOffset * {CQ_STORE_UNIT_SIZE}"
     missing = f"format_string('%s/%s/%d/%020d', root, topic, queueId, {at} - {at} % fileSize)"
     path = f"if(text IS NULL, null, coalesce(u.path, {missing}))"
-    weight = "if(verdict = 'misplaced', cast(size(asked) AS bigint), 1L)"
+    weight = (
+        "CASE verdict WHEN 'misplaced' THEN cast(size(asked) AS bigint) "
+        "WHEN 'outdated' THEN cast(size(later) AS bigint) ELSE 1L END"
+    )
     counted = [
         _named("verdict", path, f"{at} % fileSize", "1L", weight),
         *(
@@ -492,6 +496,7 @@ _UNIT_VERDICT = """
     WHEN same IS NOT NULL AND u.isExt AND NOT u.isExtThere THEN 'ext_gone'
     WHEN same IS NOT NULL AND u.isExt AND u.ts <> same.ts THEN 'ext_time'
     WHEN same IS NOT NULL AND u.tagsCode <> same.tagsCode THEN 'bad_tags'
+    WHEN same IS NOT NULL AND size(later) > 0 THEN 'outdated'
     WHEN same IS NOT NULL THEN 'right'
     WHEN NOT there AND size(asked) > 0 THEN 'missing'
     WHEN size(asked) > 0 THEN 'misplaced'
@@ -519,6 +524,9 @@ _UNIT_TEXT = """
     WHEN 'misplaced' THEN format_string(
         'unit %d names %d bytes at %d of the log, but its message is at %d',
         queueOffset, u.size, u.phy, get(asked, 0).phy)
+    WHEN 'outdated' THEN format_string(
+        'unit %d names %d bytes at %d of the log, but a later message of it is at %d',
+        queueOffset, u.size, u.phy, get(later, 0).phy)
     WHEN 'empty' THEN format_string('unit %d is empty', queueOffset)
     WHEN 'strange' THEN format_string(
         'unit %d names %d bytes at %d of the log, where no message of this queue and offset is',

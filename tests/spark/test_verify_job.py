@@ -4,6 +4,7 @@ are compared."""
 
 from __future__ import annotations
 
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -129,6 +130,17 @@ def strange_units(store: Path) -> None:
     path.write_bytes(queue_file(store).read_bytes())
 
 
+def older_units(store: Path) -> None:
+    """A queue that began again, and was built from the log: its units name the old messages."""
+    sizes = {"mapped_file_size_commit_log": 4096, "max_hash_slot_num": 100, "max_index_num": 2000}
+    with pyrocketstore.open(store, **sizes) as opened:
+        opened.message_store.clean_unused_topic([])
+        for _ in range(3):
+            opened.put(TOPIC, b"new")
+    shutil.rmtree(store / "consumequeue")
+    pyrocketstore.open(store, **sizes).close()
+
+
 def damaged_record(store: Path) -> None:
     path = sorted((store / "commitlog").iterdir())[2]
     change(path, path.read_bytes().index(b"body"), b"BODY")
@@ -159,6 +171,7 @@ def other_time(store: Path) -> None:
         (no_units, "missing or wrong on disk"),
         (blank_units, "is missing"),
         (strange_units, "where no message of this queue"),
+        (older_units, "but a later message of it is at"),
         (damaged_record, "hold no record"),
         (other_time, "s old, its record"),
     ],
