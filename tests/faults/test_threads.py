@@ -126,6 +126,8 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
                     if i >= LOOPS and turns >= SOAK:
                         break
                     put()
+                    if SOAK and i % 100 == 0:  # else destruction waits for ever more dispatching
+                        store.wait_dispatched()
             finally:
                 done.set()
 
