@@ -119,7 +119,8 @@ soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
 	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
 soak-syscalls: build ## every system call fails once
-	ROCKETSTORE_SOAK_FAULTS=1 $(BIN)/python -m pytest -s tests/faults/test_syscalls.py
+	ROCKETSTORE_SOAK_FAULTS=1 $(BIN)/python -m pytest -s -p no:logging \
+		tests/faults/test_syscalls.py
 soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
 soak-fuzz: build/asan.stamp ## SOAK_MUTANTS buffers and SOAK_STORES stores under the sanitizers

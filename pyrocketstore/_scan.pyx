@@ -13,9 +13,12 @@ from pyrocketstore._rocketstore cimport (
     RS_END,
     RS_IO_ERROR,
     RS_MESSAGE_MIN_SIZE,
+    RS_MESSAGE_POSITION_MAGIC,
+    RS_MESSAGE_POSITION_PHYSICAL_OFFSET,
     RS_OK,
     RS_TORN,
     rs_load_be32,
+    rs_load_be64,
     rs_record,
     rs_status_name,
 )
@@ -25,6 +28,9 @@ from pyrocketstore.errors import StoreIOError
 
 cdef enum:
     READ_ON = 4096
+    SEARCH_REPEATS = 64
+    SEARCH_EARNED_MAX = 67108864
+    SEARCH_FREE_SIZE = 2048  # bytes; these are few enough that they need not be earned
 
 
 cdef inline uint64_t load64(const uint8_t *p) noexcept nogil:
@@ -331,35 +337,54 @@ cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t po
                          int64_t limit, int64_t stop, int64_t *error) noexcept nogil:
     # The first place at or after `position` where a whole record with its own offset and CRC lies,
     # that ends by `stop`. Where none begins before `limit` another may be given, or -1.
+    #
+    # Records do not lie over each other, but bytes that were made to look like many of them may:
+    # each byte passed earns the sums of SEARCH_REPEATS more, so that time grows with the bytes.
     cdef rs_record record
-    cdef int64_t got, at
-    cdef int64_t wanted
+    cdef int64_t got, at, size
+    cdef int64_t earned = SEARCH_EARNED_MAX
+    cdef int64_t last = position
     while position < limit:
-        wanted = WINDOW_BYTES if stop - position > WINDOW_BYTES else stop - position
-        got = window.fill(position, wanted)
+        got = window.fill(position, min(stop - position, <int64_t>WINDOW_BYTES))
         if got < 0:
             error[0] = got
             return -1
         if got < RS_MESSAGE_MIN_SIZE:
             return -1
-        at = find_magic(window.buffer, 4, got)
+        at = find_magic(window.buffer, RS_MESSAGE_POSITION_MAGIC, got)
         while at >= 0:
-            wanted = rs_load_be32(window.buffer + at - 4)
-            if (RS_MESSAGE_MIN_SIZE <= wanted <= stop - (position + at - 4)
-                    and at - 4 + wanted > got):
-                # The record goes on behind the window: look at it whole, then come back.
-                position += at - 4
-                got = window.fill(position, wanted)
-                if got < 0:
-                    error[0] = got
-                    return -1
-                at = 4
-            if check_record(window.buffer + at - 4, got - (at - 4),
-                            file_from_offset + position + at - 4, True, &record) == RS_OK:
-                return position + at - 4
-            at = find_magic(window.buffer, at + 1, got)
-        position += got - 7 if got > 7 else got
-        if got < WINDOW_BYTES and position + 7 >= stop:
+            at -= RS_MESSAGE_POSITION_MAGIC
+            if stop - (position + at) < RS_MESSAGE_MIN_SIZE:
+                return -1
+            size = rs_load_be32(window.buffer + at)
+            if RS_MESSAGE_MIN_SIZE <= size <= stop - (position + at):
+                if at + RS_MESSAGE_MIN_SIZE > got:
+                    break  # its head goes on behind the window
+                earned = min(earned + SEARCH_REPEATS * (position + at - last),
+                             <int64_t>SEARCH_EARNED_MAX)
+                last = position + at
+                if (rs_load_be64(window.buffer + at + RS_MESSAGE_POSITION_PHYSICAL_OFFSET)
+                        == file_from_offset + position + at
+                        and (earned > 0 or size <= SEARCH_FREE_SIZE)):
+                    if size > SEARCH_FREE_SIZE:
+                        earned -= size
+                    if at + size > got:
+                        # Look at it whole, and go on from there.
+                        position += at
+                        at = 0
+                        got = window.fill(position, min(stop - position,
+                                                        max(size, <int64_t>WINDOW_BYTES)))
+                        if got < 0:
+                            error[0] = got
+                            return -1
+                    if check_record(window.buffer + at, got - at, file_from_offset + position + at,
+                                    True, &record) == RS_OK:
+                        return position + at
+            at = find_magic(window.buffer, at + RS_MESSAGE_POSITION_MAGIC + 1, got)
+        if at < 0:  # the last bytes may be the beginning of a magic, or of what lies before it
+            at = got - (RS_MESSAGE_POSITION_MAGIC + 3)
+        position += at
+        if got < WINDOW_BYTES and position + RS_MESSAGE_MIN_SIZE > stop:
             return -1
     return -1
 

@@ -251,6 +251,28 @@ def test_what_looks_like_records_takes_no_longer_than_its_bytes(kind: str) -> No
     assert seconds < 2, "16 MiB take a tenth; with a CRC for each head it would be half a minute"
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_search_in_a_file_takes_no_longer_than_its_bytes(
+    tmp_path: Path, is_right: bool
+) -> None:
+    """Nor does it pass over the records behind."""
+    data = nested_heads(16 << 20, is_right)
+    behind = [BASE + len(data)]
+    records = b""
+    for _ in range(3):
+        records += oracle.encode_record(oracle.Record(body=b"behind", phy_offset=behind[-1]))
+        behind.append(BASE + len(data) + len(records))
+    path = tmp_path / "log"
+    path.write_bytes(data + records + b"\x7f" * 50)
+    size = path.stat().st_size
+    begin = time.process_time()
+    found = find_valid_record(Env(), str(path), BASE, 1, size)
+    seconds = time.process_time() - begin
+    assert found == len(data)
+    assert seconds < 2, "16 MiB take a tenth; with a CRC for each head it would be half a minute"
+
+
 def test_a_mapping_and_a_slice_are_data(tmp_path: Path) -> None:
     data, places = log_of(random.Random(8), 50)
     path = tmp_path / "log"
