@@ -76,7 +76,7 @@ build/tsan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py p
 DEBUG_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/debug
 ASAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1$(ASAN_MORE) UBSAN_OPTIONS=print_stacktrace=1
 # CPython is not instrumented; it is seen through its locks alone. No address randomisation: this
 # libtsan knows no memory that lies elsewhere.
 TSAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/tsan \
@@ -123,6 +123,8 @@ soak-syscalls: build ## every system call fails once
 		tests/faults/test_syscalls.py
 soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
+# A length from a damaged file must not decide what is allocated.
+soak-fuzz: ASAN_MORE = :max_allocation_size_mb=64:allocator_may_return_null=1
 soak-fuzz: build/asan.stamp ## SOAK_MUTANTS buffers and SOAK_STORES stores under the sanitizers
 	$(ASAN_ENV) $(BIN)/python tests/faults/fuzz_run.py --kernels $(SOAK_MUTANTS) \
 		--stores $(SOAK_STORES) --processes $(JOBS)

@@ -107,10 +107,15 @@ class AsyncPuts:
         """How many puts wait for room."""
         return len(self._waiters)
 
+    @property
+    def unforced(self) -> int:
+        """How many bytes are put and not forced."""
+        return self._end() - self._flushed()
+
     def is_behind(self) -> bool:
         """True when more than `max_unforced_bytes` are put and not forced."""
         bound = self.max_unforced_bytes
-        return bound > 0 and self._end() - self._flushed() >= bound
+        return bound > 0 and self.unforced >= bound
 
     def reserve(self, size: int) -> bool:
         """Take room for one put of a body of `size` bytes; False when there is none.
@@ -145,6 +150,8 @@ class AsyncPuts:
             self.count -= 1
             self.bytes -= size + OVERHEAD
         self.grant()
+        if self._waiters:
+            self.wake_flush()  # what was put may have to be forced first
 
     def grant(self) -> None:
         """Let go on who waits for room and has it now."""
@@ -165,7 +172,7 @@ class AsyncPuts:
             if self.count == 0:  # one always fits
                 return True
             return self.count < self._max_count and self.bytes + size <= self._max_bytes
-        behind = self._end() - self._flushed() + self.bytes
+        behind = self.unforced + self.bytes
         return behind == 0 or behind + size <= self.max_unforced_bytes
 
     def _take(self, size: int) -> None:
@@ -347,6 +354,8 @@ class MakeRoomService(ServiceThread):
             while self.puts.waiting and not self.stopped:
                 self.force()
                 self.puts.grant()
+                if not self.puts.unforced:
+                    break  # the room is with those that have not put yet: `release` wakes
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., None], argument: object) -> bool:

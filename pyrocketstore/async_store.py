@@ -114,17 +114,22 @@ class AsyncStore(PutPath):
     async def _put_in_turn(
         self, topic: str, body: Any, size: int, options: dict[str, Any]
     ) -> PutMessageResult:
-        """ASYNC_FLUSH with a bound: again, where a thread's put was faster than the room given."""
-        puts = self.message_store.async_puts
+        """ASYNC_FLUSH with a bound: again, where a thread's put was faster than the room given.
+
+        Not where the put lock is held for too long: room is no answer to that.
+        """
+        store = self.message_store
         while True:
             try:
                 return self._appender.put(topic, body, **options)
             except PutError as error:
-                if error.status is not PutMessageStatus.OS_PAGECACHE_BUSY:
+                busy = error.status is PutMessageStatus.OS_PAGECACHE_BUSY
+                if not busy or store.is_os_page_cache_busy():
                     raise
             finally:
-                puts.release(size)
-            await puts.wait_for_room(size)
+                store.async_puts.release(size)
+            await asyncio.sleep(0)  # room that is there at once suspends nobody
+            await store.async_puts.wait_for_room(size)
 
     async def aput_many(
         self, topic: str, bodies: Any, **options: Any

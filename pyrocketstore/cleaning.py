@@ -308,9 +308,10 @@ class DiskCheckService(PeriodicService):
 class CleanResourceService(PeriodicService):
     """Cleans the log, then queues and index, every `clean_resource_interval` ms, first after 60 s.
 
-    `newest_ms` is the store time of the newest record when the store was opened, 0 for none. When
-    that is longer ago than `file_reserved_time`, what was opened may be an archive and the settings
-    a mistake: `notice` says so, and the first round deletes nothing.
+    `newest_ms` is the store time of the newest record when the store was opened, 0 where no queue
+    names one. When that is longer ago than `file_reserved_time`, or not known of a log that has
+    records, what was opened may be an archive and the settings a mistake: `notice` says so, and the
+    first round deletes nothing.
 
     Threads: one works. Source: RocketMQ 4.9.3 DefaultMessageStore#cleanFilesPeriodically.
     Differs: a thread of its own, joined at the end; the first round over an old store only warns.
@@ -333,13 +334,18 @@ class CleanResourceService(PeriodicService):
         #: what the owner should know before anything is deleted, None for nothing
         self.notice: str | None = None
         age_ms = env.now_ms() - newest_ms
-        self._holds_back = newest_ms > 0 and age_ms > config.file_reserved_time * HOUR_MS
+        if newest_ms > 0:
+            self._holds_back = age_ms > config.file_reserved_time * HOUR_MS
+            newest = f"the newest record is {age_ms // HOUR_MS} hours old"
+        else:
+            log = clean_commit_log.commit_log
+            self._holds_back = log.get_max_offset() > max(0, log.get_min_offset())
+            newest = "no queue says how old the newest record is"
         if self._holds_back:
             wait_s = (FIRST_CLEAN_MS + config.clean_resource_interval) / 1000
             self.notice = (
-                f"{config.store_path_root_dir}: the newest record is {age_ms // HOUR_MS} hours old "
-                f"and file_reserved_time is {config.file_reserved_time}: in {wait_s:g} s expired "
-                "files begin to be deleted"
+                f"{config.store_path_root_dir}: {newest} and file_reserved_time is "
+                f"{config.file_reserved_time}: in {wait_s:g} s expired files begin to be deleted"
             )
             LOG.warning("%s", self.notice)
 

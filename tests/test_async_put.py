@@ -18,7 +18,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken
-from gates import SYNC_SIZES, WAIT_S, Gate
+from gates import SYNC_SIZES, WAIT_S, Gate, wait_until
 from pyrocketstore import (
     MessageExtBrokerInner,
     MessageStoreConfig,
@@ -28,7 +28,7 @@ from pyrocketstore import (
     StoreStateError,
 )
 from pyrocketstore._put_result import make_result
-from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher
+from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher, MakeRoomService
 from pyrocketstore.env import Env
 
 ASYNC_SIZES = {**SYNC_SIZES, "flush_disk_type": "ASYNC_FLUSH"}
@@ -356,6 +356,72 @@ def test_unforced_bytes_are_bounded(tmp_path: Path, env: Env, gate: Gate) -> Non
         run(main())
         assert store.max_offset("t") == 43
         assert (low.async_puts.count, low.async_puts.bytes) == (0, 0)
+
+
+def test_a_put_lock_that_is_held_is_no_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`aput` says so at once, as `put` does, and lets other tasks run when it tries again."""
+    with pyrocketstore.open(tmp_path, max_unforced_bytes=10_000, **ASYNC_SIZES) as store:
+        low = store.message_store
+        answers: list[bool] = []  # to who puts, to who asks why, and so on
+
+        def is_busy(_: object) -> bool:
+            return answers.pop(0) if len(answers) > 1 else answers[0]
+
+        async def main() -> None:
+            end = time.monotonic() + WAIT_S
+            answers[:] = [True] * 1000 + [False]
+            with pytest.raises(PutError) as raised:
+                await store.aput("t", b"x")
+            assert raised.value.status is PutMessageStatus.OS_PAGECACHE_BUSY
+            answers[:] = [True, False] * 100 + [True]
+            beats = 0
+            task = asyncio.create_task(store.aput("t", b"x"))
+            while not task.done() and time.monotonic() < end:
+                await asyncio.sleep(0)
+                beats += 1
+            assert beats > 90
+            assert isinstance(task.exception(), PutError)
+            answers[:] = [True, False, False]
+            assert (await store.aput("t", b"x")).queue_offset == 0
+
+        monkeypatch.setattr(type(low), "is_os_page_cache_busy", is_busy)
+        run(main())
+        assert (low.async_puts.count, low.async_puts.bytes) == (0, 0)
+
+
+def test_who_makes_room_sleeps_while_others_have_it() -> None:
+    """A loop that is slow to use the room that it was given costs no processor time."""
+    config = MessageStoreConfig(flush_disk_type="ASYNC_FLUSH", max_unforced_bytes=1000)
+    end = [5000]
+    forced = [0]
+    forces = []
+
+    def force() -> None:
+        forces.append(end[0])
+        forced[0] = end[0]
+
+    puts = AsyncPuts(config, lambda: end[0], lambda: forced[0], time.monotonic_ns, lambda _: None)
+    service = MakeRoomService(puts, force)
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(puts.wait_for_room(700)) for _ in range(2)]
+    loop.run_until_complete(asyncio.sleep(0))
+    service.start()
+    try:
+        wait_until(lambda: puts.waiting == 1, "nobody got room")
+        time.sleep(0.1)  # the loop does not run
+        assert len(forces) <= 2
+        loop.run_until_complete(asyncio.wait_for(tasks[0], WAIT_S))
+        end[0] += 900
+        puts.release(700)
+        loop.run_until_complete(asyncio.wait_for(tasks[1], WAIT_S))
+        assert forced == end
+        puts.release(700)
+    finally:
+        assert service.shutdown()
+        loop.close()
+    assert (puts.count, puts.bytes) == (0, 0)
 
 
 def test_room_that_was_given_is_not_lost() -> None:

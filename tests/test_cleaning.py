@@ -47,6 +47,7 @@ from pyrocketstore.cleaning import (
     DiskCheckService,
     parse_delete_when,
 )
+from pyrocketstore.commit_log import TRANSACTION_PREPARED_TYPE
 from pyrocketstore.disk_space import used_ratio
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.store import StoreWarning
@@ -676,6 +677,33 @@ def test_an_old_store_is_not_cleaned_in_the_first_round(tmp_path: Path, env: Set
     env.ahead_ms = 71 * HOUR_MS
     with opened(tmp_path, env) as store:
         assert services(store)[1].notice is None
+
+
+def test_a_store_of_unknown_age_is_not_cleaned_in_the_first_round(
+    tmp_path: Path, env: SetEnv
+) -> None:
+    """Messages of open transactions are in no queue, so no queue names the newest record."""
+    with opened(tmp_path, env) as store:
+        assert services(store)[1].notice is None, "an empty log has nothing to lose"
+        for i in range(100):
+            half = message(b"%04d" % i + bytes(150))
+            half.sys_flag = TRANSACTION_PREPARED_TYPE
+            assert store.put_message(half).status is PutMessageStatus.PUT_OK
+    age(tmp_path, 100)
+    files = log_files(tmp_path)
+    env.hour = 4
+    with pytest.warns(StoreWarning, match="no queue says how old the newest record is"):
+        face = pyrocketstore.open(tmp_path, env=env, file_reserved_time=72, **SETTINGS)
+    with face:
+        assert face.message_store.newest_store_timestamp() == 0
+        _, cleaner = services(face.message_store)
+        face.message_store.execute_delete_files_manually()
+        env.ahead_ms += FIRST_CLEAN_MS
+        assert cleaner.run_due() > 0
+        assert log_files(tmp_path) == files, "the first round warns"
+        env.ahead_ms += 10_000
+        cleaner.run_due()
+        assert len(log_files(tmp_path)) < len(files)
 
 
 def test_a_missing_unit_names_no_newest_record(tmp_path: Path) -> None:

@@ -119,6 +119,30 @@ def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) 
         assert len(writes) == 3
 
 
+def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -> None:
+    """What is dispatched while they are being forced may have come too late."""
+    checkpoint = StoreCheckpoint(Env(), str(tmp_path / "checkpoint"))
+    dispatched = [1000]
+
+    class Late(Queue):
+        def flush(self, pages: int) -> bool:
+            dispatched[0] += 1000
+            return super().flush(pages)
+
+    service = FlushConsumeQueueService(
+        pyrocketstore.MessageStoreConfig(),
+        checkpoint,
+        lambda: [Late()],
+        lambda: dispatched[0],
+        lambda: 1_000_000,
+        lambda error: None,
+    )
+    service.do_flush(True)
+    assert (checkpoint.logics_msg_timestamp, dispatched) == (1000, [4000])
+    service.do_flush(False)
+    assert checkpoint.logics_msg_timestamp == 1000, "a pass by pages forces not all"
+
+
 @pytest.mark.parametrize(
     ("name", "method", "settings"),
     [

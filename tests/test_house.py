@@ -389,6 +389,28 @@ def test_nothing_is_excepted_barely():
     assert not wrong, "\n".join(wrong)
 
 
+#: Modules, and calls, that make code or any object of bytes.
+CODE_OF_BYTES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
+CALLS_OF_CODE = r"(?<![\w.])(eval|exec|compile|__import__)\("
+
+
+def code_of_bytes(path: Path, text: str) -> list[str]:
+    modules = imported(text, is_python=path.suffix == ".py")
+    wrong = [f"{path}:{n}: {m}" for n, m in modules if m.split(".")[0] in CODE_OF_BYTES]
+    return wrong + [f"{path}: {found[0]}" for found in re.finditer(CALLS_OF_CODE, text)]
+
+
+def test_nothing_that_is_read_becomes_code():
+    files = package_files(".py", ".pyx")
+    assert [w for p in files for w in code_of_bytes(p, p.read_text(encoding="utf-8"))] == []
+
+
+def test_canary_code_of_bytes():
+    for text in ("import pickle", "from marshal import loads", "x = eval(text)"):
+        assert code_of_bytes(Path("a.py"), text) != []
+    assert code_of_bytes(Path("a.py"), "import json\nre.compile(x)") == []
+
+
 # The rules themselves: each must catch what it is there for.
 
 

@@ -195,3 +195,42 @@ def test_a_minimum_is_never_above_the_end(tmp_path: Path) -> None:
         assert queue is not None
     queue.truncate_dirty_logic_files(0)
     assert queue.get_min_offset_in_queue() <= queue.get_max_offset_in_queue()
+
+
+def test_an_index_that_hangs_holds_no_put(tmp_path: Path) -> None:
+    """Keys are put by the thread that dispatches: what the index costs is not part of a put."""
+    go_on = threading.Event()
+    held = threading.Event()
+    env = Env()
+
+    def blocked(original: Any, *arguments: Any) -> int:
+        if b"/index/" in arguments[0]:
+            held.set()
+            go_on.wait(WAIT_S)
+        return int(original(*arguments))
+
+    with opened(tmp_path, env, flush_disk_type="SYNC_FLUSH") as store:
+        with broken(env, "open", blocked):
+            try:
+                store.put_message(message(b"x", key="k"))
+                assert held.wait(WAIT_S), "no index file was made"
+                for _ in range(60):
+                    result = store.put_message(message(b"x", key="k"))
+                    assert result.status is PutMessageStatus.PUT_OK
+                assert not store.wait_dispatched(0.01)
+            finally:
+                go_on.set()
+            assert store.wait_dispatched(WAIT_S)
+        assert store.get_max_offset_in_queue("t", 0) == 61
+
+
+def test_a_retry_goes_to_the_queues_that_it_names(tmp_path: Path) -> None:
+    names = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    with opened(tmp_path, enable_lmq=True, enable_multi_dispatch=True) as store:
+        for topic in ("t", "%RETRY%g", "t"):
+            put = message(b"x", topic)
+            put.properties.update(names)
+            assert store.put_message(put).status is PutMessageStatus.PUT_OK
+        store.wait_dispatched()
+        assert store.get_max_offset_in_queue("%LMQ%a", 0) == 3
+        assert store.get_max_offset_in_queue("%RETRY%g", 0) == 1

@@ -115,6 +115,11 @@ def test_slave_takes_no_puts(tmp_path: Path) -> None:
         assert outcome(store.put_message(message())) == ("SERVICE_NOT_AVAILABLE", None)
 
 
+def test_a_sync_master_has_nobody_to_wait_for(tmp_path: Path) -> None:
+    with Opened(tmp_path, broker_role="SYNC_MASTER") as store:
+        assert outcome(store.put_message(message())) == ("PUT_OK", "PUT_OK")
+
+
 def test_checks_come_in_order(tmp_path: Path) -> None:
     illegal = ("MESSAGE_ILLEGAL", None)
     with Opened(tmp_path) as store:

@@ -250,6 +250,37 @@ def test_two_crashes_in_a_row_change_nothing_more(filled: Path, tmp_path: Path) 
             assert content(store) == expect(300)
 
 
+def test_queue_offsets_are_consecutive_after_two_crashes(tmp_path: Path) -> None:
+    """Each crash takes the log's tail and leaves the units of it; puts follow each recovery."""
+    path = tmp_path / "store"
+    fill(path, 60)
+    kept = 60
+    for lost in (25, 8):
+        halt(path)
+        kept -= lost
+        log = path / "commitlog" / ("0" * 20)
+        at, _ = records_of(path)[kept]
+        log.write_bytes(log.read_bytes()[:at].ljust(SIZES["mapped_file_size_commit_log"], b"\0"))
+        with pyrocketstore.open(path, **SIZES) as store:
+            assert store.message_store.plan is not None
+            assert store.message_store.plan.cut_queues
+            assert content(store) == expect(kept)
+            ends = [store.max_offset("orders", queue_id) for queue_id in range(3)]
+            for number in range(kept, kept + 12):
+                queue_id = number % 3
+                result = store.put(
+                    "orders", body_of(number), queue_id=queue_id, tags="T0", keys=f"k{number}"
+                )
+                assert result.queue_offset == ends[queue_id], number
+                ends[queue_id] += 1
+            kept += 12
+            assert content(store) == expect(kept)
+            report = store.verify()
+            assert report.ok, report.problems[:3]
+    with pyrocketstore.open(path, **SIZES) as store:
+        assert content(store) == expect(kept)
+
+
 def test_stale_records_behind_the_end_do_not_come_back(tmp_path: Path) -> None:
     path = tmp_path / "store"
     fill(path, 40)

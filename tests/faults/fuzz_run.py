@@ -33,8 +33,9 @@ SEED = os.environ.get("ROCKETSTORE_SEED", "20240717")
 IS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
 #: Seconds of processor time that one mutant may take, and of real time.
 CPU_LIMIT_S, HANG_LIMIT_S = (5.0, 120.0) if IS_ASAN else (1.0, 60.0)
-#: Bytes above what a worker has when it begins.
-KERNEL_ROOM, STORE_ROOM = 128 << 20, 640 << 20
+#: Bytes above what a worker has when it begins. Some buffers are of 2.6 MB and are decoded three
+#: times over, which needs more than 80 MiB; stores are of a few KB, and 64 MiB would do.
+KERNEL_ROOM, STORE_ROOM = 128 << 20, 128 << 20
 NOTE_SIZE = 200
 MAX_FAILURES = 5
 SHRINK_CHECKS = 600
@@ -71,7 +72,12 @@ def watched() -> Iterator[None]:
 
 
 def limit_memory(room: int) -> None:
-    """A wild allocation is a MemoryError. (The sanitizer reserves what it likes.)"""
+    """A wild allocation is a MemoryError.
+
+    The sanitizer reserves what it likes: there `make soak-fuzz` bounds each allocation by
+    max_allocation_size_mb, so that one that a length from a damaged file asks for is a MemoryError
+    too, though not many small ones together.
+    """
     if not IS_ASAN:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))

@@ -6,15 +6,20 @@ is killed right after it. Bodies follow from key and size, so that a journal nee
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import threading
 from collections import defaultdict
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyrocketstore
+from pyrocketstore import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from pyrocketstore._message import properties_to_string
+from pyrocketstore.results import STORED_STATUSES
 
 #: Small files, so that log, queues and index roll often.
 SETTINGS: dict[str, Any] = {
@@ -125,20 +130,25 @@ class Putter:
         count = 1 if method == "put" else count or self.random.randrange(1, 20)
         topic = "batch" if method == "put_batch" else self.random.choice(("one", "two"))
         queues = 1 if method == "put_batch" else 2 + self.number // 300
-        rows = []
-        for _ in range(count):
-            self.keys += 1
-            key = f"{self.who}-{self.keys}"
-            rows.append(Row(topic, self.random.randrange(queues), key, self.random.randrange(700)))
-        call = Call(self.who, self.number, method, rows)
-        self.number += 1
-        self.journal.begin(call)
+        call = self._begin(method, [self._row(topic, queues) for _ in range(count)])
+        rows = call.rows
         try:
             outcome = getattr(self, "_" + method)(topic, rows)
         except pyrocketstore.PutError as error:
             self.journal.end(call, Outcome(error.count, [], []))
             raise
         self.journal.end(call, outcome)
+
+    def _row(self, topic: str, queues: int) -> Row:
+        self.keys += 1
+        queue_id = self.random.randrange(queues)
+        return Row(topic, queue_id, f"{self.who}-{self.keys}", self.random.randrange(700))
+
+    def _begin(self, method: str, rows: list[Row]) -> Call:
+        call = Call(self.who, self.number, method, rows)
+        self.number += 1
+        self.journal.begin(call)
+        return call
 
     def _put(self, topic: str, rows: list[Row]) -> Outcome:
         row = rows[0]
@@ -161,6 +171,68 @@ class Putter:
         result = self.store.put_batch(topic, items, rows[0].queue_id)
         first = result.queue_offset
         return Outcome(len(rows), [first + i for i in range(len(rows))], [result.phy_offset])
+
+
+class LaterPutter(Putter):
+    """Puts several messages at once and waits for all of them: by `aput` in an event loop, or by
+    futures. Each is a call of its own, which has ended when its future is done."""
+
+    def put(self, method: str = "", *, count: int | None = None) -> None:
+        """Some calls at once. Raises what the first one raises that fails."""
+        method = method or self.random.choice(("aput", "future"))
+        count = count or self.random.randrange(1, 12)
+        if method == "aput":
+            asyncio.run(self._aputs(count))
+            return
+        for future in [self._future() for _ in range(count)]:
+            status = future.result(60).status
+            if status is not PutMessageStatus.PUT_OK:
+                raise pyrocketstore.PutError(status, status in STORED_STATUSES, 0)
+
+    def _one(self, method: str) -> Call:
+        return self._begin(method, [self._row(self.random.choice(("one", "two")), 3)])
+
+    async def _aputs(self, count: int) -> None:
+        puts = [self._aput() for _ in range(count)]
+        for result in await asyncio.gather(*puts, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _aput(self) -> None:
+        call = self._one("aput")
+        (row,) = call.rows
+        body = body_of(row.key, row.size)
+        try:
+            result = await self.store.aput(
+                row.topic, body, queue_id=row.queue_id, keys=row.key, tags=TAG
+            )
+        except pyrocketstore.PutError as error:
+            self.journal.end(call, Outcome(error.count, [], []))
+            raise
+        self.journal.end(call, Outcome(1, [result.queue_offset], [result.phy_offset]))
+
+    def _future(self) -> Future[PutMessageResult]:
+        call = self._one("future")
+        (row,) = call.rows
+        properties = {"KEYS": row.key, "TAGS": TAG}
+        message = MessageExtBrokerInner(
+            row.topic,
+            body_of(row.key, row.size),
+            row.queue_id,
+            properties=properties,
+            properties_string=properties_to_string(properties),
+        )
+
+        def note(future: Future[PutMessageResult]) -> None:
+            result = future.result()
+            if result.status in STORED_STATUSES:
+                self.journal.end(call, Outcome(1, [result.queue_offset], [result.phy_offset]))
+            else:
+                self.journal.end(call, Outcome(0, [], []))
+
+        future = self.store.message_store.async_put_message(message)
+        future.add_done_callback(note)
+        return future
 
 
 class PutterThread(threading.Thread):

@@ -2,8 +2,9 @@
 is there at once: {"do": "live" | "open", …} with the arguments of the function. It answers with the
 child's pid, and, when the child has ended, with its exit status.
 
-"live" opens the store, puts from several threads, closes it under them, and opens it again, for
-ever. "open" opens and closes it once. Either may be given a call that kills it: see injection.py.
+"live" opens the store, puts from several threads and an event loop, closes it under them, and opens
+it again, for ever. "open" opens and closes it once. Either may be given a call that kills it: see
+injection.py.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 
 import pyrocketstore
 from injection import KILL, Faults
-from journal import SETTINGS, Journal, Putter, PutterThread
+from journal import SETTINGS, Journal, LaterPutter, Putter, PutterThread
 from pyrocketstore.env import Env
 
-THREADS = 3
+KINDS = (Putter, Putter, Putter, LaterPutter)
 #: What the flush services do in between is to be met too.
 LIVELY: dict[str, Any] = {
     **SETTINGS,
@@ -50,10 +51,10 @@ def live(path: str, journal: str, seed: str, flush: str, kill: tuple[str, str, i
     while True:
         session += 1
         store = pyrocketstore.open(path, env=env, flush_disk_type=flush, **LIVELY)
-        names = [f"{seed}.{session}.{i}" for i in range(THREADS)]
+        names = [f"{seed}.{session}.{i}" for i in range(len(KINDS))]
         putters = [
-            PutterThread(Putter(store, notes, n, random.Random(n)), calls=rng.randrange(5, 60))
-            for n in names
+            PutterThread(kind(store, notes, n, random.Random(n)), calls=rng.randrange(5, 60))
+            for kind, n in zip(KINDS, names, strict=True)
         ]
         for putter in putters:
             putter.start()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from pyrocketstore import message_store, recovery
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError
 from pyrocketstore.index_forcing import FlushIndexFileThread
+from pyrocketstore.index_service import IndexService
 from pyrocketstore.store_checkpoint import StoreCheckpoint
+from test_lock import open_twice
 
 #: A canary that is not found in so many programs is not found.
 PROGRAMS = 120
@@ -117,6 +120,53 @@ def test_an_index_file_that_is_not_forced(tmp_path: Path, monkeypatch: Patch) ->
 
     monkeypatch.setattr(FlushIndexFileThread, "_force", force)
     finds(tmp_path, 2)
+
+
+def test_an_index_whose_flush_is_left_out(tmp_path: Path, monkeypatch: Patch) -> None:
+    """After a close nothing is replayed: what the open file lacks then stays lost."""
+    busy: set[int] = set()  # threads
+    msync, moment = Device._msync, Device.moment
+
+    def unforced(method: Callable[[IndexService], None]) -> Callable[[IndexService], None]:
+        def call(service: IndexService) -> None:
+            busy.add(threading.get_ident())
+            try:
+                method(service)
+            finally:
+                busy.discard(threading.get_ident())
+
+        return call
+
+    def force(device: Device, original: Callable[..., int], base: int, size: int) -> int:
+        return 0 if threading.get_ident() in busy else msync(device, original, base, size)
+
+    def look(device: Device, place: str, path: bytes | None = None) -> None:
+        if place == "closed":
+            moment(device, place, path)
+
+    for name in ("flush", "shutdown"):
+        monkeypatch.setattr(IndexService, name, unforced(getattr(IndexService, name)))
+    monkeypatch.setattr(Device, "_msync", force)
+    monkeypatch.setattr(Device, "moment", look)
+    found = finds(tmp_path)
+    assert "keys" in found, found
+
+
+def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypatch: Patch) -> None:
+    def load(store: Any) -> bool:
+        store._create_directories()
+        try:
+            store._load()
+            store._lock_file.take()
+        except BaseException:
+            store._give_up()
+            raise
+        return True
+
+    open_twice(tmp_path / "sound")
+    monkeypatch.setattr(message_store.DefaultMessageStore, "load", load)
+    with pytest.raises(AssertionError):
+        open_twice(tmp_path / "broken")
 
 
 def by_time_alone(checkpoint: StoreCheckpoint, headers: list[tuple[int, int]]) -> int:

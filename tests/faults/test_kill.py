@@ -1,8 +1,9 @@
 """Goal: whatever moment a process is killed at, every acknowledged message is there afterwards,
 once, whole, in its queue, in its order and under its key; what was begun is there at most once;
 and killing the recovery too changes nothing.
-Method: a child puts from several threads, closes and opens again, and writes down what it does; it
-is killed after some time or at a system call, again and again, and the store is compared.
+Method: a child puts from several threads, one with an event loop and futures, closes and opens
+again, and writes down what it does; it is killed after some time or at a system call, again and
+again, and the store is compared.
 
 ROCKETSTORE_SOAK_KILLS=N makes N kills, ROCKETSTORE_SEED picks other moments, and
 ROCKETSTORE_KEEP=DIR keeps the files of a cycle that failed: its check can be repeated there.
@@ -28,7 +29,16 @@ import pytest
 import oracle
 import pyrocketstore
 from injection import ANY, CALLS, Faults, build
-from journal import SETTINGS, Journal, Putter, PutterThread, Record, check, read_journal
+from journal import (
+    SETTINGS,
+    Journal,
+    LaterPutter,
+    Putter,
+    PutterThread,
+    Record,
+    check,
+    read_journal,
+)
 from places import directory
 
 SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
@@ -154,6 +164,7 @@ def look(path: Path, record: Record, rng: random.Random) -> None:
 def test_every_acknowledged_message_survives(folder: Path, nursery: Nursery) -> None:
     rng = random.Random(SEED)
     acknowledged = 0
+    methods: set[str] = set()
     path, journal, flush = folder, folder, ""
     for cycle in range(KILLS):
         if cycle % STORE_CYCLES == 0:
@@ -191,7 +202,9 @@ def test_every_acknowledged_message_survives(folder: Path, nursery: Nursery) -> 
         if cycle % STORE_CYCLES == STORE_CYCLES - 1:
             acknowledged += record.acknowledged
             shutil.rmtree(path, ignore_errors=True)
+        methods |= {record.calls[at].method for at in record.outcomes}
     assert acknowledged > 5 * KILLS
+    assert methods == {"put", "put_many", "put_batch", "aput", "future"}
 
 
 def test_a_killed_recovery_changes_nothing(folder: Path, nursery: Nursery) -> None:
@@ -280,10 +293,10 @@ def test_close_races_with_puts(folder: Path, flush: str) -> None:
         path, noted = folder / f"store{cycle // 4}", folder / f"journal{cycle // 4}"
         journal = Journal(noted)
         store = pyrocketstore.open(path, flush_disk_type=flush, **SETTINGS)
-        names = [f"{cycle}-{i}" for i in range(4)]
+        names = [f"{cycle}-{i}" for i in range(5)]
         putters = [
-            PutterThread(Putter(store, journal, n, random.Random(f"{SEED} {n}")), calls=200)
-            for n in names
+            PutterThread(kind(store, journal, n, random.Random(f"{SEED} {n}")), calls=200)
+            for kind, n in zip((*[Putter] * 3, *[LaterPutter] * 2), names, strict=True)
         ]
         for putter in putters:
             putter.start()
