@@ -17,7 +17,7 @@ cdef class MappedFile:
     cdef const char *_path_text
     cdef int kind
     cdef bint available
-    cdef bint unlinked
+    cdef readonly bint unlinked     # the name is gone, or is being deleted just now
     cdef bint force_name            # created, and its name may not be on the device yet
     cdef int64_t holds
     cdef int64_t source_size

@@ -322,7 +322,7 @@ cdef class MappedFile:
                 self.map()
                 mapped = self.available
             except StoreIOError:
-                if self.available:
+                if self.available and not self.unlinked:
                     raise  # else it was deleted while we opened it
             finally:
                 if not mapped:
@@ -342,13 +342,10 @@ cdef class MappedFile:
     cdef int map(self) except -1:
         cdef const rs_env *env = self.file.env
         cdef int64_t size = self.file.file_size
-        cdef int64_t fill = 0
-        cdef int64_t got = 0
-        cdef int64_t length = size
+        cdef int64_t fill = 0, got = 0, length = size
         cdef void *base = NULL
         cdef const char *path = self._path_text if self.kind == SHARED else NULL
-        cdef int step = 0
-        cdef int error
+        cdef int error, step = 0
         if path == NULL:
             fill = min(self.source_size, rs_load_acquire(&self.file.wrote))
         with nogil:
@@ -415,15 +412,20 @@ cdef class MappedFile:
         Raises StoreIOError when it cannot be deleted; a later call tries again.
         Source: RocketMQ 4.9.3 MappedFile#destroy. Differs: does not wait for the holders.
         """
-        cdef int error
         self.shutdown(interval_ms)
+        self.unlink()
+        return True
+
+    def unlink(self):
+        """Delete the name alone; where that raises StoreIOError the file is used on as before."""
+        cdef int error
         if self.kind == SHARED and not self.unlinked:
+            self.unlinked = True    # first, since others may miss the name before we come back
             with nogil:
                 error = self.file.env.unlink(self._path_text)
             if error != -ENOENT:
+                self.unlinked = error >= 0
                 check_io(error, "unlink", self.path, -1)
-            self.unlinked = True
-        return True
 
     def to_memory(self):
         """Turn a read file into a memory file, so that a reader can append without a trace."""
@@ -611,7 +613,7 @@ cdef class MappedFile:
                     error = force_range(&self.file, flushed, position)
             finally:
                 self.release()
-            if error < 0 and not self.available:
+            if error < 0 and (self.unlinked or not self.available):
                 return flushed  # deleted while we forced it: nothing of it is wanted any more
             check_io(error, "msync", self.path, flushed)
             self.settle_name()
@@ -634,7 +636,7 @@ cdef class MappedFile:
         directory_path = PyBytes_AS_STRING(directory)
         with nogil:
             error = self.file.env.fsync_directory(directory_path)
-        if not self.available:
+        if error < 0 and (self.unlinked or not self.available):
             return 0  # deleted meanwhile, its directory perhaps too
         check_io(error, "fsync_directory", self.path, -1)
         self.force_name = False

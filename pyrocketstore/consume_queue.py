@@ -13,7 +13,7 @@ from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, UnitAppender
 from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message import java_split, parse_java_int
 from pyrocketstore.queue_units import (
@@ -327,12 +327,12 @@ class ConsumeQueue(UnitAppender):
         """Delete all files; the queue is empty then and starts at queue offset 0.
 
         A writer that is inside of the last file right now harms nobody: the file is gone from the
-        directory but stays mapped until it comes out.
+        directory but stays mapped until it comes out. Raises StoreIOError: the queue goes on with
+        its later units then, or is empty.
 
         Source: RocketMQ 4.9.3 ConsumeQueue#destroy.
         """
-        self._empty()
-        self.mapped_file_queue.destroy()
+        self.mapped_file_queue.destroy_from_first(self._empty)
         if self.ext is not None:
             self.ext.destroy()
 
@@ -575,7 +575,7 @@ class ConsumeQueue(UnitAppender):
 
     def _persist(self, action: Callable[[], bool]) -> bool:
         """Run `action` until it works or cannot any more; raises the flag in that case."""
-        cause: StoreIOError | None = None
+        cause: StoreIOError | StoreCorruptionError | None = None
         # What is mended was tried long enough before, and is tried again later.
         retries = 1 if self.flags is not None and self.flags.is_mending() else MAX_RETRIES
         for attempt in range(retries):
@@ -583,10 +583,10 @@ class ConsumeQueue(UnitAppender):
                 break
             try:
                 return action()
-            except StoreIOError as error:
+            except (StoreIOError, StoreCorruptionError) as error:
                 cause = error
                 LOG.warning("%s/%d: attempt %d: %s", self.topic, self.queue_id, attempt + 1, error)
-                if error.errno not in PASSING_ERRORS:
+                if getattr(error, "errno", None) not in PASSING_ERRORS:
                     break
             if attempt + 1 < retries:
                 self.env.sleep(RETRY_INTERVAL_S)

@@ -262,8 +262,8 @@ class ConsumeQueueExt:
         self.destroy()
 
     def destroy(self) -> None:
-        """Delete all files."""
-        self.mapped_file_queue.destroy()
+        """Delete all files. Raises StoreIOError: it goes on with the later ones then."""
+        self.mapped_file_queue.destroy_from_first(lambda: None)
 
     def check_self(self) -> None:
         """Log where the files do not follow each other."""

@@ -440,6 +440,22 @@ class MappedFileQueue:
         for mapped_file in reversed(self.mapped_files):
             self._destroy(mapped_file)
         self.flushed_where = 0
+        self._remove_directories()
+
+    def destroy_from_first(self, on_empty: Callable[[], None]) -> None:
+        """Delete every file, and the directory, so that a failure leaves a row that is used on.
+
+        The oldest goes first, as expired files do: what is left still ends where it ended. When
+        none is left, `on_empty` is called. Raises StoreIOError.
+        """
+        for mapped_file in self.mapped_files:
+            mapped_file.unlink()
+            self._destroy(mapped_file)
+        self.flushed_where = 0
+        on_empty()
+        self._remove_directories()
+
+    def _remove_directories(self) -> None:
         for directory in () if self.read_only else self._directories():
             if not self.env.is_dir(directory):
                 continue

@@ -278,7 +278,6 @@ class DefaultMessageStore(MessageFutures):
             raise StoreStateError("the store is open read-only")
         if not self._loaded or self._started or self.allocate_service is None:
             raise StoreStateError("start() comes once, after load()")
-        self._started = True
         self.services = StoreServices(
             self.config,
             self.env,
@@ -305,6 +304,7 @@ class DefaultMessageStore(MessageFutures):
                 self.index_service,
                 self.newest_store_timestamp(),
             )
+        self._started = True
         self.services.start()
         self.shutdown_flag = False
         if self.running_flags.is_write_error():
@@ -344,10 +344,12 @@ class DefaultMessageStore(MessageFutures):
     def shutdown(self) -> None:
         """Stop the services, force everything, and note the clean end.
 
-        `abort` is deleted only when everything is on the device and dispatched.
+        `abort` is deleted only when everything is on the device and dispatched. Where an error kept
+        that from being so, in this call or since `start`, it is raised once all is given back.
         Source: RocketMQ 4.9.3 DefaultMessageStore#shutdown.
-        Differs: the open index file is forced; no fixed sleeps. Where Ctrl-C gets through a wait,
-        the directory stays taken, since threads still write; another call goes on from there.
+        Differs: the open index file is forced; no fixed sleeps; errors are raised. Where Ctrl-C
+        gets through a wait, the directory stays taken, since threads still write; another call goes
+        on from there.
         """
         if self.pid != os.getpid():
             return
@@ -361,35 +363,39 @@ class DefaultMessageStore(MessageFutures):
             self.allocate_service.shutdown()
         if self._loaded:
             self.index_service.wait_forced()
+        writes = self._loaded and not self.read_only
         try:  # no thread is left, and nothing waits from here on
-            clean = False
-            if self._loaded and not self.read_only:
-                clean = self._finish(self._clean if self._stopped else self._force_recovered())
+            clean = writes and self._finish()
             self._let_go()
-            if clean and self.failure is None:
+            if clean:
                 self._abort_file.delete()
         finally:
             OPEN_STORES.discard(self)
             self.has_ended = True
             self._lock_file.release()
+        if writes and not clean:
+            text = f"{self.root}: not everything could be dispatched and forced"
+            raise self.failure or self.running_flags.write_error or StoreStateError(text)
 
-    def _force_recovered(self) -> bool:
+    def _force_recovered(self) -> None:
         """After load() without start(): what recovery changed goes to the device."""
         for queue in self.consume_queues():
             while not queue.flush(0):
                 pass
         while not self.commit_log.mapped_file_queue.flush(0):
             pass
-        return True
 
-    def _finish(self, clean: bool) -> bool:
+    def _finish(self) -> bool:
+        """Force what the services do not; True when everything is dispatched and forced."""
         try:
+            if not self._stopped:
+                self._force_recovered()
             self.index_service.flush()
             self.checkpoint.flush()
         except StoreError as error:
             self.fail(error)
-            clean = False
-        return clean and self.running_flags.is_writeable()
+        clean = self._clean or not self._stopped
+        return clean and self.failure is None and not self.running_flags.is_write_error()
 
     def _let_go(self) -> None:
         """Give files and mappings back, once nobody writes; the lock is given back last, by the

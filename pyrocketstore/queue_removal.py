@@ -9,6 +9,7 @@ from typing import Protocol
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore.commit_log import LMQ_PREFIX, SCHEDULE_TOPIC, CommitLog
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.errors import StoreError
 from pyrocketstore.queue_table import ConsumeQueueTable
 
 __all__ = ["clean_expired_consumer_queue", "clean_unused_topic"]
@@ -91,6 +92,14 @@ def _destroy_queue(
 
 
 def _take_away(store: QueueOwner, topic: str, queue_id: int) -> None:
-    store.commit_log.core.forget(topic, queue_id)
+    """Destroy a queue. Where that fails, its next offset is the end of what is left of it."""
+    queue = store.queue_table.find(topic, queue_id)
+    try:
+        store.queue_table.remove(topic, queue_id)
+    except StoreError:
+        queue.correct_min_offset(store.commit_log.get_min_offset())
+        raise
+    finally:
+        if queue.get_max_offset_in_queue() == 0:
+            store.commit_log.core.forget(topic, queue_id)
     store.dispatcher.forget(topic, queue_id)
-    store.queue_table.remove(topic, queue_id)

@@ -141,12 +141,14 @@ class ConsumeQueueTable:
             oldest.unmap_idle()
 
     def remove(self, topic: str, queue_id: int) -> None:
-        """Destroy a queue and forget it."""
+        """Destroy a queue and forget it. Raises StoreIOError: it is still there then."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            return
+        queue.destroy()
         with self._lock:
-            queue = self._table.pop((topic, queue_id), None)
+            self._table.pop((topic, queue_id), None)
             self._attached.pop((topic, queue_id), None)
-        if queue is not None:
-            queue.destroy()
 
     def destroy(self) -> None:
         """Destroy every queue."""

@@ -90,7 +90,8 @@ class UnitReader:
         try:
             return mapped_file.read(position, size)
         except (StoreStateError, StoreIOError) as error:
-            gone = mapped_file.mode == "read" and getattr(error, "errno", 0) == errno.ENOENT
+            can_go = mapped_file.mode == "read" or mapped_file.unlinked
+            gone = can_go and getattr(error, "errno", 0) == errno.ENOENT
             if mapped_file.is_available() and not gone:
                 raise
             return b""

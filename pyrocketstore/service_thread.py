@@ -45,14 +45,21 @@ class ServiceThread:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread; nothing happens when it runs already."""
+        """Start the thread; nothing happens when it runs already.
+
+        Raises RuntimeError or MemoryError when the system gives no thread.
+        """
         with self._lock:
             if self.is_alive:
                 return
             self._stopped = False
             self.failure = None
             self._thread = JoinableThread(self._main, self.name)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except (RuntimeError, MemoryError):
+                self._thread = None  # it never runs, and nobody may wait for its end
+                raise
 
     def wakeup(self) -> None:
         """Let a thread in `wait_for_running` go on, or not sleep the next time."""

@@ -75,6 +75,7 @@ class StoreServices:
         self.mend_service = MendService(env, mend)
         self._mending_lock = threading.Lock()
         self._mending_ended = False
+        self._all_started = False
         #: what cleans, None and empty where nothing does
         self.clean_commit_log: CleanCommitLogService | None = None
         self.clean_resource: CleanResourceService | None = None
@@ -167,10 +168,12 @@ class StoreServices:
 
     def start(self) -> None:
         """Start every thread; should one die, the store takes no more puts and says why."""
+        self.mend_service.on_death = self._died
         for service in self.all():
             if service is not self.stats_service:
                 service.on_death = self._died
             service.start()
+        self._all_started = True
 
     def start_mending(self) -> None:
         """Called at the first write error: mend from now on, unless `stop` has begun."""
@@ -205,15 +208,30 @@ class StoreServices:
             self.stats_service,
         ):
             service.shutdown(None)
-        if self.flush_service.failure is not None and self.log_flush.error is None:
-            try:
-                self.log_flush.flush_to_end()  # nobody else has
-            except StoreError as error:
-                self._fail(error)
+        forced = self._force_rest()
         self.async_puts.close()
         return (
-            self.reput_service.behind() == 0
+            forced
+            and self.reput_service.behind() == 0
             and (self.commit_service is None or self.commit_service.error is None)
             and self.flush_queue_service.error is None
             and self.log_flush.error is None
         )
+
+    def _force_rest(self) -> bool:
+        """Force what a thread that died, or could not be started, has not; True unless that fails.
+
+        A store that a kill ended has something to force before its first put.
+        """
+        if self.log_flush.group is not None:
+            self.log_flush.group.close()  # else a force would wait for a thread that never ran
+        try:
+            died = any(s.failure is not None for s in (*self._commits, self.flush_service))
+            if self.log_flush.error is None and (died or not self._all_started):
+                self.log_flush.flush_to_end()
+            if not self._all_started and self.flush_queue_service.error is None:
+                self.flush_queue_service.do_flush(True)
+        except StoreError as error:
+            self._fail(error)
+            return False
+        return True

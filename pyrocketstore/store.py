@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import errno
 import heapq
+import logging
 import os
 import threading
 import warnings
@@ -35,6 +36,7 @@ from pyrocketstore.errors import (
     OffsetOutOfRange,
     PutError,
     StoreCorruptionError,
+    StoreError,
     StoreFormatError,
     StoreIOError,
     StoreStateError,
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from pyrocketstore.verify import VerifyReport
+
+LOG = logging.getLogger(__name__)
 
 #: Units that an iterator reads ahead: at first, since many want a few messages, and later.
 FIRST_READ_COUNT, READ_COUNT = 256, 8192
@@ -224,8 +228,15 @@ class Store(AsyncStore):
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except StoreError as unclean:
+            if error is None:
+                raise
+            # What the body raised is what its caller waits for.
+            LOG.error("the store was not closed cleanly: %s", unclean)
+            error.add_note(f"and the store was not closed cleanly: {unclean}")
 
     def __repr__(self) -> str:
         mode = ", read-only" if self.read_only else ""
@@ -236,6 +247,10 @@ class Store(AsyncStore):
 
         A second call does nothing, unless Ctrl-C got through the first: then it goes on, and until
         it has, the directory stays taken. Durability: all that was put is on the device.
+
+        Raises the StoreError that kept that from being so, also one that was told before, after
+        all was given back: `abort` stays, and the next opening recovers. Where the body of a `with`
+        raised, this is a note to its exception.
         """
         self._stop_putting()
         if self.message_store.pid != os.getpid():

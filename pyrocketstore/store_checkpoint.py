@@ -177,7 +177,8 @@ class RunningFlags:
     def __init__(self) -> None:
         self._bits = 0
         self._lock = threading.Lock()
-        self._write_error: StoreError | None = None
+        #: what first stopped a queue or an index file from being written
+        self.write_error: StoreError | None = None
         self._disk_causes: dict[int, StoreError | None] = {}
         #: called, one call at a time, when puts become forbidden and when they are allowed again
         self.on_not_writeable: Callable[[], None] = lambda: None
@@ -189,7 +190,7 @@ class RunningFlags:
     def cause(self) -> StoreError | None:
         """What first stopped a queue or an index file from being written, else the full disk."""
         full = (self._disk_causes.get(bit) for bit in (self.DISK_FULL, self.LOGIC_DISK_FULL))
-        return self._write_error or next((cause for cause in full if cause is not None), None)
+        return self.write_error or next((cause for cause in full if cause is not None), None)
 
     @property
     def flag_bits(self) -> int:
@@ -268,7 +269,7 @@ class RunningFlags:
         return bool(self._bits & self.WRITE_INDEX_FILE_ERROR)
 
     def _make_error(self, bit: int, cause: StoreError | None) -> None:
-        self._write_error = self._write_error or cause
+        self.write_error = self.write_error or cause
         self.set_bits(bit)
         self.on_write_error()
 
@@ -292,7 +293,7 @@ class RunningFlags:
     def end_mending(self, whole: bool, index_error: bool, queue_error: bool) -> None:
         """Allow puts if all is `whole`; else the errors that there were are there again."""
         if whole:
-            self._write_error = None
+            self.write_error = None
         else:
             index_bit = self.WRITE_INDEX_FILE_ERROR if index_error else 0
             self.set_bits(index_bit | (self.WRITE_LOGICS_QUEUE_ERROR if queue_error else 0))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from pyrocketstore import StoreError
 
 #: Settings of a small store, and of one that forces each put.
 SIZES: dict[str, Any] = {
@@ -21,6 +26,18 @@ SYNC_SIZES: dict[str, Any] = {
 }
 #: What surely has happened by then (s).
 WAIT_S = 20.0
+
+
+Opened = TypeVar("Opened")
+
+
+@contextlib.contextmanager
+def unclean(store: contextlib.AbstractContextManager[Opened]) -> Iterator[Opened]:
+    """A store that fails inside: the body passes, and its end raises."""
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(store)
+        with pytest.raises(StoreError):
+            stack.close()
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -356,14 +356,16 @@ class Survey:
                     pyrocketstore.open(root, **self.base.settings)
                 assert "already open" not in str(again.value)
                 return
-            with store:
+            with self.closed(store, mutant, root):
                 end = store.message_store.get_max_phy_offset()
                 put = self.put(store)
                 answers = Answers(store, self.places)
         self.compare_written(root, mutant, answers, put, end)
         try:
-            with bounded(), pyrocketstore.open(root, **self.base.settings) as store:
-                answers = Answers(store, self.places)
+            with bounded():
+                store = pyrocketstore.open(root, **self.base.settings)
+                with self.closed(store, mutant, root):
+                    answers = Answers(store, self.places)
         except StoreError as error:
             # New keys may be what gives a damaged index away.
             assert mutant.place == "index", error
@@ -372,6 +374,18 @@ class Survey:
         self.compare_written(root, mutant, answers, put, end)
         assert_no_mappings(root)
         self.assert_kept(root, whole_log)
+
+    @contextlib.contextmanager
+    def closed(self, store: pyrocketstore.Store, mutant: Mutant, root: Path) -> Iterator[None]:
+        """The store at the end; one that stopped taking puts says why, and does not end cleanly."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(store)
+            yield
+            if store.message_store.why_not_writeable is None:
+                return
+            with pytest.raises(StoreError) as unclean:
+                stack.close()
+            self.refuse(mutant, unclean.value, root)
 
     def put(self, store: pyrocketstore.Store) -> dict[int, bytes]:
         """Put some more; where they went."""

@@ -18,7 +18,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken
-from gates import SYNC_SIZES, WAIT_S, Gate, wait_until
+from gates import SYNC_SIZES, WAIT_S, Gate, unclean, wait_until
 from pyrocketstore import (
     MessageExtBrokerInner,
     MessageStoreConfig,
@@ -170,7 +170,7 @@ def test_a_loop_that_is_closed_meanwhile_hurts_no_other(
 
 def test_aput_raises_what_put_raises(tmp_path: Path, env: Env, gate: Gate) -> None:
     store = pyrocketstore.open(tmp_path, env=env, max_message_size=1000, **SYNC_SIZES)
-    with store:
+    with unclean(store):
         store.put("t", b"first")
         with pytest.raises(PutError) as caught:
             run(store.aput("t", b"x" * 2000))

@@ -28,6 +28,7 @@ from cleaned_stores import (
     message,
     opened,
 )
+from gates import unclean
 from pyrocketstore import (
     DefaultMessageStore,
     DiskFullError,
@@ -388,7 +389,7 @@ def test_ratios_are_rounded_up(env: SetEnv, tmp_path: Path, monkeypatch) -> None
 @pytest.mark.parametrize("hurt", ["queue", "index"])
 def test_opening_again_clears_the_error_bits(tmp_path: Path, env: SetEnv, hurt: str) -> None:
     in_the_way = tmp_path / "consumequeue" / "t" if hurt == "queue" else tmp_path / "index"
-    with opened(tmp_path, env) as store:
+    with unclean(opened(tmp_path, env)) as store:
         store.index_service.retry_interval_ms = 1
         in_the_way.write_bytes(b"a file where a directory must be")
         assert store.put_message(message(b"kept", key="k")).status is PutMessageStatus.PUT_OK

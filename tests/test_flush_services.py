@@ -12,7 +12,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, watched
-from gates import SIZES, wait_until
+from gates import SIZES, unclean, wait_until
 from pyrocketstore import PutError, PutMessageStatus
 from pyrocketstore.env import Env
 from pyrocketstore.flush import FlushConsumeQueueService, FlushRealTimeService
@@ -158,7 +158,7 @@ def test_a_service_that_dies_ends_the_puts(
         raise RuntimeError("dies")
 
     quick = {"flush_interval_commit_log": 5, "commit_interval_commit_log": 5}
-    with pyrocketstore.open(tmp_path, **{**QUIET, **quick, **settings}) as store:
+    with unclean(pyrocketstore.open(tmp_path, **{**QUIET, **quick, **settings})) as store:
         store.put("t", b"x")
         monkeypatch.setattr(getattr(store.message_store.services, name), method, die)
         wait_until(lambda: store.message_store.failure is not None, "nobody noticed")

@@ -15,7 +15,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken
-from gates import SYNC_SIZES, WAIT_S, Gate, wait_until
+from gates import SYNC_SIZES, WAIT_S, Gate, unclean, wait_until
 from pyrocketstore import MessageExtBrokerInner, PutError, PutMessageStatus
 from pyrocketstore.env import Env
 
@@ -119,7 +119,7 @@ def test_a_put_behind_a_force_that_hangs_times_out(
 def test_nobody_behind_a_failed_force_is_told_ok(
     tmp_path: Path, env: Env, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
-    with pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store:
+    with unclean(pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES)) as store:
         store.put("t", b"first")
         leader, behind = put_behind(store, pool, gate, 10)
         gate.result = -errno.EIO

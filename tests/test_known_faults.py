@@ -16,6 +16,7 @@ import oracle
 import pyrocketstore
 from broken_env import broken
 from cleaned_stores import SETTINGS, SetEnv, fill, message, opened
+from gates import unclean
 from pyrocketstore import GetMessageStatus, MessageExtBrokerInner, PutError, PutMessageStatus
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore.env import Env
@@ -104,7 +105,7 @@ def test_what_is_in_the_log_is_seen_before_it_is_forced(tmp_path: Path) -> None:
 def test_a_dispatcher_that_dies_ends_the_puts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pyrocketstore.open(tmp_path, **SETTINGS) as face:
+    with unclean(pyrocketstore.open(tmp_path, **SETTINGS)) as face:
         store = face.message_store
         face.put("t", b"before")
         face.wait_dispatched()

@@ -471,7 +471,8 @@ def test_room_that_cannot_be_had_while_rebuilding(
     with broken(env, "fallocate", fail):
         store.load()
     assert not store.running_flags.is_writeable()
-    store.shutdown()
+    with pytest.raises(StoreIOError, match="fallocate"):
+        store.shutdown()
     assert (path / "abort").exists()
     whole = rebuilt(filled, tmp_path / "whole", ("consumequeue", "index"))
     again = rebuilt(path, tmp_path / "again", ("index",))

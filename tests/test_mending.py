@@ -13,6 +13,7 @@ import pytest
 import pyrocketstore
 from broken_env import broken
 from cleaned_stores import SETTINGS, fill, message, opened
+from gates import unclean
 from pyrocketstore import PutError, PutMessageStatus, consume_queue
 from pyrocketstore.env import Env
 from pyrocketstore.mending import MEND_INTERVAL_MS, mend
@@ -110,7 +111,7 @@ def test_a_full_device_that_has_room_again(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_service_begins_with_the_first_error(tmp_path: Path) -> None:
     in_the_way = tmp_path / "consumequeue" / "t"
-    with opened(tmp_path) as store:
+    with unclean(opened(tmp_path)) as store:
         service = store.services.mend_service
         assert not service.is_alive
         in_the_way.write_bytes(b"")
@@ -168,7 +169,7 @@ def test_one_that_fails_again_does_not_hide_the_others(tmp_path: Path) -> None:
 
 
 def test_an_error_names_the_queue_or_the_index(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
+    with unclean(opened(tmp_path)) as store:
         fill(store, 10)  # the queue's next unit needs a file
         with store.dispatch_paused():
             store.put_message(message(b"x"))
@@ -182,7 +183,7 @@ def test_an_error_names_the_queue_or_the_index(tmp_path: Path) -> None:
 
 def test_an_error_of_the_index_names_its_file(tmp_path: Path) -> None:
     env = Env()
-    with opened(tmp_path, env, max_hash_slot_num=2_000_000) as store:
+    with unclean(opened(tmp_path, env, max_hash_slot_num=2_000_000)) as store:
         store.put_message(message(b"x", key="first"))
         store.wait_dispatched()
         with broken(env, "fallocate", lambda original, *arguments: -errno.ENOSPC):

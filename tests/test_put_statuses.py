@@ -3,7 +3,6 @@ as PutError of the face, and what a status says is true. Method: system calls ar
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -17,7 +16,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, failing
-from gates import SIZES, WAIT_S, Gate, wait_until
+from gates import SIZES, WAIT_S, Gate, unclean, wait_until
 from pyrocketstore import (
     MessageExtBatch,
     MessageExtBrokerInner,
@@ -120,7 +119,7 @@ def test_a_put_that_does_not_wait_is_forced_all_the_same(tmp_path: Path) -> None
 
 def test_the_serving_thread_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for it is told at once, and no put is taken any more."""
-    with pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES) as store:
+    with unclean(pyrocketstore.open(tmp_path, flush_disk_type="SYNC_FLUSH", **SIZES)) as store:
         low = store.message_store
         service = low.services.flush_service
         assert isinstance(service, GroupCommitService)
@@ -237,7 +236,12 @@ def test_abort_stays_when_a_step_of_closing_fails(tmp_path: Path, step: str) -> 
     for i in range(50):
         store.put("t", b"%d" % i, keys=f"k{i}")
     assert store.max_offset("t") == 50
-    paths = {"log": "/commitlog/", "queue": "/consumequeue/", "index": "/index/"}
+    paths = {
+        "log": "/commitlog/",
+        "queue": "/consumequeue/",
+        "index": "/index/",
+        "checkpoint": "/checkpoint",
+    }
     fails = [0]
 
     def force(msync: Callable[..., int], base: int, size: int) -> int:
@@ -251,8 +255,10 @@ def test_abort_stays_when_a_step_of_closing_fails(tmp_path: Path, step: str) -> 
         fails[0] += 1
     else:
         where, function = "msync", force
-    with broken(env, where, function), contextlib.suppress(pyrocketstore.StoreIOError):
+    with broken(env, where, function), pytest.raises(pyrocketstore.StoreIOError) as caught:
         store.close()
+    assert paths[step] in caught.value.path
+    store.close()  # which has nothing to say any more
     assert fails[0] > 0
     assert (tmp_path / "abort").exists()
     assert len(os.listdir("/proc/self/fd")) == before

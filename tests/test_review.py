@@ -18,6 +18,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, failing, watched
+from gates import unclean
 from pyrocketstore import (
     Message,
     PutError,
@@ -148,7 +149,7 @@ def test_puts_end_when_the_index_is_given_up(tmp_path: Path) -> None:
     every key. Method: allocation fails for the first chunks of the index."""
     sizes = {**BROADER, "max_hash_slot_num": 100_000, "max_index_num": 200_000}
     env = Env()
-    with pyrocketstore.open(tmp_path, env=env, **sizes) as store:
+    with unclean(pyrocketstore.open(tmp_path, env=env, **sizes)) as store:
         store.put("t", b"", keys="first")
         store.wait_dispatched()
         with failing(env, "fallocate", errno.EIO):
@@ -166,7 +167,7 @@ def test_puts_end_when_the_index_is_given_up(tmp_path: Path) -> None:
 
 def test_the_checkpoint_stays_behind_a_lost_queue_entry(tmp_path: Path) -> None:
     """Goal: once a queue gave an entry up, the checkpoint claims no later time for the queues."""
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with unclean(pyrocketstore.open(tmp_path, **SIZES)) as store:
         store.put("t", b"")
         store.flush()
         before = store.message_store.checkpoint.logics_msg_timestamp

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 import pyrocketstore
-from gates import SYNC_SIZES, WAIT_S, wait_until
+from gates import SYNC_SIZES, WAIT_S, unclean, wait_until
 from pyrocketstore import (
     MessageExtBrokerInner,
     PutError,
@@ -33,6 +33,10 @@ STEPS = {
     "GroupCommitService": "_complete_forced",
     "FlushDiskWatcher": "wait_for_running",
     "MakeRoomService": "wait_for_running",
+    "CommitRealTimeService": "wait_for_running",
+    "CleanResourceService": "wait_for_running",
+    "DiskCheckService": "wait_for_running",
+    "MendService": "wait_for_running",
 }
 OF_SYNC_FLUSH = ("GroupCommitService", "FlushDiskWatcher")
 ERRORS = [RuntimeError("boom"), MemoryError(), SystemExit(3)]
@@ -43,7 +47,8 @@ def kill(store: pyrocketstore.Store, name: str, error: BaseException) -> Service
         raise error
 
     services = store.message_store.services
-    (service,) = [s for s in services.all() if s.name == name]
+    services.mend_service.start()  # as the first error of a queue does
+    (service,) = [s for s in (*services.all(), services.mend_service) if s.name == name]
     setattr(service, STEPS[name], die)
     service.wakeup()
     return service
@@ -57,6 +62,9 @@ def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseExc
         "flush_disk_type": "SYNC_FLUSH" if name in OF_SYNC_FLUSH else "ASYNC_FLUSH",
         "sync_flush_timeout": 60_000,  # not what ends the waits
         "max_unforced_bytes": 10_000 if name == "MakeRoomService" else 0,
+        "file_reserved_time": 72,  # so that something cleans
+        "transient_store_pool_enable": name == "CommitRealTimeService",
+        "transient_store_pool_size": 1,
     }
     store = pyrocketstore.open(tmp_path, **settings)
     with ThreadPoolExecutor(4) as pool:
@@ -92,7 +100,8 @@ def test_a_thread_that_dies_is_noticed(tmp_path: Path, name: str, error: BaseExc
         for wait_for in (store.wait_dispatched, store.flush, lambda: list(store.read("t"))):
             ended = pool.submit(wait_for).exception(WAIT_S)
             assert ended is None or isinstance(ended, StoreError)
-        pool.submit(store.close).result(WAIT_S)
+        with pytest.raises(StoreError, match=name):
+            pool.submit(store.close).result(WAIT_S)
     assert (tmp_path / "abort").exists()
     with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
         assert store.get(0).body == b"before"  # type: ignore[union-attr]
@@ -115,7 +124,7 @@ def test_who_waits_for_dispatch_hears_of_its_end(tmp_path: Path) -> None:
     walk = threading.Event()
     with (
         ThreadPoolExecutor(1) as pool,
-        pyrocketstore.open(tmp_path, **SYNC_SIZES) as store,
+        unclean(pyrocketstore.open(tmp_path, **SYNC_SIZES)) as store,
     ):
         reput = store.message_store.services.reput_service
 
@@ -145,7 +154,7 @@ def test_who_waits_for_a_file_hears_of_its_end(
             raise MemoryError
         return create(*arguments, **more)
 
-    with pyrocketstore.open(tmp_path, **SYNC_SIZES) as store:
+    with unclean(pyrocketstore.open(tmp_path, **SYNC_SIZES)) as store:
         monkeypatch.setattr(allocate_mapped_file_service, "create_mapped_file", die)
         start = time.monotonic()
         store.put("t", b"first")  # it makes the file itself

@@ -263,7 +263,8 @@ def test_a_commit_that_fails_ends_the_puts_and_is_tried_again(tmp_path: Path) ->
             store.put("t", b"refused")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert "pwrite" in str(caught.value)
-    store.close()
+    with pytest.raises(StoreIOError, match="pwrite"):
+        store.close()
     assert (tmp_path / "abort").exists()
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         assert [m.body for m in store.read("t")] == [b"kept"]

@@ -12,6 +12,7 @@ import pytest
 
 import pyrocketstore
 from broken_env import broken, failing
+from gates import unclean
 from pyrocketstore import MessageExtBrokerInner, PutError, PutMessageStatus
 from pyrocketstore.env import Env
 
@@ -154,7 +155,7 @@ def test_queue_units_that_cannot_be_written_raise_the_flag(tmp_path: Path) -> No
     def not_units(pwrite: Any, fd: int, buffer: int, size: int, position: int) -> int:
         return -errno.EIO if size == 20 else int(pwrite(fd, buffer, size, position))
 
-    with open_store(tmp_path, env) as store:
+    with unclean(open_store(tmp_path, env)) as store:
         store.put("t", b"one")
         assert store.max_offset("t") == 1
         with broken(env, "pwrite", not_units):

@@ -19,6 +19,7 @@ TIMEOUT_S = 120
 PRELUDE = """
 import errno, logging, os, resource, sys, time
 import pyrocketstore
+from gates import unclean
 from pyrocketstore import consume_queue, index_service
 from journal import SETTINGS
 consume_queue.RETRY_INTERVAL_S = 0.001
@@ -137,7 +138,7 @@ with open_store() as store:
     assert store.topics() == ["t"]
 """,
     "queue": """
-with open_store(topics_json=False, mapped_file_size_commit_log=1 << 20) as store:
+with unclean(open_store(topics_json=False, mapped_file_size_commit_log=1 << 20)) as store:
     for i in range(20):
         store.put("t", b"x" * 500)
         acknowledged.append(("t", None))
@@ -148,7 +149,8 @@ with open_store(topics_json=False, mapped_file_size_commit_log=1 << 20) as store
 SETTINGS["mapped_file_size_commit_log"] = 1 << 20
 """,
     "index": """
-with open_store(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20000) as store:
+SIZES = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20000}
+with unclean(open_store(**SIZES)) as store:
     store.put("t", b"first")
     acknowledged.append(("t", None))
     store.wait_dispatched()

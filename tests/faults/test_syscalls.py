@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pytest
 
 import pyrocketstore
+from gates import unclean
 from injection import CALLS, ERROR, FOREVER, SHORT, Faults, Hit
 from journal import SETTINGS
 from life import Life
@@ -255,7 +256,7 @@ def refused(store: pyrocketstore.Store, *, reason: str) -> None:
 
 @pytest.mark.parametrize("folder", ["consumequeue", "index"])
 def test_a_store_that_takes_no_more_says_why(faults: Faults, tmp_path: Path, folder: str) -> None:
-    with pyrocketstore.open(tmp_path, env=faults.env(), **SETTINGS) as store:
+    with unclean(pyrocketstore.open(tmp_path, env=faults.env(), **SETTINGS)) as store:
         faults.arm("fallocate", 1, FOREVER, errno=errno.EDQUOT, only=f"/{folder}/")
         store.put("t", b"first", keys="k")
         store.wait_dispatched()
