@@ -204,4 +204,4 @@ def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Pat
 
 def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(recovery, "_force_again", lambda store, plan: None)
-    finds(tmp_path, 64)
+    finds(tmp_path, 76)
