@@ -113,7 +113,7 @@ SOAK_LOOPS ?= 100000
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 .PHONY: bench-spark soak-stream soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz
-soak: soak-power soak-kill soak-syscalls soak-threads soak-fuzz test-tsan ## all faults, for hours
+soak: soak-power soak-kill soak-syscalls soak-threads soak-fuzz test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times

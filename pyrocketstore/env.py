@@ -105,6 +105,17 @@ class Env(EnvTable):
                 raise
         self.fsync_directory(parent)
 
+    def force_name(self, path: str) -> None:
+        """Make the name of a directory durable that another process may have made and not forced.
+
+        Nothing happens where the directory above it may not be opened: it is another's.
+        """
+        try:
+            self.fsync_directory(os.path.dirname(os.path.abspath(path)))
+        except StoreIOError as error:
+            if error.errno != errno.EACCES:
+                raise
+
     def read_file(self, path: str) -> bytes:
         """All bytes of a file."""
         fd = self.open(path, os.O_RDONLY)

@@ -196,6 +196,7 @@ class DefaultMessageStore(MessageFutures):
             os.path.join(self.root, "consumequeue"),
         ):
             self.env.make_directories(path)
+            self.env.force_name(path)
 
     def _load(self) -> None:
         clean = not self._abort_file.exists()

@@ -278,3 +278,13 @@ def test_a_dying_service_thread_says_why():
     assert service.shutdown()
     assert str(service.failure) == "broken"
     assert told == [service.failure]
+
+
+def test_the_name_of_a_directory_that_is_there_is_forced(env, tmp_path):
+    with watched(env, "fsync_directory") as calls:
+        env.force_name(str(tmp_path / "a"))
+    assert calls == [(str(tmp_path).encode(),)]
+    with failing(env, "fsync_directory", errno.EACCES):
+        env.force_name(str(tmp_path / "a"))
+    with failing(env, "fsync_directory", errno.EIO), pytest.raises(StoreIOError):
+        env.force_name(str(tmp_path / "a"))

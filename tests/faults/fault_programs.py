@@ -7,6 +7,7 @@ the same moments again as far as threads allow.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -134,7 +135,9 @@ class Runner:
         self.journal = journal
         self.rng = random.Random(program.seed + " steps")
         self.width = self.rng.choice((60, 600, 3000))
+        # Of their own, so that what was drawn before they were there stays as it was.
         self.unwaited = random.Random(program.seed + " unwaited")
+        self.awaited = random.Random(program.seed + " awaited")
         device.promises = journal.moment
 
     def run(self, steps: int | None = None) -> None:
@@ -223,9 +226,13 @@ class Runner:
         self.journal.accept([Promise(first + i, begin + i, -1) for i in range(len(rows))])
 
     def later(self, store: Any) -> None:
-        """Futures: safe when they are done, if they wait for the device."""
+        """Futures: safe when they are done, if they wait for the device. Or `aput`, which does."""
+        count = self.rng.randrange(1, 5)
+        if self.awaited.random() < 0.4:
+            asyncio.run(self.at_once(store, count))
+            return
         waiting = []
-        for _ in range(self.rng.randrange(1, 5)):
+        for _ in range(count):
             number = self.entries(1)
             entry = self.journal.given[number]
             properties = dict(entry.properties) | {"KEYS": entry.key}
@@ -246,6 +253,17 @@ class Runner:
             assert result.status.name == "PUT_OK", result
             promise = Promise(number, result.queue_offset, result.phy_offset)
             self.journal.accept([promise], waited)
+
+    async def at_once(self, store: Any, count: int) -> None:
+        await asyncio.gather(*[self.one(store) for _ in range(count)])
+
+    async def one(self, store: Any) -> None:
+        number = self.entries(1)
+        entry = self.journal.given[number]
+        result = await store.aput(entry.topic, entry.body, queue_id=entry.queue_id,
+                                  tags=entry.tags, keys=entry.key,
+                                  properties=entry.properties or None)  # fmt: skip
+        self.journal.accept([Promise(number, result.queue_offset, result.phy_offset)])
 
     # ---- what services do -----------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from campaign import Campaign, places
 from device import Device
 from judge import Broken
 from pyrocketstore import message_store, recovery
+from pyrocketstore.async_store import AsyncStore
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError
 from pyrocketstore.index_forcing import FlushIndexFileThread
@@ -79,6 +80,14 @@ def test_a_force_that_does_nothing(tmp_path: Path, monkeypatch: Patch, names: tu
 def test_a_put_that_is_acknowledged_too_early(tmp_path: Path) -> None:
     found = finds(tmp_path, sync_type="ASYNC_FLUSH")
     assert "lost" in found or "has None for" in found, found
+
+
+def test_an_aput_that_is_acknowledged_too_early(tmp_path: Path, monkeypatch: Patch) -> None:
+    async def aput(store: Any, topic: str, body: bytes, **options: Any) -> Any:
+        return store._appender.put(topic, body, **options)
+
+    monkeypatch.setattr(AsyncStore, "aput", aput)
+    finds(tmp_path)
 
 
 @pytest.mark.parametrize("error", [-1, 1])
@@ -195,4 +204,4 @@ def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Pat
 
 def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(recovery, "_force_again", lambda store, plan: None)
-    finds(tmp_path, 64)
+    finds(tmp_path, 76)

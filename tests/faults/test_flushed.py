@@ -101,3 +101,21 @@ def test_the_time_of_the_queues_is_of_what_was_forced(tmp_path: Path, device: De
     assert times.logics_msg_timestamp == flushed_ms
     with open_store(tmp_path / "cut", QUIET, None) as store:
         check(store, 40 + COUNT)
+
+
+def test_directories_that_a_killed_process_made_are_forced(tmp_path: Path, device: Device) -> None:
+    """Their names may be in the page cache alone, the store's own among them."""
+    env = device.attach(Env())
+    log = f"{device.root}/elsewhere"
+    for path in (f"{device.root}/{DIRECTORY}", f"{device.root}/{DIRECTORY}/consumequeue", log):
+        env.mkdir(path)
+    settings = {**QUIET, "flush_disk_type": "SYNC_FLUSH", "store_path_commit_log": log}
+    store = open_store(Path(device.root), settings, device)
+    store.put("t", b"x")
+    left = image_of(device.capture("test"), FORCED, device.rng)
+    store.close()
+    assert set(left) == {DIRECTORY, "elsewhere"}
+    write(left, tmp_path / "cut")
+    settings["store_path_commit_log"] = str(tmp_path / "cut" / "elsewhere")
+    with open_store(tmp_path / "cut", settings, None) as store:
+        assert [message.body for message in store.read("t")] == [b"x"]
