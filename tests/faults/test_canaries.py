@@ -25,7 +25,7 @@ from judge import Broken
 from pyrocketstore import message_store, recovery
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError
-from pyrocketstore.index_service import IndexService
+from pyrocketstore.index_forcing import FlushIndexFileThread
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 #: A canary that is not found in so many programs is not found.
@@ -111,11 +111,11 @@ def test_a_body_that_is_not_compared_with_its_crc(tmp_path: Path) -> None:
 
 
 def test_an_index_file_that_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
-    def force_one(service: IndexService, index_file: Any) -> None:
-        service._checkpoint.index_msg_timestamp = index_file.end_timestamp
-        service._checkpoint.flush()
+    def force(thread: FlushIndexFileThread, index_file: Any) -> None:
+        thread._checkpoint.index_msg_timestamp = index_file.end_timestamp
+        thread._checkpoint.flush()
 
-    monkeypatch.setattr(IndexService, "_force_one", force_one)
+    monkeypatch.setattr(FlushIndexFileThread, "_force", force)
     finds(tmp_path, 2)
 
 
