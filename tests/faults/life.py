@@ -1,6 +1,6 @@
 """A whole life of a store: made, filled over several files, forced, read, verified, copied as a
-kill would leave it, closed, opened again, and the copy recovered. What fails is kept, and the life
-goes on, as a careless program would."""
+kill would leave it, closed, opened again, and the copy recovered; and another, in which a topic and
+old files are deleted. What fails is kept, and the life goes on, as a careless program would."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyrocketstore
+from cleaned_life import CleanedStore
 from journal import SETTINGS, Journal, Putter, check, read_journal
 from pyrocketstore.env import Env
 
@@ -37,6 +38,7 @@ class Life:
     def __init__(self, folder: Path, flush: str, seed: object) -> None:
         self.path = folder / "store"
         self.image = folder / "image"
+        self.cleaned = CleanedStore(folder / "cleaned")
         self.journal_path = folder / "journal"
         self.image_journal_path = folder / "image-journal"
         self.settings: dict[str, Any] = {**SETTINGS, **QUIET, "flush_disk_type": flush}
@@ -66,6 +68,8 @@ class Life:
         self._session(self.path, env, self._second)
         if self.image.exists():
             self._session(self.image, env, self._recovered)
+        for _ in range(2):
+            self._session(self.cleaned.path, env, self._cleaned)
 
     def _session(
         self, path: Path, env: Env, work: Callable[[pyrocketstore.Store, Path], None]
@@ -77,8 +81,11 @@ class Life:
         if store is None:
             return
         work(store, path)
+        closed = len(self.errors)
         with self._step("close"):
             store.close()
+        if len(self.errors) > closed:
+            self.cleaned.unclean.add(self.session)
         self.is_dead(path)
         cause = store.message_store.why_not_writeable
         if cause is not None:
@@ -117,6 +124,23 @@ class Life:
         self._puts(self._putter(store, journal), ["put"] * 3, "put_many")
         journal.close()
         self._reads(store)
+
+    def _cleaned(self, store: pyrocketstore.Store, path: Path) -> None:
+        cleaned = self.cleaned
+        for turn, work in enumerate((cleaned.delete_topic, cleaned.delete_expired)):
+            for i in range(40 if turn == 0 else 20):
+                with self._step("put"):
+                    cleaned.put(store, self.session, ("gone", "kept")[i % 2], keep=turn > 0)
+            with self._step("wait_dispatched"):
+                store.wait_dispatched()
+            with self._step(work.__name__):
+                work(store)
+        for i in range(10):
+            with self._step("put"):
+                dead = self.is_dead(path)
+                cleaned.put(store, self.session, ("gone", "kept")[i % 2], keep=True)
+                if dead:
+                    self.false_oks.append("put to a cleaned store")
 
     def _putter(self, store: pyrocketstore.Store, journal: Journal) -> Putter:
         self._who += 1
@@ -164,3 +188,9 @@ class Life:
             assert not (path / "abort").exists()
             with pyrocketstore.open(path, read_only=True, **self.settings) as store:
                 check(store, read_journal(journal_path))
+        if self.cleaned.path.exists():
+            for _ in range(2):
+                with pyrocketstore.open(self.cleaned.path, **self.settings) as store:
+                    self.cleaned.check(store)
+                    store.put("gone", b"more")
+                assert not (self.cleaned.path / "abort").exists()
