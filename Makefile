@@ -100,7 +100,8 @@ test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 coverage: build/cov.stamp ## line and branch coverage of the decoders
 	find build/temp-cov -name '*.gcda' -delete
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/cov $(BIN)/python -m pytest -s \
-		tests/test_bad_input.py tests/faults/test_fuzz.py $(PYTEST_ARGS)
+		tests/test_bad_input.py tests/faults/test_fuzz.py tests/test_log_walk.py \
+		tests/test_columns.py $(PYTEST_ARGS)
 	$(BIN)/python tools/decoder_coverage.py
 
 test-tsan: build/tsan.stamp ## threads under ThreadSanitizer

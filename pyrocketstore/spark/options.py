@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
@@ -390,6 +391,8 @@ class _Taker:
             raise self.fail(given[0], 'must be like {"broker-a": "/mnt/a"}')
         if not all(isinstance(root, str) and root for root in found.values()):
             raise self.fail(given[0], "each store's value is its directory")
+        if len({os.path.realpath(root) for root in found.values()}) < len(found):
+            raise self.fail(given[0], "two are one directory, whose rows would be given twice")
         return tuple(StorePlace(name, root) for name, root in sorted(found.items()))
 
     def assign(self) -> Mapping[str, frozenset[int]] | None:

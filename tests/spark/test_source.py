@@ -706,6 +706,13 @@ class TestRefusals:
         with pytest.raises(StoreFormatError, match=text.replace("[", r"\[")):
             read_options({"path": "/x", **options})
 
+    @pytest.mark.parametrize("second", ["{0}", "{0}/.", "{0}/../{1}"])
+    def test_one_directory_twice(self, store: Path, second: str) -> None:
+        root = str(store)
+        again = second.format(root, store.name)
+        with pytest.raises(StoreFormatError, match="two are one directory"):
+            read_options({"stores": json.dumps({"a": root, "b": again})})
+
     def test_in_spark(self, store: Path, read: Read, tmp_path: Path) -> None:
         refused = (PythonException, AnalysisException)
         with pytest.raises(refused, match="unknown option"):
