@@ -113,6 +113,7 @@ SOAK_KILLS ?= 1000
 SOAK_LOOPS ?= 100000
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
+SOAK_TINY_STORES ?= 1000000
 .PHONY: bench-spark soak-stream soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz
 soak: soak-power soak-kill soak-syscalls soak-threads soak-fuzz test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
@@ -126,9 +127,9 @@ soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
 # A length from a damaged file must not decide what is allocated.
 soak-fuzz: ASAN_MORE = :max_allocation_size_mb=64:allocator_may_return_null=1
-soak-fuzz: build/asan.stamp ## SOAK_MUTANTS buffers and SOAK_STORES stores under the sanitizers
+soak-fuzz: build/asan.stamp ## SOAK_MUTANTS buffers, SOAK_STORES and SOAK_TINY_STORES stores under ASan
 	$(ASAN_ENV) $(BIN)/python tests/faults/fuzz_run.py --kernels $(SOAK_MUTANTS) \
-		--stores $(SOAK_STORES) --processes $(JOBS)
+		--stores $(SOAK_STORES) --tiny $(SOAK_TINY_STORES) --processes $(JOBS)
 
 soak-stream: build ## streams whose queries and stores are killed, SOAK_ROUNDS times
 	ROCKETSTORE_SOAK_STREAM=$(or $(SOAK_ROUNDS),20) $(BIN)/python -m pytest -s \

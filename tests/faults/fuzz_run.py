@@ -1,9 +1,9 @@
 """Runs mutants in processes of their own, so that a crash or a hang ends one of those and is told.
 
-    python tests/faults/fuzz_run.py --kernels 1000000 --stores 20000 --processes 2
+    python tests/faults/fuzz_run.py --kernels 1000000 --stores 20000 --tiny 1000000 --processes 2
 
-ROCKETSTORE_SEED picks other mutants; ROCKETSTORE_MUTANT=NAME:SEED:NUMBER runs the one that a
-failure named, and makes it smaller.
+ROCKETSTORE_SEED picks other mutants, and `--begin N` goes on where N of them ended;
+ROCKETSTORE_MUTANT=NAME:SEED:NUMBER runs the one that a failure named, and makes it smaller.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -34,10 +35,13 @@ IS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
 #: Seconds of processor time that one mutant may take, and of real time.
 CPU_LIMIT_S, HANG_LIMIT_S = (5.0, 120.0) if IS_ASAN else (1.0, 60.0)
 #: Bytes above what a worker has when it begins. Some buffers are of 2.6 MB and are decoded three
-#: times over, which needs more than 80 MiB; stores are of a few KB, and 64 MiB would do.
-KERNEL_ROOM, STORE_ROOM = 128 << 20, 128 << 20
+#: times over, which needs more than 80 MiB; stores are of a few KB, and verify has columns for a
+#: piece of a large one.
+KERNEL_ROOM, STORE_ROOM = 128 << 20, 256 << 20
 NOTE_SIZE = 200
 MAX_FAILURES = 5
+#: Where stores lie, if it is there: how fast a disk forces is not tested here.
+MEMORY = Path("/dev/shm")
 SHRINK_CHECKS = 600
 
 
@@ -104,7 +108,7 @@ def makers(layer: str) -> tuple[type, ...]:
             *fuzz_keys.KERNELS,
             *fuzz_large.KERNELS,
         )
-    return fuzz_stores.KERNELS
+    return fuzz_stores.TINY_KERNELS if layer == "tiny" else fuzz_stores.KERNELS
 
 
 class Worker:
@@ -127,6 +131,8 @@ class Worker:
         for i in range(len(self.kernels)):  # what is made once is made before it is counted
             with contextlib.suppress(AssertionError):
                 self.one(self.kernels[i], f"{self.kernels[i].name}:{self.seed}:warm{i}")
+                if self.layer != "kernels":
+                    self.kernels[i].warm()
         self.failures.clear()
         self.counts.clear()
         turns = [kernel for kernel in self.kernels for _ in range(kernel.weight)]
@@ -240,26 +246,30 @@ class Outcome:
         total = sum(self.counts.values())
         rate = total / self.seconds if self.seconds else 0
         parts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
-        what = "kernel mutants (buffers)" if layer == "kernels" else "whole-store mutants"
+        what = {"kernels": "kernel mutants (buffers)", "tiny": "mutants of tiny stores"}.get(
+            layer, "whole-store mutants"
+        )
         return (f"{total} {what}, seed {SEED}, {self.seconds:.1f} s, {rate:.0f} a second, memory "
                 f"grew by {self.grown >> 20} MiB: {parts}")  # fmt: skip
 
 
-def run(layer: str, count: int, processes: int = 1, only: str = "") -> Outcome:
-    """Run `count` mutants of a layer; what went wrong is in the outcome."""
+def run(layer: str, count: int, processes: int = 1, only: str = "", begin: int = 0) -> Outcome:
+    """Run `count` mutants of a layer from number `begin` on; what went wrong is in the outcome."""
     outcome = Outcome()
     seed = only.split(":")[1] if only else SEED
-    with tempfile.TemporaryDirectory(prefix="rocketstore-fuzz-") as scratch:
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="rocketstore-fuzz-", dir=memory) as scratch:
         workers = []
         for i in range(processes):
             folder = Path(scratch) / str(i)
             folder.mkdir()
             own = count // processes + (i < count % processes)
             words = [sys.executable, str(HERE / "fuzz_run.py"), "--worker", layer, "--seed", seed,
-                     "--scratch", str(folder), "--first", str(i), "--step", str(processes),
+                     "--scratch", str(folder), "--first", str(begin + i), "--step", str(processes),
                      "--count", str(own), "--only", only]  # fmt: skip
             with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-                workers.append((folder, subprocess.Popen(words, stdout=out, stderr=err)))
+                env = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+                workers.append((folder, subprocess.Popen(words, stdout=out, stderr=err, env=env)))
         for folder, process in workers:
             code = process.wait()
             if code:
@@ -283,6 +293,7 @@ def ended(folder: Path, code: int) -> str:
 
 def worker_main(words: argparse.Namespace) -> None:
     quiet()
+    threading.stack_size(1 << 20)  # what nobody touches counts as memory too
     worker = Worker(words.worker, words.seed, Path(words.scratch))
     found = worker.repeat(words.only) if words.only else worker.run(
         words.first, words.step, words.count
@@ -294,6 +305,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=0)
     parser.add_argument("--stores", type=int, default=0)
+    parser.add_argument("--tiny", type=int, default=0)
+    parser.add_argument("--begin", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--processes", type=int, default=1)
     for name in ("--worker", "--seed", "--scratch", "--only"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
@@ -305,9 +318,10 @@ def main() -> int:
         return 0
     mutant = os.environ.get("ROCKETSTORE_MUTANT", "")
     failed = 0
-    for layer, count in (("kernels", words.kernels), ("stores", words.stores)):
+    counts = {"kernels": words.kernels, "stores": words.stores, "tiny": words.tiny}
+    for layer, count in counts.items():
         if count and not mutant:
-            outcome = run(layer, count, words.processes)
+            outcome = run(layer, count, words.processes, begin=words.begin)
             print(outcome.text(layer), *outcome.told, *outcome.failures, sep="\n", flush=True)
             failed += len(outcome.failures)
     if mutant:
@@ -319,7 +333,8 @@ def main() -> int:
 
 def repeat(mutant: str) -> Outcome:
     """Run the mutant of that name."""
-    return run("stores" if mutant.startswith("store") else "kernels", 1, 1, mutant)
+    kind = mutant.partition("-")[0]
+    return run({"store": "stores", "tiny": "tiny"}.get(kind, "kernels"), 1, 1, mutant)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,12 @@ PLAIN: dict[str, Any] = {
     "max_hash_slot_num": 7,
     "max_index_num": 60,
 }
+TINY: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1024,
+    "mapped_file_size_consume_queue": 60,
+    "max_hash_slot_num": 3,
+    "max_index_num": 10,
+}
 LIGHT = {
     **PLAIN,
     "enable_lmq": True,
@@ -91,10 +97,10 @@ class Clock:
         self.env.replace("now_ms", ctypes.cast(self.entry, ctypes.c_void_p).value or 0)
 
 
-def fill(root: Path, settings: dict[str, Any], rng: random.Random) -> None:
+def fill(root: Path, settings: dict[str, Any], rng: random.Random, numbers: range) -> None:
     clock = Clock()
     with pyrocketstore.open(root, env=clock.env, **settings) as store:
-        for i in range(42):
+        for i in numbers:
             store.wait_dispatched()
             clock.now_ms += 700
             topic, queue_id = ("orders", 0 if i % 5 else 1) if i % 4 else ("events", 0)
@@ -118,6 +124,7 @@ class StoreKernel(Kernel):
     """A store with the settings of its class."""
 
     settings: ClassVar[dict[str, Any]] = PLAIN
+    numbers: ClassVar[range] = range(42)
     weight = 1
 
     def prepare(self) -> None:
@@ -145,7 +152,7 @@ class StoreKernel(Kernel):
         self.refused = self.read_errors = self.written = self.exact = self.rows = 0
 
     def build(self) -> None:
-        fill(self.root, self.settings, self.rng)
+        fill(self.root, self.settings, self.rng, self.numbers)
 
     def told(self) -> str:
         return (f"{self.name}: {self.refused} were refused, {self.written} were written to, "
@@ -319,6 +326,13 @@ class StoreKernel(Kernel):
                         dataclasses.replace(mutant, changes=mutant.changes | {path: bytes(mended)})
                     )
         return smaller
+
+    def warm(self) -> None:
+        """Open to write once, so that threads have their memory before it is bounded."""
+        with pyrocketstore.open(self.root, **self.settings) as store:
+            store.put("orders", b"warm", keys="k")
+        shutil.rmtree(self.root)
+        self.place(self.files)
 
     # ---- checking --------------------------------------------------------------------------------
 
@@ -556,6 +570,23 @@ class LightKernel(StoreKernel):
     weight = 6
 
 
+class TinyKernel(StoreKernel):
+    """So small that a million of them take hours and not days; three log files all the same."""
+
+    name = "tiny-plain"
+    settings: ClassVar[dict[str, Any]] = {**PLAIN, **TINY}
+    numbers = range(4, 11)
+    weight = 2
+
+
+class TinyLightKernel(StoreKernel):
+    name = "tiny-light"
+    settings: ClassVar[dict[str, Any]] = {
+        **LIGHT, **TINY, "mapped_file_size_consume_queue_ext": 120
+    }  # fmt: skip
+    numbers = range(4, 10)
+
+
 class GoldenKernel(StoreKernel):
     """A store that RocketMQ 4.9.3 wrote."""
 
@@ -575,3 +606,4 @@ class GoldenKernel(StoreKernel):
 
 
 KERNELS: tuple[type[StoreKernel], ...] = (PlainKernel, LightKernel, GoldenKernel)
+TINY_KERNELS: tuple[type[StoreKernel], ...] = (TinyKernel, TinyLightKernel)

@@ -35,7 +35,8 @@ pytestmark = pytest.mark.timeout(max(600, SOAK // 100))
     ("layer", "count"),
     [
         ("kernels", SOAK or 40_000),
-        ("stores", SOAK // 40 or 450),
+        ("stores", SOAK // 40 or 400),
+        ("tiny", SOAK or 800),
         pytest.param("kernels", 3000, marks=pytest.mark.bad_input),
         pytest.param("stores", 50, marks=pytest.mark.bad_input),
     ],
