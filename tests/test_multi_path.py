@@ -12,6 +12,7 @@ import pytest
 import pyrocketstore
 from broken_env import broken
 from cleaned_stores import LOG_SIZE, SETTINGS, SetEnv, config_of, fill, message, opened
+from gates import wait_until
 from pyrocketstore import MessageStoreConfig, PutMessageStatus, StoreCorruptionError, StoreIOError
 from pyrocketstore.config import detect_sizes
 from pyrocketstore.dump import dump_lines
@@ -38,9 +39,12 @@ def test_files_take_turns_and_are_one_log(tmp_path: Path, env: SetEnv) -> None:
     with opened(root, env, **two(tmp_path)) as store:
         fill(store, 100)
         last = store.get_max_phy_offset() // LOG_SIZE
+        wait_until(
+            lambda: sum(map(len, numbers(a, b))) == last + 2, "the one made ahead is missing"
+        )
         found = numbers(a, b)
         assert [found[0][:3], found[1][:3]] == [[0, 2, 4], [1, 3, 5]]
-        assert sorted(found[0] + found[1]) == list(range(last + 2)), "and the one made ahead"
+        assert sorted(found[0] + found[1]) == list(range(last + 2))
         store.flush_all()
         crashed = tmp_path / "crashed"
         for name in ("r", "a", "b"):

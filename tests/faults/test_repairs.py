@@ -24,8 +24,11 @@ COUNT = 110  # messages: units in four files of the queue
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    return killed(tmp_path / "store")
+
+
+def killed(path: Path) -> Path:
     """A store that was left by a crash before anything was noted as forced."""
-    path = tmp_path / "store"
     with pyrocketstore.open(path, **SIZES, **GEOMETRY) as store:
         for number in range(COUNT):
             store.put("T", b"%d" % number, keys=f"k{number}", tags="A")

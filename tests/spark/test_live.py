@@ -542,6 +542,7 @@ def test_a_queue_that_is_deleted_while_available_now_runs(store: Store) -> None:
     put(store, "u", 5)
     stream = reader(store.path, startingOffsets="earliest", failOnDataLoss=False)
     stream.prepareForTriggerAvailableNow()
+    store.flush()  # else closing misses what it has to force
     shutil.rmtree(Path(store.path) / "consumequeue" / "u")
     stream._look(now=True)
     first = next_batch(stream, INITIAL)
