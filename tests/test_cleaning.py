@@ -657,6 +657,20 @@ def test_the_face_cleans_nothing_unless_asked(tmp_path: Path, env: SetEnv) -> No
         assert not store.message_store.is_started
 
 
+def cleans_from_the_second_round(
+    face: pyrocketstore.Store, root: Path, files: list[int], env: SetEnv
+) -> None:
+    """`files` are those of the log before it was opened."""
+    _, cleaner = services(face.message_store)
+    face.message_store.execute_delete_files_manually()
+    env.ahead_ms += FIRST_CLEAN_MS
+    assert cleaner.run_due() > 0
+    assert log_files(root) == files, "the first round warns"
+    env.ahead_ms += 10_000
+    cleaner.run_due()
+    assert len(log_files(root)) < len(files)
+
+
 def test_an_old_store_is_not_cleaned_in_the_first_round(tmp_path: Path, env: SetEnv) -> None:
     with opened(tmp_path, env) as store:
         fill(store, 100)
@@ -667,14 +681,7 @@ def test_an_old_store_is_not_cleaned_in_the_first_round(tmp_path: Path, env: Set
     with pytest.warns(StoreWarning, match="newest record is 73 hours old and file_reserved_time"):
         face = pyrocketstore.open(tmp_path, env=env, file_reserved_time=72, **SETTINGS)
     with face:
-        _, cleaner = services(face.message_store)
-        face.message_store.execute_delete_files_manually()
-        env.ahead_ms += FIRST_CLEAN_MS
-        assert cleaner.run_due() > 0
-        assert log_files(tmp_path) == files, "the first round warns"
-        env.ahead_ms += 10_000
-        cleaner.run_due()
-        assert len(log_files(tmp_path)) < len(files)
+        cleans_from_the_second_round(face, tmp_path, files, env)
     env.ahead_ms = 71 * HOUR_MS
     with opened(tmp_path, env) as store:
         assert services(store)[1].notice is None
@@ -697,14 +704,7 @@ def test_a_store_of_unknown_age_is_not_cleaned_in_the_first_round(
         face = pyrocketstore.open(tmp_path, env=env, file_reserved_time=72, **SETTINGS)
     with face:
         assert face.message_store.newest_store_timestamp() == 0
-        _, cleaner = services(face.message_store)
-        face.message_store.execute_delete_files_manually()
-        env.ahead_ms += FIRST_CLEAN_MS
-        assert cleaner.run_due() > 0
-        assert log_files(tmp_path) == files, "the first round warns"
-        env.ahead_ms += 10_000
-        cleaner.run_due()
-        assert len(log_files(tmp_path)) < len(files)
+        cleans_from_the_second_round(face, tmp_path, files, env)
 
 
 def test_a_missing_unit_names_no_newest_record(tmp_path: Path) -> None:
