@@ -27,6 +27,7 @@ from pyrocketstore._text cimport java_text
 from pyrocketstore.errors import StoreIOError
 
 cdef enum:
+    FIRST_BYTES = 4096       # of a window, that grows with what is asked of it
     READ_ON = 4096
     SEARCH_REPEATS = 64
     SEARCH_EARNED_MAX = 67108864
@@ -186,7 +187,7 @@ cdef class FileWindow:
     def __cinit__(self, EnvTable env, str path):
         self.fd = -1
         self.env = env
-        self.capacity = WINDOW_BYTES
+        self.capacity = FIRST_BYTES
         self.buffer = <uint8_t *>malloc(self.capacity)
         if self.buffer == NULL:
             raise MemoryError()

@@ -11,7 +11,9 @@ __test__: Final[dict[str, object]]
 
 @final
 class RecordWalk:
-    def __init__(self, delay_levels: Mapping[int, int], check_crc: bool = True) -> None: ...
+    def __init__(
+        self, delay_levels: Mapping[int, int], size: int, check_crc: bool = True
+    ) -> None: ...
     @property
     def queues(self) -> TopicQueueMap: ...
     # (row, queue id, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)

@@ -33,6 +33,7 @@ from pyrocketstore.errors import StoreIOError
 cdef enum:
     ROW_COUNT = 262144         # records in one piece
     KEY_COUNT = 1048576        # keys in one piece
+    RECORD_SIZE_MIN = 91       # of a record without topic, body and properties
 
 
 @cython.final
@@ -43,6 +44,10 @@ cdef class RecordWalk:
     After each `walk` the columns hold one piece of the log. `queues` numbers the queues as they
     are met; a record that belongs into none has number -1. Without `check_crc` a record whose body
     has changed counts as whole, as it does where recovery does not look.
+
+    Parameters
+    ----------
+    size : int, bytes of the log that will be walked; the columns have room for no more than that
     """
     cdef readonly TopicQueueMap queues
     cdef readonly list multi
@@ -58,22 +63,27 @@ cdef class RecordWalk:
     cdef int32_t[::1] key_row
     cdef int32_t[::1] key_hash
     cdef delay_table delays
+    cdef Py_ssize_t row_room
+    cdef Py_ssize_t key_room
     cdef bint check_crc
 
-    def __init__(self, delay_levels, bint check_crc=True):
+    def __init__(self, delay_levels, int64_t size, bint check_crc=True):
         self.check_crc = check_crc
+        self.row_room = min(ROW_COUNT, max(size, 0) // RECORD_SIZE_MIN + 1)
+        # A key has at least one byte and a blank behind it; a unique key has more.
+        self.key_room = min(KEY_COUNT, max(size, 0) // 2 + 2)
         self.queues = TopicQueueMap()
         self.multi = []
         set_delays(&self.delays, delay_levels)
         self._columns = {
-            "phy_offset": np.empty(ROW_COUNT, np.int64),
-            "size": np.empty(ROW_COUNT, np.int32),
-            "queue": np.empty(ROW_COUNT, np.int32),
-            "queue_offset": np.empty(ROW_COUNT, np.int64),
-            "tags_code": np.empty(ROW_COUNT, np.int64),
-            "store_timestamp": np.empty(ROW_COUNT, np.int64),
-            "key_row": np.empty(KEY_COUNT, np.int32),
-            "key_hash": np.empty(KEY_COUNT, np.int32),
+            "phy_offset": np.empty(self.row_room, np.int64),
+            "size": np.empty(self.row_room, np.int32),
+            "queue": np.empty(self.row_room, np.int32),
+            "queue_offset": np.empty(self.row_room, np.int64),
+            "tags_code": np.empty(self.row_room, np.int64),
+            "store_timestamp": np.empty(self.row_room, np.int64),
+            "key_row": np.empty(self.key_room, np.int32),
+            "key_hash": np.empty(self.key_room, np.int32),
         }
         self.phy_offset = self._columns["phy_offset"]
         self.size = self._columns["size"]
@@ -127,7 +137,7 @@ cdef class RecordWalk:
         cdef int64_t left, got, wanted
         cdef int64_t at = position[0]
         cdef int status = RS_OK
-        while at < stop and self.count < ROW_COUNT:
+        while at < stop and self.count < self.row_room:
             left = window.start + window.size - at
             if at < window.start or left <= 0:
                 left = 0
@@ -169,8 +179,7 @@ cdef class RecordWalk:
         cdef map_entry *entry
         cdef Py_ssize_t row = self.count
         scan_properties(text, record.properties_size, &properties)
-        # A key has at least one byte and a blank behind it.
-        if self.key_count + properties.keys.size // 2 + 2 > KEY_COUNT:
+        if self.key_count + properties.keys.size // 2 + 2 > self.key_room:
             return -1
         self.queue[row] = -1
         if kind == RS_TRANSACTION_NOT_TYPE or kind == RS_TRANSACTION_COMMIT_TYPE:

@@ -185,7 +185,7 @@ class _Verifier:
         self.low = max(0, self.log.get_min_offset())
         # What lies behind is not looked at, since its units may not be there yet.
         self.end = min(self.log.get_max_offset(), int(store.dispatcher.position))
-        self.walk = RecordWalk(self.log.delay_levels)
+        self.walk = RecordWalk(self.log.delay_levels, self.end - self.low)
         self.states: dict[tuple[str, int], _QueueState | None] = {}
         self.numbered: list[_QueueState | None] = []
         self.damaged = Intervals()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import functools
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 MESSAGE_MAGIC = 0xDAA320A7 - (1 << 32)
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 MIN_RECORD_SIZE = 91
+SMALL = 1024  # bytes of a record that may be kept
 MAX_MESSAGE_SIZE = 4 << 20
 COMPRESSED, BORN_V6, STORE_V6 = 0x1, 0x10, 0x20
 PREPARED, COMMIT, ROLLBACK, TRANSACTION_MASK = 0x4, 0x8, 0xC, 0xC
@@ -168,7 +170,7 @@ def body_crc(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Record:
     """A record; `properties` is the text, `total_size` and `crc` are worked out unless given."""
 
@@ -260,6 +262,16 @@ def decode_record(data: bytes) -> Record:
     ------
     ValueError: it is not.
     """
+    return _decode_small(bytes(data)) if len(data) <= SMALL else _decode(data)
+
+
+@functools.lru_cache(4096)
+def _decode_small(data: bytes) -> Record:
+    """The mutants of a store have most records in common."""
+    return _decode(data)
+
+
+def _decode(data: bytes) -> Record:
     reader = Reader(data)
     head = HEAD.unpack(reader.take(HEAD.size))
     total_size, magic, crc, queue_id, flag, queue_offset, phy_offset, sys_flag, born = head

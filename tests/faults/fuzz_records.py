@@ -280,7 +280,7 @@ class LogKernel(Kernel):
     def prepare(self) -> None:
         self.path = str(self.scratch / "log")
         self.scanner = LogScanner(self.env, DELAYS, True)
-        self.walk = RecordWalk(DELAYS)
+        self.walk = RecordWalk(DELAYS, 1 << 20)
         self.window: FileWindow | None = None
         self.seeds = []
         for _ in range(80):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import os
 import random
 import shutil
 import tarfile
@@ -362,8 +363,14 @@ class StoreKernel(Kernel):
                 target.write_bytes(data)
 
     def on_disk(self) -> dict[str, bytes]:
-        return {str(path.relative_to(self.root)): path.read_bytes()
-                for path in self.root.rglob("*") if path.is_file()}  # fmt: skip
+        found = {}
+        cut = len(str(self.root)) + 1
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = f"{folder}/{name}"
+                with open(path, "rb") as file:
+                    found[path[cut:]] = file.read()
+        return found
 
     def told_well(self, error: StoreError) -> None:
         """An error names a file of this store, and where in it."""
