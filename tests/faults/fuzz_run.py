@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import logging
 import mmap
@@ -135,6 +136,8 @@ class Worker:
                     self.kernels[i].warm()
         self.failures.clear()
         self.counts.clear()
+        gc.collect()
+        gc.freeze()  # what is here stays, and need not be looked at again
         turns = [kernel for kernel in self.kernels for _ in range(kernel.weight)]
         limit_memory(room)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
