@@ -24,12 +24,13 @@ ROOT = Path(__file__).parent.parent
 GENERATED = ROOT / "build" / "cython-cov"
 OBJECTS = ROOT / "build" / "temp-cov"
 MODULES = ("_record", "_scan", "_index_walk", "_message", "_columns", "_values", "_text",
-           "_log_piece", "_key_search", "_consume_queue", "_verify")  # fmt: skip
+           "_log_piece", "_key_search", "_consume_queue", "_verify", "_log_walk",
+           "_dispatch")  # fmt: skip
 HEADER = "csrc/bytes.h"
 WRITERS = frozenset(
     """
     confirm_chunks _confirm_slots _confirm_put put_hash put_hashes _put_at put_run write_run
-    fill_pre_blank put_position_info publish room last_message encode store_unit encode_record
+    into_index_key put_piece_keys fill_pre_blank put_position_info publish room last_message encode store_unit encode_record
     patch_record encoded_size _time_diff rs_compare_and_swap rs_fetch_add rs_store_release
     rs_store_release32 rs_store_be32_release rs_prefetch rs_prefetch_read
 """.split()
@@ -41,6 +42,8 @@ EXCUSES: tuple[tuple[str, str], ...] = (
     (r"_add_(hits|value|record)\(|is_repeat\(|was_seen\(|1 << 46", "only without memory"),
     (r"add_(text|bytes)\(|_index_names\(", "only without memory"),
     (r"multi\.append|row, record\.queue_id,|java_text\(text \+", "only without memory"),
+    (r"more_room\(w\)", "only without memory"),
+    (r"if result != NOTHING", "a full index file is seen before a record's first key"),
     (r"got < 0", "only where a call of rs_env fails: tests/test_env.py"),
     (r"hold_log\(|self\.mapped_at\(|self\.ask_for", "only where a file cannot be mapped"),
     (r"return self\.raise_failed", "it always raises"),
@@ -49,7 +52,8 @@ EXCUSES: tuple[tuple[str, str], ...] = (
     (r"self\.count == 0 or phy_offset", "a log without files has no place to be looked for"),
     (r"memcmp\(entry\.topic, topic", "only for two topics with one hash of 64 bits"),
     (r"got < wanted|stop = at \+ got", "only where a file is cut between two reads of it"),
-    (r"2 > self\.key_room:|status = self\.add\(|status == -1", "only in a piece of more than a million keys"),
+    (r"2 > self\.key_room:|status = self\.add\(|status == -1",
+     "only in a piece of more than a million keys"),
 )  # fmt: skip
 FUNCTION = re.compile(r"^( *)(?:cdef|cpdef) [^=(]*\(")
 MARK = re.compile(r'^ *\/?\* "pyrocketstore/(\w+\.p[yx][xd])":(\d+)')
