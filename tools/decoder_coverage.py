@@ -30,9 +30,9 @@ HEADER = "csrc/bytes.h"
 WRITERS = frozenset(
     """
     confirm_chunks _confirm_slots _confirm_put put_hash put_hashes _put_at put_run write_run
-    into_index_key put_piece_keys fill_pre_blank put_position_info publish room last_message encode store_unit encode_record
-    patch_record encoded_size _time_diff rs_compare_and_swap rs_fetch_add rs_store_release
-    rs_store_release32 rs_store_be32_release rs_prefetch rs_prefetch_read
+    into_index_key put_piece_keys fill_pre_blank put_position_info publish room last_message encode
+    store_unit encode_record patch_record encoded_size _time_diff rs_compare_and_swap rs_fetch_add
+    rs_store_release rs_store_release32 rs_store_be32_release rs_prefetch rs_prefetch_read
 """.split()
 )
 #: (what the line holds, why one of its branches is never taken by bytes)
