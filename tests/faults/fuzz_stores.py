@@ -304,7 +304,7 @@ class StoreKernel(Kernel):
         other = rng.choice(("x", name + "0", name[:-1], name[:-1] + "1", "9" * 20, "0" * 20,
                             f"{4096 * rng.randrange(1, 9):020d}", "20260101000000000"))  # fmt: skip
         other = f"{folder}/{other}" if folder else other
-        if kind == 2 or other in files:
+        if kind == 2 or other in files or other.endswith("/"):
             return "nothing"
         files[other] = data
         if kind == 3:
@@ -343,8 +343,8 @@ class StoreKernel(Kernel):
     def check(self, mutant: StoreMutant) -> None:
         now = {path: data for path, data in {**self.files, **mutant.changes}.items()
                if data is not None}  # fmt: skip
-        self.place(mutant.changes)
         try:
+            self.place(mutant.changes)
             self.check_read_only(mutant, now)
             same(self.on_disk(), now, "a reader has written") if self.on_disk() != now else None
             if mutant.number == 0:
