@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 Options = Mapping[str, object]
 
-#: The variant that ratios are taken over, and whose answers count.
+#: The variant that ratios are taken over.
 BASE = "4.9.3"
+#: Ratio wanted, and the names of the rows over the fastest of which it is taken.
+Goal = tuple[float, *tuple[str, ...]]
 PUT_THREADS = "put + dispatch"
 SYNC: Options = {"sync": 1}
 #: Of a message with a 1 KiB and a 128 B body, a tag and a key.
@@ -21,8 +23,10 @@ class Variant:
     """One way to do a group's work.
 
     `program` is java, ours, empty, peers, rust or limit:NAME; `words` says what it did. `goals` are
-    pairs (ratio wanted, name of the variant it is taken over). `share` is the part of the group's
-    count that a unit of work does. `answers` says whether it must give the number that 4.9.3 gives.
+    over other rows, `floors` are rates wanted whoever else is there: (how much, "msg/s" or "GB/s").
+    `beside` names the row of the same work that it is compared with where that is not the first:
+    of ours a row of 4.9.3, of all others a row of ours. `share` is the part of the group's count
+    that a unit of work does. `answers` says whether its answer is known beforehand.
     """
 
     name: str
@@ -30,7 +34,9 @@ class Variant:
     options: Options
     threads: str
     words: str
-    goals: tuple[tuple[float, str], ...] = ()
+    goals: tuple[Goal, ...] = ()
+    floors: tuple[tuple[float, str], ...] = ()
+    beside: str = ""
     share: float = 1.0
     answers: bool = True
 
@@ -50,6 +56,7 @@ class Group:
     is read holds (0: none, the work makes its own), `smoke_input` the same in a smoke test, with
     bodies of `input_body` bytes. `unit` is what a second's rate counts; `record` the bytes of one
     item on disk, 0 where nothing is written. `axis` and `at` place the group on a curve (growth).
+    `note` is told on the page.
     """
 
     name: str
@@ -65,27 +72,28 @@ class Group:
     shows_latency: bool = False
     axis: str = ""
     at: int = 0
+    note: str = ""
 
 
-def java(options: Options, threads: str, words: str) -> Variant:
+def java(options: Options, threads: str, words: str, name: str = BASE, beside: str = "") -> Variant:
     """The real store, in a JVM."""
-    return Variant(BASE, "java", options, threads, words)
+    return Variant(name, "java", options, threads, words, beside=beside)
 
 
 def ours(
     name: str, options: Options, threads: str, words: str, goal: float = 0.0, **more: object
 ) -> Variant:
-    """One of ours; `goal` is the ratio wanted over 4.9.3."""
-    goals = ((goal, BASE),) if goal else ()
+    """One of ours; `goal` is the ratio wanted over the row of 4.9.3 that it stands beside."""
+    goals = ((goal, str(more.get("beside", BASE))),) if goal else ()
     return dataclasses.replace(
         Variant(name, "ours", options, threads, words, goals),
         **more,  # type: ignore[arg-type]
     )
 
 
-def peer(name: str, options: Options, words: str, share: float = 1.0) -> Variant:
+def peer(name: str, options: Options, words: str, share: float = 1.0, beside: str = "") -> Variant:
     """A store that a Python program would take instead."""
-    return Variant(name, "peers", options, "1", words, share=share)
+    return Variant(name, "peers", options, "1", words, share=share, beside=beside)
 
 
 JAVA_PUT = (
@@ -106,7 +114,11 @@ LMDB = (
     "service does"
 )
 SQLITE_LAYOUT = "one table with the body's CRC, unique index on (queue, offset), index on the key"
-SQLITE = f"WAL, synchronous=NORMAL, {SQLITE_LAYOUT}"
+SQLITE = (
+    f"WAL, synchronous=NORMAL, {SQLITE_LAYOUT}; forced at its checkpoints alone, one each 128 MiB "
+    "of its log (wal_autocheckpoint=32768: 11 forces while 100,000 are put, 1000 a transaction; "
+    "its default of 1000 pages: 107)"
+)
 QUEUE_ONLY = "SQLiteQueue as it comes: each put a forced transaction, pickled, **no key lookup**"
 CACHE = "Cache.push into a deque a queue and Cache.set(key → place), CRC kept, pickled"
 
@@ -123,8 +135,9 @@ def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
     ]
     rust = {"what": "put", "body": body}
     words = (
-        "LocalFileMessageStore::put_message awaited one by one, defaults: CRC, dispatch, index and "
-        "flush service on"
+        "LocalFileMessageStore::put_message awaited one by one: CRC, dispatch, index and flush "
+        "service on; its micro-batches (1.0.0: up to 32 puts or 50 µs) and its timer wheel off, "
+        "otherwise its defaults"
     )
     found.append(Variant("rocketmq-rust", "rust", rust, PUT_THREADS, words, share=0.1))
     if not all_of_them:
@@ -214,8 +227,8 @@ PUT_GROUPS = (
             ours("put", {"what": "put", "body": 1024}, PUT_THREADS, OURS_PUT, 3.0),
             ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY),
             empty_call(1024),
-            *put_peers(1024, all_of_them=True),
             *map_limits(RECORD_1K, 1024),
+            *put_peers(1024, all_of_them=True),
         ),
         count=1_000_000,
         smoke=2_000,
@@ -229,8 +242,8 @@ PUT_GROUPS = (
             ours("put", {"what": "put", "body": 128}, PUT_THREADS, OURS_PUT, 1.25),
             ours("put_many", {"what": "put_many", "body": 128}, PUT_THREADS, OURS_MANY, 4.0),
             empty_call(128),
-            *put_peers(128, all_of_them=False),
             *map_limits(RECORD_128, 128),
+            *put_peers(128, all_of_them=False),
         ),
         count=3_000_000,
         smoke=2_000,
@@ -252,13 +265,14 @@ PUT_GROUPS = (
                 "Store.put_batch of 32 with columns of tags and keys, lists made in the loop",
                 4.0,
             ),
+            ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY, 8.0),
             ours(
                 "put_batch of dictionaries",
                 {"what": "batch_items", "body": 1024, "batch": 32},
                 PUT_THREADS,
                 "Store.put_batch of 32 dictionaries made in the loop; otherwise the same",
             ),
-            ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY, 8.0),
+            *map_limits(RECORD_1K, 1024),
             peer(
                 "LMDB, 32 a transaction",
                 {"what": "put", "body": 1024, "peer": "lmdb", "per_commit": 32},
@@ -271,7 +285,6 @@ PUT_GROUPS = (
                 SQLITE,
                 0.1,
             ),
-            *map_limits(RECORD_1K, 1024),
         ),
         count=1_000_000,
         smoke=2_048,
@@ -279,8 +292,14 @@ PUT_GROUPS = (
     ),
 )
 
+LOCKED = f"{BASE}, reentrant lock"
+#: What RocketMQ's documentation advises for sync flush; the default is a lock that spins.
+LOCK = {"useReentrantLockWhenPutMessage": "true"}
+SPINS = "; the put lock spins, its default"
+WAITS = "; useReentrantLockWhenPutMessage=true, as its documentation advises for sync flush"
 JAVA_SYNC = {"what": "put", "body": 1024, "flushDiskType": "SYNC_FLUSH"}
 OURS_SYNC = {"what": "put", "body": 1024, **SYNC}
+JAVA_SYNC64 = "putMessage under SYNC_FLUSH from 64 Java threads"
 
 SYNC_GROUPS = (
     Group(
@@ -334,14 +353,20 @@ SYNC_GROUPS = (
             java(
                 {**JAVA_SYNC, "threads": 64},
                 "64 put + dispatch",
-                "putMessage under SYNC_FLUSH from 64 Java threads",
+                JAVA_SYNC64 + SPINS,
             ),
             ours(
                 "put",
                 {**OURS_SYNC, "threads": 64},
                 "64 put + dispatch",
                 "Store.put under SYNC_FLUSH from 64 Python threads",
-                2.0,
+                goals=((2.0, BASE, LOCKED),),
+            ),
+            java(
+                {**JAVA_SYNC, **LOCK, "threads": 64},
+                "64 put + dispatch",
+                JAVA_SYNC64 + WAITS,
+                LOCKED,
             ),
             Variant(
                 "C appends",
@@ -388,12 +413,22 @@ LATENCY_GROUPS = (
         "latency_sync64",
         "Latency of a put, 1 KiB, sync flush, 64 putting threads",
         (
-            java({**JAVA_SYNC, "what": "latency", "threads": 64}, "64 put + dispatch", JAVA_TIMED),
+            java(
+                {**JAVA_SYNC, "what": "latency", "threads": 64},
+                "64 put + dispatch",
+                JAVA_TIMED + SPINS,
+            ),
             ours(
                 "put",
                 {**OURS_SYNC, "what": "latency", "threads": 64},
                 "64 put + dispatch",
                 OURS_TIMED,
+            ),
+            java(
+                {**JAVA_SYNC, **LOCK, "what": "latency", "threads": 64},
+                "64 put + dispatch",
+                JAVA_TIMED + WAITS,
+                LOCKED,
             ),
         ),
         count=60_000,
@@ -430,6 +465,7 @@ RECOVERY_GROUPS = (
             java({"what": "scan"}, "1", "checkMessageAndReturnSize of every record, CRC on"),
             ours("scan, 1 thread", {"what": "scan", "threads": 1}, "1", "recovery's own scan", 2.5),
             ours("scan, 2 threads", {"what": "scan", "threads": 2}, "2", "files side by side", 4.0),
+            *crc_limits(),
             peer(
                 "LMDB",
                 {"what": "scan", "peer": "lmdb"},
@@ -441,7 +477,6 @@ RECOVERY_GROUPS = (
                 "SELECT crc, body of all rows, zlib.crc32 of each body",
                 0.2,
             ),
-            *crc_limits(),
         ),
         count=1_000_000,
         smoke=2_000,
@@ -526,51 +561,63 @@ PART_GROUPS = (
 )
 
 READ_PEERS = "filled with the same messages by itself, bodies copied and their CRC checked"
+CHECKED_OBJECTS = "objects, CRC checked"
+READ = "body copied; tags, keys and one property read"
+CHECKED_QUERY = "query, CRC checked"
+PLACES = f"{BASE}, places"
 READ_GROUPS = (
     Group(
         "get",
         "Get 32 a call, decoded, body copied, tags and keys read",
         (
-            java({"what": "get", "pull": 32}, "1", "getMessage of 32, MessageDecoder.decode each"),
-            ours("objects", {"what": "get", "pull": 32}, "1", "Store.read: message objects", 1.0),
-            ours(
-                "objects, CRC checked",
-                {"what": "get_checked"},
-                "1",
-                "Store.read, and zlib.crc32 of each body compared, as the peers do",
-            ),
+            java({"what": "get", "pull": 32}, "1", f"getMessage of 32, each decoded: {READ}"),
+            ours("objects", {"what": "get"}, "1", f"Store.read: message objects; {READ}", 1.0),
             ours(
                 "columns without body",
                 {"what": "get_columns"},
                 "1",
-                "Store.read_batch",
-                answers=False,
+                "Store.read_batch: seven columns, tags and keys among them, no Python objects",
+                floors=((10e6, "msg/s"),),
             ),
             ours(
                 "columns with body",
                 {"what": "get_columns", "bodies": 1},
                 "1",
-                "Store.read_batch",
-                answers=False,
+                "Store.read_batch, bodies copied into an eighth column; GB/s counts bodies alone",
+                floors=((3.0, "GB/s"),),
             ),
-            peer("LMDB", {"what": "get", "peer": "lmdb"}, "cursor along each queue; " + READ_PEERS),
+            ours(
+                CHECKED_OBJECTS,
+                {"what": "get_checked"},
+                "1",
+                "Store.read, and zlib.crc32 of each body compared, as the peers do",
+            ),
+            peer(
+                "LMDB",
+                {"what": "get", "peer": "lmdb"},
+                "cursor along each queue; " + READ_PEERS,
+                beside=CHECKED_OBJECTS,
+            ),
             peer(
                 "SQLite",
                 {"what": "get", "peer": "sqlite"},
                 "SELECT … ORDER BY queue_offset; " + READ_PEERS,
                 0.2,
+                CHECKED_OBJECTS,
             ),
             peer(
                 "persist-queue",
                 {"what": "get", "peer": "persist_queue"},
                 "get() without task_done; " + READ_PEERS,
                 0.003,
+                CHECKED_OBJECTS,
             ),
             peer(
                 "diskcache",
                 {"what": "get", "peer": "diskcache"},
                 "get() of each place; " + READ_PEERS,
                 0.03,
+                CHECKED_OBJECTS,
             ),
         ),
         count=1_000_000,
@@ -581,20 +628,50 @@ READ_GROUPS = (
         "query",
         "Query by key to message",
         (
-            java({"what": "query", "decode": "true"}, "1", "queryMessage, hits decoded"),
-            ours("query", {"what": "query"}, "1", "Store.query: message objects", 1.0),
-            ours("query_many", {"what": "query_many"}, "1", "Store.query_many, 1000 a call", 2.0),
+            java({"what": "query"}, "1", f"queryMessage, each hit decoded: {READ}"),
+            ours("query", {"what": "query"}, "1", f"Store.query: message objects; {READ}", 1.0),
+            ours(
+                "query_many, messages",
+                {"what": "query_many_messages"},
+                "1",
+                f"Store.query_many, 1000 a call, and Store.get of each hit; {READ}",
+                2.0,
+            ),
+            java(
+                {"what": "query", "places": "true"},
+                "1",
+                "queryMessage; of each hit the queue and both offsets are read from its record, "
+                "nothing is decoded, no key compared",
+                PLACES,
+                "query_many, places",
+            ),
+            ours(
+                "query_many, places",
+                {"what": "query_many"},
+                "1",
+                "Store.query_many, 1000 a call: columns of queues and offsets, keys compared",
+                2.0,
+                beside=PLACES,
+            ),
+            ours(
+                CHECKED_QUERY,
+                {"what": "query_checked"},
+                "1",
+                "Store.query, and zlib.crc32 of each body compared, as the peers do",
+            ),
             peer(
                 "LMDB",
                 {"what": "query", "peer": "lmdb"},
-                "two gets in one transaction; body copied, CRC checked",
+                f"two gets in one transaction, CRC checked; {READ}",
                 0.2,
+                CHECKED_QUERY,
             ),
             peer(
                 "SQLite",
                 {"what": "query", "peer": "sqlite"},
-                "SELECT … WHERE key=?; CRC checked",
+                f"SELECT … WHERE key=?, CRC checked; {READ}",
                 0.2,
+                CHECKED_QUERY,
             ),
         ),
         count=500_000,

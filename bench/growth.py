@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from groups import (
     OURS_PUT,
     PUT_THREADS,
+    READ,
     RECORD_1K,
     RECORD_128,
     Group,
@@ -24,6 +25,13 @@ THREADS = (1, 2, 4, 16, 64)
 THREAD_MESSAGES = 1_000_000
 SYNC_MESSAGES_A_THREAD = 1_000
 JAVA_PUT = "putMessage one by one"
+PILED = (
+    "the rounds of a side all go into one store that stays open, so the faster side's grows larger"
+)
+SPINNING = (
+    "4.9.3 with the spinning put lock that is its default; the table `sync64` has the reentrant "
+    "lock, too, which its documentation advises for sync flush"
+)
 
 
 def growth_groups(*, large: bool) -> tuple[Group, ...]:
@@ -51,8 +59,8 @@ def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
             f"grow_get_{name}",
             f"Get all of {count // 1_000_000} M × 128 B",
             (
-                java(get, "1", "getMessage of 32, decoded"),
-                ours("objects", get, "1", "Store.read: message objects"),
+                java(get, "1", f"getMessage of 32, each decoded: {READ}"),
+                ours("objects", get, "1", f"Store.read: message objects; {READ}"),
             ),
             count=count,
             smoke=2_000,
@@ -65,8 +73,8 @@ def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
             f"grow_query_{name}",
             f"Query by key among {count // 1_000_000} M messages",
             (
-                java({"what": "query", "decode": "true"}, "1", "queryMessage, hits decoded"),
-                ours("query", {"what": "query"}, "1", "Store.query: message objects"),
+                java({"what": "query"}, "1", f"queryMessage, each hit decoded: {READ}"),
+                ours("query", {"what": "query"}, "1", f"Store.query: message objects; {READ}"),
             ),
             count=500_000,
             smoke=500,
@@ -93,6 +101,7 @@ def _queues() -> Iterator[Group]:
             record=RECORD_128,
             axis="queues",
             at=queues,
+            note=PILED,
         )
     put = {"what": "put", "body": 128, "queues": NEW_QUEUES}
     yield Group(
@@ -139,4 +148,5 @@ def _sync_threads() -> Iterator[Group]:
             record=RECORD_1K,
             axis="putting threads, sync flush",
             at=threads,
+            note=SPINNING,
         )

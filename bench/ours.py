@@ -35,6 +35,7 @@ from pyrocketstore.env import Env  # noqa: E402
 from pyrocketstore.message_store import DefaultMessageStore  # noqa: E402
 from workload import (  # noqa: E402
     BASE_MS,
+    KEY_BASE,
     LONG_MAX,
     POLL_S,
     QUEUES,
@@ -67,7 +68,7 @@ class Put(Workload):
             "batch_items": self._put_batch_items,
         }
         self._work = how[options["what"]]
-        self._base = 0
+        self._base = 0 if "keep" in options else KEY_BASE
         self._queues = int(options.get("queues", QUEUES))
         self._nanoseconds = array("q", bytes(8 * self.count * (options["what"] == "latency")))
 
@@ -84,10 +85,21 @@ class Put(Workload):
             self._await_found(store, base)
             seconds, cpu = clock.stop()
             total = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(self._queues))
+            log = sum(self._record_bytes(store, queue_id) for queue_id in range(self._queues))
         if not keep:
             shutil.rmtree(self.path)
         times = percentiles_us(numpy.array(self._nanoseconds)) if self._nanoseconds else {}
-        return Result(self.count, self.count * len(self.body), seconds, total, cpu, times)
+        return Result(self.count, self.count * len(self.body), seconds, total, cpu, times, log)
+
+    @staticmethod
+    def _record_bytes(store: pyrocketstore.Store, queue_id: int) -> int:
+        """Bytes of the records that a queue names."""
+        queue = store.message_store.find_consume_queue(TOPIC, queue_id)
+        size = at = 0
+        while len(units := queue.read_units(at, 1 << 20).size):
+            size += int(units.sum())
+            at += len(units)
+        return size
 
     def _put_all(self, store: pyrocketstore.Store, base: int) -> None:
         work = self._time_range if self._nanoseconds else self._put_range
@@ -201,7 +213,7 @@ class EmptyCall(Put):
         clock = Clock()
         self._put_range(self._empty, base, 0, 1)
         seconds, cpu = clock.stop()
-        return Result(self.count, 0, seconds, self._empty.calls - base, cpu)
+        return Result(self.count, 0, seconds, KEY_BASE + self._empty.calls - base, cpu)
 
 
 class Scan(Workload):
@@ -243,13 +255,16 @@ class Recover(Workload):
         (self.path / "checkpoint").unlink(missing_ok=True)
         (self.path / "abort").touch()
         store = DefaultMessageStore(found_config(self.path))
-        start = time.perf_counter()
+        clock = Clock()
         store.load()
-        seconds = time.perf_counter() - start
+        seconds, cpu = clock.stop()
         total = sum(store.get_max_offset_in_queue(TOPIC, queue_id) for queue_id in range(QUEUES))
         size = store.get_max_phy_offset() - store.get_min_phy_offset()
+        for key in (f"k{number}" for number in (0, total - 1)):
+            if len(store.query_message(TOPIC, key, 1, 0, LONG_MAX).phy_offsets) != 1:
+                raise SystemExit(f"{key} is not found after the load")
         store.shutdown()
-        return Result(total, size, seconds, total)
+        return Result(total, size, seconds, total, cpu)
 
 
 class Queue(Workload):
@@ -262,19 +277,19 @@ class Queue(Workload):
         queue = ConsumeQueue(TOPIC, 0, str(self.path), size, Env())
         if self.options["what"] == "cq":
             put = queue.put_message_position_info
-            start = time.perf_counter()
+            clock = Clock()
             for i in range(self.count):
                 put(i * RECORD_SIZE, RECORD_SIZE, TAGS_CODE, i)
         else:
             offsets = numpy.arange(self.count, dtype=numpy.int64) * RECORD_SIZE
             sizes = numpy.full(self.count, RECORD_SIZE, dtype=numpy.int32)
             tags = numpy.full(self.count, TAGS_CODE, dtype=numpy.int64)
-            start = time.perf_counter()
+            clock = Clock()
             queue.put_units(offsets, sizes, tags)
-        seconds = time.perf_counter() - start
+        seconds, cpu = clock.stop()
         units = queue.get_max_offset_in_queue()
         queue.destroy()
-        return Result(self.count, 20 * units, seconds, units)
+        return Result(self.count, 20 * units, seconds, units, cpu)
 
 
 class Index(Workload):
@@ -310,12 +325,12 @@ class Index(Workload):
     def _fill(self) -> Result:
         keys, columns = self._keys(self.count)
         index = self._create()
-        start = time.perf_counter()
+        clock = Clock()
         index.put_keys(TOPIC, keys, *columns)
-        seconds = time.perf_counter() - start
+        seconds, cpu = clock.stop()
         last = index.end_phy_offset
         index.destroy()
-        return Result(self.count, 20 * self.count, seconds, last)
+        return Result(self.count, 20 * self.count, seconds, last, cpu)
 
     def _select(self) -> Result:
         keys = []
@@ -323,14 +338,15 @@ class Index(Workload):
             self._at = (self._at + STRIDE) % self._stored
             keys.append(f"T#k{self._at}")
         select = self._filled.select_phy_offset
-        start = time.perf_counter()
+        clock = Clock()
         hits = 0
         if self.options["what"] == "index_select_many":
             found, _ = self._filled.select_hashes(hashes_of_keys(keys), 32, 0, LONG_MAX)
             hits, keys = len(found), []
         for key in keys:
             hits += len(select(key, 32, 0, LONG_MAX))
-        return Result(self.count, 0, time.perf_counter() - start, hits)
+        seconds, cpu = clock.stop()
+        return Result(self.count, 0, seconds, hits, cpu)
 
 
 class Reading(Workload):
@@ -344,10 +360,10 @@ class Reading(Workload):
         self.at = 0
         self.store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
 
-    def next_key(self) -> str:
-        """The keys that Java's side asks for."""
+    def next_number(self) -> int:
+        """Of the message that Java's side asks for, too; its key is k and this number."""
         self.at = (self.at + STRIDE) % self.stored
-        return f"k{self.at}"
+        return self.at
 
     def close(self) -> None:
         self.store.close()
@@ -391,36 +407,69 @@ class GetColumns(Reading):
                 batch = self.store.read_batch(TOPIC, queue_id, start=at, columns=columns)
                 count += batch.num_rows
                 if "body" in columns:
-                    size += batch.column("body").nbytes
+                    size += binary_bytes(batch.column("body"))
                 at = int(batch.schema.metadata[b"next_offset"])
         return Result(count, size, time.perf_counter() - start, count)
 
 
 class Query(Reading):
-    """Keys looked up one by one, hits decoded."""
+    """Keys looked up one by one; of each hit body, tags, keys and one property are read.
+
+    "query_checked" compares each body with its CRC, too, as the peers of bench/peers.py do.
+    """
 
     def unit(self) -> Result:
-        hits = size = 0
-        query = self.store.query
+        answer = size = 0
+        query, checked = self.store.query, self.options["what"] == "query_checked"
         start = time.perf_counter()
         for _ in range(self.count):
-            for message in query(TOPIC, self.next_key()):
-                hits += 1
-                size += message.size
-        return Result(self.count, size, time.perf_counter() - start, hits)
+            key = f"k{self.next_number()}"
+            for message in query(TOPIC, key):
+                body = message.body
+                if checked and zlib.crc32(body) & 0x7FFFFFFF != message.body_crc:
+                    raise SystemExit(f"bad body at {message.phy_offset}")
+                size += len(body)
+                answer += len(message.tags) + len(message.properties["TAGS"])
+                answer += message.keys == key
+        return Result(self.count, size, time.perf_counter() - start, answer)
 
 
 class QueryMany(Reading):
-    """Keys looked up a thousand a call, hits as columns."""
+    """Keys looked up a thousand a call; of each hit its queue and its offsets."""
 
     def unit(self) -> Result:
         hits = 0
         start = time.perf_counter()
         for first in range(0, self.count, QUERY_MANY_COUNT):
-            count = min(QUERY_MANY_COUNT, self.count - first)
-            found = self.store.query_many(TOPIC, [self.next_key() for _ in range(count)])
-            hits += len(found.phy_offset)
+            numbers = [self.next_number() for _ in range(min(QUERY_MANY_COUNT, self.count - first))]
+            found = self.store.query_many(TOPIC, [f"k{number}" for number in numbers])
+            of_hits = numpy.array(numbers)[found.key_index]
+            right = found.queue_id == of_hits % QUEUES
+            right &= found.queue_offset == of_hits // QUEUES
+            right &= found.phy_offset >= 0
+            hits += int(numpy.count_nonzero(right))
         return Result(self.count, 0, time.perf_counter() - start, hits)
+
+
+class QueryManyMessages(Reading):
+    """As QueryMany, and each hit's message is got from its place and read as Query does."""
+
+    def unit(self) -> Result:
+        answer = size = 0
+        get = self.store.get
+        start = time.perf_counter()
+        for first in range(0, self.count, QUERY_MANY_COUNT):
+            count = min(QUERY_MANY_COUNT, self.count - first)
+            keys = [f"k{self.next_number()}" for _ in range(count)]
+            found = self.store.query_many(TOPIC, keys)
+            for i, phy_offset in zip(
+                found.key_index.tolist(), found.phy_offset.tolist(), strict=True
+            ):
+                message = get(phy_offset)
+                size += len(message.body)
+                answer += len(message.tags) + len(message.properties["TAGS"])
+                answer += message.keys == keys[i]
+        return Result(self.count, size, time.perf_counter() - start, answer)
 
 
 class CheckedGet(Get):
@@ -461,8 +510,17 @@ WORKLOADS: dict[str, type[Workload]] = {
     "get_checked": CheckedGet,
     "get_columns": GetColumns,
     "query": Query,
+    "query_checked": Query,
     "query_many": QueryMany,
+    "query_many_messages": QueryManyMessages,
 }
+
+
+def binary_bytes(column: Any) -> int:
+    """Bytes of the values of an Arrow column, without its offsets."""
+    wide = str(column.type).startswith("large")
+    offsets = numpy.frombuffer(column.buffers()[1], numpy.int64 if wide else numpy.int32)
+    return int(offsets[column.offset + len(column)] - offsets[column.offset])
 
 
 def found_config(path: Path) -> MessageStoreConfig:

@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib
 
-from report import BASE, short
+from report import BASE, base_of, short
 from report import ratios as ratios_of
 
 matplotlib.use("svg")
@@ -30,18 +30,19 @@ BAR_INCHES = 0.19
 
 
 def ratios(groups: Mapping[str, Any], target: Path) -> None:
-    """A bar for each row: its rate over that of 4.9.3, or over our first row without Java."""
+    """A bar for each row: its rate over that of the row of 4.9.3 that it stands beside.
+
+    Over our first row without Java.
+    """
     bars: list[tuple[str, str, float]] = []
     for name, group in groups.items():
-        rows = [row for row in group["rows"] if row["name"] != BASE]
-        base = next((row for row in group["rows"] if row["name"] == BASE), None)
-        base = base or next((row for row in rows if row["kind"] == "ours"), None)
-        if base is None or group["latency"]:
-            continue
-        bars += [
-            (f"{name}: {row['name']}", row["kind"], statistics.median(ratios_of(row, base)))
-            for row in rows
-        ]
+        rows = [row for row in group["rows"] if row["kind"] != "base"]
+        first = next((row for row in rows if row["kind"] == "ours"), None)
+        for row in () if group["latency"] else rows:
+            base = base_of(group, row) or first
+            if base is not None:
+                ratio = statistics.median(ratios_of(row, base))
+                bars.append((f"{name}: {row['name']}", row["kind"], ratio))
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + BAR_INCHES * max(len(bars), 1)))
     for kind, label in LEGEND.items():
         chosen = [(i, bar[2]) for i, bar in enumerate(bars) if bar[1] == kind]

@@ -15,6 +15,7 @@ BASE = "4.9.3"
 CLOSING_RATIO = 1.15
 LATENCIES = ("p50", "p99", "p99.9", "max")
 MIB = 1 << 20
+GIB = 1 << 30
 #: Facts that the first lines of a head tell by themselves.
 TOLD = set("note,when,size,method,processor,cores,memory,kernel,file system,dirty limit".split(","))
 
@@ -22,10 +23,10 @@ INTRO = """\
 # Benchmarks
 
 Written by `bench/run.py`; the numbers are in [benchmarks.json](benchmarks.json). The method is told
-in [bench/README.md](../bench/README.md). In short: all sides work in turn within one run, on the
-same number of messages; a ratio is the median over the pairs of neighbouring rounds, with the
-smallest and the largest pair behind it. Only ratios count: the same machine gives rates that differ
-by a factor of two between hours.
+in [bench/README.md](../bench/README.md). In short: all sides work in turn within one run, forth and
+back; a ratio, of rates as of latencies, is the median over the pairs of rounds of the same turn,
+with the smallest and the largest pair behind it. Only ratios count: the same machine gives rates
+that differ by a factor of two between hours.
 
 | to repeat | command |
 |---|---|
@@ -36,7 +37,8 @@ by a factor of two between hours.
 
 In the tables *n* is what one unit of work does, *anonymous* the memory that is not pages of files,
 *÷ 4.9.3* the rate over that of RocketMQ 4.9.3, *ours ÷ it* the rate of the first row of ours over
-that row. CPU is the whole process's, per item, in the timed part, its service threads included.
+that row; below a table stands which row is compared with another one than these. CPU is the whole
+process's, per item, in the timed part, its service threads included; rocketmq-rust's is not known.
 """
 
 
@@ -99,7 +101,10 @@ def ratios(row: Mapping[str, Any], base: Mapping[str, Any]) -> list[float]:
 
 def ratio_text(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     """The median pair and, behind it, the smallest and the largest."""
-    pairs = ratios(row, base)
+    return _pairs_text(ratios(row, base))
+
+
+def _pairs_text(pairs: Sequence[float]) -> str:
     return f"**{short(statistics.median(pairs))}** ({short(min(pairs))}–{short(max(pairs))})"
 
 
@@ -116,8 +121,16 @@ def _row_of(group: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return next((row for row in group["rows"] if row["name"] == name), None)
 
 
-def _first_of_ours(group: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((row for row in group["rows"] if row["kind"] == "ours"), None)
+def base_of(group: Mapping[str, Any], row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of 4.9.3 that a row is compared with: the one that a row of ours names, or BASE."""
+    named = _row_of(group, row.get("beside", "")) if row["kind"] == "ours" else None
+    return named or _row_of(group, BASE)
+
+
+def ours_of(group: Mapping[str, Any], row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of ours that another is compared with: the one it names, or the first."""
+    named = _row_of(group, row.get("beside", "")) if row["kind"] != "ours" else None
+    return named or next((one for one in group["rows"] if one["kind"] == "ours"), None)
 
 
 def section(name: str, group: Mapping[str, Any]) -> list[str]:
@@ -125,18 +138,27 @@ def section(name: str, group: Mapping[str, Any]) -> list[str]:
     lines = [f"### {group['title']} (`{name}`)", ""]
     lines += _latency_table(group) if group["latency"] else _rate_table(group)
     lines.append("")
-    lines += [f"- *{row['name']}*: {row['words']}" for row in group["rows"] if row["words"]]
+    lines += [
+        f"- *{row['name']}*: {row['words']}{_beside_note(group, row)}"
+        for row in group["rows"]
+        if row["words"]
+    ]
     lines += [f"- left out: *{one['name']}*: {one['reason']}" for one in group["left_out"]]
-    notes = [*_goal_notes(group), *_call_notes(group), *_limit_notes(group)]
+    lines += [f"- {group['note']}"] if group.get("note") else []
+    if group["latency"]:
+        notes = [*_other_base_notes(group)]
+    else:
+        notes = [*_goal_notes(group), *_floor_notes(group), *_call_notes(group)]
+        notes += _limit_notes(group)
     return [*lines, *([""] if notes else []), *notes]
 
 
 def _rate_table(group: Mapping[str, Any]) -> list[str]:
-    base, ours = _row_of(group, BASE), _first_of_ours(group)
     titles = ["how", "threads", "n", "rate (median)", "rates", "GB/s", "CPU µs", "peak MiB"]
     titles += ["of it anonymous", "÷ 4.9.3 (pairs)", "ours ÷ it"]
     lines = [_line(titles), _line(["---"] * len(titles))]
     for row in group["rows"]:
+        base, ours = base_of(group, row), ours_of(group, row)
         rates = row["rates"]
         speed = row["bytes_per_second"] / 1e9
         cells = [row["name"], row["threads"], f"{row['n']:,}"]
@@ -152,21 +174,37 @@ def _rate_table(group: Mapping[str, Any]) -> list[str]:
 def _latency_table(group: Mapping[str, Any]) -> list[str]:
     base = _row_of(group, BASE)
     titles = ["how", "threads", "n", *(f"{name} µs" for name in LATENCIES)]
-    titles += ["CPU µs", "peak MiB", "of it anonymous", "p50 of 4.9.3 ÷ its", "p99 of 4.9.3 ÷ its"]
+    titles += ["CPU µs", "peak MiB", "of it anonymous"]
+    titles += ["p50 of 4.9.3 ÷ its (pairs)", "p99 of 4.9.3 ÷ its (pairs)"]
     lines = [_line(titles), _line(["---"] * len(titles))]
     for row in group["rows"]:
         cells = [row["name"], row["threads"], f"{row['n']:,}"]
-        cells += [short(row["latencies_us"][name]) for name in LATENCIES]
+        cells += [short(_latency(row, name)) for name in LATENCIES]
         cells += _costs(row)
-        for name in ("p50", "p99"):
-            beside = base and row is not base
-            cells.append(
-                f"**{short(base['latencies_us'][name] / row['latencies_us'][name])}**"
-                if base and beside
-                else ""
-            )
+        cells += [
+            latency_ratio_text(base, row, name) if base and row is not base else ""
+            for name in ("p50", "p99")
+        ]
         lines.append(_line(cells))
     return lines
+
+
+def _latencies(row: Mapping[str, Any], name: str) -> list[float]:
+    """A percentile of each round; an old record has but one for all."""
+    found = row["latencies_us"][name]
+    return list(found) if isinstance(found, list) else [found]
+
+
+def _latency(row: Mapping[str, Any], name: str) -> float:
+    """The median of the rounds; of the maxima the largest."""
+    values = _latencies(row, name)
+    return max(values) if name == "max" else statistics.median(values)
+
+
+def latency_ratio_text(base: Mapping[str, Any], row: Mapping[str, Any], name: str) -> str:
+    """Of two rows a percentile over the other's, pair by pair: as ratio_text."""
+    both = zip(_latencies(base, name), _latencies(row, name), strict=True)
+    return _pairs_text([a / b for a, b in both])
 
 
 def _costs(row: Mapping[str, Any]) -> list[str]:
@@ -180,20 +218,56 @@ def _line(cells: Sequence[str]) -> str:
 
 def _goal_notes(group: Mapping[str, Any]) -> Iterator[str]:
     for row in group["rows"]:
-        for wanted, name in row["goals"]:
-            base = _row_of(group, name)
-            if base is None:
+        for wanted, *names in row["goals"]:
+            bases = [base for base in group["rows"] if base["name"] in names]
+            if not bases:
                 continue
-            found = statistics.median(ratios(row, base))
-            verdict = "reached" if found >= wanted else "**not reached**"
-            yield f"- goal of *{row['name']}*: {wanted:g} × {name}; {short(found)}: {verdict}"
+            found = {base["name"]: statistics.median(ratios(row, base)) for base in bases}
+            fastest = min(found, key=lambda name: found[name])
+            among = f" (the fastest of {len(found)})" if len(found) > 1 else ""
+            yield (
+                f"- goal of *{row['name']}*: {wanted:g} × {fastest}{among}; "
+                f"{short(found[fastest])}: {_verdict(found[fastest] >= wanted)}"
+            )
+
+
+def _floor_notes(group: Mapping[str, Any]) -> Iterator[str]:
+    """Goals that are rates by themselves."""
+    for row in group["rows"]:
+        for wanted, unit in row.get("floors", ()):
+            if unit == "GB/s":
+                found, told = row["bytes_per_second"] / 1e9, f"{wanted:g} GB/s"
+            else:
+                found, told = statistics.median(row["rates"]), f"{wanted:,.0f} {unit}"
+            verdict = _verdict(found >= wanted)
+            yield f"- goal of *{row['name']}*: {told}; {short(found)}: {verdict}"
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "**not reached**"
+
+
+def _beside_note(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Told where a row is compared with another one than the rest of its table."""
+    named = row.get("beside", "")
+    if not named or _row_of(group, named) is None:
+        return ""
+    which = "÷ 4.9.3" if row["kind"] == "ours" else "ours ÷ it"
+    return f". Its *{which}* is with *{named}*"
+
+
+def _other_base_notes(group: Mapping[str, Any]) -> Iterator[str]:
+    """Latencies of ours beside a row of 4.9.3 that is not the base of the table."""
+    bases = [row for row in group["rows"] if row["kind"] == "base" and row["name"] != BASE]
+    for base in bases:
+        for row in (row for row in group["rows"] if row["kind"] == "ours"):
+            found = [f"{name} {latency_ratio_text(base, row, name)}" for name in ("p50", "p99")]
+            yield f"- *{base['name']}* ÷ *{row['name']}* (pairs): {', '.join(found)}"
 
 
 def _call_notes(group: Mapping[str, Any]) -> Iterator[str]:
-    row, ours = (
-        next((row for row in group["rows"] if row["kind"] == "call"), None),
-        _first_of_ours(group),
-    )
+    row = next((row for row in group["rows"] if row["kind"] == "call"), None)
+    ours = ours_of(group, row) if row else None
     if row is None or ours is None:
         return
     empty, whole = (1e9 / statistics.median(one["rates"]) for one in (row, ours))
@@ -239,7 +313,7 @@ def render(directory: Path) -> None:
     if tables:
         lines += ["## Figures", ""]
         for name, group in tables.items():
-            lines += [*section(name, group), *_dirty_note(group, record), ""]
+            lines += [*section(name, group), *_size_notes(group, record), ""]
     if curves:
         if plot:
             plot.curves(curves, directory / "benchmarks-growth.svg")
@@ -249,13 +323,27 @@ def render(directory: Path) -> None:
     directory.joinpath("benchmarks.md").write_text("\n".join(lines).rstrip() + "\n", "utf-8")
 
 
-def _dirty_note(group: Mapping[str, Any], record: Record) -> list[str]:
-    """Told where a unit of work writes more than the kernel lets be dirty."""
-    limit = float(record.runs[group["run"]]["dirty limit"].split()[0]) * (1 << 30)
-    if group["written_bytes"] <= limit:
-        return []
-    written = group["written_bytes"] / (1 << 30)
-    return [f"- a unit of work writes {written:.1f} GiB, beyond the dirty limit: the disk's rate"]
+def _size_notes(group: Mapping[str, Any], record: Record) -> list[str]:
+    """Told where more is written than the kernel lets be dirty, or read than fits into memory."""
+    facts = record.runs[group["run"]]
+    notes = []
+    written = group["written_bytes"] / GIB
+    if written > _gib(facts["dirty limit"]):
+        piled = "all rounds of the faster side write" if group.get("piles_up") else ""
+        what = piled or "a unit of work writes"
+        notes.append(f"- {what} {written:.1f} GiB, beyond the dirty limit: the disk's rate")
+    read = group.get("read_bytes", 0) / GIB
+    if read > _gib(facts["memory"]):
+        notes.append(
+            f"- the store and its copies take {read:.1f} GiB, beyond the memory of "
+            f"{facts['memory']}: not all is read from the page cache"
+        )
+    return notes
+
+
+def _gib(text: str) -> float:
+    """Of a fact like "24 GiB"."""
+    return float(text.split()[0])
 
 
 def _curve_table(curves: Mapping[str, Any], record: Record) -> Iterator[str]:
@@ -265,11 +353,16 @@ def _curve_table(curves: Mapping[str, Any], record: Record) -> Iterator[str]:
     yield _line(["---"] * len(titles))
     for name, group in curves.items():
         base = _row_of(group, BASE)
-        beyond = "; beyond the dirty limit" if _dirty_note(group, record) else ""
         for row in group["rows"]:
-            cells = [f"{group['title']} (`{name}`{beyond})", group["axis"], f"{group['at']:,}"]
+            cells = [f"{group['title']} (`{name}`)", group["axis"], f"{group['at']:,}"]
             cells += [row["name"], row["threads"]]
             cells.append(f"{statistics.median(row['rates']):,.0f} {group['unit']}/s")
             cells += _costs(row)
             cells.append(ratio_text(row, base) if base and row is not base else "")
             yield _line(cells)
+    yield ""
+    for name, group in curves.items():
+        notes = [note.removeprefix("- ") for note in _size_notes(group, record)]
+        notes += [group["note"]] if group.get("note") else []
+        if notes:
+            yield f"- `{name}`: {'; '.join(notes)}"

@@ -7,7 +7,7 @@
     python bench/run.py --render           writes the page again from the record
 
 All sides are child processes that speak one protocol (bench/README.md). Rounds alternate; a ratio
-is the median over the pairs of neighbouring rounds.
+is the median over the rounds of two sides in the same turn.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from groups import GROUPS, Group, Options, Variant  # noqa: E402
 from growth import growth_groups  # noqa: E402
 from java_store import JavaStore, JavaUnavailable  # noqa: E402
 from workers import BenchError, Worker, alternate  # noqa: E402
+from workload import RECORD_SIZE  # noqa: E402
 
 HOME = Path(__file__).resolve().parent
 JAVA_HEAP = ("-Xms4g", "-Xmx4g")
@@ -49,6 +51,7 @@ SMOKE_QUEUES_MAX = 100
 #: Several files, so that they can be worked on side by side.
 INPUT_FILE_FULL = 256 << 20
 INPUT_FILE_SMOKE = 1 << 20
+TAG_SIZE = len("TagA")
 #: What a worker needs besides its program.
 PACKAGES = {"lmdb": "lmdb", "persist_queue": "persist-queue", "diskcache": "diskcache"}
 
@@ -108,6 +111,7 @@ class Bench:
         self._java = JavaStore()
         self._missing: dict[str, str] = {}
         self._inputs: dict[tuple[int, int], Path] = {}
+        self._problems = itertools.count()
         try:
             self._java.build()
         except JavaUnavailable as problem:
@@ -152,6 +156,7 @@ class Bench:
                 workers.append(self._worker(group, variant, path))
                 stack.callback(workers[-1].close)
             sizes = self.sizes
+            read_bytes = self._read_bytes(group, taking)
             answers = alternate(workers, sizes.warm_rounds, sizes.pairs, sizes.seconds)
         for found in answers:
             compare(self.sizes, group, taking, found)
@@ -169,10 +174,26 @@ class Bench:
             "latency": group.shows_latency,
             "axis": group.axis,
             "at": group.at,
-            "written_bytes": group.record * (group.count if self.sizes.full else group.smoke),
+            "note": group.note,
+            "piles_up": _piles_up(group),
+            "written_bytes": self._written(group, workers),
+            "read_bytes": read_bytes,
             "rows": rows,
             "left_out": left_out,
         }
+
+    def _written(self, group: Group, workers: Sequence[Worker]) -> int:
+        """Bytes of the log that lie in a store at most: of one unit of work, or of them all."""
+        units = max(worker.rounds.units for worker in workers) if _piles_up(group) else 1
+        return units * group.record * (group.count if self.sizes.full else group.smoke)
+
+    def _read_bytes(self, group: Group, taking: Sequence[Variant]) -> int:
+        """Bytes of the input store and of all its copies, which passed through the page cache."""
+        if not group.input:
+            return 0
+        files = [one.stat() for one in self._input(group).rglob("*") if one.is_file()]
+        copies = sum(_reads_a_copy(variant) for variant in taking)
+        return (1 + copies) * sum(512 * stat.st_blocks for stat in files)
 
     def _who(self, group: Group) -> tuple[list[Variant], list[dict[str, str]]]:
         taking, left_out = [], []
@@ -211,7 +232,11 @@ class Bench:
         if variant.program == "empty":
             options["module"] = compiled.empty_call()
         command = self._command(variant, path, options)
-        return Worker(f"{group.name}/{variant.name}", command, self.home / "problems.txt")
+        return Worker(f"{group.name}/{variant.name}", command, self._problems_file())
+
+    def _problems_file(self) -> Path:
+        """Where one worker's standard error goes."""
+        return self.home / f"problems-{next(self._problems)}.txt"
 
     def _command(self, variant: Variant, path: Path, options: Options) -> list[str]:
         words = [str(path), *(f"{name}={value}" for name, value in options.items())]
@@ -228,8 +253,7 @@ class Bench:
     def _place(self, group: Group, variant: Variant, number: int) -> Path:
         """A directory for one worker: new, or its own copy of an input store."""
         path = self.home / f"{group.name}-{number}"
-        reads = variant.kind in {"base", "ours"} or variant.program == "limit:crc_scan"
-        if group.input and reads:
+        if group.input and _reads_a_copy(variant):
             source = self._input(group)
             subprocess.run(["cp", "-a", "--sparse=always", source, path], check=True)
             force(path)
@@ -254,7 +278,7 @@ class Bench:
                 "mappedFileSizeCommitLog": self.sizes.input_file_size,
             }
             command = self._command(variant, path, options)
-            worker = Worker(variant.name, command, self.home / "problems.txt")
+            worker = Worker(variant.name, command, self._problems_file())
             worker.round(0)
             worker.close()
             self._inputs[key] = path
@@ -271,23 +295,56 @@ def force(path: Path) -> None:
             os.close(fd)
 
 
-def compare(sizes: Sizes, group: Group, taking: Sequence[Variant], answers: Sequence[int]) -> None:
-    """Raise BenchError unless all gave the answer that their work must give."""
-    whole = [
-        (variant, answer)
-        for variant, answer in zip(taking, answers, strict=True)
-        if variant.answers and variant.share == 1
-    ]
-    for variant, answer in whole[1:]:
-        if answer != whole[0][1]:
-            raise BenchError(
-                f"{group.name}/{variant.name}: answer {answer}, "
-                f"{whole[0][0].name} says {whole[0][1]}"
-            )
+def compare(
+    sizes: Sizes, group: Group, taking: Sequence[Variant], answers: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise BenchError unless all gave the answers that their work must give."""
     for variant, answer in zip(taking, answers, strict=True):
-        counts = variant.options.get("what") in {"put", "query"}
-        if variant.share != 1 and counts and answer != sizes.count(group, variant):
-            raise BenchError(f"{group.name}/{variant.name}: answer {answer} is not its count")
+        who = f"{group.name}/{variant.name}"
+        wanted = expected(sizes, group, variant)
+        if wanted is not None and answer["answer"] != wanted:
+            raise BenchError(f"{who}: answer {answer['answer']} is not {wanted}")
+        # Only 4.9.3 and we look at the log, and only where a unit of work makes a new one.
+        log = sizes.count(group, variant) * group.record
+        if group.record and answer.get("log", log) != log:
+            raise BenchError(f"{who}: {answer['log']} bytes of records are not {log}")
+
+
+def expected(sizes: Sizes, group: Group, variant: Variant) -> int | None:
+    """The answer that a variant must give (see README.md); None where it is not known."""
+    if not variant.answers:
+        return None
+    what = variant.options.get("what")
+    count = sizes.count(group, variant)
+    if what in {"get", "get_checked"}:  # tags twice, and keys k0, k1...
+        stored = sizes.stored(group, variant)
+        return sum((2 * TAG_SIZE + 1 + digits) * many for digits, many in _digits(stored))
+    if what in {"get_columns", "scan", "rebuild", "recover"}:
+        return sizes.stored(group, variant)
+    if what == "index_put":  # the place of the last key
+        return (count - 1) * RECORD_SIZE
+    looked_into = what in {"query", "query_checked", "query_many_messages"}
+    if looked_into and "places" not in variant.options:
+        return count * (2 * TAG_SIZE + 1)
+    return count
+
+
+def _digits(count: int) -> Iterator[tuple[int, int]]:
+    """How many of the numbers below `count` have how many digits: (digits, numbers)."""
+    for digits in range(1, len(str(count)) + 1):
+        first = 10 ** (digits - 1) if digits > 1 else 0
+        if first < count:
+            yield digits, min(count, 10**digits) - first
+
+
+def _piles_up(group: Group) -> bool:
+    """Whether all units of work go into one store."""
+    return any("open" in variant.options for variant in group.variants)
+
+
+def _reads_a_copy(variant: Variant) -> bool:
+    """Whether it works on a copy of the input store, where its group has one."""
+    return variant.kind in {"base", "ours"} or variant.program == "limit:crc_scan"
 
 
 def _described(variant: Variant) -> dict[str, Any]:
@@ -297,6 +354,8 @@ def _described(variant: Variant) -> dict[str, Any]:
         "threads": variant.threads,
         "words": variant.words,
         "goals": [list(goal) for goal in variant.goals],
+        "floors": [list(floor) for floor in variant.floors],
+        "beside": variant.beside,
     }
 
 

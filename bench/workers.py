@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,11 +16,13 @@ from typing import Any
 
 ANSWER_TIMEOUT_S = 1800
 SAMPLE_S = 0.05
+#: Of Rounds, what is not of single rounds.
+KEPT = ("units", "peak_bytes", "peak_anonymous_bytes")
 LATENCIES = ("p50", "p99", "p99.9", "max")
 
 
 class BenchError(Exception):
-    """A worker did not do its work, or gave another answer than 4.9.3."""
+    """A worker did not do its work, or gave another answer than its work must give."""
 
 
 @dataclasses.dataclass
@@ -30,12 +33,14 @@ class Rounds:
     byte_rates: list[float] = dataclasses.field(default_factory=list)
     cpu_us: list[float] = dataclasses.field(default_factory=list)
     latencies_us: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    units: int = 0
     peak_bytes: int = 0
     peak_anonymous_bytes: int = 0
 
     def add(self, answer: Mapping[str, Any]) -> None:
         """Note one round's answer."""
         seconds = max(answer["seconds"], 1e-9)
+        self.units += answer["units"]
         self.rates.append(answer["count"] / seconds)
         self.byte_rates.append(answer["bytes"] / seconds)
         if "cpu" in answer:
@@ -54,9 +59,11 @@ class Rounds:
         }
         if self.cpu_us:
             found["cpu_us"] = round(statistics.median(self.cpu_us), 4)
-        for name, values in self.latencies_us.items():
-            value = max(values) if name == "max" else statistics.median(values)
-            found.setdefault("latencies_us", {})[name] = round(value, 2)
+        if self.latencies_us:
+            found["latencies_us"] = {
+                name: [round(value, 3) for value in values]
+                for name, values in self.latencies_us.items()
+            }
         return found
 
 
@@ -85,17 +92,20 @@ class Worker:
     def round(self, seconds: float) -> dict[str, Any]:
         """Do one round and note what it measured."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"round {seconds}\n")
-        self._process.stdin.flush()
+        # Where it ended meanwhile, _answer() says why; nothing may stay in a buffer for close().
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), f"round {seconds}\n".encode())
         answer = self._answer()
+        if answer["count"] <= 0:
+            raise BenchError(f"{self.name} did nothing in its round")
         self.rounds.add(answer)
         self._sample()
         return answer
 
     def forget(self) -> None:
-        """Drop what the warm-up rounds measured; the peak of memory stays."""
-        peak, anonymous = self.rounds.peak_bytes, self.rounds.peak_anonymous_bytes
-        self.rounds = Rounds(peak_bytes=peak, peak_anonymous_bytes=anonymous)
+        """Drop what the warm-up rounds measured; peaks of memory and the count of units stay."""
+        kept = {name: getattr(self.rounds, name) for name in KEPT}
+        self.rounds = Rounds(**kept)
 
     def close(self) -> None:
         """Let the process end; kill it if it does not."""
@@ -137,12 +147,17 @@ class Worker:
             setattr(self.rounds, field, max(getattr(self.rounds, field), found))
 
 
-def alternate(workers: Sequence[Worker], warm: int, pairs: int, seconds: float) -> list[list[Any]]:
-    """Rounds of all workers in turn; the answers of each round, in the order of the workers."""
+def alternate(
+    workers: Sequence[Worker], warm: int, pairs: int, seconds: float
+) -> list[list[dict[str, Any]]]:
+    """Rounds of all workers in turn, forth and back: what comes first, and what stands how far from
+    what, is not the same each time. The answers of each round, in the order of the workers."""
     answers = []
     for number in range(warm + pairs):
         if number == warm:
             for worker in workers:
                 worker.forget()
-        answers.append([worker.round(seconds)["answer"] for worker in workers])
+        turn = list(enumerate(workers))
+        found = {at: worker.round(seconds) for at, worker in (turn[::-1] if number % 2 else turn)}
+        answers.append([found[at] for at in range(len(workers))])
     return answers

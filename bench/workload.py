@@ -23,6 +23,8 @@ BASE_MS = 1_700_000_000_000
 STRIDE = 7919
 LONG_MAX = (1 << 63) - 1
 POLL_S = 0.001
+#: Of the first key that is put: all have as many digits, so that all records have one size.
+KEY_BASE = 100_000_000
 #: Of the latencies of a unit of work.
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
@@ -31,7 +33,8 @@ class Result(NamedTuple):
     """What one unit of work did in its timed part; see Workload.Result of the Java side.
 
     `cpu_seconds` is of the whole process, negative where nobody asked; `latencies_us` has the
-    names of PERCENTILES.
+    names of PERCENTILES; `log` is the bytes of the records that the queues name, negative where
+    nobody looked.
     """
 
     count: int
@@ -40,6 +43,7 @@ class Result(NamedTuple):
     answer: int
     cpu_seconds: float = -1.0
     latencies_us: Mapping[str, float] = {}
+    log: int = -1
 
 
 class Clock:
@@ -100,6 +104,8 @@ def round_of(workload: Workload, least_seconds: float) -> dict[str, Any]:
     }
     if results[0].cpu_seconds >= 0:
         answer["cpu"] = sum(result.cpu_seconds for result in results)
+    if results[-1].log >= 0:
+        answer["log"] = results[-1].log
     for name in results[0].latencies_us:
         values = [result.latencies_us[name] for result in results]
         answer[name] = max(values) if name == "max" else statistics.median(values)

@@ -5,6 +5,7 @@ record, the table and the verdicts are made from given numbers. Nothing here loo
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -90,8 +91,18 @@ def test_side_by_side_runs_and_the_answers_agree(tmp_path):
         assert [row["kind"] for row in group["rows"]][:2] == ["base", "ours"], name
         assert all(row["rates"] and row["peak_bytes"] for row in group["rows"])
     latencies = [row["latencies_us"] for row in record["groups"]["latency"]["rows"]]
-    assert all(0 < found["p50"] <= found["p99"] <= found["max"] for found in latencies)
+    assert all(0 < found["p50"][0] <= found["p99"][0] <= found["max"][0] for found in latencies)
     assert all(row["cpu_us"] > 0 for row in record["groups"]["latency"]["rows"])
+
+
+@pytest.mark.java
+def test_records_have_one_size_and_a_loaded_store_finds_its_keys_on_both_sides(tmp_path):
+    require_java()
+    _, record = smoke(tmp_path, "batch,recover,sync64", "--without", "rust,peers")
+    assert "4.9.3, reentrant lock" in _names(record["groups"]["sync64"])
+    for name, group in record["groups"].items():
+        assert {"base", "ours"} <= {row["kind"] for row in group["rows"]}, name
+        assert all("cpu_us" in row for row in group["rows"]), name
 
 
 @pytest.mark.java
@@ -166,17 +177,81 @@ def test_a_peer_of_which_a_body_was_damaged_says_so(module, tmp_path):
     store.close()
 
 
+def put_answer(answer: int, **more: int) -> dict[str, int]:
+    return {"answer": answer, **more}
+
+
 def test_a_wrong_answer_is_an_error(module):
     run_module, groups = module("run"), module("groups")
     workers = module("workers")
     group = next(group for group in groups.GROUPS if group.name == "sync1")
     taking = group.variants[:3] + group.variants[4:5]
     sizes = run_module.Sizes(False, 1, 0.0)
-    run_module.compare(sizes, group, taking, [20, 20, 20, 20])
-    with pytest.raises(workers.BenchError, match=r"answer 19, 4\.9\.3 says 20"):
-        run_module.compare(sizes, group, taking, [20, 19, 20, 20])
-    with pytest.raises(workers.BenchError, match="answer 21 is not its count"):
-        run_module.compare(sizes, group, taking, [20, 20, 20, 21])
+    right = [put_answer(20, log=20 * group.record), *[put_answer(20)] * 3]
+    run_module.compare(sizes, group, taking, right)
+    for at in range(4):
+        wrong = [*right[:at], {**right[at], "answer": 19}, *right[at + 1 :]]
+        with pytest.raises(workers.BenchError, match=f"/{taking[at].name}: answer 19 is not 20"):
+            run_module.compare(sizes, group, taking, wrong)
+    short = [put_answer(20, log=20 * group.record - 1), *right[1:]]
+    with pytest.raises(workers.BenchError, match="bytes of records are not"):
+        run_module.compare(sizes, group, taking, short)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_the_answer_of_every_row_but_the_crc_limits_is_known_beforehand(module, full):
+    run_module, groups, growth = module("run"), module("groups"), module("growth")
+    sizes = run_module.Sizes(full, 1, 0.0)
+    known = {}
+    for group in (*groups.GROUPS, *growth.growth_groups(large=True)):
+        for variant in group.variants:
+            known[group.name, variant.name] = run_module.expected(sizes, group, variant)
+    unknown = {name for (_, name), answer in known.items() if answer is None}
+    assert unknown == {"C CRC alone, 1 thread", "C CRC alone, 2 threads"}
+    count = 1_000_000 if full else 2000
+    keys = sum(len(f"k{i}") for i in range(count))
+    assert known["get", "objects"] == known["get", "LMDB"] == keys + 8 * count
+    part = count // 5
+    assert known["get", "SQLite"] == sum(len(f"k{i}") for i in range(part)) + 8 * part
+    assert known["get", "columns with body"] == known["scan", "4.9.3"] == count
+    queries = 500_000 if full else 500
+    assert known["query", "query"] == 9 * queries
+    assert known["query", "query_many, places"] == known["query", "4.9.3, places"] == queries
+
+
+def test_names_that_rows_are_compared_with_are_there(module):
+    groups, growth = module("groups"), module("growth")
+    for group in (*groups.GROUPS, *growth.growth_groups(large=True)):
+        kinds = {variant.name: variant.kind for variant in group.variants}
+        assert len(kinds) == len(group.variants), group.name
+        for variant in group.variants:
+            for _, *names in variant.goals:
+                assert set(names) <= set(kinds), variant.name
+            if variant.beside:
+                wanted = "base" if variant.kind == "ours" else "ours"
+                assert kinds[variant.beside] == wanted, variant.name
+
+
+def test_what_is_compared_by_a_goal_or_a_limit_stands_before_the_peers(module):
+    for group in module("groups").GROUPS:
+        kinds = [variant.kind for variant in group.variants]
+        rest = kinds[kinds.index("peer") :] if "peer" in kinds else ["peer"]
+        assert set(rest) == {"peer"}, group.name
+
+
+ENDS_BETWEEN_ROUNDS = """
+import sys
+print('{"ready": true}', flush=True)
+sys.stdin.close()
+raise SystemExit('out of room')
+"""
+WORKS_TWICE = """
+import sys
+print('{"ready": true}', flush=True)
+for count in (3, 0):
+    sys.stdin.readline()
+    print(f'{{"count": {count}, "bytes": 0, "seconds": 1, "units": 2, "answer": 3}}', flush=True)
+"""
 
 
 def test_a_worker_that_ends_is_an_error_with_its_last_word(module, tmp_path):
@@ -184,6 +259,80 @@ def test_a_worker_that_ends_is_an_error_with_its_last_word(module, tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('no such work')"]
     with pytest.raises(workers.BenchError, match="no such work"):
         workers.Worker("broken", command, tmp_path / "problems")
+
+
+def test_a_worker_that_ends_between_its_rounds_is_an_error_with_its_last_word(module, tmp_path):
+    workers = module("workers")
+    command = [sys.executable, "-c", ENDS_BETWEEN_ROUNDS]
+    worker = workers.Worker("ended", command, tmp_path / "problems")
+    worker._process.wait()  # so that its end of the pipe is gone
+    with pytest.raises(workers.BenchError, match="ended with exit code 1: '' out of room"):
+        worker.round(0)
+    worker.close()
+
+
+def test_a_round_that_did_nothing_is_an_error(module, tmp_path):
+    workers = module("workers")
+    worker = workers.Worker("idle", [sys.executable, "-c", WORKS_TWICE], tmp_path / "problems")
+    assert worker.round(0)["count"] == 3
+    with pytest.raises(workers.BenchError, match="did nothing"):
+        worker.round(0)
+    worker.kill()
+
+
+def test_every_worker_has_a_file_for_its_last_words(module, tmp_path):
+    run_module = module("run")
+    bench = object.__new__(run_module.Bench)
+    bench.home, bench._problems = tmp_path, itertools.count()
+    assert bench._problems_file() != bench._problems_file()
+
+
+class Noted:
+    """In the place of a Worker: notes who had a round."""
+
+    def __init__(self, name: str, turns: list[str]) -> None:
+        self.name = name
+        self.turns = turns
+
+    def round(self, seconds: float) -> dict[str, Any]:
+        self.turns.append(self.name)
+        return {"answer": self.name}
+
+    def forget(self) -> None:
+        self.turns.append("|")
+
+
+def test_every_second_turn_goes_the_other_way(module):
+    turns: list[str] = []
+    workers = [Noted(name, turns) for name in "abc"]
+    answers = module("workers").alternate(workers, 1, 2, 0.0)
+    assert "".join(turns) == "abc|||cbaabc"
+    assert [[one["answer"] for one in found] for found in answers] == [["a", "b", "c"]] * 3
+
+
+def test_the_record_keeps_each_rounds_latencies_and_counts_all_units(module):
+    rounds = module("workers").Rounds()
+    answer = {"count": 10, "bytes": 80, "seconds": 2.0, "units": 3, "answer": 10, "cpu": 0.5}
+    for number in (1.0, 4.0):
+        rounds.add(answer | dict.fromkeys(("p50", "p99", "p99.9", "max"), number))
+    found = rounds.record()
+    assert found["latencies_us"]["p99"] == [1.0, 4.0]
+    assert found["rates"] == [5.0, 5.0]
+    assert found["cpu_us"] == 50_000
+    assert rounds.units == 6
+
+
+def test_columns_count_the_bytes_of_their_values_alone(module):
+    needs("pyarrow")
+    import pyarrow
+
+    binary_bytes = module("ours").binary_bytes
+    bodies = [b"x" * 1024] * 1000
+    for kind in (pyarrow.binary(), pyarrow.large_binary()):
+        column = pyarrow.array(bodies, kind)
+        assert column.nbytes > 1_024_000
+        assert binary_bytes(column) == 1_024_000
+        assert binary_bytes(column[10:13]) == 3 * 1024
 
 
 def row(name: str, kind: str, rates: list[float], **more: Any) -> dict[str, Any]:
@@ -233,6 +382,85 @@ def test_the_table_has_ratios_of_pairs_goals_and_limits(module, group):
     assert "- goal of *put*: 0.9 × C; 0.91: reached" in text
     assert "- limit of *put*: C 1.10 ×: closes the row" in text
     assert "50 % of the 3333333 ns that *put* takes" in text
+
+
+def test_a_row_is_compared_with_the_one_that_it_names(module, group):
+    group["rows"] += [
+        row("4.9.3, places", "base", [50.0, 50.0, 50.0], beside="many"),
+        row("many", "ours", [100.0, 150.0, 200.0], beside="4.9.3, places"),
+        row("checked", "ours", [30.0, 20.0, 30.0]),
+        row("LMDB", "peer", [10.0, 10.0, 10.0], beside="checked"),
+        row("SQLite", "peer", [10.0, 10.0, 10.0], beside="not there"),
+    ]
+    report = module("report")
+    text = report.section("work", group)
+    last = {line.split(" | ")[0]: line.split(" | ")[-2:] for line in text if line[:2] == "| "}
+    assert last["| many"] == ["**3.00** (2.00–4.00)", "**2.67** (1.50–3.00) |"]
+    assert last["| LMDB"] == ["**0.05** (0.033–0.10)", "**3.00** (2.00–3.00) |"]
+    assert last["| 4.9.3, places"] == ["**0.25** (0.17–0.50)", "**3.00** (2.00–4.00) |"]
+    assert last["| SQLite"][1] == "**30.0** (30.0–40.0) |"
+    assert "- *LMDB*: what LMDB did. Its *ours ÷ it* is with *checked*" in text
+    assert "- *many*: what many did. Its *÷ 4.9.3* is with *4.9.3, places*" in text
+    assert "- *SQLite*: what SQLite did" in text
+
+
+def test_a_goal_over_several_rows_is_over_the_fastest(module, group):
+    group["rows"][1]["goals"] = [[2.0, "4.9.3", "locked"]]
+    text = module("report").section("work", group)
+    assert "- goal of *put*: 2 × 4.9.3; 2.00: reached" in text
+    group["rows"].append(row("locked", "base", [200.0, 250.0, 400.0]))
+    text = module("report").section("work", group)
+    assert "- goal of *put*: 2 × locked (the fastest of 2); 1.50: **not reached**" in text
+    group["rows"][-1]["rates"] = [20.0, 20.0, 20.0]
+    text = module("report").section("work", group)
+    assert "- goal of *put*: 2 × 4.9.3 (the fastest of 2); 2.00: reached" in text
+
+
+def test_a_goal_may_be_a_rate(module, group):
+    group["rows"][1]["floors"] = [[300.0, "msg/s"], [10_000_000.0, "msg/s"], [2.5, "GB/s"]]
+    group["rows"][2]["floors"] = [[3.0, "GB/s"]]
+    text = module("report").section("work", group)
+    assert "- goal of *put*: 300 msg/s; 300: reached" in text
+    assert "- goal of *put*: 10,000,000 msg/s; 300: **not reached**" in text
+    assert "- goal of *put*: 2.5 GB/s; 2.50: reached" in text
+    assert "- goal of *C*: 3 GB/s; 2.50: **not reached**" in text
+
+
+def timed(**percentiles: Any) -> dict[str, Any]:
+    return {"p99.9": [7.0] * 3, "max": [9.0, 900.0, 90.0], **percentiles}
+
+
+def test_ratios_of_latencies_are_of_pairs(module, group):
+    # Median over median would be 20 / 4 = 5.
+    java, ours = timed(p50=[2.0] * 3, p99=[20.0, 10.0, 30.0]), timed(p50=[1.0] * 3)
+    locked = timed(p50=[3.0] * 3, p99=[2.0, 10.0, 4.0])
+    group["latency"] = True
+    group["rows"] = [
+        row("4.9.3", "base", [1.0] * 3, latencies_us=java),
+        row("put", "ours", [1.0] * 3, latencies_us=ours | {"p99": [2.0, 10.0, 4.0]}),
+        row("4.9.3, reentrant lock", "base", [1.0] * 3, latencies_us=locked),
+    ]
+    text = module("report").section("work", group)
+    line = next(line for line in text if line.startswith("| put |"))
+    assert "| 1.00 | 4.00 | 7.00 | 900 |" in line
+    assert line.endswith("| **2.00** (2.00–2.00) | **7.50** (1.00–10.0) |")
+    beside = "p50 **3.00** (3.00–3.00), p99 **1.00** (1.00–1.00)"
+    assert f"- *4.9.3, reentrant lock* ÷ *put* (pairs): {beside}" in text
+
+
+def test_the_page_tells_what_does_not_fit_into_memory(module, group):
+    report = module("report")
+    record = report.Record({"1": {"dirty limit": "4.0 GiB", "memory": "24 GiB"}}, {})
+    group |= {"run": "1", "axis": "messages", "at": 1, "note": "a note"}
+    assert list(report._size_notes(group, record)) == []
+    group |= {"written_bytes": 5 << 30, "read_bytes": 36 << 30}
+    notes = " ".join(report._size_notes(group, record))
+    assert "a unit of work writes 5.0 GiB, beyond the dirty limit" in notes
+    assert "take 36.0 GiB, beyond the memory of 24 GiB" in notes
+    group["piles_up"] = True
+    table = "\n".join(report._curve_table({"curve": group}, record))
+    assert "- `curve`: all rounds of the faster side write 5.0 GiB" in table
+    assert table.endswith("; a note")
 
 
 def test_a_limit_far_above_ours_leaves_the_row_open(module, group):

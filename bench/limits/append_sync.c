@@ -58,7 +58,7 @@ static unit_result unit(void) {
     }
     fd = new_file(path, count * record_size);
     written = durable = 0;
-    double start = now();
+    start_clock();
     for (int64_t i = 1; i < threads; i++) {
         if (pthread_create(&pool[i], NULL, append_all, NULL) != 0) {
             die("pthread_create");
@@ -68,11 +68,11 @@ static unit_result unit(void) {
     for (int64_t i = 1; i < threads; i++) {
         pthread_join(pool[i], NULL);
     }
-    double seconds = now() - start;
+    unit_result done = stop_clock(durable, durable * body_size);
     close(fd);
     unlink(path);
     free(pool);
-    return (unit_result){durable, durable * body_size, seconds};
+    return done;
 }
 
 int main(int argc, char **argv) {

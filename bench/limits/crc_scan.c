@@ -74,7 +74,7 @@ static unit_result unit(void) {
     pthread_t helper;
     atomic_store(&next_file, 0);
     atomic_store(&pieces, 0);
-    double start = now();
+    start_clock();
     if (threads > 1 && pthread_create(&helper, NULL, check_all, NULL) != 0) {
         die("pthread_create");
     }
@@ -82,9 +82,8 @@ static unit_result unit(void) {
     if (threads > 1) {
         pthread_join(helper, NULL);
     }
-    double seconds = now() - start;
     int64_t count = atomic_load(&pieces);
-    return (unit_result){count, count * record_size, seconds};
+    return stop_clock(count, count * record_size);
 }
 
 int main(int argc, char **argv) {

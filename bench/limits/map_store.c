@@ -85,13 +85,13 @@ static const uint8_t *make_record(void) {
     return record;
 }
 
-static double store_all(void) {
+static unit_result store_all(void) {
     base = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (base == MAP_FAILED) {
         die("mmap");
     }
     atomic_store(&present, 0);
-    double start = now();
+    start_clock();
     pthread_t thread;
     if (helper && pthread_create(&thread, NULL, populate_all, NULL) != 0) {
         die("pthread_create");
@@ -103,13 +103,13 @@ static double store_all(void) {
     if (helper) {
         pthread_join(thread, NULL);
     }
-    double seconds = now() - start;
+    unit_result done = stop_clock(count, count * body_size);
     munmap(base, (size_t)size);
-    return seconds;
+    return done;
 }
 
-static double write_records(void) {
-    double start = now();
+static unit_result write_records(void) {
+    start_clock();
     int64_t used = 0, written = 0;
     for (int64_t i = 0; i < count; i++) {
         memcpy(buffer + used, make_record(), (size_t)record_size);
@@ -120,12 +120,12 @@ static double write_records(void) {
             used = 0;
         }
     }
-    return now() - start;
+    return stop_clock(count, count * body_size);
 }
 
 static unit_result unit(void) {
     file = new_file(path, size);
-    double seconds = option("write", 0) ? write_records() : store_all();
+    unit_result done = option("write", 0) ? write_records() : store_all();
     uint32_t last = 0, crc = rs_crc32(0, record + record_size - body_size, (size_t)body_size);
     if (pread(file, &last, sizeof last, (count - 1) * record_size) != sizeof last || last != crc) {
         errno = EIO;
@@ -133,7 +133,7 @@ static unit_result unit(void) {
     }
     close(file);
     unlink(path);
-    return (unit_result){count, count * body_size, seconds};
+    return done;
 }
 
 int main(int argc, char **argv) {

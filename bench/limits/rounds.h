@@ -18,10 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
+/* `seconds` and `cpu`, of the whole process, are of the timed part alone. */
 typedef struct unit_result {
     int64_t count;
     int64_t bytes;
     double seconds;
+    double cpu;
 } unit_result;
 
 /* One unit of work; each program has its own. */
@@ -45,10 +47,24 @@ static inline int64_t option(const char *name, int64_t otherwise) {
     return otherwise;
 }
 
-static inline double now(void) {
+static inline double seconds_of(clockid_t which) {
     struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
+    clock_gettime(which, &at);
     return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+static double started, cpu_started;
+
+static inline void start_clock(void) {
+    cpu_started = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    started = seconds_of(CLOCK_MONOTONIC);
+}
+
+/* What was done since start_clock(). */
+static inline unit_result stop_clock(int64_t count, int64_t bytes) {
+    double seconds = seconds_of(CLOCK_MONOTONIC) - started;
+    return (unit_result){count, bytes, seconds,
+                         seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu_started};
 }
 
 /* A new file of `size` bytes whose blocks are allocated and on the device. */
@@ -73,18 +89,19 @@ static inline void answer_rounds(unit_fn unit) {
             errno = EINVAL;
             die("round");
         }
-        unit_result all = {0, 0, 0};
+        unit_result all = {0, 0, 0, 0};
         int units = 0;
         do {
             unit_result one = unit();
             all.count += one.count;
             all.bytes += one.bytes;
             all.seconds += one.seconds;
+            all.cpu += one.cpu;
             units++;
         } while (all.seconds < least);
-        printf("{\"count\": %lld, \"bytes\": %lld, \"seconds\": %.9f, \"units\": %d, "
-               "\"answer\": %lld}\n",
-               (long long)all.count, (long long)all.bytes, all.seconds, units,
+        printf("{\"count\": %lld, \"bytes\": %lld, \"seconds\": %.9f, \"cpu\": %.9f, "
+               "\"units\": %d, \"answer\": %lld}\n",
+               (long long)all.count, (long long)all.bytes, all.seconds, all.cpu, units,
                (long long)(all.count / units));
         fflush(stdout);
     }

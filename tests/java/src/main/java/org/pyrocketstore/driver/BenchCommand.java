@@ -36,6 +36,7 @@ final class BenchCommand {
         double seconds = 0;
         double cpu = 0;
         long answer = 0;
+        long log = -1;
         int units = 0;
         Map<String, List<Double>> latencies = new TreeMap<>();
         do {
@@ -49,6 +50,7 @@ final class BenchCommand {
             seconds += result.seconds;
             cpu += result.cpuSeconds;
             answer = result.answer;
+            log = result.logBytes;
             units++;
             result.latencies.forEach((name, value) ->
                 latencies.computeIfAbsent(name, unused -> new ArrayList<>()).add(value));
@@ -58,14 +60,20 @@ final class BenchCommand {
         if (cpu >= 0) {
             line.put("cpu", cpu);
         }
+        if (log >= 0) {
+            line.put("log", log);
+        }
         latencies.forEach((name, values) -> line.put(name, middle(name, values)));
         return line;
     }
 
-    /** The median over the units of work; of the maxima the largest. */
+    /** The median over the units of work, as Python's statistics has it; of maxima the largest. */
     private static double middle(String name, List<Double> values) {
         Collections.sort(values);
-        return values.get(name.equals("max") ? values.size() - 1 : values.size() / 2);
+        int size = values.size();
+        return name.equals("max")
+            ? values.get(size - 1)
+            : (values.get((size - 1) / 2) + values.get(size / 2)) / 2;
     }
 
     private static Workload workload(String path, Options options) {

@@ -52,14 +52,18 @@ final class IndexWorkload extends Workload {
             keys[i] = new String(("T#k" + i).toCharArray());
         }
         IndexFile index = create();
+        long cpuStart = cpuNanos();
         long start = System.nanoTime();
         for (int i = 0; i < count; i++) {
             put(index, keys[i], i);
         }
         long end = System.nanoTime();
+        long cpuEnd = cpuNanos();
         long last = index.getEndPhyOffset();
         index.destroy(0);
-        return new Result(count, 20L * count, start, end, last);
+        Result result = new Result(count, 20L * count, start, end, last);
+        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        return result;
     }
 
     private Result select() {
@@ -70,13 +74,16 @@ final class IndexWorkload extends Workload {
         }
         List<Long> found = new ArrayList<>();
         long hits = 0;
+        long cpuStart = cpuNanos();
         long start = System.nanoTime();
         for (String key : keys) {
             found.clear();
             filled.selectPhyOffset(found, key, 32, 0, Long.MAX_VALUE, false);
             hits += found.size();
         }
-        return new Result(count, 0, start, System.nanoTime(), hits);
+        Result result = new Result(count, 0, start, System.nanoTime(), hits);
+        result.cpuSeconds = (cpuNanos() - cpuStart) / 1e9;
+        return result;
     }
 
     private IndexFile create() throws Exception {

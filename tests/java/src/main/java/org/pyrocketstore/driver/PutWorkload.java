@@ -11,8 +11,10 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
+import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /**
  * Puts into a new store: what=put singles, what=latency singles each of which is timed, what=batch
@@ -22,6 +24,9 @@ import org.apache.rocketmq.store.MessageExtBrokerInner;
  * queues are made before the first.
  */
 final class PutWorkload extends Workload {
+    /** Of the first key: all have as many digits, so that all records have one size. */
+    private static final long KEY_BASE = 100_000_000;
+
     private final boolean batched;
     private final int batchCount;
     private final int threads;
@@ -29,7 +34,7 @@ final class PutWorkload extends Workload {
     private final long[] nanos;
     private final byte[] body;
     private final InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
-    private final AtomicLong keyBase = new AtomicLong();
+    private final AtomicLong keyBase = new AtomicLong(KEY_BASE);
     private DefaultMessageStore shared;
 
     PutWorkload(String path, Options options) {
@@ -80,7 +85,9 @@ final class PutWorkload extends Workload {
             throw new IllegalStateException(failed + " puts failed");
         }
         long total = total(store) - before;
+        long logBytes = -1;
         if (shared == null) {
+            logBytes = recordBytes(store);
             store.shutdown();
             if (!options.has("keep")) {
                 store.destroy();
@@ -89,6 +96,7 @@ final class PutWorkload extends Workload {
         }
         Result result = new Result(count, (long) count * bodySize, start, end, total);
         result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        result.logBytes = logBytes;
         addLatencies(result);
         return result;
     }
@@ -104,6 +112,24 @@ final class PutWorkload extends Workload {
             total += store.getMaxOffsetInQueue(TOPIC, queueId);
         }
         return total;
+    }
+
+    /** Bytes of the records that the queues name. */
+    private long recordBytes(DefaultMessageStore store) {
+        long bytes = 0;
+        for (int queueId = 0; queueId < queues; queueId++) {
+            ConsumeQueue queue = store.findConsumeQueue(TOPIC, queueId);
+            long at = 0;
+            SelectMappedBufferResult units;
+            while (at < queue.getMaxOffsetInQueue() && (units = queue.getIndexBuffer(at)) != null) {
+                for (int i = 0; i < units.getSize(); i += ConsumeQueue.CQ_STORE_UNIT_SIZE) {
+                    bytes += units.getByteBuffer().getInt(i + Long.BYTES);
+                    at++;
+                }
+                units.release();
+            }
+        }
+        return bytes;
     }
 
     private void addLatencies(Result result) {
@@ -170,7 +196,13 @@ final class PutWorkload extends Workload {
         int size = Math.min(batchCount, count - at);
         List<Message> items = new ArrayList<>(size);
         for (int i = 0; i < size; i++) {
-            items.add(new Message(TOPIC, "TagA", "k" + (base + at + i), body));
+            // Its other constructor adds the property WAIT, which single puts do not have.
+            Message item = new Message();
+            item.setTopic(TOPIC);
+            item.setBody(body);
+            item.setTags("TagA");
+            item.setKeys("k" + (base + at + i));
+            items.add(item);
         }
         MessageExtBatch batch = new MessageExtBatch();
         batch.setTopic(TOPIC);

@@ -27,14 +27,19 @@ final class QueueWorkload extends Workload {
     Result unit() {
         ConsumeQueue queue = new ConsumeQueue(TOPIC, 0, path + "/queues",
             store.getMessageStoreConfig().getMappedFileSizeConsumeQueue(), store);
+        long cpuStart = cpuNanos();
         long start = System.nanoTime();
         for (long i = 0; i < count; i++) {
             queue.putMessagePositionInfoWrapper(new DispatchRequest(TOPIC, 0, i * RECORD_SIZE,
                 RECORD_SIZE, TAGS_CODE, STORE_TIMESTAMP, i, null, null, 0, 0, null), false);
         }
         long end = System.nanoTime();
+        long cpuEnd = cpuNanos();
         long units = queue.getMaxOffsetInQueue();
         queue.destroy();
-        return new Result(count, units * ConsumeQueue.CQ_STORE_UNIT_SIZE, start, end, units);
+        Result result =
+            new Result(count, units * ConsumeQueue.CQ_STORE_UNIT_SIZE, start, end, units);
+        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        return result;
     }
 }

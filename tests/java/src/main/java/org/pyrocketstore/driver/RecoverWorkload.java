@@ -2,6 +2,7 @@ package org.pyrocketstore.driver;
 
 import java.io.File;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.QueryMessageResult;
 
 /**
  * Loads a store after what looks like a crash, from the first commit log file on. what=rebuild
@@ -25,9 +26,11 @@ final class RecoverWorkload extends Workload {
         new File(root, "checkpoint").delete();
         new File(root, "abort").createNewFile();
         DefaultMessageStore store = Stores.create(path, options);
+        long cpuStart = cpuNanos();
         long start = System.nanoTime();
         boolean loaded = store.load();
         long end = System.nanoTime();
+        long cpuEnd = cpuNanos();
         if (!loaded) {
             throw new IllegalStateException("load() said no");
         }
@@ -36,8 +39,18 @@ final class RecoverWorkload extends Workload {
             total += store.getMaxOffsetInQueue(TOPIC, queueId);
         }
         long bytes = store.getMaxPhyOffset() - store.getMinPhyOffset();
+        for (long number : new long[] {0, total - 1}) {
+            QueryMessageResult hits =
+                store.queryMessage(TOPIC, "k" + number, 1, 0, Long.MAX_VALUE);
+            if (hits.getMessageBufferList().size() != 1) {
+                throw new IllegalStateException("k" + number + " is not found after the load");
+            }
+            hits.release();
+        }
         store.getAllocateMappedFileService().shutdown();
         store.shutdown();
-        return new Result(total, bytes, start, end, total);
+        Result result = new Result(total, bytes, start, end, total);
+        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        return result;
     }
 }

@@ -36,6 +36,8 @@ abstract class Workload {
         final long answer;
         /** Processor time of the whole process in the timed part; negative where nobody asked. */
         double cpuSeconds = -1;
+        /** Bytes of the records that the queues name; negative where nobody looked. */
+        long logBytes = -1;
         /** Percentiles in microseconds by name; empty where nobody asked. */
         final Map<String, Double> latencies = new TreeMap<>();
 
