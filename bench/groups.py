@@ -635,7 +635,6 @@ READ_GROUPS = (
                 {"what": "query_many_messages"},
                 "1",
                 f"Store.query_many, 1000 a call, and Store.get of each hit; {READ}",
-                2.0,
             ),
             java(
                 {"what": "query", "places": "true"},
