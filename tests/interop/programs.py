@@ -53,9 +53,10 @@ class Program(NamedTuple):
     steps: list[Step]
 
 
-def make(seed: str, *, steps: int) -> Program:
-    """The program of a seed, which says the same every time."""
+def make(seed: str) -> Program:
+    """The program of a seed, which says the same every time; its last number counts the steps."""
     rng = random.Random(seed)
+    steps = int(seed.rpartition(".")[2])
     slots, entries = rng.choice(INDEX_SIZES)
     config = {
         "mappedFileSizeCommitLog": rng.choice(FILE_SIZES),
