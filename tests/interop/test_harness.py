@@ -290,6 +290,9 @@ def test_a_record_whose_properties_are_torn_is_what_is_there(sound: Sound, tmp_p
     with path.open("r+b") as file:
         file.seek(end - 5)
         file.write(bytes(5))
+    (store / "abort").touch()  # and nothing was dispatched
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / "index")
     config = MessageStoreConfig.from_broker_conf(write_conf(tmp_path / "conf", CONFIG), root=store)
     queries = write_queries(tmp_path / "queries.tsv", [(*KEY, 32, *ALL_TIME)])
     with pytest.raises(AssertionError):
