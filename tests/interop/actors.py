@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -141,6 +142,8 @@ class Actors:
     def __init__(self, java: JavaStore) -> None:
         self.java = java
         self.kills = {OURS: 0, JAVA: 0}
+        #: kills that came before the answer, by what was killed and the side
+        self.inside: Counter[tuple[str, str]] = Counter()
         self._spare: Actor | None = None
         self._dumper: Actor | None = None
         self._dumps = 0

@@ -17,7 +17,7 @@ import pytest
 from actors import Actors, actors
 from failures import COMMAND, Failures, kept
 from java_store import require_java
-from programs import Runner, make
+from programs import DELAYS_MS, Runner, make
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -49,6 +49,8 @@ def test_programs(pool: Actors, tmp_path: Path) -> None:
         steps += len(program.steps)
     kills = sum(pool.kills.values())
     print(f"{len(seeds)} programs, {steps} steps, {kills} kills and reopenings: {pool.kills}")
+    print(f"before the answer: {dict(pool.inside)}")
     failures.end()
     if SOAK and not ONLY:
         assert kills >= KILLS_OF_A_PROGRAM * SOAK
+        assert SOAK < 20 or all(pool.inside[kind] for kind in DELAYS_MS), "no kill was early enough"
