@@ -7,12 +7,14 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from actors import OURS, ActorError, Actors, SilentError, write_conf
+from broker import BOOTED, TAKEN, serving
 from damaged import REBUILT, Answer, Log, differences, refused
 from damaged_index import Index
 from failures import Failures, kept
@@ -315,6 +317,26 @@ def test_an_answer_that_is_wrong_is_seen(sound: Sound) -> None:
     for name in ("status", "wrote_offset", "wrote_bytes", "logics_offset", "msg_num", "msg_id"):
         with pytest.raises(AssertionError, match="wanted"):
             sound.model.put(spec, answer | {name: "other", "store_timestamp": 0})
+
+
+def test_a_server_whose_port_was_taken_is_started_once_more() -> None:
+    taken = f"java.net.BindException: {TAKEN}"
+
+    def says(*texts: str) -> tuple[list[int], Callable[[], list[str]]]:
+        chosen: list[int] = []
+        return chosen, lambda: ["sh", "-c", f"echo {texts[len(chosen)]}"]
+
+    for texts, count in (((BOOTED,), 0), ((taken, BOOTED), 1)):
+        chosen, command = says(*texts)
+        with serving(command, partial(chosen.append, 1)):
+            assert len(chosen) == count
+    for texts in ((taken, taken), ("another reason",)):
+        chosen, command = says(*texts)
+        with (
+            pytest.raises(ActorError, match=texts[-1]),
+            serving(command, partial(chosen.append, 1)),
+        ):
+            pass
 
 
 def test_a_seed_makes_the_same_program_again() -> None:
