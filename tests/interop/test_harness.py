@@ -4,6 +4,7 @@ model accepts; then each kind of lie, which it must not accept. Needs no Java.""
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import struct
 from collections.abc import Callable
@@ -13,15 +14,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import face
 from actors import OURS, ActorError, Actors, SilentError, write_conf
 from broker import BOOTED, TAKEN, serving
 from damaged import REBUILT, Answer, Log, differences, refused
 from damaged_index import Index
+from face import STORE_HOSTS, Opening
 from failures import Failures, kept
 from golden_lines import index_hash, write_queries
 from java_store import JavaStore
 from model import ALL_TIME, Model
-from programs import DELAY_HOURS, make
+from programs import ASCII_TOPICS, DELAY_HOURS, Program, Runner, Step, make
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
 from random_messages import random_messages, spec_line
@@ -277,6 +280,37 @@ def test_a_lost_record_of_a_killed_process_is_seen(sound: Sound, tmp_path: Path)
     shutil.copytree(sound.path, store)
     with pytest.raises(AssertionError):
         model.survive(store, random_messages(9, 150, KINDS))
+
+
+@pytest.mark.parametrize(
+    "opening", [Opening(STORE_HOSTS[0], False), Opening(STORE_HOSTS[-1], True)]
+)
+def test_the_model_knows_every_form_of_the_face(opening: Opening, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    where = (rng, opening, ASCII_TOPICS, 900)
+    mixed = [make_one(*where) for make_one in (face.single, face.batch) for _ in range(25)]
+    wanted = {("put", form) for form in face.FORMS}
+    wanted |= {("put_batch", form) for form in face.BATCH_FORMS}
+    assert {(spec["way"], spec["form"]) for spec in mixed} == wanted
+    singles = [face.single(*where) for _ in range(25)]
+    steps = [
+        Step("put", OURS, mixed + random_messages(3, 9, KINDS)),
+        Step("put", OURS, face.columns(rng, opening, ASCII_TOPICS, 30), "columns"),
+        Step("put", OURS, face.columns(rng, opening, ASCII_TOPICS, 31), "columns"),
+        Step("put", OURS, singles, "together"),
+        Step("put", OURS, random_messages(2, 25, KINDS), "together"),
+        Step("close", OURS),
+    ]
+    config = CONFIG | {"flushDiskType": "SYNC_FLUSH"}
+    runner = Runner(Program("", config, opening, steps), Actors(JavaStore()), tmp_path)
+    with runner.open(OURS) as actor:
+        for step in steps:
+            runner.do(step, actor)
+    names = {name for record in runner.model.records for name in record.properties}
+    assert {"TAGS", "KEYS", "long"} <= names
+    queries = write_queries(tmp_path / "queries.tsv", [(*KEY, 64, *ALL_TIME)])
+    settings, _ = MessageStoreConfig.from_broker_conf(runner.conf, root=runner.root)
+    runner.model.check(dump_lines(runner.root, settings, queries))
 
 
 def test_a_record_whose_properties_are_torn_is_what_is_there(sound: Sound, tmp_path: Path) -> None:
