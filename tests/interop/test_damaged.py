@@ -28,7 +28,7 @@ from damage import hurt, used_size
 from damaged import Answer, Log, differences, refused
 from damaged_index import Index, read_queries
 from failures import COMMAND, Failures, kept
-from golden_lines import write_queries
+from golden_lines import index_hash, write_queries
 from java_store import require_java
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
@@ -99,7 +99,7 @@ class Survey:
                 shutil.copytree(root, copy)
             try:
                 theirs = self._theirs(java, root, base)
-                loops = self._index(java).loops(read_queries(base.queries))
+                loops = self.index_of(java).loops(read_queries(base.queries))
                 ours = self._ours(read, base)
                 rows = self._judge(theirs, ours, root, loops)
                 have = self._written(written, base)
@@ -121,7 +121,7 @@ class Survey:
                 lines = self.pool.dump(copy, self.conf, base.queries, timeout=timeout)
             except SilentError as error:
                 problem: ActorError = error
-                if self._index(copy).loops(read_queries(base.queries)):
+                if self.index_of(copy).loops(read_queries(base.queries)):
                     break
             except ActorError as error:
                 return error
@@ -148,7 +148,7 @@ class Survey:
         return self._ours(copy, base)
 
     @staticmethod
-    def _index(root: Path) -> Index:
+    def index_of(root: Path) -> Index:
         return Index(root, CONFIG["maxHashSlotNum"], CONFIG["maxIndexNum"])
 
     def _judge(
@@ -159,7 +159,7 @@ class Survey:
         loops: bool,
     ) -> set[str]:
         if isinstance(java, Answer) and isinstance(ours, Answer):
-            return differences(java, ours, Log(root, FILE_SIZE), self._index(root))
+            return differences(java, ours, Log(root, FILE_SIZE), self.index_of(root))
         return refused(java, ours, root, loops=loops)
 
 
@@ -254,6 +254,29 @@ def test_index_entries_behind_the_end_are_taken_out(survey: Survey, ending: str)
         return zero(path, half, FILE_SIZE - half)
 
     assert damaged.STALE_KEYS in survey.run(survey.bases[JAVA, "close"], change)
+
+
+@pytest.mark.skipif(not SOAK, reason="4.9.3 hangs for 20 s: only in the soak")
+def test_a_chain_that_loops_hangs_4_9_3_alone(survey: Survey, tmp_path: Path) -> None:
+    """Asked for a key that is not there, it follows the chain of another for ever."""
+    base = survey.bases[JAVA, "close"]
+    slots = CONFIG["maxHashSlotNum"]
+    file = survey.index_of(base.path).files()[0]
+    slot, newest = next((s, n) for s, n in file.slots.items() if file.entries[n][3])
+    eldest = newest
+    while file.entries[eldest][3]:
+        eldest = file.entries[eldest][3]
+    absent = next(k for k in map(str, range(10**6)) if index_hash("T", k) % slots == slot)
+
+    def change(root: Path) -> str:
+        path = min((root / "index").iterdir())
+        with path.open("r+b") as data:
+            data.seek(40 + 4 * slots + 20 * eldest + 16)
+            data.write(struct.pack(">i", newest))
+        return f"the chain of slot {slot} loops in {path}"
+
+    queries = write_queries(tmp_path / "queries.tsv", [("T", absent, 32, 0, (1 << 63) - 1)])
+    assert survey.run(base._replace(queries=queries), change) == {damaged.CHAINS}
 
 
 def test_a_length_is_checked_before_it_is_used(survey: Survey) -> None:
