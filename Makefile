@@ -144,7 +144,8 @@ soak-stream: build ## streams whose queries and stores are killed, SOAK_ROUNDS t
 	ROCKETSTORE_SOAK_STREAM=$(or $(SOAK_ROUNDS),20) $(BIN)/python -m pytest -s \
 		tests/spark/test_stream.py -k kill
 
-# 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB.
+# 500 kills and a store of 8 GiB; ROCKETSTORE_SOAK, ROCKETSTORE_SEED and ROCKETSTORE_BIG_GIB. What
+# fails is kept, with the command that repeats it alone; after five failures a part ends.
 soak-interop: build ## random programs, damage and large stores beside 4.9.3, for an hour or two
 	ROCKETSTORE_SOAK=$${ROCKETSTORE_SOAK:-200} $(BIN)/python -m pytest -s tests/interop $(PYTEST_ARGS)
 

@@ -7,7 +7,8 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,19 @@ def _gil() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line above the counts; pytest's own header is not shown under -q."""
+    """What was skipped aloud, and one line above the counts; pytest's own header is not shown under
+    -q."""
+    for reason, count in _aloud(terminalreporter.stats.get("skipped", [])).items():
+        terminalreporter.write_line(f"{reason} ({count} tests)", red=True)
     text = f"pyrocketstore: {_flavour()} build, CRC kernel {_kernel()}, GIL {_gil()}"
     terminalreporter.write_line(text)
+
+
+def _aloud(skipped: Iterable[pytest.TestReport]) -> Counter[str]:
+    """Why tests were skipped that a whole run has, and how many."""
+    told = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    reasons = (reason.removeprefix("Skipped: ") for reason in told)
+    return Counter(reason for reason in reasons if reason.startswith("SKIPPED ALOUD"))
 
 
 @pytest.fixture

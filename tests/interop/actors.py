@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,10 @@ Line = dict[str, Any]
 
 class ActorError(AssertionError):
     """An actor answered with an error, too late, or not at all."""
+
+
+class SilentError(ActorError):
+    """An actor lives, and did not answer in time."""
 
 
 class Actor:
@@ -71,17 +76,32 @@ class Actor:
 
     def receive(self, timeout: float = ANSWER_TIMEOUT_S) -> Line:
         """Its next answer, which is no error."""
-        assert self._process.stdin is not None
-        self._process.stdin.flush()
-        deadline = time.monotonic() + timeout
-        while b"\n" not in self._buffer:
-            if not self._read(deadline - time.monotonic()):
-                raise ActorError(f"{self.side} answers nothing; it said:\n{self.said()}")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: Line = json.loads(line)
+        answer = self._hear(timeout)
         if "error" in answer:
             raise ActorError(f"{self.side}: {answer['error']}\n{self.said()}")
         return answer
+
+    def ready(self, timeout: float = ANSWER_TIMEOUT_S) -> None:
+        """Wait until it has started: it answers also what it does not know."""
+        self.send("ready")
+        self._hear(timeout)
+
+    def _hear(self, timeout: float) -> Line:
+        self.flush()
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            if not self._read(deadline - time.monotonic()):
+                if time.monotonic() >= deadline:
+                    raise SilentError(f"{self.side} answers nothing; it said:\n{self.said()}")
+                raise ActorError(f"{self.side} has ended; it said:\n{self.said()}")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: Line = json.loads(line)
+        return answer
+
+    def flush(self) -> None:
+        """What it was told is on its way."""
+        assert self._process.stdin is not None
+        self._process.stdin.flush()
 
     def ask(self, do: str, timeout: float = ANSWER_TIMEOUT_S, **fields: Any) -> Line:
         """Tell it and wait for the answer."""
@@ -122,6 +142,8 @@ class Actors:
     def __init__(self, java: JavaStore) -> None:
         self.java = java
         self.kills = {OURS: 0, JAVA: 0}
+        #: kills that came before the answer, by what was killed and the side
+        self.inside: Counter[tuple[str, str]] = Counter()
         self._spare: Actor | None = None
         self._dumper: Actor | None = None
         self._dumps = 0
@@ -156,6 +178,7 @@ class Actors:
             self._drop_dumper()
         if self._dumper is None:
             self._dumper, self._dumps = self._java(), 0
+            self._dumper.ready()  # a slow start is not a slow answer
         self._dumps += 1
         out = copy.parent / f"{copy.name}.jsonl"
         fields = {"path": str(copy), "conf": str(conf), "queries": str(queries), "out": str(out)}

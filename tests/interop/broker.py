@@ -11,16 +11,17 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from actors import ActorError, ended, write_conf
 from java_store import HOME, JavaStore
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 60
-CLIENT_TIMEOUT_S = 90
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 120
+CLIENT_TIMEOUT_S = 180
+BOOTED, TAKEN = "boot success", "Address already in use"
 LOGBACK_NAMES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml")
 #: A small heap that serves, and nothing below the directory of the user.
 JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m")
@@ -57,10 +58,16 @@ class Cluster:
         (home / "conf").mkdir(parents=True)
         for name in LOGBACK_NAMES:
             shutil.copy(HOME / "logback.xml", home / "conf" / name)
+        self._choose_name_port()
+        self._choose_ports()
+
+    def _choose_name_port(self) -> None:
         (self.name_port,) = free_ports(1)
+        self.name_server = f"127.0.0.1:{self.name_port}"
+
+    def _choose_ports(self) -> None:
         # 4.9.3 listens at listenPort, and at listenPort - 2 for the fast lane.
         self.port, self.ha_port = free_ports(1, (0, -2))[0], free_ports(1)[0]
-        self.name_server = f"127.0.0.1:{self.name_port}"
 
     def _command(self, main: str, conf: Path) -> list[str]:
         jvm = [*JVM, f"-Drocketmq.home.dir={self.home}", f"-Duser.home={self.home}"]
@@ -70,10 +77,12 @@ class Cluster:
     @contextlib.contextmanager
     def names(self) -> Iterator[None]:
         """The name server runs."""
-        conf = write_conf(self.home / "namesrv.conf", {"listenPort": self.name_port})
-        command = self._command("org.apache.rocketmq.namesrv.NamesrvStartup", conf)
-        with self._process(command) as process:
-            wait_for(process, "boot success")
+
+        def command() -> list[str]:
+            conf = write_conf(self.home / "namesrv.conf", {"listenPort": self.name_port})
+            return self._command("org.apache.rocketmq.namesrv.NamesrvStartup", conf)
+
+        with serving(command, self._choose_name_port):
             yield
 
     @contextlib.contextmanager
@@ -88,36 +97,24 @@ class Cluster:
             "brokerIP1": "127.0.0.1",
             "brokerIP2": "127.0.0.1",
             "namesrvAddr": self.name_server,
-            "listenPort": self.port,
-            "haListenPort": self.ha_port,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
             **config,
         }
-        conf = write_conf(self.home / "broker.conf", settings)
-        command = self._command("org.apache.rocketmq.broker.BrokerStartup", conf)
-        with self._process(command) as process:
-            wait_for(process, "boot success")
+
+        def command() -> list[str]:
+            ports = {"listenPort": self.port, "haListenPort": self.ha_port}
+            conf = write_conf(self.home / "broker.conf", settings | ports)
+            return self._command("org.apache.rocketmq.broker.BrokerStartup", conf)
+
+        with serving(command, self._choose_ports) as process:
             yield
             process.send_signal(ending)
             process.wait(STOP_TIMEOUT_S)
 
-    @contextlib.contextmanager
-    def _process(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"LC_ALL": "C.UTF-8"},
-            start_new_session=True,
-        )
-        with process, ended(process):
-            yield process
-
     def _client(self, *words: str) -> list[Line]:
         command = self.java.command(*words)
-        with self._process(command) as process:
+        with running(command) as process:
             output, _ = process.communicate(timeout=CLIENT_TIMEOUT_S)
         text = output.decode("utf-8")
         assert process.returncode == 0, text[-4000:]
@@ -133,6 +130,40 @@ class Cluster:
         path = self.home / "requests"
         path.write_text("".join(json.dumps(request) + "\n" for request in requests))
         return self._client("produce", self.name_server, f"from={path}")
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a group of its own, which is gone afterwards."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+        start_new_session=True,
+    )
+    with process, ended(process):
+        yield process
+
+
+@contextlib.contextmanager
+def serving(
+    command: Callable[[], Sequence[str]], choose_ports: Callable[[], None]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that has started: once more with other ports, where one was taken since it was
+    chosen."""
+    for is_last in (False, True):
+        with running(command()) as process:
+            try:
+                wait_for(process, BOOTED)
+            except ActorError as error:
+                if is_last or TAKEN not in str(error):
+                    raise
+                choose_ports()
+                continue
+            yield process
+            return
 
 
 def wait_for(process: subprocess.Popen[bytes], words: str) -> None:

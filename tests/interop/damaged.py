@@ -3,17 +3,18 @@ difference is a row of docs/differs.md."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import oracle
-from actors import ActorError
-from golden_lines import Line, java_hash
+from actors import ActorError, SilentError
+from damaged_index import QUERY_COUNT_MAX, Index
+from golden_lines import Line, index_hash, java_hash
 from pyrocketstore.errors import StoreError
-
-QUERY_COUNT_MAX = 64
 
 # The first cells of the rows that explain a difference.
 ZERO_UNIT = "A unit that was never written is no message"
@@ -61,8 +62,13 @@ class Answer:
         return int(self.store["max_phy_offset"])
 
 
-def refused(java: Answer | ActorError | None, ours: Answer | StoreError, root: Path) -> set[str]:
-    """The row that explains why one side opens the store and the other does not, or neither."""
+def refused(
+    java: Answer | ActorError | None, ours: Answer | StoreError, root: Path, *, loops: bool = False
+) -> set[str]:
+    """The row that explains why one side opens the store and the other does not, or neither.
+
+    `loops` says that 4.9.3 was asked for a chain of its index that has no end.
+    """
     text = str(ours) if isinstance(ours, StoreError) else ""
     if java is None and text:
         assert "the file has" in text, text
@@ -76,7 +82,8 @@ def refused(java: Answer | ActorError | None, ours: Answer | StoreError, root: P
         return {NO_LENGTH}
     assert not text, f"only 4.9.3 opens it: {text}"
     problem = str(java)
-    if "answers nothing" in problem:
+    if isinstance(java, SilentError):
+        assert loops, f"no chain loops, and {problem}"
         return {CHAINS}
     if "OutOfMemoryError" in problem and "checkMessageAndReturnSize" in problem:
         return {LENGTHS}
@@ -86,10 +93,11 @@ def refused(java: Answer | ActorError | None, ours: Answer | StoreError, root: P
     return {ZERO_UNIT}
 
 
-def differences(java: Answer, ours: Answer, log: Log) -> set[str]:
+def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
     """The rows that explain how ours differs.
 
-    Raises AssertionError where it does in another way, or lacks what 4.9.3 has.
+    Raises AssertionError where it does in another way, lacks what 4.9.3 has, or has what the
+    damaged files do not hold.
     """
     if java.lines == ours.lines:
         return set()
@@ -100,6 +108,8 @@ def differences(java: Answer, ours: Answer, log: Log) -> set[str]:
         rows.add(OTHER_PLACE)
     if java.undecodable > ours.undecodable:
         rows.add(ZERO_UNIT)
+    for key in ours.queues:
+        _check_extra_messages(key, java, ours, log)
     for key, queue in java.queues.items():
         if key not in ours.queues:
             assert not java.messages[key], f"the queue {key} is missing"
@@ -109,6 +119,7 @@ def differences(java: Answer, ours: Answer, log: Log) -> set[str]:
             rows.add(REBUILT)
     for want, have in zip(java.queries, ours.queries, strict=True):
         if want != have:
+            _check_extra_hits(want, have, ours, log, index)
             rows |= _compare_query(want, have, ours, log)
     if ours.queues.keys() - java.queues.keys():
         rows.add(REBUILT)
@@ -132,11 +143,15 @@ class Log(NamedTuple):
         """Whether a whole record lies there; its body may be damaged."""
         return oracle.check_record(self.data(phy_offset), check_crc=False)[0] == "ok"
 
-    def store_timestamp(self, phy_offset: int) -> int:
-        """Of the record there."""
+    def record(self, phy_offset: int) -> oracle.Record:
+        """The record there."""
         data = self.data(phy_offset)
         size = oracle.check_record(data, check_crc=False)[1]
-        return oracle.decode_record(data[:size]).store_timestamp
+        return oracle.decode_record(data[:size])
+
+    def store_timestamp(self, phy_offset: int) -> int:
+        """Of the record there."""
+        return self.record(phy_offset).store_timestamp
 
 
 def _compare_ends(java: Answer, ours: Answer, log: Log) -> None:
@@ -149,6 +164,56 @@ def _compare_ends(java: Answer, ours: Answer, log: Log) -> None:
 def _told(messages: Iterable[Line]) -> list[Line]:
     """Messages without what the dump of 4.9.3 misnumbers after a gap."""
     return [{k: v for k, v in m.items() if k not in ("cq_offset", "tags_code")} for m in messages]
+
+
+def _check_extra_messages(key: tuple[str, int], java: Answer, ours: Answer, log: Log) -> None:
+    """What 4.9.3 does not have in this queue is a record of the log that belongs just there."""
+    theirs = {message["phy_offset"] for message in java.messages.get(key, [])}
+    for name in ("cq_offset", "phy_offset"):
+        places = [message[name] for message in ours.messages[key]]
+        assert places == sorted(set(places)), f"{key}: {name} does not ascend: {places}"
+    for message in ours.messages[key]:
+        at = message["phy_offset"]
+        if at in theirs:
+            continue
+        assert at < ours.end and log.is_record(at), f"{key}: nobody put {message}"
+        record = log.record(at)
+        where = oracle.java_text(record.topic), record.queue_id, record.queue_offset
+        for names in (
+            ("topic", "queue_id", "queue_offset"),
+            ("cq_topic", "cq_queue_id", "cq_offset"),
+        ):
+            told = tuple(message[name] for name in names)
+            assert told == where, f"{key}: the log has {where}, ours {message}"
+        told = message["size"], message["body_sha256_8"], message["properties"]
+        assert told == _content(record), f"{key}: the log has {_content(record)}, ours {message}"
+
+
+def _content(record: oracle.Record) -> tuple[int, str, Line]:
+    """Size, body and properties as a dump tells them."""
+    digest = hashlib.sha256(record.body).hexdigest()[:16] if record.body else ""
+    return record.size, digest, record.properties_map()
+
+
+def _check_extra_hits(want: Line, have: Line, ours: Answer, log: Log, index: Index) -> None:
+    """Each hit that 4.9.3 does not have is a record with that key, and none comes too often."""
+    offsets = have["phy_offsets"]
+    assert offsets == sorted(offsets), f"not ascending: {have}"
+    assert len(offsets) <= min(have["max_num"], QUERY_COUNT_MAX), f"too many: {have}"
+    asked = index_hash(have["topic"], have["key"])
+    theirs = Counter(want["phy_offsets"])
+    for hit, count in Counter(offsets).items():
+        if count <= theirs[hit]:
+            continue
+        assert hit < ours.end and log.is_record(hit), f"{hit} is no record: {have}"
+        held = sum(index_hash(*key) == asked for key in oracle.index_keys(log.record(hit)))
+        if held < count:  # the record may be damaged: what an entry says is not made up either
+            held = index.entries().count((asked, hit))
+        assert count <= held, f"{hit} is {count} times a hit, not {held}: {have}"
+    last = have["index_last_update_phyoffset"]
+    if last > want["index_last_update_phyoffset"]:
+        ends = {file.end_phy_offset for file in index.files()}
+        assert last in ends or log.is_record(last), f"the index ends at no record: {have}"
 
 
 def _compare_queue(key: tuple[str, int], java: Answer, ours: Answer, log: Log) -> set[str]:
@@ -197,7 +262,8 @@ def _compare_query(want: Line, have: Line, ours: Answer, log: Log) -> set[str]:
     last = want["index_last_update_phyoffset"]
     if have["index_last_update_phyoffset"] < last:
         # Nothing in the index for it: then 4.9.3 found the place of a record that is gone.
-        nothing = not want["phy_offsets"] and not have["index_last_update_phyoffset"]
+        held = set(want["phy_offsets"]) - damaged - stray
+        nothing = not held and not have["index_last_update_phyoffset"]
         assert nothing or last >= ours.end, f"4.9.3 {want}\nours  {have}"
         rows.add(STALE_KEYS)
     return rows or {REBUILT}

@@ -3,7 +3,6 @@ every line of a dump. It has no code in common with the engine, nor with 4.9.3."
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import hashlib
 import ipaddress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+from face import UNKNOWN
 from golden_lines import Line, index_hash, java_hash
 from random_messages import SCHEDULE_TOPIC, is_queued, stored_form
 
@@ -83,6 +83,35 @@ class Stored:
         return len("\x02".join(f"{name}\x01{value}" for name, value in pairs).encode())
 
     @property
+    def text(self) -> bytes:
+        """The properties as they are stored."""
+        texts = [oracle.properties_to_string(dict(self.item["properties"]))]
+        if self.item is not self.spec:
+            texts.append(oracle.properties_to_string(dict(self.spec["properties"])))
+        return "\x02".join(text for text in texts if text).encode()
+
+    def learn(self, have: oracle.Record) -> None:
+        """Times and the unique key, where the store made them itself."""
+        self.store_timestamp = have.store_timestamp
+        if self.spec["born_timestamp"] < 0:
+            self.born_timestamp = have.born_timestamp
+            assert self.born_timestamp <= self.store_timestamp
+        unknown = self.properties.get("UNIQ_KEY", "")
+        made = have.properties_map().get("UNIQ_KEY", "")
+        if unknown.strip(UNKNOWN) == "" and len(made) == len(unknown) > 0:
+            assert not made.strip("0123456789ABCDEF"), made
+            self.properties["UNIQ_KEY"] = made
+            pairs = self.item["properties"]  # where queries look for keys, too
+            pairs[:] = [(name, made if name == "UNIQ_KEY" else value) for name, value in pairs]
+
+    def take_torn(self, text: bytes) -> None:
+        """The process died while it copied the properties, the last of a record: no sum covers
+        them, so what is there counts on both sides, and zeros are behind it."""
+        written = text.rstrip(b"\0")
+        assert len(text) == len(self.text) and self.text.startswith(written), (text, self.text)
+        self.properties = oracle.string_to_properties(oracle.java_text(text))
+
+    @property
     def msg_id(self) -> str:
         host = host_bytes(self.spec["store_host"])
         return (host + struct.pack(">q", self.phy_offset)).hex().upper()
@@ -142,8 +171,9 @@ class Model:
 
     # ---- puts ---------------------------------------------------------------------------------
 
-    def put(self, spec: Spec, answer: Line) -> None:
-        """One put that was acknowledged: the answer must be what is predicted."""
+    def put(self, spec: Spec, answer: Line, root: Path | None = None) -> None:
+        """One put that was acknowledged: the answer must be what is predicted. What the face makes
+        itself is read from the log below `root`."""
         records = self.place(spec)
         first, last = records[0], records[-1]
         want = {
@@ -156,6 +186,8 @@ class Model:
         }
         have = {name: answer[name] for name in want}
         assert have == want, f"put {_told(spec)}: wanted {want}, found {have}"
+        if root is not None and "way" in spec:
+            self._learn(root, records)
         self.take(records, answer["store_timestamp"])
 
     def put_columns(self, specs: Sequence[Spec], answer: Line, root: Path) -> None:
@@ -166,9 +198,15 @@ class Model:
             self.take(records[-1:], -1)
         assert answer["phy_offsets"] == [record.phy_offset for record in records]
         assert answer["queue_offsets"] == [record.queue_offset for record in records]
-        for record, (_, found) in zip(records, self.scan(root, records[0].phy_offset), strict=True):
-            record.store_timestamp = found.store_timestamp
-            record.born_timestamp = found.born_timestamp
+        self._learn(root, records)
+
+    def _learn(self, root: Path, records: Sequence[Stored]) -> None:
+        """What nobody said before of these acknowledged puts, from the log."""
+        found = self.scan(root, records[0].phy_offset)
+        assert len(found) >= len(records), f"lost: {records[len(found)].phy_offset}"
+        for record, (phy_offset, have) in zip(records, found, strict=False):
+            assert phy_offset == record.phy_offset, (phy_offset, record.phy_offset)
+            record.learn(have)
 
     def place(self, spec: Spec) -> list[Stored]:
         """Where the next put goes; a batch goes into one file as a whole."""
@@ -218,7 +256,8 @@ class Model:
 
     def survive(self, root: Path, pending: Iterable[Spec]) -> int:
         """Puts that nobody acknowledged: a first part of them may be there. How many messages."""
-        found = iter(self.scan(root, self.end))
+        records = self.scan(root, self.end)
+        found = iter(records)
         count = 0
         for spec in pending:
             for record in self.place(spec):
@@ -230,6 +269,10 @@ class Model:
                 body, topic = have.body, oracle.java_text(have.topic)
                 assert (body, (topic, have.queue_id)) == (record.item["body"], record.queue)
                 assert have.queue_offset == record.queue_offset
+                record.learn(have)
+                if have.properties != record.text:
+                    assert have is records[-1][1], f"not the last, and torn: {phy_offset}"
+                    record.take_torn(have.properties)
                 self.take([record], have.store_timestamp)
                 count += 1
         assert next(found, None) is None, "a record that nobody put"
@@ -298,14 +341,3 @@ ALL_TIME = (0, (1 << 63) - 1)
 def _told(spec: Spec) -> str:
     """A message, short."""
     return ", ".join(f"{name}={str(value)[:60]}" for name, value in spec.items())
-
-
-def encoded_row(spec: Spec) -> Line:
-    """A message as a row of the command `columns`."""
-    properties = dict(spec["properties"])
-    return {
-        "queue_id": spec["queue_id"],
-        "tags": properties.get("TAGS"),
-        "keys": properties.get("KEYS"),
-        "body": base64.b64encode(spec["body"]).decode("ascii"),
-    }

@@ -1,13 +1,14 @@
 """A process that does to a store what each line of its input says, as the Java driver's "serve".
 
-A line is a JSON object, answered by one (tests/java, ServeCommand): open, put, wait, flush, close,
-and {"do": "columns", "topic": T, "rows": [{queue_id, tags, keys, body}, ...]}, which only we have.
+A line is a JSON object, answered by one (tests/java, ServeCommand): open, put, wait, flush, close.
+Only we have {"do": "columns", "topic": T, "rows": [...], "born_host": H}, {"do": "together",
+"specs": [...]}, and puts through the face (face.py).
 An exception is answered with {"error": text}. The end of input ends the process as SIGKILL would.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import json
 import os
 import sys
@@ -15,11 +16,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# tests/, for random_messages: a child is not run by pytest, which would put it on the path.
+# A child is not run by pytest, which would put tests/ and this directory on the path.
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import face
 import pyrocketstore
 from pyrocketstore import disk_space
+from pyrocketstore._put_result import PutMessageResult
 from random_messages import from_line, to_batch, to_inner
 
 DISPATCH_TIMEOUT_S = 60
@@ -39,37 +43,47 @@ class Server:
 
     def open(self, request: Line) -> Line:
         """Load, recover, start."""
-        self.stores = [pyrocketstore.open(request["path"], config=request["conf"])]
+        store = pyrocketstore.open(
+            request["path"],
+            config=request["conf"],
+            store_host=request.get("store_host"),
+            unique_key=request.get("unique_key", False),
+        )
+        self.stores = [store]
         return {"open": True}
 
     def put(self, request: Line) -> Line:
         """One message or batch; what became of it, in the words of the Java driver."""
         spec = from_line(request["spec"])
         engine = self.stores[0].message_store
-        if "batch" in spec:
+        if "way" in spec:
+            result = face.put(self.stores[0], spec)
+        elif "batch" in spec:
             result = engine.put_messages(to_batch(spec))
         else:
             result = engine.put_message(to_inner(spec))
-        return {
-            "status": result.status.name,
-            "wrote_offset": result.phy_offset,
-            "wrote_bytes": result.wrote_bytes,
-            "logics_offset": result.queue_offset,
-            "msg_num": result.message_count,
-            "msg_id": result.msg_id,
-            "store_timestamp": result.store_timestamp,
-        }
+        return _told(result)
+
+    def together(self, request: Line) -> Line:
+        """Many at once: by asyncio those of the face, the others with futures."""
+        specs = [from_line(line) for line in request["specs"]]
+        engine = self.stores[0].message_store
+        if "way" in specs[0]:
+            results = asyncio.run(face.aput_all(self.stores[0], specs))
+        else:
+            futures = [
+                engine.async_put_messages(to_batch(spec))
+                if "batch" in spec
+                else engine.async_put_message(to_inner(spec))
+                for spec in specs
+            ]
+            results = [future.result(DISPATCH_TIMEOUT_S) for future in futures]
+        return {"together": [_told(result) for result in results]}
 
     def columns(self, request: Line) -> Line:
         """Many messages through the face."""
-        rows = request["rows"]
-        queue_offsets, phy_offsets = self.stores[0].put_many(
-            request["topic"],
-            [base64.b64decode(row["body"]) for row in rows],
-            queue_ids=[row["queue_id"] for row in rows],
-            tags=[row["tags"] for row in rows],
-            keys=[row["keys"] for row in rows],
-            born_host=request["born_host"],
+        queue_offsets, phy_offsets = face.put_many(
+            self.stores[0], request["topic"], request["rows"], request["born_host"]
         )
         return {"queue_offsets": queue_offsets.tolist(), "phy_offsets": phy_offsets.tolist()}
 
@@ -88,6 +102,18 @@ class Server:
         """The clean end."""
         self.stores.pop().close()
         return {"close": True}
+
+
+def _told(result: PutMessageResult) -> Line:
+    return {
+        "status": result.status.name,
+        "wrote_offset": result.phy_offset,
+        "wrote_bytes": result.wrote_bytes,
+        "logics_offset": result.queue_offset,
+        "msg_num": result.message_count,
+        "msg_id": result.msg_id,
+        "store_timestamp": result.store_timestamp,
+    }
 
 
 def main() -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from actors import JAVA, OURS, Actor, Actors, write_conf
-from golden_lines import compare_lines, write_queries
-from model import Model, Spec, encoded_row
+import face
+from actors import JAVA, OURS, Actor, ActorError, Actors, write_conf
+from face import STORE_HOSTS, Opening, encoded_rows
+from golden_lines import Line, compare_lines, write_queries
+from model import Model, Spec
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
 from random_messages import random_messages, random_queries, spec_line
@@ -24,7 +27,6 @@ ASCII_TOPICS = ("Topic-0", "Topic-1", "%RETRY%group-1")
 OTHER_TOPICS = ("тема", "主题-7", "\U0001f680-\U0001f600", "x" * 127)
 KINDS = ("batch", "v6", "mixhost", "tx", "delay", "comp", "empty", "collide", "wide", "long")
 DELAY_HOURS = 1
-STORE_HOST = "127.0.0.1:10911"
 QUERIES = 30
 #: Files so small that every program rolls over several; a batch fits into each.
 FILE_SIZES = (65_536, 131_072)
@@ -32,17 +34,32 @@ QUEUE_FILE_SIZES = (200, 400, 4000)
 INDEX_SIZES = ((50, 90), (100, 400), (20, 2000))
 
 
+#: Steps inside of which the process is killed, and where it may be then: at how many ms, of which
+#: each power of ten is as likely. 4.9.3 sleeps for a second while it closes.
+KILLS_INSIDE = ("kill-while-opening", "kill-while-closing")
+DELAYS_MS = {
+    ("kill-while-opening", OURS): (0.3, 300),
+    ("kill-while-opening", JAVA): (10, 2000),
+    ("kill-while-closing", OURS): (0.3, 300),
+    ("kill-while-closing", JAVA): (700, 3000),
+    ("kill-while-putting", OURS): (0.3, 100),
+}
+
+
 class Step(NamedTuple):
-    """`what` is open, put, columns, flush, close, kill or kill-while-putting."""
+    """`what` is open, put, flush, close, kill, or kill-while-opening, -putting or -closing."""
 
     what: str
     side: str = ""
     specs: Sequence[Spec] = ()
+    way: str = "each"  # or in one call: columns, together
     acknowledged: int = 0  # how many answers are heard before the kill
+    delay_ms: float = 0.0  # how long the kill waits
 
     def __str__(self) -> str:
-        puts = f", {len(self.specs)} puts" if self.specs else ""
-        return f"{self.what} {self.side}{puts}"
+        puts = f", {len(self.specs)} puts {self.way}" if self.specs else ""
+        delay = f", killed after {self.delay_ms:.1f} ms" if self.delay_ms else ""
+        return f"{self.what} {self.side}{puts}{delay}"
 
 
 class Program(NamedTuple):
@@ -50,12 +67,14 @@ class Program(NamedTuple):
 
     seed: str
     config: dict[str, Any]
+    opening: Opening
     steps: list[Step]
 
 
-def make(seed: str, *, steps: int) -> Program:
-    """The program of a seed, which says the same every time."""
+def make(seed: str) -> Program:
+    """The program of a seed, which says the same every time; its last number counts the steps."""
     rng = random.Random(seed)
+    steps = int(seed.rpartition(".")[2])
     slots, entries = rng.choice(INDEX_SIZES)
     config = {
         "mappedFileSizeCommitLog": rng.choice(FILE_SIZES),
@@ -64,34 +83,71 @@ def make(seed: str, *, steps: int) -> Program:
         "maxIndexNum": entries,
         "flushDiskType": rng.choice(("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH")),
         "messageDelayLevel": " ".join([f"{DELAY_HOURS}h"] * 18),
+        "writeWithoutMmap": rng.random() < 0.25,  # ours; 4.9.3 does not know it
     }
-    return Program(seed, config, list(_steps(rng, steps)))
+    opening = Opening(rng.choice(STORE_HOSTS), rng.random() < 0.25)
+    return Program(seed, config, opening, list(_steps(rng, steps, opening)))
 
 
-def _steps(rng: random.Random, count: int) -> Iterator[Step]:
+def _steps(rng: random.Random, count: int, opening: Opening) -> Iterator[Step]:
     side = ""
     last = rng.choice((OURS, JAVA))
     kinds = rng.sample(KINDS, rng.randrange(2, len(KINDS)))
+    # 4.9.3 rebuilds the units of delayed messages with wrong tags codes.
+    early = [kind for kind in kinds if kind != "delay"]
     for _ in range(count):
         if not side:
             side = (OURS if last == JAVA else JAVA) if rng.random() < 0.75 else last
-            yield Step("open", side)
+            if rng.random() < 0.25:
+                yield Step("kill-while-opening", side, delay_ms=_delay(rng, KILLS_INSIDE[0], side))
+                last, side = side, ""
+            else:
+                yield Step("open", side)
             continue
         what = rng.choices(
-            ("put", "flush", "close", "kill", "kill-while-putting"), (8, 1, 3, 2, 4)
+            ("put", "flush", "close", "kill", "kill-while-putting", "kill-while-closing"),
+            (8, 1, 2, 2, 4, 2),
         )[0]
-        specs: list[Spec] = []
+        way, specs, acknowledged, delay_ms = "each", list[Spec](), 0, 0.0
         if what == "put":
-            specs = _specs(rng, rng.randrange(1, 40), kinds)
-            if side == OURS and rng.random() < 0.3:
-                what, specs = "columns", _columns(rng, rng.randrange(1, 60))
+            way, specs = _puts(rng, side, rng.randrange(1, 50), kinds, opening)
         elif what == "kill-while-putting":
-            # 4.9.3 rebuilds the units of delayed messages with wrong tags codes.
-            specs = _specs(rng, rng.randrange(2, 60), [k for k in kinds if k != "delay"])
-        acknowledged = rng.randrange(len(specs)) if specs else 0
-        yield Step(what, side, specs, acknowledged)
-        if what not in ("put", "columns", "flush"):
+            way, specs = _puts(rng, side, rng.randrange(2, 60), early, opening)
+            acknowledged = rng.randrange(len(specs)) if way == "each" else 0
+        elif what == "kill-while-closing":
+            way, specs = _puts(rng, side, rng.randrange(1, 20), early, opening)
+        if what in KILLS_INSIDE or (what == "kill-while-putting" and way != "each"):
+            delay_ms = _delay(rng, what, side)
+        yield Step(what, side, specs, way, acknowledged, delay_ms)
+        if what not in ("put", "flush"):
             last, side = side, ""
+
+
+def _delay(rng: random.Random, what: str, side: str) -> float:
+    least, most = DELAYS_MS[what, side]
+    return float(least * (most / least) ** rng.random())
+
+
+def _puts(
+    rng: random.Random, side: str, count: int, kinds: Sequence[str], opening: Opening
+) -> tuple[str, list[Spec]]:
+    """How to put, and what: on our side through the engine, or the face, or both in turn."""
+    way = rng.choice(("each", "each", "each", "columns", "together")) if side == OURS else "each"
+    if way == "columns":
+        return way, face.columns(rng, opening, ASCII_TOPICS, count)
+    engine = _specs(rng, count, kinds)
+    if side == JAVA:
+        return way, engine
+    max_body = rng.choice((40, 400, 2000, 12_000))
+    if way == "together":
+        faces = [face.single(rng, opening, ASCII_TOPICS, max_body) for _ in range(count)]
+        return way, rng.choice((engine, faces))
+    share = rng.choice((0.0, 0.5, 1.0))
+    for i in range(count):
+        if rng.random() < share:
+            make_one = face.batch if rng.random() < 0.2 else face.single
+            engine[i] = make_one(rng, opening, ASCII_TOPICS, max_body)
+    return way, engine
 
 
 def _specs(rng: random.Random, count: int, kinds: Sequence[str]) -> list[Spec]:
@@ -99,20 +155,6 @@ def _specs(rng: random.Random, count: int, kinds: Sequence[str]) -> list[Spec]:
     max_body = rng.choice((40, 400, 2000, 12_000))
     seed = rng.randrange(1 << 32)
     return random_messages(seed, count, kinds, topics=topics, queues=3, max_body=max_body)
-
-
-def _columns(rng: random.Random, count: int) -> list[Spec]:
-    """Messages that the face's put_many can make: one topic, its own hosts and times."""
-    topic = rng.choice(ASCII_TOPICS)
-    base = {"topic": topic, "sys_flag": 0, "flag": 0, "reconsume_times": 0, "born_timestamp": -1}
-    base |= {"born_host": "192.168.1.7:1234", "store_host": STORE_HOST}
-    specs = []
-    for i in range(count):
-        pairs = [("TAGS", rng.choice(("TagA", "标签1")))] if rng.random() < 0.7 else []
-        pairs += [("KEYS", rng.choice((f"c{i}", "Aa", "键 BB")))] if rng.random() < 0.7 else []
-        body = rng.randbytes(rng.randrange(900))
-        specs.append(base | {"queue_id": rng.randrange(3), "body": body, "properties": pairs})
-    return specs
 
 
 class Runner:
@@ -147,22 +189,20 @@ class Runner:
         """One step; the actor that has the store open afterwards."""
         if step.what == "open":
             return self.open(step.side)
+        if step.what == "kill-while-opening":
+            self.kill_while_opening(step)
+            return None
         assert actor is not None
         self.specs += step.specs
-        if step.what == "put":
-            for spec in step.specs:
-                self.model.put(spec, actor.ask("put", spec=json.loads(spec_line(spec))))
-        elif step.what == "columns":
-            rows = [encoded_row(spec) for spec in step.specs]
-            born_host = step.specs[0]["born_host"]
-            topic = step.specs[0]["topic"]
-            answer = actor.ask("columns", topic=topic, rows=rows, born_host=born_host)
-            self.model.put_columns(step.specs, answer, self.root)
-        elif step.what == "flush":
-            actor.ask("flush")
         if step.what == "kill-while-putting":
             self.kill_while_putting(step, actor)
             return None
+        self.put(step, actor)
+        if step.what == "kill-while-closing":
+            self.kill_while_closing(step, actor)
+            return None
+        if step.what == "flush":
+            actor.ask("flush")
         actor.ask("wait")
         if step.what == "close":
             actor.ask("close")
@@ -172,34 +212,105 @@ class Runner:
             self.killed(actor)
         return None if step.what in ("close", "kill") else actor
 
-    def open(self, side: str) -> Actor:
-        if self.java_refuses(self.root):
-            side = OURS
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def put(self, step: Step, actor: Actor) -> None:
+        """What the step puts, all of it acknowledged."""
+        for request, specs in self.requests(step):
+            actor.send(**request)
+            self.take(step, specs, actor.receive())
+
+    def requests(self, step: Step) -> Iterator[tuple[Line, Sequence[Spec]]]:
+        """What to say to the actor, and which messages each answer is about."""
+        if step.way == "each":
+            for spec in step.specs:
+                yield {"do": "put", "spec": json.loads(spec_line(spec))}, [spec]
+        elif step.way == "columns":
+            first = step.specs[0]
+            request = {"do": "columns", "topic": first["topic"], "born_host": first["born_host"]}
+            yield request | {"rows": encoded_rows(step.specs)}, step.specs
+        else:
+            lines = [json.loads(spec_line(spec)) for spec in step.specs]
+            yield {"do": "together", "specs": lines}, step.specs
+
+    def take(self, step: Step, specs: Sequence[Spec], answer: Line) -> None:
+        """These were acknowledged so."""
+        if step.way == "columns":
+            self.model.put_columns(specs, answer, self.root)
+            return
+        answers = answer["together"] if step.way == "together" else [answer]
+        for spec, one in zip(specs, answers, strict=True):
+            self.model.put(spec, one, self.root)
+
+    # ---- opening and killing ------------------------------------------------------------------
+
+    def started(self, wanted: str) -> tuple[Actor, Line]:
+        """A process of that side, or of ours where 4.9.3 would refuse, and what opens the store."""
+        side = OURS if self.java_refuses(self.root) else wanted
         if side == JAVA and (self.root / "abort").exists():
             # Its recovery drops the newest index files and may begin behind what was in them.
             self.model.indexed_from = self.model.end
-        actor = self.actors.start(side)
+        request = {"do": "open", "path": str(self.root), "conf": str(self.conf)}
+        if side == OURS:
+            request |= self.program.opening._asdict()
+        return self.actors.start(side), request
+
+    def open(self, side: str) -> Actor:
+        actor, request = self.started(side)
         try:
-            answer = actor.ask("open", path=str(self.root), conf=str(self.conf))
-            assert answer["open"], "load() says no"
+            assert actor.ask(**request)["open"], "load() says no"
         except BaseException:
             actor.kill()
             raise
         return actor
 
-    def kill_while_putting(self, step: Step, actor: Actor) -> None:
-        for spec in step.specs:
-            actor.send("put", spec=json.loads(spec_line(spec)))
-        answers = [actor.receive() for _ in range(step.acknowledged)]
-        answers += self.killed(actor)
-        for spec, answer in zip(step.specs, answers, strict=False):
-            self.model.put(spec, answer)
-        self.model.survive(self.root, step.specs[len(answers) :])
+    def kill_while_opening(self, step: Step) -> None:
+        """Whether it got to the end or not: nothing that was there may go."""
+        actor, request = self.started(step.side)
+        with actor:
+            actor.ready()
+            self.kill_within(actor, request, step)
+        self.root.mkdir(exist_ok=True)
 
-    def killed(self, actor: Actor) -> list[dict[str, Any]]:
+    def kill_while_closing(self, step: Step, actor: Actor) -> None:
+        """What was put just now is there, dispatched or not."""
+        if self.kill_within(actor, {"do": "close"}, step):
+            assert not (self.root / "abort").exists(), "the end was not clean"
+
+    def kill_within(self, actor: Actor, request: Line, step: Step) -> list[Line]:
+        """Say it, wait for as long as the step says, and kill; what was answered until then."""
+        actor.send(**request)
+        actor.flush()
+        time.sleep(step.delay_ms / 1000)
+        answers = self.killed(actor)
+        if not answers:
+            self.actors.inside[step.what, actor.side] += 1
+        return answers
+
+    def kill_while_putting(self, step: Step, actor: Actor) -> None:
+        requests = list(self.requests(step))
+        if step.way == "each":
+            for request, _ in requests:
+                actor.send(**request)
+            answers = [actor.receive() for _ in range(step.acknowledged)]
+            answers += self.killed(actor)
+        else:
+            answers = self.kill_within(actor, requests[0][0], step)
+        for (_, specs), answer in zip(requests, answers, strict=False):
+            self.take(step, specs, answer)
+        pending = [spec for _, specs in requests[len(answers) :] for spec in specs]
+        self.model.survive(self.root, pending)
+
+    def killed(self, actor: Actor) -> list[Line]:
         self.was_killed = True
         self.actors.kills[actor.side] += 1
-        return actor.kill()
+        answers = actor.kill()
+        for answer in answers:
+            if "error" in answer:
+                raise ActorError(f"{actor.side}: {answer['error']}")
+        return answers
+
+    # ---- comparing ----------------------------------------------------------------------------
 
     def without_edges(self, lines: Sequence[str]) -> list[str]:
         """4.9.3's dump without hits at the edges of a query's time.

@@ -209,7 +209,7 @@ def assert_read(store: pyrocketstore.Store, put: list[Line], sent: list[Line]) -
     assert sum(len(messages) for messages in held.values()) == count
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_broker_serves_what_we_wrote(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "store"
     conf = write_conf(tmp_path / "ours.conf", CONFIG)

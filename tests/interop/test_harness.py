@@ -4,19 +4,27 @@ model accepts; then each kind of lie, which it must not accept. Needs no Java.""
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from actors import OURS, ActorError, Actors, write_conf
-from damaged import Answer, Log, differences, refused
-from golden_lines import write_queries
+import face
+from actors import OURS, ActorError, Actors, SilentError, write_conf
+from broker import BOOTED, TAKEN, serving
+from damaged import REBUILT, Answer, Log, differences, refused
+from damaged_index import Index
+from face import STORE_HOSTS, Opening
+from failures import Failures, kept
+from golden_lines import index_hash, write_queries
 from java_store import JavaStore
 from model import ALL_TIME, Model
-from programs import DELAY_HOURS, make
+from programs import ASCII_TOPICS, DELAY_HOURS, Program, Runner, Step, make
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
 from random_messages import random_messages, spec_line
@@ -118,7 +126,86 @@ def test_what_ours_lacks_is_no_difference_to_accept(
     lie(lines)
     ours = Answer(map(json.dumps, lines))
     with pytest.raises(AssertionError):
-        differences(Answer(sound.lines), ours, Log(sound.path, FILE_SIZE))
+        differences(Answer(sound.lines), ours, *hurt(sound))
+
+
+def hurt(sound: Sound) -> tuple[Log, Index]:
+    """The files below, whose damage explains nothing: there is none."""
+    index = Index(sound.path, CONFIG["maxHashSlotNum"], CONFIG["maxIndexNum"])
+    return Log(sound.path, FILE_SIZE), index
+
+
+def _invent(lines: Lines) -> None:
+    at, line = _last_message(lines)
+    false = {"phy_offset": line["message"]["phy_offset"] + 1, "body_sha256_8": "0" * 16}
+    false["cq_offset"] = line["message"]["cq_offset"] + 1
+    lines.insert(at + 1, {"message": line["message"] | false})
+
+
+def _double(lines: Lines) -> None:
+    at, line = _last_message(lines)
+    lines.insert(at, line)
+
+
+def _move(lines: Lines) -> None:
+    """A message to another queue."""
+    at, _ = _last_message(lines)
+    first = next(i for i, line in enumerate(lines) if "message" in line)
+    lines.insert(first, lines.pop(at))
+
+
+def _last_message(lines: Lines) -> tuple[int, dict[str, Any]]:
+    return [(i, line) for i, line in enumerate(lines) if "message" in line][-1]
+
+
+def _double_hit(lines: Lines) -> None:
+    lines[-1]["query"]["phy_offsets"].insert(0, lines[-1]["query"]["phy_offsets"][0])
+
+
+def _record_without_the_key(lines: Lines) -> None:
+    hits = lines[-1]["query"]["phy_offsets"]
+    others = (line["message"]["phy_offset"] for line in lines if "message" in line)
+    hits.append(max(set(others) - set(hits)))
+    hits.sort()
+
+
+def _move_the_end(lines: Lines) -> None:
+    lines[-1]["query"]["index_last_update_phyoffset"] += 1
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _invent,
+        _double,
+        _swap,
+        _move,
+        _foreign_hit,
+        _double_hit,
+        _record_without_the_key,
+        _move_the_end,
+    ],
+)
+def test_what_ours_made_up_is_no_difference_to_accept(
+    sound: Sound, lie: Callable[[Lines], None]
+) -> None:
+    lines = [json.loads(line) for line in sound.lines]
+    lie(lines)
+    with pytest.raises(AssertionError):
+        differences(Answer(sound.lines), Answer(map(json.dumps, lines)), *hurt(sound))
+
+
+@pytest.mark.parametrize("loss", [_lose(0), _lose(-1), lambda lines: _drop_a_queue(lines)])
+def test_what_4_9_3_has_lost_is_accepted(sound: Sound, loss: Callable[[Lines], None]) -> None:
+    lines = [json.loads(line) for line in sound.lines]
+    loss(lines)
+    theirs = Answer(map(json.dumps, lines))
+    assert differences(theirs, Answer(sound.lines), *hurt(sound)) == {REBUILT}
+
+
+def _drop_a_queue(lines: Lines) -> None:
+    first, second, *_ = [i for i, line in enumerate(lines) if "queue" in line]
+    del lines[first:second]
 
 
 def test_an_earlier_end_of_the_log_is_not_accepted(sound: Sound) -> None:
@@ -126,7 +213,7 @@ def test_an_earlier_end_of_the_log_is_not_accepted(sound: Sound) -> None:
     ours.lines = []
     ours.store = theirs.store | {"max_phy_offset": theirs.end - 1}
     with pytest.raises(AssertionError, match="ends at"):
-        differences(theirs, ours, Log(sound.path, FILE_SIZE))
+        differences(theirs, ours, *hurt(sound))
 
 
 def test_a_refusal_needs_its_reason(sound: Sound) -> None:
@@ -134,6 +221,53 @@ def test_a_refusal_needs_its_reason(sound: Sound) -> None:
         refused(None, Answer(sound.lines), sound.path)
     with pytest.raises(AssertionError, match="NullPointer"):
         refused(ActorError("NullPointerException"), Answer(sound.lines), sound.path)
+    with pytest.raises(AssertionError, match="no chain loops"):
+        refused(SilentError("answers nothing"), Answer(sound.lines), sound.path)
+
+
+def test_only_a_chain_that_loops_hangs_4_9_3(sound: Sound, tmp_path: Path) -> None:
+    _, index = hurt(sound)
+    shutil.copytree(sound.path / "index", tmp_path / "index")
+    index = index._replace(root=tmp_path)
+    path = min((tmp_path / "index").iterdir())
+    file = index.files()[0]
+    slot, newest = next((s, n) for s, n in file.slots.items() if file.entries[n][3])
+    chain = [newest]
+    while file.entries[chain[-1]][3]:
+        chain.append(file.entries[chain[-1]][3])
+    absent = next(k for k in map(str, range(10**6)) if index_hash("T", k) % file.slot_count == slot)
+    asked = [("T", absent, 32, *ALL_TIME)]
+    for target, loops in ((0, False), (chain[-1], False), (newest, True)):
+        at = 40 + 4 * file.slot_count + 20 * chain[-1] + 16
+        with path.open("r+b") as data:
+            data.seek(at)
+            data.write(struct.pack(">i", target))
+        assert index.loops(asked) == loops
+    assert not index.loops([("T", absent, 32, 0, 1)]), "4.9.3 looks at no file of another time"
+    assert not index.loops([("T", absent, 0, *ALL_TIME)]), "it asks for nothing"
+
+
+def test_failures_are_kept_and_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    conf = tmp_path / "conf"
+    conf.write_text("some")
+    failures = Failures(most=2)
+    with pytest.raises(ExceptionGroup) as caught:
+        for number in range(9):
+            case = tmp_path / "case"
+            with failures.one(f"number {number}", f"SEED={number} make"), kept(case, conf):
+                (case / "file").write_text(str(number))
+                assert number % 2 == 0, "odd"
+    assert not case.exists()
+    assert len(caught.value.exceptions) == 2
+    places = [Path(e.__notes__[0].rpartition(" ")[2]) for e in caught.value.exceptions]
+    assert [(place / "file").read_text() for place in places] == ["1", "3"]
+    assert (places[0] / "conf").exists()
+    said = capsys.readouterr().out
+    assert "number 4" not in said
+    assert all(text in said for text in ("number 3", "SEED=3 make", str(places[1]), "odd"))
 
 
 def test_a_lost_record_of_a_killed_process_is_seen(sound: Sound, tmp_path: Path) -> None:
@@ -148,6 +282,67 @@ def test_a_lost_record_of_a_killed_process_is_seen(sound: Sound, tmp_path: Path)
         model.survive(store, random_messages(9, 150, KINDS))
 
 
+@pytest.mark.parametrize(
+    "opening", [Opening(STORE_HOSTS[0], False), Opening(STORE_HOSTS[-1], True)]
+)
+def test_the_model_knows_every_form_of_the_face(opening: Opening, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    where = (rng, opening, ASCII_TOPICS, 900)
+    mixed = [make_one(*where) for make_one in (face.single, face.batch) for _ in range(25)]
+    wanted = {("put", form) for form in face.FORMS}
+    wanted |= {("put_batch", form) for form in face.BATCH_FORMS}
+    assert {(spec["way"], spec["form"]) for spec in mixed} == wanted
+    singles = [face.single(*where) for _ in range(25)]
+    steps = [
+        Step("put", OURS, mixed + random_messages(3, 9, KINDS)),
+        Step("put", OURS, face.columns(rng, opening, ASCII_TOPICS, 30), "columns"),
+        Step("put", OURS, face.columns(rng, opening, ASCII_TOPICS, 31), "columns"),
+        Step("put", OURS, singles, "together"),
+        Step("put", OURS, random_messages(2, 25, KINDS), "together"),
+        Step("close", OURS),
+    ]
+    config = CONFIG | {"flushDiskType": "SYNC_FLUSH"}
+    runner = Runner(Program("", config, opening, steps), Actors(JavaStore()), tmp_path)
+    with runner.open(OURS) as actor:
+        for step in steps:
+            runner.do(step, actor)
+    names = {name for record in runner.model.records for name in record.properties}
+    assert {"TAGS", "KEYS", "long"} <= names
+    queries = write_queries(tmp_path / "queries.tsv", [(*KEY, 64, *ALL_TIME)])
+    settings, _ = MessageStoreConfig.from_broker_conf(runner.conf, root=runner.root)
+    runner.model.check(dump_lines(runner.root, settings, queries))
+
+
+def test_a_record_whose_properties_are_torn_is_what_is_there(sound: Sound, tmp_path: Path) -> None:
+    """Up to some byte they are written, then zeros: nothing else, and only in the last record."""
+    *before, last = sound.model.records
+    assert last.text and last.item is last.spec
+    model = Model(FILE_SIZE, 0)
+    model.records, model.end = before, last.phy_offset
+    store = tmp_path / "store"
+    shutil.copytree(sound.path, store)
+    path = store / "commitlog" / f"{last.phy_offset - last.phy_offset % FILE_SIZE:020d}"
+    end = last.phy_offset % FILE_SIZE + last.size
+    with path.open("r+b") as file:
+        file.seek(end - 5)
+        file.write(bytes(5))
+    (store / "abort").touch()  # and nothing was dispatched
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / "index")
+    config = MessageStoreConfig.from_broker_conf(write_conf(tmp_path / "conf", CONFIG), root=store)
+    queries = write_queries(tmp_path / "queries.tsv", [(*KEY, 32, *ALL_TIME)])
+    with pytest.raises(AssertionError):
+        sound.model.check(dump_lines(store, config[0], queries))
+    assert model.survive(store, [last.spec]) == 1
+    model.check(dump_lines(store, config[0], queries))
+    with path.open("r+b") as file:
+        file.seek(end - 1)
+        file.write(b"?")
+    model.records, model.end = before, last.phy_offset
+    with pytest.raises(AssertionError):
+        model.survive(store, [last.spec])
+
+
 def test_an_answer_that_is_wrong_is_seen(sound: Sound) -> None:
     spec = random_messages(1, 1)[0]
     (record,) = sound.model.place(spec)
@@ -158,6 +353,27 @@ def test_an_answer_that_is_wrong_is_seen(sound: Sound) -> None:
             sound.model.put(spec, answer | {name: "other", "store_timestamp": 0})
 
 
+def test_a_server_whose_port_was_taken_is_started_once_more() -> None:
+    taken = f"java.net.BindException: {TAKEN}"
+
+    def says(*texts: str) -> tuple[list[int], Callable[[], list[str]]]:
+        chosen: list[int] = []
+        return chosen, lambda: ["sh", "-c", f"echo {texts[len(chosen)]}"]
+
+    for texts, count in (((BOOTED,), 0), ((taken, BOOTED), 1)):
+        chosen, command = says(*texts)
+        with serving(command, partial(chosen.append, 1)):
+            assert len(chosen) == count
+    for texts in ((taken, taken), ("another reason",)):
+        chosen, command = says(*texts)
+        with (
+            pytest.raises(ActorError, match=texts[-1]),
+            serving(command, partial(chosen.append, 1)),
+        ):
+            pass
+
+
 def test_a_seed_makes_the_same_program_again() -> None:
-    assert make("a.1", steps=9) == make("a.1", steps=9)
-    assert make("a.1", steps=9) != make("a.2", steps=9)
+    assert make("a.1.9") == make("a.1.9")
+    assert len(make("a.1.9").steps) == 9
+    assert make("a.1.9") != make("a.2.9")
