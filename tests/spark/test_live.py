@@ -347,6 +347,10 @@ def test_starts_by_offset_and_time(store: Store) -> None:
     }
     with pytest.raises(DataLossError, match="nothing was stored"):
         start(startingOffsetsByTimestamp=f'{{"t":{{"0":{middle + 10**6}}}}}')
+    strict = {"startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(DataLossError, match="nothing was stored"):
+        start(startingTimestamp=middle + 10**6, **strict)
+    assert start(startingTimestamp=middle, topic="t", **strict) == {"t": {"0": 4}}
     with pytest.raises(DataLossError, match="lies outside"):
         start(startingOffsets='{"t":{"0":30}}')
     assert start(startingOffsets='{"t":{"0":30}}', failOnDataLoss=False)["t"] == {"0": 8}
