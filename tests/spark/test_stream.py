@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -177,6 +178,29 @@ def test_a_running_query_sees_late_queues_topics_and_brokers_rows(
     assert sorted(sink.rows) == sorted([*wanted, (5, "a", "t"), (6, "a", "t")])
     assert json.dumps(source["latestOffset"]).count("late") == 1
     assert query.exception() is None
+
+
+def test_the_code_of_the_document(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "spark-streaming.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with open_store(root) as store:
+        for topic in ("orders", "refunds", "others"):
+            put(store, topic, 30)
+    made = [("orders", b"a new one", "TagA", "k1 k2"), ("more", b"", None, None)]
+    schema = "topic string, body binary, tags string, keys string"
+    names: dict[str, Any] = {"spark": spark, "df": spark.createDataFrame(made, schema)}
+    before = stored(root)
+    for block in blocks:
+        code = block.replace('"/data/store"', repr(str(root)))
+        exec(code.replace('"/lake/', f'"{tmp_path}/lake/'), names)
+        if "query" in names:
+            assert names.pop("query").awaitTermination(60)
+    assert len(blocks) == 2
+    rows = spark.read.parquet(str(tmp_path / "lake" / "orders")).collect()
+    asked = Counter({row: n for row, n in before.items() if row[0] != "others"})
+    assert Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows) == asked
+    appended = Counter([("orders", 0, 30, b"a new one"), ("more", 0, 0, b"")])
+    assert stored(root) - before == appended
 
 
 # ---- failures and restarts -----------------------------------------------------------------------
