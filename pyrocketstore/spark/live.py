@@ -38,6 +38,7 @@ IDLE_PARTS = 10
 #: Going through units one by one is needed only where something is damaged.
 SEARCH_PARTS = 50
 UNITS_AT_ONCE = 65536
+UNITS_AT_A_LOOK = 64
 #: totalSize, magicCode, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, born time
 _HEAD = struct.Struct(">iiiiiqqiq")
 _BORN_HOST_V6, _STORE_HOST_V6 = 1 << 4, 1 << 5
@@ -48,8 +49,9 @@ _Unit = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """Units [first, stop) at a queue's end that name records which cannot be read, found so since
-    `since_ns` (monotonic); `path` and `position` (bytes) are the first one's."""
+    """Units [first, stop) at a queue's end that name records which cannot be read, or of which the
+    first is none; since `since_ns` (monotonic). `path` and `position` (bytes) are the first one's.
+    """
 
     first: int
     stop: int
@@ -250,12 +252,30 @@ class LiveQueues:
     # ---- ends ------------------------------------------------------------------------------------
 
     def _end_of(self, queue: _Queue, searches: bool) -> int:
-        end = queue.end
-        if end is None or end < queue.low or not self._is_still_there(queue, end):
-            stop = self._written(queue, self._first_to_look_at(queue))
-            return self._verified(queue, queue.low, stop, searches)
-        stop = self._written(queue, end)
-        return self._verified(queue, end, stop, searches)
+        end, low = queue.end, queue.low
+        if end is None or end < low or not self._is_still_there(queue, end):
+            stop, last = self._written(queue, self._first_to_look_at(queue))
+        else:
+            low = end
+            stop, last = self._written(queue, end)
+        high = self._last_message(queue, low, stop)
+        end = self._verified(queue, low, high, searches)
+        self._set_waiting(queue, end, max(last, high + 1))
+        return end
+
+    def _set_waiting(self, queue: _Queue, end: int, stop: int) -> None:
+        """Note that the units [end, stop) wait, or that none does."""
+        before = queue.waiting
+        if before is not None and before.first != end:
+            before = None
+        if before is not None and self._last_message(queue, before.stop - 1, before.stop) >= 0:
+            stop = max(stop, before.stop)  # behind a hole little is looked at
+        if stop <= end:
+            queue.waiting = None
+        elif before is not None:
+            queue.waiting = dataclasses.replace(before, stop=stop)
+        else:
+            queue.waiting = Waiting(end, stop, self.env.monotonic_ns(), *self._place(queue, end))
 
     def _is_still_there(self, queue: _Queue, end: int) -> bool:
         """Whether the unit before the known end has not been taken away."""
@@ -268,36 +288,27 @@ class LiveQueues:
                 return begin // CQ_STORE_UNIT_SIZE
         return queue.low
 
-    def _written(self, queue: _Queue, start: int) -> int:
-        """Where the units that go on at `start` end."""
-        count = 1
+    def _written(self, queue: _Queue, start: int) -> tuple[int, int]:
+        """Where the units that go on at `start` end; and one past the last that was seen behind
+        that, 0 where none was: recovery puts there what is missing."""
+        count = UNITS_AT_A_LOOK
         while True:
             data = self._read(queue, start, count)
-            valid = scan_units(data)[0] // CQ_STORE_UNIT_SIZE
-            start += valid
-            if valid == 0 or valid * CQ_STORE_UNIT_SIZE < len(data):
-                return start
+            valid = scan_units(data)[0]
+            start += valid // CQ_STORE_UNIT_SIZE
+            if valid == 0 or valid < len(data):
+                behind = find_last_unit(data[valid:])
+                return start, start + behind // CQ_STORE_UNIT_SIZE + 1 if behind >= 0 else 0
             count = UNITS_AT_ONCE
 
-    def _verified(self, queue: _Queue, low: int, stop: int, searches: bool) -> int:
-        """The end of the units in [low, stop) that name records: those behind it are of an earlier
-        life, or their records are damaged or not readable yet. What lies before `low` is known to
-        be well."""
-        high = self._last_message(queue, low, stop)
+    def _verified(self, queue: _Queue, low: int, high: int, searches: bool) -> int:
+        """The end of the units from `low` on that name records, where `high` is the last that names
+        one, or -1: those behind it are of an earlier life, or their records are damaged or not
+        readable yet. What lies before `low` is known to be well."""
         if high < 0 or self._names_its_record(queue, high):
-            queue.waiting = None
             return max(low, high + 1)
         end = self._by_halves(queue, low, high)
-        if searches:
-            end = self._searched(queue, end, high)
-        before = queue.waiting
-        if before is None or (before.first, before.stop) != (end, high + 1):
-            # What waits for the same message goes on to wait, however many come behind it.
-            same = before is not None and before.first == end
-            since_ns = before.since_ns if before and same else self.env.monotonic_ns()
-            path, position = self._place(queue, end)
-            queue.waiting = Waiting(end, high + 1, since_ns, path, position)
-        return end
+        return self._searched(queue, end, high) if searches else end
 
     def _by_halves(self, queue: _Queue, low: int, high: int) -> int:
         """The end of the units in [low, high) that name records, if all do up to there and none

@@ -141,8 +141,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise StoreCorruptionError(
                 first.path,
                 first.position,
-                f"{text}. Opening the store for writing takes units away that it has no records "
-                "for; onCorrupt=skip reads what is before them",
+                f"{text}. Opening the store for writing puts them right or takes them away; "
+                "onCorrupt=skip reads what is before them",
             )
         LOG.warning("rocketmq-store left out: %s", text)
 
@@ -476,6 +476,6 @@ def _name(key: QueueKey) -> str:
 
 def _waiting_text(key: QueueKey, waiting: Waiting) -> str:
     return (
-        f"{_name(key)}: units {waiting.first} to {waiting.stop - 1} name records that the log does "
-        "not have, or that are damaged"
+        f"{_name(key)}: units {waiting.first} to {waiting.stop - 1} are damaged, or name records "
+        "that are, or that the log does not have"
     )

@@ -130,7 +130,7 @@ def test_what_waits_is_told_once(root: Path, caplog: pytest.LogCaptureFixture) -
         assert next_batch(stream, first) == first
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
-    assert "t/0: units 199 to 199 name records that the log does not have" in told[0]
+    assert "t/0: units 199 to 199 are damaged, or name records that are" in told[0]
     # It was not damaged after all, but late.
     hurt(root, COUNT - 1, data=kept)
     stream._look(now=True)
@@ -196,6 +196,50 @@ def test_available_now_waits_for_what_is_late(root: Path) -> None:
     stream = StoreStreamReader(asked, {"topic": "string"}, env=Late())
     stream.prepareForTriggerAvailableNow()
     assert next_batch(stream, INITIAL)["q"] == {"store": {"t": {"0": COUNT}}}
+
+
+def test_a_store_that_was_opened_has_nothing_to_wait_for(root: Path) -> None:
+    hurt(root, COUNT - 2)
+    hurt(root, COUNT - 1)
+    with pytest.raises(StoreCorruptionError, match="Opening the store for writing"):
+        everything(root).prepareForTriggerAvailableNow()
+    open_store(root, **LARGE).close()
+    stream = everything(root)
+    stream.prepareForTriggerAvailableNow()
+    assert offsets(stream, INITIAL, next_batch(stream, INITIAL)) == list(range(COUNT - 2))
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_a_unit_that_is_none_is_told(
+    root: Path, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is behind it waits for the recovery that puts it there."""
+    path = queue_file(root, "t")
+    kept = path.read_bytes()
+    first = next_batch(everything(root), INITIAL, ReadMaxRows(120))
+    old = live(root)
+    assert old.ends() == {("t", 0): COUNT}
+    write_at(path, 120 * UNIT, bytes(count * UNIT))
+    for seen in (live(root), live(root)):
+        for _ in range(3):
+            assert seen.ends(now=True) == {("t", 0): 120}
+            waiting = seen.waiting["t", 0]
+            assert (waiting.first, waiting.stop, waiting.position) == (120, COUNT, 120 * UNIT)
+    with pytest.raises(StoreCorruptionError, match="units 120 to 199"):
+        reader(root).prepareForTriggerAvailableNow()
+    stream = reader(root, onCorrupt="skip")
+    assert next_batch(stream, first) == first
+    assert "t/0: units 120 to 199" in caplog.text
+    write_at(path, 150 * UNIT, bytes(50 * UNIT))
+    stream._look(now=True)
+    assert (120 in [w.first for w in stream._waiting().values()]) == (count == 1)
+    write_at(path, 120 * UNIT, bytes(80 * UNIT))
+    stream._look(now=True)
+    assert not stream._waiting()
+    write_at(path, 0, kept)
+    stream._look(now=True)
+    assert not stream._waiting()
+    assert offsets(stream, first, next_batch(stream, first)) == list(range(120, COUNT))
 
 
 # ---- damaged records -----------------------------------------------------------------------------
