@@ -140,6 +140,8 @@ def test_available_now_ends_under_a_live_writer(
     taken = Counter(sink.rows)
     assert max(taken.values()) == 1
     assert taken <= stored(root)
+    with open_store(root):
+        pass  # the writer was killed: what it had not dispatched yet comes with the recovery
     run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
     assert Counter(sink.rows) == stored(root)
     for queue in {row[:2] for row in sink.rows}:
@@ -267,6 +269,22 @@ def test_retention_between_batches(spark: SparkSession, root: Path, tmp_path: Pa
     low = sink.places[100][2]
     assert low > 100
     assert sink.places == [("t", 0, i) for i in (*range(100), *range(low, 700))]
+
+
+def test_available_now_over_damage(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    sink = Sink()
+    with open_store(root) as store:
+        put(store, "t", 100)
+        places = [message.phy_offset for message in store.read("t")]
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as log:
+        for number in (49, 99):  # the last, and what the search for it meets
+            log.seek(places[number])
+            log.write(bytes(60))
+    with pytest.raises(StreamingQueryException, match="units 99 to 99 are damaged"):
+        run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
+    options = {"startingOffsets": "earliest", "onCorrupt": "skip", "maxOffsetsPerTrigger": 30}
+    run(spark, root, sink, tmp_path / "c", **options)
+    assert sink.places == [("t", 0, i) for i in range(99) if i != 49]
 
 
 # ---- kills ---------------------------------------------------------------------------------------
