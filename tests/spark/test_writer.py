@@ -137,7 +137,7 @@ def test_a_default_topic_and_a_store_that_is_made(spark: SparkSession, tmp_path:
         ("body string", "columns body and topic are needed"),
     ],
 )
-def test_columns_are_checked(root: Path, schema: str, told: str) -> None:
+def test_columns_are_checked(spark: SparkSession, root: Path, schema: str, told: str) -> None:
     with pytest.raises(StoreFormatError, match=told):
         write_options({"path": str(root)}, StructType.fromDDL(schema), False)
 
