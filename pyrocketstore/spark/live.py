@@ -7,19 +7,22 @@ recovery would find is not there until the store was opened for writing again.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import errno
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
 
 from pyrocketstore._consume_queue import find_last_unit, read_units, scan_units, unit_at
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import is_store_file
-from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.env import O_RDONLY, Env
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
-from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE
+from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE, Piece, is_dispatched_to
 from pyrocketstore.spark.snapshot import (
     LogFile,
     QueueRange,
@@ -32,13 +35,29 @@ from pyrocketstore.spark.snapshot import (
 LISTING_NS = 100_000_000
 #: Looking takes at most one part in so many of the time.
 IDLE_PARTS = 10
+#: Going through units one by one is needed only where something is damaged.
+SEARCH_PARTS = 50
 UNITS_AT_ONCE = 65536
+UNITS_AT_A_LOOK = 64
 #: totalSize, magicCode, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, born time
 _HEAD = struct.Struct(">iiiiiqqiq")
 _BORN_HOST_V6, _STORE_HOST_V6 = 1 << 4, 1 << 5
 #: Bytes of a record up to the body's length, with two addresses of sixteen bytes.
 _HEAD_SIZE = 112
 _Unit = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """Units [first, stop) at a queue's end that name records which cannot be read, or of which the
+    first is none; since `since_ns` (monotonic). `path` and `position` (bytes) are the first one's.
+    """
+
+    first: int
+    stop: int
+    since_ns: int
+    path: str
+    position: int
 
 
 @dataclasses.dataclass
@@ -52,6 +71,7 @@ class _Queue:
     begins: list[int]
     end: int | None = None
     known_min: tuple[int, int, int] | None = None
+    waiting: Waiting | None = None
 
     @property
     def low(self) -> int:
@@ -84,7 +104,10 @@ class LiveQueues:
         self._log: tuple[LogFile, ...] = ()
         self._log_begins: list[int] = []
         self._ends: dict[QueueName, int] = {}
-        self._list_after_ns = self._look_after_ns = 0
+        self._waiting: dict[QueueName, Waiting] = {}
+        self._open_log: _OpenFile | None = None
+        self._list_after_ns = self._look_after_ns = self._search_after_ns = 0
+        self._searched_ns = 0
 
     # ---- what is there ---------------------------------------------------------------------------
 
@@ -102,13 +125,27 @@ class LiveQueues:
             self._list_after_ns = done + max(LISTING_NS, IDLE_PARTS * (done - began))
             began = done
         if lists or began >= self._look_after_ns:
-            for queue in self._queues.values():
-                queue.end = self._end_of(queue)
-            self._ends = {key: queue.end or 0 for key, queue in self._queues.items()}
+            self._look(now or began >= self._search_after_ns)
             done = self.env.monotonic_ns()
-            self._look_after_ns = done + IDLE_PARTS * (done - began)
+            if self._searched_ns:
+                self._search_after_ns = done + SEARCH_PARTS * self._searched_ns
+            self._look_after_ns = done + IDLE_PARTS * (done - began - self._searched_ns)
             self._list_after_ns = max(self._list_after_ns, self._look_after_ns)
         return self._ends
+
+    def _look(self, searches: bool) -> None:
+        """Find the ends; `searches`: also where damage has to be searched behind."""
+        self._searched_ns = 0
+        for queue in self._queues.values():
+            queue.end = self._end_of(queue, searches)
+        self._ends = {key: queue.end or 0 for key, queue in self._queues.items()}
+        self._waiting = {key: q.waiting for key, q in self._queues.items() if q.waiting}
+
+    @property
+    def waiting(self) -> Mapping[QueueName, Waiting]:
+        """The queues that the last look at the ends found to have units behind their ends, whose
+        records cannot be read: not yet, or damaged."""
+        return self._waiting
 
     def has_queue(self, name: QueueName) -> bool:
         """Whether a queue is there, selected or not."""
@@ -214,14 +251,31 @@ class LiveQueues:
 
     # ---- ends ------------------------------------------------------------------------------------
 
-    def _end_of(self, queue: _Queue) -> int:
-        end = queue.end
-        if end is None or end < queue.low or not self._is_still_there(queue, end):
-            end = self._first_to_look_at(queue)
-            stop = self._written(queue, end)
-            return self._verified(queue, queue.low, stop)
-        stop = self._written(queue, end)
-        return end if stop == end else self._verified(queue, end, stop)
+    def _end_of(self, queue: _Queue, searches: bool) -> int:
+        end, low = queue.end, queue.low
+        if end is None or end < low or not self._is_still_there(queue, end):
+            stop, last = self._written(queue, self._first_to_look_at(queue))
+        else:
+            low = end
+            stop, last = self._written(queue, end)
+        high = self._last_message(queue, low, stop)
+        end = self._verified(queue, low, high, searches)
+        self._set_waiting(queue, end, max(last, high + 1))
+        return end
+
+    def _set_waiting(self, queue: _Queue, end: int, stop: int) -> None:
+        """Note that the units [end, stop) wait, or that none does."""
+        before = queue.waiting
+        if before is not None and before.first != end:
+            before = None
+        if before is not None and self._last_message(queue, before.stop - 1, before.stop) >= 0:
+            stop = max(stop, before.stop)  # behind a hole little is looked at
+        if stop <= end:
+            queue.waiting = None
+        elif before is not None:
+            queue.waiting = dataclasses.replace(before, stop=stop)
+        else:
+            queue.waiting = Waiting(end, stop, self.env.monotonic_ns(), *self._place(queue, end))
 
     def _is_still_there(self, queue: _Queue, end: int) -> bool:
         """Whether the unit before the known end has not been taken away."""
@@ -234,35 +288,60 @@ class LiveQueues:
                 return begin // CQ_STORE_UNIT_SIZE
         return queue.low
 
-    def _written(self, queue: _Queue, start: int) -> int:
-        """Where the units that go on at `start` end."""
-        count = 1
+    def _written(self, queue: _Queue, start: int) -> tuple[int, int]:
+        """Where the units that go on at `start` end; and one past the last that was seen behind
+        that, 0 where none was: recovery puts there what is missing."""
+        count = UNITS_AT_A_LOOK
         while True:
             data = self._read(queue, start, count)
-            valid = scan_units(data)[0] // CQ_STORE_UNIT_SIZE
-            start += valid
-            if valid == 0 or valid * CQ_STORE_UNIT_SIZE < len(data):
-                return start
+            valid = scan_units(data)[0]
+            start += valid // CQ_STORE_UNIT_SIZE
+            if valid == 0 or valid < len(data):
+                behind = find_last_unit(data[valid:])
+                return start, start + behind // CQ_STORE_UNIT_SIZE + 1 if behind >= 0 else 0
             count = UNITS_AT_ONCE
 
-    def _verified(self, queue: _Queue, low: int, stop: int) -> int:
-        """The end of the units in [low, stop) that name records: those behind it are of an earlier
-        life, or their records are not readable yet. What lies before `low` is known to be well."""
-        high = self._last_message(queue, low, stop)
-        if high < 0:
-            return low
-        if self._names_its_record(queue, high):
-            return high + 1
-        answer = low
+    def _verified(self, queue: _Queue, low: int, high: int, searches: bool) -> int:
+        """The end of the units from `low` on that name records, where `high` is the last that names
+        one, or -1: those behind it are of an earlier life, or their records are damaged or not
+        readable yet. What lies before `low` is known to be well."""
+        if high < 0 or self._names_its_record(queue, high):
+            return max(low, high + 1)
+        end = self._by_halves(queue, low, high)
+        return self._searched(queue, end, high) if searches else end
+
+    def _by_halves(self, queue: _Queue, low: int, high: int) -> int:
+        """The end of the units in [low, high) that name records, if all do up to there and none
+        does from there on: of an earlier life there may be very many."""
+        end = low
         while low < high:
             middle = self._last_message(queue, low, (low + high) // 2 + 1)
             if middle < 0:
                 low = (low + high) // 2 + 1
             elif self._names_its_record(queue, middle):
-                answer = low = middle + 1
+                end = low = middle + 1
             else:
                 high = middle
-        return answer
+        return end
+
+    def _searched(self, queue: _Queue, low: int, high: int) -> int:
+        """The end of the units in [low, high) that name records, `low` if none does: each is looked
+        at, since damage before them says nothing about them."""
+        began = self.env.monotonic_ns()
+        stop = high
+        found = -1
+        with self._one_open():
+            while low < stop and found < 0:
+                start = max(low, stop - UNITS_AT_ONCE, self._file_start(queue, stop - 1))
+                units = QueueUnits(*read_units(self._read(queue, start, stop - start)))
+                for row in np.flatnonzero((units.size > 0) & ~units.is_pre_blank())[::-1].tolist():
+                    unit = int(units.phy_offset[row]), int(units.size[row]), 0
+                    if self._is_record_of(queue, start + row, unit):
+                        found = start + row
+                        break
+                stop = start
+        self._searched_ns += self.env.monotonic_ns() - began
+        return max(low, found + 1)
 
     def _last_message(self, queue: _Queue, low: int, stop: int) -> int:
         """The last unit in [low, stop) that names a message; -1 for none."""
@@ -281,10 +360,19 @@ class LiveQueues:
         per_file = queue.file_size // CQ_STORE_UNIT_SIZE
         return queue_offset - queue_offset % per_file
 
+    @staticmethod
+    def _place(queue: _Queue, queue_offset: int) -> tuple[str, int]:
+        """The file of a unit, and its place there."""
+        at = queue_offset * CQ_STORE_UNIT_SIZE
+        position = at % queue.file_size
+        return f"{queue.directory}/{at - position:020d}", position
+
     def _names_its_record(self, queue: _Queue, queue_offset: int) -> bool:
         unit = unit_at(self._read(queue, queue_offset, 1))
-        if unit is None or unit[1] <= 0:
-            return False
+        return unit is not None and unit[1] > 0 and self._is_record_of(queue, queue_offset, unit)
+
+    def _is_record_of(self, queue: _Queue, queue_offset: int, unit: _Unit) -> bool:
+        """Whether the log has the record that a unit names."""
         phy_offset, size, _ = unit
         if phy_offset < self.min_phy_offset:
             return True  # it was well, and is deleted
@@ -296,14 +384,37 @@ class LiveQueues:
             return False
         if queue.topic.startswith(LMQ_PREFIX):
             return True
-        if (queue_id, own_offset) != (queue.queue_id, queue_offset):
-            return False
         at = _store_time_position(sys_flag) + 8 + _store_host_size(sys_flag) + 4 + 8
         (body_size,) = struct.unpack_from(">i", head, at)
         at += 4 + body_size
-        wanted = queue.topic.encode()
+        wanted = queue.topic.encode("utf-8", "surrogateescape")
         wanted = bytes([len(wanted)]) + wanted
-        return body_size >= 0 and self._log_bytes(phy_offset + at, len(wanted)) == wanted
+        is_own = (queue_id, own_offset) == (queue.queue_id, queue_offset)
+        if is_own and body_size >= 0 and self._log_bytes(phy_offset + at, len(wanted)) == wanted:
+            return True
+        return self._is_dispatched(queue, unit)
+
+    def _is_dispatched(self, queue: _Queue, unit: _Unit) -> bool:
+        """Whether a record of another queue says that it stands in this one too."""
+        phy_offset, size, _ = unit
+        file = self._file_of(phy_offset)
+        data = self._log_bytes(phy_offset, size)
+        if file is None or len(data) < size:
+            return False
+        record = Piece(
+            data=data,
+            positions=np.zeros(1, np.int64),
+            sizes=np.array([size], np.int32),
+            phy_offsets=np.array([phy_offset], np.int64),
+            path=file.path,
+            file_from_offset=file.from_offset,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+        )
+        try:
+            return is_dispatched_to(record, 0)
+        except StoreCorruptionError:
+            return False
 
     def _head(self, unit: _Unit) -> bytes:
         """The first bytes of a record; fewer where the log does not have all of it."""
@@ -357,10 +468,9 @@ class LiveQueues:
 
     def _read(self, queue: _Queue, start: int, count: int) -> bytes:
         """Whole units from `start` on, at most `count`, out of one file."""
-        at = start * CQ_STORE_UNIT_SIZE
-        position = at % queue.file_size
+        path, position = self._place(queue, start)
         size = min(count * CQ_STORE_UNIT_SIZE, queue.file_size - position)
-        data = read_there(self.env, f"{queue.directory}/{at - position:020d}", position, size)
+        data = read_there(self.env, path, position, size)
         return data[: len(data) - len(data) % CQ_STORE_UNIT_SIZE]
 
     def _file_of(self, phy_offset: int) -> LogFile | None:
@@ -369,11 +479,49 @@ class LiveQueues:
 
     def _log_bytes(self, phy_offset: int, size: int) -> bytes:
         file = self._file_of(phy_offset)
-        return (
-            b""
-            if file is None
-            else read_there(self.env, file.path, phy_offset - file.from_offset, size)
-        )
+        if file is None:
+            return b""
+        position = phy_offset - file.from_offset
+        if self._open_log is not None:
+            return self._open_log.read(file.path, position, size)
+        return read_there(self.env, file.path, position, size)
+
+    @contextlib.contextmanager
+    def _one_open(self) -> Iterator[None]:
+        """Within, the log's file that was read last is kept open for the next read."""
+        self._open_log = _OpenFile(self.env)
+        try:
+            yield
+        finally:
+            self._open_log.close()
+            self._open_log = None
+
+
+class _OpenFile:
+    """Reads one file after the other, each opened once."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self._path = ""
+        self._fd = -1
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        """As read_there."""
+        if path != self._path:
+            self.close()
+            try:
+                self._fd = self.env.open(path, O_RDONLY)
+            except StoreIOError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                return b""
+            self._path = path
+        return self.env.pread(self._fd, size, position, path)
+
+    def close(self) -> None:
+        if self._path:
+            self.env.close(self._fd, self._path)
+            self._path = ""
 
 
 def _is_unit(data: bytes) -> bool:

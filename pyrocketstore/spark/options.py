@@ -136,7 +136,7 @@ class SourceOptions:
     include_system_topics: bool
     starting: Bound
     ending: Bound
-    starting_strategy: str
+    starting_strategy: str | None
     sub_expression: str
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
@@ -256,9 +256,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         include_system_topics=take.flag("includeSystemTopics", False),
         starting=starting,
         ending=ending,
-        starting_strategy=take.word(
-            "startingOffsetsByTimestampStrategy", "error", ("error", "latest")
-        ),
+        starting_strategy=take.strategy("startingOffsetsByTimestampStrategy"),
         sub_expression=named.get("subExpression", "*"),
         max_offsets_per_trigger=take.number("maxOffsetsPerTrigger", None),
         max_bytes_per_trigger=take.size("maxBytesPerTrigger", None),
@@ -311,6 +309,9 @@ class _Taker:
         if value not in known:
             raise self.fail(name, f"must be one of {', '.join(known)}")
         return value
+
+    def strategy(self, name: str) -> str | None:
+        return self.word(name, "", ("error", "latest")) if name in self.named else None
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.named.get(name, str(default)).strip().lower()

@@ -387,7 +387,7 @@ class MessageBatches:
         ):
             strange |= np.array([name != piece.topic for name in names.to_list()], np.bool_)
         for row in np.flatnonzero(strange).tolist():
-            strange[row] = not _is_dispatched_to(piece, row)
+            strange[row] = not is_dispatched_to(piece, row)
         return strange if strange.any() else None
 
     def _tell_strange(
@@ -538,7 +538,7 @@ def is_light(topic: str) -> bool:
     return topic.startswith(LMQ_PREFIX)
 
 
-def _is_dispatched_to(piece: Piece, row: int) -> bool:
+def is_dispatched_to(piece: Piece, row: int) -> bool:
     """Whether a record says that it stands in the piece's queue beside its own."""
     one = piece.take(slice(row, row + 1))
     columns = decode_records(one.data, one.positions, one.sizes, ["properties"], path=one.path)

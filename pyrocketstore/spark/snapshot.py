@@ -340,8 +340,11 @@ def starting_offset(
     timestamp = options.starting.timestamp_of(*named)
     if timestamp is not None:
         found = lower_bound(timestamp)
-        by_queue = options.starting.timestamp is None
-        if found == high and by_queue and options.starting_strategy == "error":
+        # For one time over all queues it must be asked for: most stores have a queue that is idle.
+        strategy = options.starting_strategy
+        if strategy is None and options.starting.timestamp is None:
+            strategy = "error"
+        if found == high and strategy == "error":
             raise DataLossError(
                 f"{where}: nothing was stored at {timestamp} ms or later; "
                 "startingOffsetsByTimestampStrategy=latest begins at the end"

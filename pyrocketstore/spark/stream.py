@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.spark.live import LiveQueues
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.spark.live import LiveQueues, Waiting
 from pyrocketstore.spark.offsets import (
     INITIAL,
     Positions,
@@ -64,7 +64,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Parameters
     ----------
     columns : name -> type, what Spark asked for
-    recovery_s : how long a queue may be shorter than it was before that is data loss, seconds
+    recovery_s : how long a queue may be shorter than it was before that is data loss, and units may
+        name records that cannot be read before that is damage; seconds
 
     Raises StoreFormatError where the start names a broker that is none of the stores. Threads: one.
     Nothing is kept open, so nothing needs `stop`.
@@ -86,6 +87,10 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: where AvailableNow ends
         self._frozen: Positions | None = None
         self._pinned: Positions | None = None
+        #: queues that are gone, which was told
+        self._gone: set[QueueKey] = set()
+        #: the units that were told to be waiting
+        self._told: dict[QueueKey, int] = {}
         check_brokers(options.starting, [place.broker_name for place in options.places])
 
     # ---- what Spark asks -------------------------------------------------------------------------
@@ -105,6 +110,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins = moved = self._start(heads)
         else:
             heads, begins, moved = self._continued(known[0])
+        self._tell_waiting()
         ends = self._admit(begins, heads, limit)
         if known is not None and not moved and ends == known[0]:
             return start
@@ -119,8 +125,26 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes later is not read by this run."""
+        """What comes later is not read by this run.
+
+        Raises StoreCorruptionError under onCorrupt=fail where units go on to name records that
+        cannot be read.
+        """
         self._frozen = self._look(now=True)
+        waiting = self._settled_waiting(self._frozen)
+        if not waiting:
+            return
+        key, first = min(waiting.items())
+        count = sum(each.stop - each.first for each in waiting.values())
+        text = f"{_waiting_text(key, first)}; in all {count} units of {len(waiting)} queues"
+        if self.options.on_corrupt == "fail":
+            raise StoreCorruptionError(
+                first.path,
+                first.position,
+                f"{text}. Opening the store for writing puts them right or takes them away; "
+                "onCorrupt=skip reads what is before them",
+            )
+        LOG.warning("rocketmq-store left out: %s", text)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The queues' ends now: what is behind is the difference."""
@@ -177,6 +201,45 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return present
         return {key: end for key, end in self._frozen.items() if key in present}
 
+    # ---- what cannot be read ---------------------------------------------------------------------
+
+    def _waiting(self) -> dict[QueueKey, Waiting]:
+        return {
+            (broker, *name): waiting
+            for broker, store in self._live().items()
+            for name, waiting in store.waiting.items()
+        }
+
+    def _settled_waiting(self, heads: Positions) -> dict[QueueKey, Waiting]:
+        """The units that are still waiting once they had time; moves `heads` on behind others."""
+        env = self._env_of_stores()
+        until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
+        waiting = self._waiting()
+        while waiting and env.monotonic_ns() < until_ns:
+            env.sleep(_LOOK_AGAIN_S)
+            now, still = self._look(now=True), self._waiting()
+            for key in list(waiting):
+                if key not in still or still[key].first >= waiting[key].stop:
+                    del waiting[key]
+                else:
+                    waiting[key] = dataclasses.replace(still[key], stop=waiting[key].stop)
+                heads[key] = now.get(key, heads[key])
+        return waiting
+
+    def _tell_waiting(self) -> None:
+        """Log what has been waiting for too long, once."""
+        waiting = self._waiting()
+        if not waiting:
+            return
+        before_ns = self._env_of_stores().monotonic_ns() - int(self.recovery_s * 1e9)
+        for key, found in waiting.items():
+            if found.since_ns <= before_ns and self._told.get(key) != found.first:
+                self._told[key] = found.first
+                LOG.warning("rocketmq-store: %s: the stream waits", _waiting_text(key, found))
+
+    def _env_of_stores(self) -> Env:
+        return next(iter(self._live().values())).env
+
     # ---- where a batch begins --------------------------------------------------------------------
 
     def _start(self, heads: Positions) -> Positions:
@@ -218,9 +281,12 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key in [key for key in begins if self._is_selected(key)]:
             head = heads.get(key)
             if head is None:
-                self._lost(key, begins[key], "is gone")
-                del begins[key]
+                # It keeps its place: it may come back, as when a directory is mounted again.
+                if key not in self._gone:
+                    self._lost(key, begins[key], "is gone", "without it until it is back")
+                    self._gone.add(key)
                 continue
+            self._gone.discard(key)
             if head == begins[key]:
                 continue
             low = min(self._live()[key[0]].min_offset(key[1:]), head)
@@ -243,7 +309,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         short = self._short(begins, heads)
         if not short:
             return heads
-        env = next(iter(self._live().values())).env
+        env = self._env_of_stores()
         until_ns = env.monotonic_ns() + int(self.recovery_s * 1e9)
         heads = self._look(now=True)
         while (still := self._short({k: begins[k] for k in short}, heads)) and (
@@ -262,7 +328,14 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._heads()
 
     def _short(self, begins: Positions, heads: Positions) -> list[QueueKey]:
-        return [k for k, at in begins.items() if heads.get(k, -1) < at and self._is_selected(k)]
+        """The queues that have less than was read of them; not those that were told to be gone."""
+        return [
+            key
+            for key, at in begins.items()
+            if heads.get(key, -1) < at
+            and self._is_selected(key)
+            and (key in heads or key not in self._gone)
+        ]
 
     def _is_selected(self, key: QueueKey) -> bool:
         """Whether a queue is asked for; one that was, and is not now, keeps its place."""
@@ -277,14 +350,15 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "stores; failOnDataLoss=false goes on without them"
             )
 
-    def _lost(self, key: QueueKey, at: int, how: str) -> None:
+    def _lost(
+        self, key: QueueKey, at: int, how: str, goes_on: str = "with the first that is there"
+    ) -> None:
         text = f"{_name(key)} {how}, and {at} was the next message to read"
         if self.options.fail_on_data_loss:
             raise DataLossError(
-                f"{text}: messages are lost; failOnDataLoss=false goes on with the first that is "
-                "there"
+                f"{text}: messages are lost; failOnDataLoss=false goes on {goes_on}"
             )
-        LOG.warning("rocketmq-store: %s: the stream goes on with the first that is there", text)
+        LOG.warning("rocketmq-store: %s: the stream goes on %s", text, goes_on)
 
     # ---- how far a batch goes --------------------------------------------------------------------
 
@@ -398,3 +472,10 @@ def _files_of(
 
 def _name(key: QueueKey) -> str:
     return f"{key[0]}: {key[1]}/{key[2]}"
+
+
+def _waiting_text(key: QueueKey, waiting: Waiting) -> str:
+    return (
+        f"{_name(key)}: units {waiting.first} to {waiting.stop - 1} are damaged, or name records "
+        "that are, or that the log does not have"
+    )

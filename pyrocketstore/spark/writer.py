@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -349,14 +351,38 @@ class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
             raise StoreCorruptionError(path, -1, f"no list of batches: {error}") from error
 
     def _last_batch(self, env: Env, query_id: str) -> int:
-        return self._markers(env).get(self.options.checkpoint or "", {}).get(query_id, -1)
+        name = checkpoint_name(env, self.options.checkpoint or "")
+        # Earlier versions wrote checkpoints as they were spelled.
+        return max(
+            (
+                queries.get(query_id, -1)
+                for checkpoint, queries in self._markers(env).items()
+                if checkpoint_name(env, checkpoint) == name
+            ),
+            default=-1,
+        )
 
     def _note(self, env: Env, query_id: str, batch_id: int) -> None:
         markers = self._markers(env)
-        markers.setdefault(self.options.checkpoint or "", {})[query_id] = batch_id
+        name = checkpoint_name(env, self.options.checkpoint or "")
+        markers.setdefault(name, {})[query_id] = batch_id
         path = f"{self.options.root}/{MARKERS}"
         env.make_directories(parent_directory(path))
         env.write_file(path, json.dumps(markers, indent=1, sort_keys=True).encode())
+
+
+def checkpoint_name(env: Env, location: str) -> str:
+    """One text for all ways to spell a checkpointLocation, as Hadoop's Path has it: `file:` goes
+    without saying, no slash twice or at the end, `.` and `..` resolved; links are not."""
+    found = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", location, re.DOTALL)
+    scheme, authority, path = ("file", "", location) if found is None else found.groups(default="")
+    scheme = scheme.lower()
+    if scheme != "file":
+        path = re.sub("^//", "/", posixpath.normpath(path or "/"))
+        return f"{scheme}://{authority.lower()}{path}"
+    if not path.startswith("/"):
+        path = f"{env.absolute('.')}/{path}"
+    return re.sub("^//", "/", posixpath.normpath(path))
 
 
 def stream_writer(

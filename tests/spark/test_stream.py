@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -139,6 +140,8 @@ def test_available_now_ends_under_a_live_writer(
     taken = Counter(sink.rows)
     assert max(taken.values()) == 1
     assert taken <= stored(root)
+    with open_store(root):
+        pass  # the writer was killed: what it had not dispatched yet comes with the recovery
     run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
     assert Counter(sink.rows) == stored(root)
     for queue in {row[:2] for row in sink.rows}:
@@ -177,6 +180,29 @@ def test_a_running_query_sees_late_queues_topics_and_brokers_rows(
     assert sorted(sink.rows) == sorted([*wanted, (5, "a", "t"), (6, "a", "t")])
     assert json.dumps(source["latestOffset"]).count("late") == 1
     assert query.exception() is None
+
+
+def test_the_code_of_the_document(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "spark-streaming.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with open_store(root) as store:
+        for topic in ("orders", "refunds", "others"):
+            put(store, topic, 30)
+    made = [("orders", b"a new one", "TagA", "k1 k2"), ("more", b"", None, None)]
+    schema = "topic string, body binary, tags string, keys string"
+    names: dict[str, Any] = {"spark": spark, "df": spark.createDataFrame(made, schema)}
+    before = stored(root)
+    for block in blocks:
+        code = block.replace('"/data/store"', repr(str(root)))
+        exec(code.replace('"/lake/', f'"{tmp_path}/lake/'), names)
+        if "query" in names:
+            assert names.pop("query").awaitTermination(60)
+    assert len(blocks) == 2
+    rows = spark.read.parquet(str(tmp_path / "lake" / "orders")).collect()
+    asked = Counter({row: n for row, n in before.items() if row[0] != "others"})
+    assert Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows) == asked
+    appended = Counter([("orders", 0, 30, b"a new one"), ("more", 0, 0, b"")])
+    assert stored(root) - before == appended
 
 
 # ---- failures and restarts -----------------------------------------------------------------------
@@ -243,6 +269,22 @@ def test_retention_between_batches(spark: SparkSession, root: Path, tmp_path: Pa
     low = sink.places[100][2]
     assert low > 100
     assert sink.places == [("t", 0, i) for i in (*range(100), *range(low, 700))]
+
+
+def test_available_now_over_damage(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    sink = Sink()
+    with open_store(root) as store:
+        put(store, "t", 100)
+        places = [message.phy_offset for message in store.read("t")]
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as log:
+        for number in (49, 99):  # the last, and what the search for it meets
+            log.seek(places[number])
+            log.write(bytes(60))
+    with pytest.raises(StreamingQueryException, match="units 99 to 99 are damaged"):
+        run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
+    options = {"startingOffsets": "earliest", "onCorrupt": "skip", "maxOffsetsPerTrigger": 30}
+    run(spark, root, sink, tmp_path / "c", **options)
+    assert sink.places == [("t", 0, i) for i in range(99) if i != 49]
 
 
 # ---- kills ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from pyrocketstore.spark.writer import (
     STAGING,
@@ -137,7 +137,7 @@ def test_a_default_topic_and_a_store_that_is_made(spark: SparkSession, tmp_path:
         ("body string", "columns body and topic are needed"),
     ],
 )
-def test_columns_are_checked(root: Path, schema: str, told: str) -> None:
+def test_columns_are_checked(spark: SparkSession, root: Path, schema: str, told: str) -> None:
     with pytest.raises(StoreFormatError, match=told):
         write_options({"path": str(root)}, StructType.fromDDL(schema), False)
 
@@ -205,7 +205,7 @@ def stage(
 
 
 def options_of(root: Path, **options: str) -> Any:
-    schema = StructType.fromDDL("topic string, body string")
+    schema = StructType().add("topic", StringType()).add("body", StringType())
     return write_options({"path": str(root), **options}, schema, False)
 
 
@@ -260,6 +260,42 @@ def test_a_batch_that_is_there_is_not_appended_again(root: Path) -> None:
         with pytest.raises(StoreCorruptionError, match="no list of batches"):
             commit(2, "x", "more")
     assert len(bodies(root)) == 5
+
+
+def test_a_checkpoint_is_known_however_it_is_spelled(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = root / "config" / "sparkBatches.json"
+    monkeypatch.chdir(tmp_path)
+
+    def commit(checkpoint: str, batch_id: int, text: str) -> None:
+        writer = StoreStreamWriter(options_of(root, checkpointLocation=checkpoint))
+        writer.commit([stage(writer, 0, text, query_id="x")], batch_id)
+
+    here = f"{tmp_path}/c"
+    same = [here, f"{here}/", f"file:{here}", f"file://{here}", f"FILE:///{here}/", "c", "./c/"]
+    same += [f"/{here}", f"{tmp_path}//c", f"{tmp_path}/./d/../c", f"file:{tmp_path}/d/..//c/"]
+    for number, spelling in enumerate(same):
+        commit(spelling, number, f"{number} under {spelling}")
+        for other in same:
+            commit(other, number, "again")
+    assert bodies(root) == [f"{n} under {s}".encode() for n, s in enumerate(same)]
+    assert json.loads(marker.read_text()) == {here: {"x": len(same) - 1}}
+    # What an earlier version wrote is found.
+    old = {
+        f"file:{here}": {"x": 20, "y": 3},
+        f"{here}/": {"x": 21, "y": 2},
+        "hdfs://N/c/": {"x": 7},
+    }
+    marker.write_text(json.dumps(old))
+    commit(here, 21, "again")
+    commit("hdfs://n//c", 7, "again")
+    assert len(bodies(root)) == len(same)
+    commit(here, 22, "more")
+    assert json.loads(marker.read_text()) == {**old, here: {"x": 22}}
+    for number, other in enumerate(["s3a://b/c", f"{here}2", f"{here}/d", "hdfs://n/d", "hdfs:/c"]):
+        commit(other, 0, f"other {number}")
+    assert bodies(root)[-6:] == [b"more", *(b"other %d" % n for n in range(5))]
 
 
 def test_a_stream_without_an_id_appends_nothing(

@@ -1,0 +1,398 @@
+"""Goal: damage and loss hide no message that is well from a stream, and none is left out silently.
+Method: small stores of our own, hurt by hand; the reader is asked as Spark asks, without Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pyrocketstore import Store
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE as UNIT
+from pyrocketstore.spark.live import LiveQueues
+from pyrocketstore.spark.offsets import INITIAL, encode_offset
+from pyrocketstore.spark.options import STREAM, read_options
+from pyrocketstore.spark.snapshot import DataLossError
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from pyrocketstore.spark.stream import StoreStreamReader
+from test_live import live, next_batch, open_store, put, queue_file, reader, rows, write_at
+
+COUNT = 200
+LOG_FILE = 1 << 16
+LARGE = {"mapped_file_size_commit_log": LOG_FILE, "mapped_file_size_consume_queue": 1000 * UNIT}
+
+
+def place_of(root: Path, topic: str, queue_offset: int) -> tuple[int, int]:
+    """Where the queue's unit says that a record lies, and its size."""
+    unit = queue_file(root, topic).read_bytes()[queue_offset * UNIT :][:UNIT]
+    return int.from_bytes(unit[:8], "big"), int.from_bytes(unit[8:12], "big")
+
+
+def hurt(root: Path, queue_offset: int, at: int = 0, data: bytes = bytes(60)) -> bytes:
+    """Overwrite bytes of a message's record; what was there."""
+    place = place_of(root, "t", queue_offset)[0] + at
+    path = root / "commitlog" / f"{place - place % LOG_FILE:020d}"
+    before = path.read_bytes()[place % LOG_FILE :][: len(data)]
+    write_at(path, place % LOG_FILE, data)
+    return before
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store of 200 messages in one queue file and one log file."""
+    with open_store(tmp_path / "store", **LARGE) as store:
+        for number in range(COUNT):
+            store.put("t", b"%d" % number + b"x" * 100, tags="a")
+    return tmp_path / "store"
+
+
+def offsets(stream: StoreStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [offset for _, _, offset in rows(stream, start, end)]
+
+
+def everything(root: Path, **options: object) -> StoreStreamReader:
+    return reader(root, startingOffsets="earliest", **options)
+
+
+def table(root: Path, **options: object) -> list[dict[str, Any]]:
+    """A stream's first batch, with what tells a damaged row."""
+    texts = {"path": root, "startingOffsets": "earliest", **options}
+    asked = read_options({name: str(value) for name, value in texts.items()}, STREAM)
+    columns = {"queueOffset": "bigint", "commitLogOffset": "bigint", "bodyCRC": "int"}
+    stream = StoreStreamReader(asked, columns, recovery_s=0)
+    end = next_batch(stream, INITIAL)
+    parts = stream.partitions(INITIAL, end)
+    return [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+
+
+# ---- damage at a queue's end ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("middle", [99, 100, 149, 0])
+def test_damage_before_damage_at_the_end_hides_nothing(root: Path, middle: int) -> None:
+    """The search by halves meets the damaged record in the middle."""
+    hurt(root, middle)
+    hurt(root, COUNT - 1)
+    assert live(root).ends() == {("t", 0): COUNT - 1}
+    stream = everything(root, onCorrupt="skip")
+    left = [offset for offset in range(COUNT - 1) if offset != middle]
+    assert offsets(stream, INITIAL, next_batch(stream, INITIAL)) == left
+    stream = everything(root)
+    end = next_batch(stream, INITIAL)
+    with pytest.raises(StoreCorruptionError, match="byte"):
+        offsets(stream, INITIAL, end)
+
+
+def test_damage_anywhere_moves_no_end(root: Path) -> None:
+    """As many damaged ones as the halves can meet, those at the end among them."""
+    for offset in (*range(3, COUNT, 7), COUNT - 3, COUNT - 1):
+        hurt(root, offset)
+    assert live(root).ends() == {("t", 0): COUNT - 1}  # 198 is well
+    seen = live(root)
+    seen.ends()
+    waiting = seen.waiting["t", 0]
+    assert (waiting.first, waiting.stop) == (COUNT - 1, COUNT)
+    assert (waiting.path, waiting.position) == (str(queue_file(root, "t")), (COUNT - 1) * UNIT)
+
+
+def test_damage_that_is_searched_behind_costs_few_opens(root: Path) -> None:
+    for offset in range(90, COUNT):
+        hurt(root, offset)
+    opened = []
+
+    class Counting(Env):
+        def open(self, path: Any, flags: int, mode: int = 0o644) -> int:
+            opened.append(path)
+            return super().open(path, flags, mode)
+
+    options = read_options({"path": str(root)}, STREAM)
+    seen = LiveQueues(options.places[0], options, Counting())
+    assert seen.ends() == {("t", 0): 90}
+    assert len(opened) < 40
+
+
+def test_what_waits_is_told_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = hurt(root, COUNT - 1)
+    stream = everything(root)
+    first = next_batch(stream, INITIAL)
+    assert offsets(stream, INITIAL, first) == list(range(COUNT - 1))
+    for _ in range(3):
+        stream._look(now=True)
+        assert next_batch(stream, first) == first
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "t/0: units 199 to 199 are damaged, or name records that are" in told[0]
+    # It was not damaged after all, but late.
+    hurt(root, COUNT - 1, data=kept)
+    stream._look(now=True)
+    assert not stream._waiting()
+    assert offsets(stream, first, next_batch(stream, first)) == [COUNT - 1]
+
+
+def test_nothing_is_told_before_its_time(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hurt(root, COUNT - 1)
+    asked = read_options({"path": str(root)}, STREAM)
+    stream = StoreStreamReader(asked, {"queueOffset": "bigint"}, recovery_s=60)
+    next_batch(stream, INITIAL)
+    assert not caplog.records
+    stream.recovery_s = 0
+    next_batch(stream, INITIAL)
+    assert len(caplog.records) == 1
+
+
+def test_what_comes_behind_the_damage_brings_it_to_light(root: Path) -> None:
+    first = next_batch(everything(root), INITIAL)
+    with open_store(root, **LARGE) as store:
+        put(store, "t", 1)
+        hurt(root, COUNT)
+        stream = reader(root, onCorrupt="skip")
+        assert next_batch(stream, first) == first
+        put(store, "t", 1)
+        stream._look(now=True)
+        second = next_batch(stream, first)
+        assert offsets(stream, first, second) == [COUNT + 1]
+        with pytest.raises(StoreCorruptionError, match="at byte"):
+            offsets(reader(root), first, second)
+
+
+def test_available_now_counts_what_it_leaves_out(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hurt(root, 99)
+    hurt(root, COUNT - 2)
+    hurt(root, COUNT - 1)
+    path = str(queue_file(root, "t"))
+    with pytest.raises(StoreCorruptionError, match=r"units 198 to 199.*in all 2 units") as raised:
+        everything(root).prepareForTriggerAvailableNow()
+    assert (raised.value.path, raised.value.position) == (path, 198 * UNIT)
+    for on_corrupt in ("skip", "null"):
+        caplog.clear()
+        stream = everything(root, onCorrupt=on_corrupt)
+        stream.prepareForTriggerAvailableNow()
+        assert "left out: store: t/0: units 198 to 199" in caplog.text
+        end = next_batch(stream, INITIAL)
+        found = offsets(stream, INITIAL, end)
+        assert found == [i for i in range(198) if i != 99 or on_corrupt == "null"]
+        assert next_batch(stream, end) == end
+
+
+def test_available_now_waits_for_what_is_late(root: Path) -> None:
+    kept = hurt(root, COUNT - 1)
+
+    class Late(Env):
+        def sleep(self, seconds: float) -> None:
+            hurt(root, COUNT - 1, data=kept)
+
+    asked = read_options({"path": str(root), "startingOffsets": "earliest"}, STREAM)
+    stream = StoreStreamReader(asked, {"topic": "string"}, env=Late())
+    stream.prepareForTriggerAvailableNow()
+    assert next_batch(stream, INITIAL)["q"] == {"store": {"t": {"0": COUNT}}}
+
+
+def test_a_store_that_was_opened_has_nothing_to_wait_for(root: Path) -> None:
+    hurt(root, COUNT - 2)
+    hurt(root, COUNT - 1)
+    with pytest.raises(StoreCorruptionError, match="Opening the store for writing"):
+        everything(root).prepareForTriggerAvailableNow()
+    open_store(root, **LARGE).close()
+    stream = everything(root)
+    stream.prepareForTriggerAvailableNow()
+    assert offsets(stream, INITIAL, next_batch(stream, INITIAL)) == list(range(COUNT - 2))
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_a_unit_that_is_none_is_told(
+    root: Path, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is behind it waits for the recovery that puts it there."""
+    path = queue_file(root, "t")
+    kept = path.read_bytes()
+    first = next_batch(everything(root), INITIAL, ReadMaxRows(120))
+    old = live(root)
+    assert old.ends() == {("t", 0): COUNT}
+    write_at(path, 120 * UNIT, bytes(count * UNIT))
+    for seen in (live(root), live(root)):
+        for _ in range(3):
+            assert seen.ends(now=True) == {("t", 0): 120}
+            waiting = seen.waiting["t", 0]
+            assert (waiting.first, waiting.stop, waiting.position) == (120, COUNT, 120 * UNIT)
+    with pytest.raises(StoreCorruptionError, match="units 120 to 199"):
+        reader(root).prepareForTriggerAvailableNow()
+    stream = reader(root, onCorrupt="skip")
+    assert next_batch(stream, first) == first
+    assert "t/0: units 120 to 199" in caplog.text
+    write_at(path, 150 * UNIT, bytes(50 * UNIT))
+    stream._look(now=True)
+    assert (120 in [w.first for w in stream._waiting().values()]) == (count == 1)
+    write_at(path, 120 * UNIT, bytes(80 * UNIT))
+    stream._look(now=True)
+    assert not stream._waiting()
+    write_at(path, 0, kept)
+    stream._look(now=True)
+    assert not stream._waiting()
+    assert offsets(stream, first, next_batch(stream, first)) == list(range(120, COUNT))
+
+
+# ---- damaged records -----------------------------------------------------------------------------
+
+
+def test_fail_names_the_record(root: Path) -> None:
+    hurt(root, 50)
+    with pytest.raises(StoreCorruptionError, match=f"at byte {place_of(root, 't', 50)[0]}: "):
+        table(root)
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "verify_crc"),
+    [(0, bytes(60), False), (0, b"\0\0\0\5", False), (4, b"\1", False), (100, b"\xff", True)],
+)
+def test_skip_and_null(
+    root: Path, at: int, data: bytes, verify_crc: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lost head, a lost length, a wrong magic code, and a flipped byte of a body."""
+    hurt(root, 50, at, data)
+    place = place_of(root, "t", 50)[0]
+    with pytest.raises(StoreCorruptionError):
+        table(root, verifyCrc=verify_crc)
+    left = table(root, onCorrupt="skip", verifyCrc=verify_crc)
+    assert [row["queueOffset"] for row in left] == [i for i in range(COUNT) if i != 50]
+    assert f"left out 1 records, {place_of(root, 't', 50)[1]} bytes" in caplog.text
+    shown = table(root, onCorrupt="null", verifyCrc=verify_crc)
+    assert [row["queueOffset"] for row in shown] == list(range(COUNT))
+    lost = [row for row in shown if row["bodyCRC"] is None]
+    assert lost == [{"queueOffset": 50, "commitLogOffset": place, "bodyCRC": None}]
+
+
+def test_a_limited_stream_goes_on_behind_damage(root: Path) -> None:
+    for offset in (0, 1, 2, 50, COUNT - 1):
+        hurt(root, offset)
+    stream = everything(root, onCorrupt="skip")
+    start, seen = INITIAL, []
+    while (end := next_batch(stream, start, ReadMaxRows(3))) != start:
+        seen += offsets(stream, start, end)
+        start = end
+    assert seen == [i for i in range(3, COUNT - 1) if i != 50]
+
+
+# ---- queues of records that are another queue's --------------------------------------------------
+
+
+def dispatched(root: Path, queues: str) -> Store:
+    store = open_store(root, enable_multi_dispatch=True)
+    for number in range(20):
+        properties = {"INNER_MULTI_DISPATCH": queues}
+        store.put("t", str(number).encode(), queue_id=1, properties=properties)
+        store.put("u", b"its own", queue_id=1)
+    store.wait_dispatched()
+    return store
+
+
+@pytest.mark.parametrize("queues", ["plain", "other,plain", "plain,%LMQ%light"])
+def test_a_record_in_a_queue_of_another_name(tmp_path: Path, queues: str) -> None:
+    with dispatched(tmp_path / "s", queues) as store:
+        named = [("t", 1), ("u", 1), ("plain", 1)]
+        ends = live(store.path).ends()
+        assert {name: ends[name] for name in named} == {
+            (topic, i): store.max_offset(topic, i) for topic, i in named
+        }
+        assert set(ends.values()) == {20}
+        stream = everything(tmp_path / "s", topic="plain")
+        assert rows(stream, INITIAL, next_batch(stream, INITIAL)) == [
+            ("plain", 1, i) for i in range(20)
+        ]
+
+
+def test_a_unit_of_a_record_that_names_other_queues_does_not_count(tmp_path: Path) -> None:
+    with dispatched(tmp_path / "s", "plain") as store:
+        path, own = (queue_file(store.path, topic, 1, 1) for topic in ("plain", "u"))
+        # Unit 19 names what stands in queue "u" alone; then what says of itself that it is damaged.
+        write_at(path, 9 * UNIT, own.read_bytes()[9 * UNIT : 10 * UNIT])
+        assert live(store.path, topic="plain").ends() == {("plain", 1): 19}
+        write_at(path, 9 * UNIT, own.read_bytes()[8 * UNIT : 9 * UNIT])
+        assert live(store.path, topic="plain").ends() == {("plain", 1): 19}
+
+
+# ---- queues that are away for a while ------------------------------------------------------------
+
+
+def test_a_queue_that_was_away_goes_on_where_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        put(store, "t", 50)
+        put(store, "u", 5)
+    stream = reader(root, failOnDataLoss=False)
+    first = encode_offset({("store", "t", 0): 50, ("store", "u", 0): 5}, {})
+    behind = encode_offset({("store", "t", 0): 50, ("store", "u", 0): 3}, {})
+    away = root / "consumequeue" / "t", root / "t"
+    away[0].rename(away[1])
+    for each in (stream, reader(root, failOnDataLoss=False)):
+        caplog.clear()
+        for _ in range(3):
+            each._look(now=True)
+            assert next_batch(each, first) == first
+        assert len(caplog.records) == 1
+        assert "t/0 is gone, and 50 was the next" in caplog.text
+    assert next_batch(stream, behind) == first
+    assert rows(stream, behind, first) == [("u", 0, 3), ("u", 0, 4)]
+    away[1].rename(away[0])
+    for each in (stream, reader(root, failOnDataLoss=False)):
+        each._look(now=True)
+        assert next_batch(each, first) == first
+    with open_store(root) as store:
+        put(store, "t", 3)
+    stream._look(now=True)
+    end = next_batch(stream, first)
+    assert rows(stream, first, end) == [("t", 0, i) for i in (50, 51, 52)]
+
+
+def test_a_queue_that_was_away_and_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    start = encode_offset({("store", "t", 0): 50}, {})
+    with open_store(root) as store:
+        put(store, "u", 1)
+        stream = reader(root, failOnDataLoss=False)
+        first = next_batch(stream, start)
+        assert first["q"]["store"]["t"] == {"0": 50}
+        with pytest.raises(DataLossError, match="t/0 is gone"):
+            next_batch(reader(root), start)
+        put(store, "t", 7)
+        stream._look(now=True)
+        second = next_batch(stream, first)
+        assert second["from"] == {"store": {"t": {"0": 0}}}
+        assert rows(stream, first, second) == [("t", 0, i) for i in range(7)]
+
+
+def test_a_store_that_is_not_mounted_is_not_asked_for_time_after_time(tmp_path: Path) -> None:
+    slept = []
+
+    class Counting(Env):
+        def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+            super().sleep(seconds)
+
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        put(store, "t", 5)
+    asked = read_options({"path": str(root), "failOnDataLoss": "false"}, STREAM)
+    stream = StoreStreamReader(asked, {"topic": "string"}, recovery_s=0.2, env=Counting())
+    start = encode_offset({("store", "t", 0): 5}, {})
+    assert next_batch(stream, start) == start
+    (root / "consumequeue").rename(tmp_path / "away")
+    stream._look(now=True)
+    assert next_batch(stream, start) == start
+    once = len(slept)
+    assert 1 <= once <= 3
+    for _ in range(20):
+        assert next_batch(stream, start) == start
+    assert len(slept) == once
