@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import unquote
 
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.tags import TagsExpression, tags_filter
 
@@ -31,7 +33,7 @@ OPTIONS: dict[str, frozenset[str]] = {
         "path": "batch stream write",
         "paths": "batch stream",
         "stores": "batch stream",
-        "brokerName": "batch stream write",
+        "brokerName": "batch stream",
         "brokerConf": "batch stream write",
         "view": "batch stream",
         "topic": "batch stream write",
@@ -70,20 +72,32 @@ OPTIONS: dict[str, frozenset[str]] = {
 _CANONICAL = {name.lower(): name for name in OPTIONS}
 
 _QUEUES = ("messages", "consumequeue")
+_RECORDS = ("messages", "commitlog")
+_TASKS = ("messages", "commitlog", "consumequeue", "index")
 #: Options that not every view takes.
 _VIEWS_OF: dict[str, tuple[str, ...]] = {
     "topic": _QUEUES,
     "topics": _QUEUES,
     "topicPattern": _QUEUES,
     "assign": _QUEUES,
+    "includeSystemTopics": _QUEUES,
     "startingOffsets": _QUEUES,
     "endingOffsets": _QUEUES,
     "startingTimestamp": _QUEUES,
     "endingTimestamp": _QUEUES,
     "startingOffsetsByTimestamp": _QUEUES,
     "endingOffsetsByTimestamp": _QUEUES,
+    "startingOffsetsByTimestampStrategy": _QUEUES,
     "subExpression": ("messages",),
     "readMode": ("messages",),
+    "verifyCrc": _RECORDS,
+    "decompress": _RECORDS,
+    "batchBytes": _RECORDS,
+    "batchRows": _TASKS,
+    "minPartitions": _TASKS,
+    "partitionBytes": _TASKS,
+    "maxRecordsPerPartition": _TASKS,
+    "failOnDataLoss": _TASKS,
 }
 
 #: broker -> topic -> queue id -> queue offset or Unix ms; broker "" stands for every broker.
@@ -188,6 +202,18 @@ def is_system_topic(topic: str) -> bool:
     return topic in names or topic.startswith(prefixes)
 
 
+def local_path(path: str) -> str:
+    """A path of this machine's file system, of a file: URI too. Raises StoreFormatError."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme is None:
+        return path
+    if scheme[1].lower() != "file":
+        raise StoreFormatError(
+            f"rocketmq-store: {path}: a store is a directory of the local file system, or a mount"
+        )
+    return unquote("/" + path[scheme.end() :].removeprefix("/").removeprefix("/"))
+
+
 # ---- reading them --------------------------------------------------------------------------------
 
 
@@ -257,7 +283,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         starting=starting,
         ending=ending,
         starting_strategy=take.strategy("startingOffsetsByTimestampStrategy"),
-        sub_expression=named.get("subExpression", "*"),
+        sub_expression=take.expression("subExpression"),
         max_offsets_per_trigger=take.number("maxOffsetsPerTrigger", None),
         max_bytes_per_trigger=take.size("maxBytesPerTrigger", None),
         min_partitions=take.number("minPartitions", 1) or 1,
@@ -283,7 +309,8 @@ def _check_view(named: Mapping[str, str], view: str) -> None:
     """Raises StoreFormatError for an option that would be ignored."""
     for name in sorted(named):
         if view not in _VIEWS_OF.get(name, VIEWS):
-            views = " and ".join(_VIEWS_OF[name])
+            *most, last = _VIEWS_OF[name]
+            views = f"{', '.join(most)} and {last}" if most else last
             raise StoreFormatError(f"rocketmq-store: {name} is for view {views}, not {view}")
     if "includeHeaders" in named and named.get("kafkaSchema", "").lower() != "true":
         raise StoreFormatError("rocketmq-store: includeHeaders is for kafkaSchema=true")
@@ -354,6 +381,13 @@ class _Taker:
             raise self.fail(name, f"is no regular expression: {error}") from None
         return self.named[name]
 
+    def expression(self, name: str) -> str:
+        value = self.named.get(name, "*")
+        wanted = tags_filter(value)
+        if wanted is not None and not wanted.tags:  # 4.9.3: "subString split error"
+            raise self.fail(name, "names no tag; * is for all")
+        return value
+
     def json(self, name: str) -> Any:
         def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if len({key for key, _ in pairs}) < len(pairs):
@@ -378,21 +412,21 @@ class _Taker:
             raise StoreFormatError("rocketmq-store: give the store's directory: path, or stores")
         if "path" in self.named:
             root = self.text("path")
-            name = self.named.get("brokerName", "").strip() or PurePath(root).name
+            name = self.named.get("brokerName", "").strip() or _directory_name(root)
             return (StorePlace(name, root),)
         if "brokerName" in self.named:
             raise self.fail("brokerName", "is for one path; stores names each")
         found = self.json(given[0])
         if given[0] == "paths" and isinstance(found, list):
             roots = [str(root) for root in found]
-            found = {PurePath(root).name: root for root in roots}
+            found = {_directory_name(root): root for root in roots}
             if len(found) < len(roots):
                 raise self.fail("paths", "two have one name; stores gives each a label")
         if not isinstance(found, dict) or not found:
             raise self.fail(given[0], 'must be like {"broker-a": "/mnt/a"}')
         if not all(isinstance(root, str) and root for root in found.values()):
             raise self.fail(given[0], "each store's value is its directory")
-        if len({os.path.realpath(root) for root in found.values()}) < len(found):
+        if len({os.path.realpath(_directory(root)) for root in found.values()}) < len(found):
             raise self.fail(given[0], "two are one directory, whose rows would be given twice")
         return tuple(StorePlace(name, root) for name, root in sorted(found.items()))
 
@@ -445,6 +479,16 @@ class _Taker:
                         raise self.fail(name, shape)
                     numbers[int(queue_id)] = number
         return result
+
+
+def _directory(root: str) -> str:
+    """A store's directory from the root on, without links resolved."""
+    return Env().absolute(local_path(root))
+
+
+def _directory_name(root: str) -> str:
+    """The last name of a store's directory."""
+    return PurePath(_directory(root)).name
 
 
 def _is_int(value: object) -> bool:

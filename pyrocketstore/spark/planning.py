@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from pyrocketstore._log_walk import walk_records
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
@@ -25,6 +26,7 @@ from pyrocketstore.spark.snapshot import (
     read_there,
     sample_units,
 )
+from pyrocketstore.spark.units import RangeUnits
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +36,11 @@ TASK_BYTES_MIN = 16 << 20
 SEQUENTIAL_PART = 1 / 3
 INDEX_HEADER_SIZE = 40
 HEAD_SIZE = 36
+#: Units that lie further apart are read one by one.
+UNITS_APART_MIN = 128
+UNITS_AT_ONCE = 65536
+#: Of a log file whose records no queue names, for telling how large they are (bytes).
+FIRST_BYTES = 1 << 20
 ENTRY_SIZE = 20
 
 
@@ -137,7 +144,7 @@ def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]
         ranges = tuple(each.range for each in plain)
         samples = np.sort(np.concatenate([each.phy_offsets for each in plain]))
         span = _span(snapshot, options, plain)
-        tasks += _log_tasks(snapshot, options, span, samples, ranges)
+        tasks += _log_tasks(snapshot, options, span, samples, ranges, ranges)
         if not tasks:  # the log's files are gone
             return queue_tasks(snapshot, options, wanted)
     return tasks + queue_tasks(snapshot, options, light)
@@ -146,7 +153,9 @@ def plan_messages(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]
 def plan_commit_log(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
     """Tasks of the view commitlog: the whole log."""
     span = snapshot.min_phy_offset, snapshot.max_phy_offset
-    return _log_tasks(snapshot, options, span, np.empty(0, np.int64), None)
+    queues = snapshot.store.consume_queues()
+    counted = (_readable(queue) for queue in queues if not queue.is_lmq)
+    return _log_tasks(snapshot, options, span, np.empty(0, np.int64), None, counted)
 
 
 def plan_consume_queues(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
@@ -164,7 +173,9 @@ def plan_index(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
     service = snapshot.index_service
     if service.geometry_error is not None:
         raise StoreFormatError(f"{service.geometry_error}, by option brokerConf")
-    step = max(1, _task_bytes(options, service.total_size) // ENTRY_SIZE)
+    total = sum(file.index_count for file in service.files) * ENTRY_SIZE
+    step = max(1, _task_bytes(options, total) // ENTRY_SIZE)
+    step = min(step, options.max_records_per_partition or step)
     tasks: list[Task] = []
     for file in service.files:
         header = {
@@ -224,6 +235,18 @@ def _wanted(snapshot: StoreSnapshot, queue: ConsumeQueue, options: SourceOptions
     return Wanted(wanted, max(mean, 1.0), units.phy_offset[real], span)
 
 
+def _readable(queue: ConsumeQueue) -> QueueRange:
+    """What recovery makes of a queue, damaged or not."""
+    return QueueRange(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        directory=queue.mapped_file_queue.store_path,
+        file_size=queue.mapped_file_size,
+        start=queue.first_readable_offset(),
+        stop=queue.get_max_offset_in_queue(),
+    )
+
+
 def queue_tasks(
     log: Log, options: SourceOptions, wanted: Iterable[Wanted], *, is_live: bool = False
 ) -> list[Task]:
@@ -272,24 +295,33 @@ def _log_tasks(
     span: tuple[int, int],
     samples: np.ndarray,
     ranges: tuple[QueueRange, ...] | None,
+    counted: Iterable[QueueRange],
 ) -> list[Task]:
-    """The log's bytes `span` in ranges; `samples`, sorted, are places where records begin."""
+    """The log's bytes `span` in ranges; `samples`, sorted, are places where records begin, and
+    `counted` the queues whose records count for a task."""
     begin, end = span
     step = _task_bytes(options, end - begin)
-    if options.max_records_per_partition and len(samples) > 1:
-        each = max(1, int(samples[-1] - samples[0])) / (len(samples) - 1)
-        step = min(step, max(1, int(each * options.max_records_per_partition)))
-    tasks: list[LogTask] = []
     files = snapshot.log_files()
     env = Env()
+    records_max = options.max_records_per_partition
+    density = None
+    if records_max is not None:
+        apart = max(1, records_max // 4)
+        density = Density.of(env, counted, span, apart) or Density.of_log(env, files, span)
+        samples = samples[:0]  # a task ends where its records are enough, not at the next sample
+    tasks: list[LogTask] = []
     for file in files:
         first = max(0, begin - file.from_offset)
         last = min(file.size, end - file.from_offset)
         at, known = first, first == 0 or _is_record(env, file, first)
         while at < last:
-            stop, stop_known = min(at + step, last), True
+            size = step
+            if density is not None and records_max is not None:
+                size = min(step, density.bytes_of(file.from_offset + at, records_max))
+            stop, stop_known = min(at + size, last), True
             if stop < last:
-                cut, stop_known = _cut(samples, file.from_offset + stop, file.from_offset + last)
+                until = file.from_offset + min(last, stop + min(TASK_BYTES_MIN, size // 16))
+                cut, stop_known = _cut(samples, file.from_offset + stop, until)
                 stop = cut - file.from_offset
                 stop_known = stop_known and _is_record(env, file, stop)
             tasks.append(
@@ -297,6 +329,79 @@ def _log_tasks(
             )
             at, known = stop, stop_known
     return [*_owners(tasks, files)] if ranges is not None else [*tasks]
+
+
+@dataclasses.dataclass(frozen=True)
+class Density:
+    """How many records begin before a place of the log, about: `counts` at `places`, bytes from
+    `begin` on, both ascending, and evenly between them."""
+
+    begin: int
+    places: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(
+        cls, env: Env, counted: Iterable[QueueRange], span: tuple[int, int], step: int
+    ) -> Density | None:
+        """By each `step`th unit of queues; None where they name nothing."""
+        places, slopes = [], []
+        for pinned in counted:
+            if pinned.start >= pinned.stop:
+                continue
+            offsets, phy_offsets, sizes = _each_unit(env, pinned, step)
+            if not len(offsets):
+                continue
+            # A unit may name any place: then all are taken to lie in order.
+            knots = np.sort(np.clip(phy_offsets, *span) - span[0]).astype(np.float64)
+            knots = np.append(knots, knots[-1] + sizes[-1])
+            counts = np.append(offsets, offsets[-1] + 1)
+            slope = np.diff(counts) / np.maximum(np.diff(knots), 1.0)
+            places.append(knots)
+            slopes.append(np.diff(slope, prepend=0.0, append=0.0))
+        if not places:
+            return None
+        place, slope = np.concatenate(places), np.concatenate(slopes)
+        order = np.argsort(place, kind="stable")
+        place = place[order]
+        rises = np.maximum(np.cumsum(slope[order]), 0.0)[:-1] * np.diff(place)
+        return cls(span[0], place, np.append(0.0, np.cumsum(rises)))
+
+    @classmethod
+    def of_log(cls, env: Env, files: Iterable[LogFile], span: tuple[int, int]) -> Density:
+        """By the first records of each file."""
+        places, counts = [0.0], [0.0]
+        for file in files:
+            size = min(file.size, span[1] - file.from_offset)
+            data = read_there(env, file.path, 0, min(size, FIRST_BYTES))
+            found, sizes, _, _ = walk_records(data, 0, len(data), file.from_offset)
+            mean = float(sizes.mean()) if len(found) else float(FIRST_BYTES)
+            end = max(0, file.from_offset + size - span[0])
+            counts.append(counts[-1] + (end - places[-1]) / mean)
+            places.append(float(end))
+        return cls(span[0], np.array(places), np.array(counts))
+
+    def bytes_of(self, begin: int, count: int) -> int:
+        """How many bytes from the log's byte `begin` on have `count` records; at least one."""
+        at = begin - self.begin
+        reached = float(np.interp(at, self.places, self.counts)) + count
+        stop = np.interp(reached, self.counts, self.places, right=float(LOG_END))
+        return max(1, int(stop) - at)
+
+
+def _each_unit(env: Env, pinned: QueueRange, step: int) -> tuple[np.ndarray, ...]:
+    """Each `step`th unit of a range and the last one, as far as they name a message: their queue
+    offsets, physical offsets and sizes."""
+    reader = RangeUnits(env, pinned, fail_on_data_loss=False)
+    block = step if step >= UNITS_APART_MIN else UNITS_AT_ONCE // step * step
+    pieces = []
+    for first in [*range(pinned.start, pinned.stop, block), pinned.stop - 1]:
+        count = 1 if block == step else min(block, pinned.stop - first)
+        found = reader.read(first, first + count)
+        rows = np.flatnonzero(~found.is_pre_blank())
+        rows = rows[rows % step == 0]
+        pieces.append((first + rows, found.phy_offset[rows], found.size[rows]))
+    return tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
 
 
 def _owners(tasks: list[LogTask], files: tuple[LogFile, ...]) -> Iterator[LogTask]:
@@ -329,10 +434,10 @@ def _span(snapshot: StoreSnapshot, options: SourceOptions, wanted: list[Wanted])
     return max(begin, min(s[0] for s in known)), min(end, max(s[1] for s in known))
 
 
-def _cut(samples: np.ndarray, wanted: int, end: int) -> tuple[int, bool]:
-    """Where to cut the log: the first known beginning of a record from `wanted` on, if it is near
-    enough, and whether it is one; a task can search for its first record too."""
+def _cut(samples: np.ndarray, wanted: int, until: int) -> tuple[int, bool]:
+    """Where to cut the log: the first known beginning of a record from `wanted` on, if it lies
+    before `until`, and whether it is one; a task can search for its first record too."""
     place = int(np.searchsorted(samples, wanted))
-    if place < len(samples) and samples[place] < min(end, wanted + TASK_BYTES_MIN):
+    if place < len(samples) and samples[place] < until:
         return int(samples[place]), True
     return wanted, False

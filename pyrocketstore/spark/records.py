@@ -95,12 +95,14 @@ class Gap:
 
 
 class Skipped:
-    """What a task left out, told once at its end."""
+    """What a task left out, and the damage that it gave a row of its own; told once at its end."""
 
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
         self.first = ""
+        self.shown = 0
+        self.first_shown = ""
 
     def add(self, where: str, records: int, size: int) -> None:
         """`records` of `size` bytes in all; `where` says the place and the reason."""
@@ -109,14 +111,26 @@ class Skipped:
         self.records += records
         self.bytes += size
 
+    def show(self, where: str, rows: int) -> None:
+        """`rows` that stand for damage; `where` as in add."""
+        if not self.first_shown:
+            self.first_shown = where
+        self.shown += rows
+
     def tell(self) -> None:
-        """Log a warning if anything was left out."""
+        """Log a warning if there was anything."""
         if self.records or self.bytes:
             LOG.warning(
                 "rocketmq-store left out %d records, %d bytes, the first: %s",
                 self.records,
                 self.bytes,
                 self.first,
+            )
+        if self.shown:
+            LOG.warning(
+                "rocketmq-store shows %d damaged places as rows, the first: %s",
+                self.shown,
+                self.first_shown,
             )
 
 
@@ -318,8 +332,14 @@ class MessageBatches:
             good = piece.take(~bad)
             columns = self._decode(good, on_bad_body="null")
         batch = self._with_names(good, columns)
-        if bad is not None:
+        keep = None
+        if self.wanted is not None:
+            keep = _tags_mask(columns["tags"], self.wanted.tags)
+        if bad is not None and self._shows_damage:
             batch = self._with_bad_rows(piece, bad, batch)
+            keep = keep if keep is None else _with_bad(keep, bad)
+        if keep is not None:
+            batch = batch.filter(keep)
         if batch.num_rows == 0:
             return
         yield from _in_limits(batch)
@@ -352,8 +372,20 @@ class MessageBatches:
             first = int(np.flatnonzero(bad)[0])
             position = int(piece.phy_offsets[first]) - piece.file_from_offset
             where = f"{piece.path} at byte {position}: {status_name(int(status[first]))}"
-            self.skipped.add(where, int(bad.sum()), int(piece.sizes[bad].sum()))
+            self._note(where, piece, bad)
         return np.asarray(bad, np.bool_)
+
+    @property
+    def _shows_damage(self) -> bool:
+        """Whether a damaged record has a row that says its place."""
+        return self.options.on_corrupt == "null" or self.options.view == "commitlog"
+
+    def _note(self, where: str, piece: Piece, bad: npt.NDArray[np.bool_]) -> None:
+        """Count records that give no row, or none of their own."""
+        if self._shows_damage:
+            self.skipped.show(where, int(bad.sum()))
+        else:
+            self.skipped.add(where, int(bad.sum()), int(piece.sizes[bad].sum()))
 
     def _lost_bodies(
         self, piece: Piece, columns: Mapping[str, Any]
@@ -365,7 +397,7 @@ class MessageBatches:
         lost = np.unpackbits(body.validity, count=len(body), bitorder="little") == 0
         position = int(piece.phy_offsets[lost][0]) - piece.file_from_offset
         where = f"{piece.path} at byte {position}: the body does not inflate"
-        self.skipped.add(where, int(lost.sum()), int(piece.sizes[lost].sum()))
+        self._note(where, piece, lost)
         return np.asarray(lost, np.bool_)
 
     def _strange(self, piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
@@ -405,8 +437,7 @@ class MessageBatches:
         )
         if self.options.on_corrupt == "fail":
             raise StoreCorruptionError(piece.path, position, reason)
-        where = f"{piece.path} at byte {position}: {reason}"
-        self.skipped.add(where, int(strange.sum()), int(piece.sizes[strange].sum()))
+        self._note(f"{piece.path} at byte {position}: {reason}", piece, strange)
 
     # ---- columns -----------------------------------------------------------------------------
 
@@ -425,10 +456,7 @@ class MessageBatches:
             arrays.append(
                 _as_kafka(name, found, field.type) if self.options.kafka_schema else found
             )
-        whole = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if self.wanted is not None:
-            whole = whole.filter(_tags_mask(columns["tags"], self.wanted.tags))
-        return whole
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _made(
         self, name: str, source: str, kind: Any, piece: Piece, count: int
@@ -491,9 +519,6 @@ class MessageBatches:
         import pyarrow as pa
         import pyarrow.compute
 
-        in_log = self.options.view == "commitlog"
-        if self.wanted is not None or (self.options.on_corrupt != "null" and not in_log):
-            return batch
         rows = np.cumsum(~bad) - 1
         places = pa.array(rows, pa.int64(), mask=bad)
         known = {
@@ -502,6 +527,7 @@ class MessageBatches:
             "queueId": piece.queue_id if piece.topic is not None else None,
             "recordType": "corrupt",
             "fileName": piece.path,
+            "timestampType": LOG_APPEND_TIME,
         }
         by_row = {
             "queueOffset": piece.queue_offsets,
@@ -576,6 +602,16 @@ def _tags_mask(tags: VarColumn, wanted: frozenset[str]) -> Any:
 
     column = to_record_batch({"tags": tags}).column(0)
     return pyarrow.compute.is_in(column, value_set=pa.array(sorted(wanted), pa.string()))
+
+
+def _with_bad(keep: Any, bad: npt.NDArray[np.bool_]) -> Any:
+    """A mask of the sound rows as one of all rows, which keeps the damaged: their tags are lost,
+    and their units name tags that are wanted."""
+    import pyarrow as pa
+
+    whole = bad.copy()
+    whole[~bad] = keep.to_numpy(zero_copy_only=False)
+    return pa.array(whole)
 
 
 def _as_kafka(name: str, column: pyarrow.Array, kind: Any) -> pyarrow.Array:

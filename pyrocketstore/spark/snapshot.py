@@ -10,11 +10,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
-import re
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -31,7 +29,7 @@ from pyrocketstore.errors import (
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
-from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace
+from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace, local_path
 
 LOG = logging.getLogger(__name__)
 
@@ -207,6 +205,8 @@ class StoreSnapshot:
         Raises DataLossError where an offset lies outside of what there is, and that matters.
         """
         low, high = self.bounds(queue)
+        if options.view == "consumequeue":  # units are shown that name no message any more
+            low = min(low, max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE)
         start = self._starting(queue, options, low, high)
         stop = self._ending(queue, options, low, high)
         return self.whole_range(queue).cut(start, max(start, stop))
@@ -280,18 +280,6 @@ def read_there(env: Env, path: str, position: int, size: int) -> bytes:
         return env.pread(fd, size, position, path)
     finally:
         env.close(fd, path)
-
-
-def local_path(path: str) -> str:
-    """A path of this machine's file system, of a file: URI too. Raises StoreFormatError."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
-        raise StoreFormatError(
-            f"rocketmq-store: {path}: a store is a directory of the local file system, or a mount"
-        )
-    return unquote("/" + path[scheme.end() :].removeprefix("/").removeprefix("/"))
 
 
 def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:

@@ -161,7 +161,14 @@ def read_task(
     elif isinstance(task, list):
         yield tables.files_batch(task, columns)
     elif isinstance(task, IndexTask):
-        yield from tables.read_index(task, columns, partition.broker_name)
+        yield from tables.read_index(
+            task,
+            columns,
+            partition.broker_name,
+            fail_on_data_loss=options.fail_on_data_loss,
+            on_corrupt=options.on_corrupt,
+            batch_rows=options.batch_rows,
+        )
     elif options.view == "consumequeue" and isinstance(task, QueueTask):
         yield from tables.read_units(task, columns, options)
     else:

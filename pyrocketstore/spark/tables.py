@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import itertools
 import os
 from collections.abc import Iterator, Mapping
@@ -10,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreCorruptionError
-from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
 from pyrocketstore.spark.fields import MS_MAX, MS_MIN, fixed_array
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.planning import ENTRY_SIZE, INDEX_HEADER_SIZE, IndexTask, QueueTask
+from pyrocketstore.spark.records import Skipped
 from pyrocketstore.spark.schemas import FILES, arrow_schema_of
-from pyrocketstore.spark.snapshot import StoreSnapshot
+from pyrocketstore.spark.snapshot import DataLossError, StoreSnapshot
 from pyrocketstore.spark.units import RangeUnits
 
 if TYPE_CHECKING:
     import pyarrow
 
-ROWS_AT_ONCE = 65536
 _ENTRY = np.dtype(
     [
         ("keyHash", ">i4"),
@@ -38,79 +40,147 @@ def read_units(
     task: QueueTask, columns: Mapping[str, str], options: SourceOptions
 ) -> Iterator[pyarrow.RecordBatch]:
     """Rows of the view consumequeue. Raises DataLossError, StoreIOError."""
-    env = Env()
-    for pinned in task.ranges:
-        units = RangeUnits(env, pinned, fail_on_data_loss=options.fail_on_data_loss)
-        for start in range(pinned.start, pinned.stop, ROWS_AT_ONCE):
-            stop = min(start + ROWS_AT_ONCE, pinned.stop)
-            found = units.read(start, stop)
-            offsets = np.arange(start, stop, dtype=np.int64)
-            # Units of one file each, so that its name is one value.
-            per_file = pinned.file_size // CQ_STORE_UNIT_SIZE
-            edges = [*(np.flatnonzero(np.diff(offsets // per_file)) + 1).tolist(), len(offsets)]
-            first = 0
-            for edge in edges:
-                rows = slice(first, edge)
-                yield _batch(
-                    columns,
-                    edge - first,
-                    {
-                        "topic": pinned.topic,
-                        "brokerName": task.broker_name,
-                        "queueId": pinned.queue_id,
-                        "queueOffset": offsets[rows],
-                        "commitLogOffset": found.phy_offset[rows],
-                        "size": found.size[rows],
-                        "tagsCode": found.tags_code[rows],
-                        "isPreBlank": found.is_pre_blank()[rows],
-                        "fileName": units.path_of(int(offsets[first])),
-                    },
-                )
-                first = edge
+    skipped = Skipped()
+    try:
+        for pinned in task.ranges:
+            units = RangeUnits(Env(), pinned, fail_on_data_loss=options.fail_on_data_loss)
+            for start in range(pinned.start, pinned.stop, options.batch_rows):
+                stop = min(start + options.batch_rows, pinned.stop)
+                yield from _unit_batches(units, start, stop, columns, task.broker_name)
+            if units.lost:
+                skipped.add(f"{pinned.directory}: units are gone", units.lost, 0)
+    finally:
+        skipped.tell()
+
+
+def _unit_batches(
+    units: RangeUnits, start: int, stop: int, columns: Mapping[str, str], broker_name: str
+) -> Iterator[pyarrow.RecordBatch]:
+    """The units [start, stop) that are there."""
+    found, lost = units.read_with_lost(start, stop)
+    offsets = np.arange(start, stop, dtype=np.int64)
+    if len(lost):
+        there = np.delete(np.arange(stop - start), lost)
+        found = QueueUnits(found.phy_offset[there], found.size[there], found.tags_code[there])
+        offsets = offsets[there]
+    # Units of one file each, so that its name is one value.
+    per_file = units.pinned.file_size // CQ_STORE_UNIT_SIZE
+    edges = [*(np.flatnonzero(np.diff(offsets // per_file)) + 1).tolist(), len(offsets)]
+    first = 0
+    for edge in edges if len(offsets) else ():
+        rows = slice(first, edge)
+        yield _batch(
+            columns,
+            edge - first,
+            {
+                "topic": units.pinned.topic,
+                "brokerName": broker_name,
+                "queueId": units.pinned.queue_id,
+                "queueOffset": offsets[rows],
+                "commitLogOffset": found.phy_offset[rows],
+                "size": found.size[rows],
+                "tagsCode": found.tags_code[rows],
+                "isPreBlank": found.is_pre_blank()[rows],
+                "fileName": units.path_of(int(offsets[first])),
+            },
+        )
+        first = edge
 
 
 def read_index(
-    task: IndexTask, columns: Mapping[str, str], broker_name: str
+    task: IndexTask,
+    columns: Mapping[str, str],
+    broker_name: str,
+    *,
+    fail_on_data_loss: bool = True,
+    on_corrupt: str = "fail",
+    batch_rows: int = 65536,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Rows of the view index. Raises StoreIOError, StoreCorruptionError."""
-    env = Env()
-    entries = INDEX_HEADER_SIZE + 4 * task.hash_slot_num
-    for at in range(0, task.count, ROWS_AT_ONCE):
-        first = task.first + at
-        count = min(ROWS_AT_ONCE, task.count - at)
-        if task.data is None:
-            data = _read(env, task.path, entries + first * ENTRY_SIZE, count * ENTRY_SIZE)
-        else:
-            data = task.data[at * ENTRY_SIZE : (at + count) * ENTRY_SIZE]
-        rows = np.frombuffer(data, _ENTRY)
-        values = {name: rows[name].astype(rows[name].dtype.newbyteorder("=")) for name in _NAMES}
-        key_hash = values["keyHash"]
-        seconds = values["timeDiffSec"].astype(np.int64)
-        yield _batch(
-            columns,
-            count,
-            {
-                **task.header,
-                **values,
-                "fileName": task.path,
-                "brokerName": broker_name,
-                "indexNo": np.arange(first, first + count, dtype=np.int32),
-                "slot": key_hash % np.int32(task.hash_slot_num),
-                "storeTimestamp": _times_after(task.header["beginTimestamp"], seconds),
-            },
-        )
-
-
-def _read(env: Env, path: str, position: int, size: int) -> bytes:
-    fd = env.open(path, os.O_RDONLY)
+    """Rows of the view index. Raises DataLossError, StoreIOError, StoreCorruptionError."""
+    skipped = Skipped()
+    file = _IndexEntries(Env(), task, fail_on_data_loss, on_corrupt, skipped)
+    same = {**task.header, "fileName": task.path, "brokerName": broker_name}
     try:
-        data = env.pread(fd, size, position, path)
+        for at in range(0, task.count, batch_rows):
+            count = min(batch_rows, task.count - at)
+            data = file.read(at, count)
+            if data is None:
+                continue
+            there = len(data) // ENTRY_SIZE
+            numbers = np.arange(task.first + at, task.first + at + count, dtype=np.int32)
+            if there:
+                entries = _entry_columns(task, data[: there * ENTRY_SIZE])
+                yield _batch(columns, there, {**same, **entries, "indexNo": numbers[:there]})
+            if there < count and on_corrupt == "null":
+                nulls = dict.fromkeys(columns)
+                yield _batch(columns, count - there, {**nulls, **same, "indexNo": numbers[there:]})
     finally:
-        env.close(fd, path)
-    if len(data) < size:
-        reason = f"the file ends after {len(data)} of {size} bytes"
-        raise StoreCorruptionError(path, position, reason)
-    return data
+        skipped.tell()
+
+
+@dataclasses.dataclass(frozen=True)
+class _IndexEntries:
+    """The entries of a task, and an account of those that are not there."""
+
+    env: Env
+    task: IndexTask
+    fail_on_data_loss: bool
+    on_corrupt: str
+    skipped: Skipped
+
+    def read(self, at: int, count: int) -> bytes | None:
+        """The task's entries [at, at + count), fewer where the file ends; None where it is gone."""
+        task = self.task
+        if task.data is not None:
+            return task.data[at * ENTRY_SIZE : (at + count) * ENTRY_SIZE]
+        try:
+            fd = self.env.open(task.path, os.O_RDONLY)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            self._lose(count)
+            return None
+        try:
+            data = self.env.pread(fd, count * ENTRY_SIZE, self._position(at), task.path)
+        finally:
+            self.env.close(fd, task.path)
+        there = len(data) // ENTRY_SIZE
+        if there < count:
+            self._note_cut(at + there, count - there)
+        return data
+
+    def _position(self, at: int) -> int:
+        task = self.task
+        return INDEX_HEADER_SIZE + 4 * task.hash_slot_num + (task.first + at) * ENTRY_SIZE
+
+    def _lose(self, count: int) -> None:
+        where = f"{self.task.path}: gone"
+        if self.fail_on_data_loss:
+            raise DataLossError(f"{where}, with its entries; failOnDataLoss=false reads the others")
+        self.skipped.add(where, count, count * ENTRY_SIZE)
+
+    def _note_cut(self, at: int, count: int) -> None:
+        path, position = self.task.path, self._position(at)
+        reason = f"the file ends before {count} entries that its header counts"
+        if self.on_corrupt == "fail":
+            raise StoreCorruptionError(path, position, reason)
+        where = f"{path} at byte {position}: {reason}"
+        if self.on_corrupt == "null":
+            self.skipped.show(where, count)
+        else:
+            self.skipped.add(where, count, count * ENTRY_SIZE)
+
+
+def _entry_columns(task: IndexTask, data: bytes) -> dict[str, Any]:
+    """The columns that entries say."""
+    rows = np.frombuffer(data, _ENTRY)
+    values = {name: rows[name].astype(rows[name].dtype.newbyteorder("=")) for name in _NAMES}
+    seconds = values["timeDiffSec"].astype(np.int64)
+    return {
+        **values,
+        "slot": values["keyHash"] % np.int32(task.hash_slot_num),
+        "storeTimestamp": _times_after(task.header["beginTimestamp"], seconds),
+    }
 
 
 def list_files(snapshot: StoreSnapshot) -> list[dict[str, Any]]:

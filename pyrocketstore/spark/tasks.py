@@ -124,7 +124,7 @@ def _pieces(
             if options.on_corrupt == "fail":
                 raise StoreCorruptionError(task.file.path, piece.position, piece.reason)
             where = f"{task.file.path} at byte {piece.position}: {piece.reason}"
-            skipped.add(where, 0, piece.size)
+            skipped.show(where, 1)
         yield piece
     if walk.gone:
         skipped.add(f"{task.file.path}: gone", 0, task.stop - task.begin)

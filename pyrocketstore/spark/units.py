@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from pyrocketstore._consume_queue import read_units
 from pyrocketstore.env import Env
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.snapshot import LOG_BEGIN, LOG_END, DataLossError, QueueRange, read_there
+
+Int64s = npt.NDArray[np.int64]
 
 RETRY_INTERVAL_S = 0.05
 
@@ -35,6 +38,10 @@ class RangeUnits:
 
     def read(self, start: int, stop: int) -> QueueUnits:
         """Units [start, stop), which must lie in the range. Raises DataLossError, StoreIOError."""
+        return self.read_with_lost(start, stop)[0]
+
+    def read_with_lost(self, start: int, stop: int) -> tuple[QueueUnits, Int64s]:
+        """As read, and which of them (their numbers from `start` on) are gone."""
         until_ns = self.env.monotonic_ns() + int(self.patience_s * 1e9)
         units = self._read(start, stop)
         while (gone := np.flatnonzero(units.size <= 0)).size:
@@ -51,7 +58,7 @@ class RangeUnits:
                 )
             self.lost += gone.size
             units.phy_offset[gone], units.size[gone], units.tags_code[gone] = PRE_BLANK
-        return units
+        return units, gone
 
     def search(self, phy_offset: int) -> int:
         """Where units begin to name `phy_offset`, bytes of the log, or what lies behind it.

@@ -1,0 +1,251 @@
+"""Goal: tasks and batches are as large as was asked, leave nothing open behind them, and show of a
+damaged record what they say. Method: plans read task by task; the descriptors of processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import pyrocketstore
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.sql import SparkSession
+
+from pyrocketstore.spark import FORMAT, register
+from pyrocketstore.spark.options import read_options
+from pyrocketstore.spark.schemas import columns_of
+from pyrocketstore.spark.source import StoreReader
+from test_source import read_directly
+
+VIEWS = ["messages", "commitlog", "consumequeue", "index"]
+QUERIES = [("messages", {"readMode": "queue"}), ("messages", {"readMode": "sequential"})]
+QUERIES += [(view, {}) for view in VIEWS[1:]]
+
+
+def tasks(
+    root: Path, *names: str, view: str = "messages", **options: object
+) -> list[list[pyarrow.RecordBatch]]:
+    """The batches of each task."""
+    texts = {name: str(value).lower() for name, value in options.items()}
+    asked = read_options({"path": str(root), "view": view, **texts})
+    shown = columns_of(asked)[0]
+    reader = StoreReader(asked, {name: shown[name] for name in names or shown}, None)
+    sent = pickle.loads(pickle.dumps(reader))
+    return [list(sent.read(each)) for each in reader.partitions()]
+
+
+def rows(batches: list[pyarrow.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20,000 small messages in a log of one file."""
+    root = tmp_path_factory.mktemp("small") / "s"
+    with pyrocketstore.open(root) as store:
+        for topic in range(4):
+            for number in range(5):
+                keys = [f"k{topic}-{number}-{n}" for n in range(1000)]
+                store.put_many(f"T{topic}", [b"x" * 20] * 1000, keys=keys)
+    return root
+
+
+class TestTaskSizes:
+    @pytest.mark.parametrize(("view", "options"), QUERIES)
+    def test_records(self, small: Path, view: str, options: dict[str, object]) -> None:
+        counts = [
+            rows(task) for task in tasks(small, view=view, maxRecordsPerPartition=700, **options)
+        ]
+        assert sum(counts) == 20_000
+        exact = options.get("readMode") == "queue" or view in ("consumequeue", "index")
+        assert max(counts) <= (700 if exact else 710)
+        assert len(counts) <= 40
+
+    def test_records_of_many_sizes(self, tmp_path: Path) -> None:
+        """Some queues have small records, some large ones, in some part of the log."""
+        with pyrocketstore.open(tmp_path / "s") as store:
+            store.put_many("large", [bytes(60_000)] * 100)
+            store.put_many("small", [b"x"] * 20_000)
+            for _ in range(100):
+                store.put_many("large", [bytes(60_000)])
+                store.put_many("mixed", [b"x"] * 50)
+            store.put_many("mixed", [b"x"] * 5000)
+        for view in ("messages", "commitlog"):
+            mode = {"readMode": "sequential"} if view == "messages" else {}
+            found = tasks(tmp_path / "s", "topic", view=view, maxRecordsPerPartition=400, **mode)
+            counts = [rows(task) for task in found]
+            assert sum(counts) == 30_200
+            assert max(counts) <= 440
+            assert len(counts) <= 120
+
+    def test_records_that_no_queue_names(self, small: Path, tmp_path: Path) -> None:
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s" / "commitlog").symlink_to(small / "commitlog")
+        found = tasks(tmp_path / "s", "topic", view="commitlog", maxRecordsPerPartition=700)
+        counts = [rows(task) for task in found]
+        assert sum(counts) == 20_000
+        assert max(counts) <= 720
+
+    @pytest.mark.parametrize(("view", "options"), QUERIES)
+    def test_at_least_so_many(self, small: Path, view: str, options: dict[str, object]) -> None:
+        whole = tasks(small, view=view, **options)
+        assert len(whole) < 13
+        cut = tasks(small, view=view, minPartitions=13, **options)
+        assert len(cut) >= 13
+        assert sum(map(rows, cut)) == sum(map(rows, whole)) == 20_000
+        assert max(map(rows, cut)) <= 20_000 / 13 * 1.1 + 1
+
+    def test_bytes(self, small: Path) -> None:
+        for mode in ("queue", "sequential"):
+            found = tasks(small, "storeSize", readMode=mode, partitionBytes="100k")
+            sizes = [sum(sum(b.column(0).to_pylist()) for b in task) for task in found]
+            assert max(sizes) <= 110 << 10
+            assert len(sizes) <= 1.2 * sum(sizes) / (100 << 10) + 1
+
+
+class TestBatchSizes:
+    @pytest.mark.parametrize(("view", "options"), QUERIES)
+    def test_rows(self, small: Path, view: str, options: dict[str, object]) -> None:
+        found = [b for task in tasks(small, view=view, batchRows=150, **options) for b in task]
+        assert max(batch.num_rows for batch in found) == 150
+        assert sum(batch.num_rows for batch in found) == 20_000
+        assert len(found) <= 1.1 * 20_000 / 150 + 5
+
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    def test_bytes(self, tmp_path: Path, mode: str) -> None:
+        with pyrocketstore.open(tmp_path / "s") as store:
+            for number in range(1000):
+                store.put("T", bytes(70_000 if number % 100 == 50 else 1000))
+        (found,) = tasks(tmp_path / "s", "body", "storeSize", readMode=mode, batchBytes="50k")
+        sizes = [batch.column(1).to_pylist() for batch in found]
+        assert sum(map(len, sizes)) == 1000
+        assert all(sum(each) <= 50 << 10 or len(each) == 1 for each in sizes)
+        assert sum(len(each) == 1 and each[0] > 70_000 for each in sizes) == 10
+        assert all(batch.nbytes <= 51 << 10 or batch.num_rows == 1 for batch in found)
+        # A batch is closed where the next record has no room, or at the end of what was read.
+        closed = sum(sum(one) + two[0] > 50 << 10 for one, two in pairwise(sizes))
+        assert closed >= len(sizes) - 2
+
+
+def open_files(root: Path, pid: str = "self") -> list[str]:
+    """The files of a directory that a process has open, or mapped."""
+    found = []
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            except OSError:
+                continue
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        found += [line.rsplit(" ", 1)[-1] for line in maps.splitlines()]
+    except OSError:  # it has ended
+        return []
+    return [path.strip() for path in found if path.startswith(str(root))]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="there is no /proc")
+
+
+class TestLettingGo:
+    @needs_proc
+    @pytest.mark.parametrize(("view", "options"), QUERIES)
+    def test_a_task_that_is_left(self, small: Path, view: str, options: dict[str, object]) -> None:
+        texts = {"path": str(small), "view": view, "batchRows": "10", **options}
+        asked = read_options(texts)
+        reader = StoreReader(asked, dict(columns_of(asked)[0]), None)
+        sent = pickle.loads(pickle.dumps(reader))
+        given = sent.read(reader.partitions()[0])
+        assert next(given).num_rows == 10
+        given.close()
+        assert open_files(small) == []
+
+    @needs_proc
+    def test_a_limit_in_spark(self, spark: SparkSession, small: Path) -> None:
+        register(spark)
+        for view, options in QUERIES:
+            reader = spark.read.format(FORMAT).option("view", view).option("batchRows", 10)
+            frame = reader.options(**options).load(str(small))
+            assert len(frame.limit(1).collect()) == 1
+        until = time.monotonic() + 30
+        while held := {
+            pid: files
+            for pid in filter(str.isdigit, os.listdir("/proc"))
+            if (files := open_files(small, pid))
+        }:
+            assert time.monotonic() < until, held
+            time.sleep(0.2)
+
+
+class TestDamagedRows:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """Messages of two tags; one record of each has lost a byte of its body."""
+        with pyrocketstore.open(tmp_path / "s") as store:
+            for number in range(200):
+                store.put("T", bytes(100), tags="ab"[number % 2])
+        places = read_directly(tmp_path / "s", "queueOffset", "commitLogOffset")
+        with (tmp_path / "s" / "commitlog" / ("0" * 20)).open("r+b") as file:
+            for number in (40, 71):
+                file.seek(places[number].commitLogOffset + 120)
+                file.write(b"\xff")
+        return tmp_path / "s"
+
+    def test_null_with_an_expression(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+        options = {"verifyCrc": True, "subExpression": "a", "readMode": "queue"}
+        found = read_directly(root, onCorrupt="null", **options)
+        assert [row.queueOffset for row in found] == list(range(0, 200, 2))
+        (lost,) = [row for row in found if row.bodyCRC is None]
+        assert (lost.queueOffset, lost.topic, lost.tags, lost.body) == (40, "T", None, None)
+        assert "shows 1 damaged places" in caplog.text
+        assert "left out" not in caplog.text
+        skipped = read_directly(root, "queueOffset", onCorrupt="skip", **options)
+        assert [row.queueOffset for row in skipped] == [n for n in range(0, 200, 2) if n != 40]
+        assert "left out 1 records" in caplog.text
+
+    def test_kafka_columns(self, root: Path) -> None:
+        options = {"kafkaSchema": True, "verifyCrc": True, "includeHeaders": True}
+        found = read_directly(root, onCorrupt="null", **options)
+        assert len(found) == 200
+        assert {row.timestampType for row in found} == {1}
+        lost = [row for row in found if row.value is None]
+        assert [(row.topic, row.partition, row.offset) for row in lost] == [
+            ("T", 0, 40),
+            ("T", 0, 71),
+        ]
+        assert {row.timestamp for row in lost} == {None}
+
+
+class TestBadText:
+    @pytest.mark.parametrize("mode", ["queue", "sequential"])
+    def test_all_texts(self, spark: SparkSession, tmp_path: Path, mode: str) -> None:
+        with pyrocketstore.open(tmp_path / "s") as store:
+            for _ in range(3):
+                texts = {"NAME1": "VALUE1", "other": "OTHER1"}
+                store.put("T", b"BODY", tags="TAGS1", keys="KEYS1", properties=texts)
+        log = tmp_path / "s" / "commitlog" / ("0" * 20)
+        with log.open("r+b") as file:
+            data = file.read(4096)
+            for name in (b"NAME1", b"VALUE1", b"TAGS1", b"KEYS1"):
+                file.seek(data.index(name))
+                file.write(b"\xff\xc3")
+        register(spark)
+        reader = spark.read.format(FORMAT).option("readMode", mode)
+        bad = reader.load(str(tmp_path / "s")).orderBy("queueOffset").collect()[0]
+        assert bad.tags == "\ufffd\ufffdGS1"
+        assert bad["keys"] == "\ufffd\ufffdYS1"
+        said = bad.properties
+        assert said["\ufffd\ufffdME1"] == "\ufffd\ufffdLUE1"
+        assert (said["TAGS"], said["KEYS"], said["other"]) == (bad.tags, bad["keys"], "OTHER1")
+        kafka = reader.option("kafkaSchema", "true").option("includeHeaders", "true")
+        row = kafka.load(str(tmp_path / "s")).orderBy("offset").collect()[0]
+        assert bytes(row.key).decode() == bad["keys"]
+        assert {each.key: bytes(each.value).decode() for each in row.headers} == said
