@@ -49,11 +49,8 @@ class StoreMarks:
             return
         phy_offset, topic, queue_id = max(told)
         mark = marks[topic][queue_id]
-        if phy_offset < self.snapshot.min_phy_offset:
-            return
         if phy_offset < self.snapshot.max_phy_offset:
-            file = _file_of(self.log_files, phy_offset)
-            if file is None:
+            if _file_of(self.log_files, phy_offset) is None:
                 return
             found = self._facts(phy_offset, mark.size)
             if found == (mark.store_timestamp, mark.body_crc):
@@ -77,17 +74,14 @@ class StoreMarks:
 
     def is_anew(self, whole: QueueRange, mark: Mark) -> bool:
         """Whether a queue, all of which is `whole`, is not the one of the mark: its topic was
-        deleted and made again, say. Raises StoreIOError."""
+        deleted and made again, say. Where the mark's unit was deleted nobody knows: no.
+
+        Raises StoreIOError.
+        """
         if whole.stop <= mark.queue_offset:
             return True
         found = self._unit(whole, mark.queue_offset)
-        if found is not None:
-            return found != (mark.phy_offset, mark.size)
-        if whole.start <= mark.queue_offset:
-            return False
-        # That unit was deleted. Units ascend, so what follows names later records.
-        first = self._unit(whole, whole.start)
-        return first is not None and first[0] <= mark.phy_offset
+        return found is not None and found != (mark.phy_offset, mark.size)
 
     def mark_at(self, whole: QueueRange, queue_offset: int) -> Mark | None:
         """The mark that a message makes, None where its unit is gone. Raises StoreIOError."""
@@ -111,8 +105,12 @@ class StoreMarks:
         file = _file_of(self.log_files, phy_offset)
         if file is None:
             return None
-        position = phy_offset - file.from_offset
-        data = read_there(self.snapshot.store.env, file.path, position, size)
+        env, position = self.snapshot.store.env, phy_offset - file.from_offset
+        # A damaged unit may say any size.
+        head = read_there(env, file.path, position, 4)
+        if int.from_bytes(head) != size or size > file.size - position:
+            return None
+        data = read_there(env, file.path, position, size)
         places = np.zeros(1, np.int64), np.array([len(data)], np.int32)
         phy_offsets = np.array([phy_offset], np.int64)
         if len(data) < size or check_records(data, *places, phy_offsets=phy_offsets)[0]:

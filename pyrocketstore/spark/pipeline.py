@@ -126,9 +126,9 @@ def export(
     Raises
     ------
     StoreFormatError: an option. StoreStateError: another export writes to `out`. DataLossError: a
-    queue has lost messages before they were exported (failOnDataLoss=false notes them), or goes on
-    before where the lake ends. StoreIOError, StoreCorruptionError; what fails on an executor
-    comes as pyspark's PythonException, with that error's text.
+    queue has lost messages before they were exported (failOnDataLoss=false notes them), or a store
+    is not the one that the lake has under that label. StoreIOError, StoreCorruptionError; what
+    fails on an executor comes as pyspark's PythonException, with that error's text.
 
     Threads: one at a time for one lake, in one process or several.
     """
