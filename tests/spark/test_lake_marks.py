@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import tarfile
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,8 @@ from pyrocketstore.spark.manifest import RUNNING
 from pyrocketstore.spark.pipeline import ExportReport, read_manifest
 from pyrocketstore.spark.snapshot import DataLossError
 
+GOLDEN = Path(__file__).parent.parent / "golden"
+STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 ANEW = "of a queue made anew, while the lake has others of these offsets"
 
 OTHERS = 300
@@ -143,6 +146,25 @@ def test_a_plan_is_not_carried_out_on_another_store(tmp_path):
         export(other, out)
     assert export(one, out).rows == 30
     assert bodies(out) == numbered(0, 30)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_is_known_again(tmp_path, name):
+    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    options = {"brokerConf": str(GOLDEN / f"{name}.conf"), "includeSystemTopics": True}
+    store, out = tmp_path / name, tmp_path / "lake"
+    assert export(store, out, **options).rows > 0
+    assert export(store, out, **options).runs == []
+    (run,) = read_manifest(out)
+    for topic, queues in run.next[name].items():
+        for queue_id, stop in queues.items():
+            mark = run.marks[name][topic][queue_id]
+            assert mark.queue_offset == stop - 1
+            assert mark.store_timestamp is not None
+    with pyrocketstore.open(store, config=options["brokerConf"]) as opened:  # recovers it
+        opened.put("Topic-1", b"one more")
+    assert export(store, out, **options).rows == 1
 
 
 def test_the_last_message_was_damaged_since(tmp_path):
