@@ -407,6 +407,8 @@ class _News:
                 "exported; failOnDataLoss=false notes it and goes on",
             )
             self.following[store.label][whole.topic][whole.queue_id] = whole.start
+            # It stands for what comes right before that, of which nothing is left.
+            self.marks.get(store.label, {}).get(whole.topic, {}).pop(whole.queue_id, None)
 
     def _lose(
         self, label: str, queue: QueueRange, place: tuple[int, int], reason: str, error: str

@@ -208,6 +208,23 @@ def test_the_last_message_was_deleted_with_its_file(tmp_path):
     assert bodies(out) == numbered(0, 100) + numbered(low, 400)
 
 
+def test_all_that_a_queue_has_was_deleted(tmp_path):
+    store, out = tmp_path / "store", tmp_path / "lake"
+    fill(store, "a", 30)
+    export(store, out)
+    fill(store, "a", 20, first=30)
+    fill(store, "c", 300, text="other")
+    for path in sorted((store / "commitlog").iterdir())[:-3]:
+        path.unlink()
+    report = export(store, out, topics="a", failOnDataLoss=False)
+    assert lost_of(report) == [("a", 30, 50, "deleted before they were exported")]
+    assert export(store, out, topics="a").runs == []  # it is told once
+    fill(store, "a", 4, first=50)
+    report = export(store, out, topics="a")
+    assert (report.rows, report.skipped) == (4, [])
+    assert bodies(out) == numbered(0, 30) + numbered(50, 54)
+
+
 def test_a_manifest_without_marks(tmp_path):
     store, out = tmp_path / "store", tmp_path / "lake"
     fill(store, "t", 30)
@@ -287,7 +304,12 @@ def test_a_topic_deleted_while_it_was_exported(tmp_path):
     export_until_tasks(store, out, failOnDataLoss=False)
     assert [run.state for run in read_manifest(out)] == [RUNNING]
     fill(store, "a", 5, first=20)
-    report = export(store, out, failOnDataLoss=False)
+    told: list[tuple[int, int]] = []
+    report = export(
+        store, out, failOnDataLoss=False, progress=lambda *numbers: told.append(numbers)
+    )
+    planned = [sum(split.planned_bytes for split in run.splits) for run in read_manifest(out)]
+    assert [(total, total) for total in planned] == [each for each in told if each[0] == each[1]]
     reason = "while it was being exported, its queue was deleted"
     assert (report.rows, report.runs) == (OTHERS + 25, [1, 2])
     assert lost_of(report) == [("b", 0, 20, reason)]
