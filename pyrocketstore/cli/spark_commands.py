@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -179,7 +180,7 @@ def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, co
     output = Output(as_json=as_json)
     with spark_session("report --spark", master) as spark:
         from pyrocketstore.spark import FORMAT
-        from pyrocketstore.spark.jobs import JOB_COLUMNS, JOBS
+        from pyrocketstore.spark.jobs import JOB_COLUMNS, JOBS, key_frequency
         from pyrocketstore.spark.pipeline import is_lake, read_lake
         from pyrocketstore.spark.schemas import MESSAGES, ddl_of
 
@@ -189,7 +190,9 @@ def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, co
             columns = {column: MESSAGES[column] for column in JOB_COLUMNS[name]}
             reader = spark.read.format(FORMAT).schema(ddl_of(columns))
             messages = reader.option("includeSystemTopics", "true").load(os.path.abspath(place))
-        found = JOBS[name](messages).limit(count)
+        # This one has a limit of its own.
+        job = partial(key_frequency, count=count) if name == "keys" else JOBS[name]
+        found = job(messages).limit(count)
         rows = [tuple(map(_plain, row)) for row in found.collect()]
         output.table(name, found.columns, rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,20 +65,25 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class SplitTask:
-    """The splits of one task, each with its range as it is pinned now, and its store's log."""
+    """The splits of one task, each with its range as it is pinned now."""
 
     number: int
-    splits: tuple[tuple[Split, QueueRange, tuple[LogFile, ...]], ...]
+    splits: tuple[tuple[Split, QueueRange], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class WriteOptions:
-    """`out` is the lake, `notes` where tasks note what they did, `compression` one of Parquet's."""
+    """What the tasks of a run share.
+
+    `out` is the lake, `notes` where tasks note what they did, `compression` one of Parquet's,
+    `log_files` each broker's log.
+    """
 
     out: str
     notes: str
     source: SourceOptions
     compression: str
+    log_files: Mapping[str, tuple[LogFile, ...]]
 
 
 def write_task(task: SplitTask, options: WriteOptions) -> list[SplitResult]:
@@ -97,10 +102,8 @@ def write_task(task: SplitTask, options: WriteOptions) -> list[SplitResult]:
     return results
 
 
-def _write_split(
-    split: Split, pinned: QueueRange, log_files: tuple[LogFile, ...], options: WriteOptions
-) -> SplitResult:
-    reader = SplitReader(split, pinned, log_files, options.source)
+def _write_split(split: Split, pinned: QueueRange, options: WriteOptions) -> SplitResult:
+    reader = SplitReader(split, pinned, options.log_files[split.broker], options.source)
     rows = size = 0
     files = DayFiles(topic_directory(Path(options.out), split.topic), split, options.compression)
     try:

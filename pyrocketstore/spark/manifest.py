@@ -18,11 +18,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pyrocketstore.errors import StoreFormatError, StoreStateError
+
+_Value = TypeVar("_Value")
 
 VERSION = 1
 MESSAGES_DIRECTORY = "messages"
@@ -36,6 +38,24 @@ _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
 #: broker -> topic -> queue id -> the first queue offset that is not in the lake
 Next = dict[str, dict[str, dict[int, int]]]
+
+
+class Mark(NamedTuple):
+    """A queue's last message that a lake has: a store that goes on from there has the same one.
+
+    `phy_offset` and `size` are its unit's; the others (Unix ms, the CRC of the body that the head
+    says) are None where the record was damaged.
+    """
+
+    queue_offset: int
+    phy_offset: int
+    size: int
+    store_timestamp: int | None
+    body_crc: int | None
+
+
+#: broker -> topic -> queue id -> its mark
+Marks = dict[str, dict[str, dict[int, Mark]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +116,11 @@ class SplitResult:
 
 @dataclasses.dataclass
 class Run:
-    """One run: `next` is where each queue goes on once it is done, `lost` what was gone before."""
+    """One run: `next` is where each queue goes on once it is done, `lost` what was gone before.
+
+    `marks` are the last messages before `next`; `resumed` has the options of each later call that
+    went on with this run's plan.
+    """
 
     number: int
     state: str
@@ -107,10 +131,17 @@ class Run:
     splits: list[Split]
     results: list[SplitResult]
     lost: list[SkippedRange]
+    marks: Marks = dataclasses.field(default_factory=dict)
+    resumed: list[dict[str, str]] = dataclasses.field(default_factory=list)
 
     def task_count(self) -> int:
         """How many tasks the plan has."""
         return 1 + max((split.task for split in self.splits), default=-1)
+
+    def splits_left(self) -> list[Split]:
+        """The splits that nothing has become of yet."""
+        done = {result.split for result in self.results}
+        return [split for split in self.splits if split not in done]
 
 
 class Manifest:
@@ -175,7 +206,9 @@ class Manifest:
             "bytes": sum(each.bytes for each in run.results),
             "crc_failures": sum(each.crc_failures for each in run.results),
             "next": run.next,
+            "marks": run.marks,
             "lost": [dataclasses.asdict(each) for each in run.lost],
+            "resumed": run.resumed,
         }
         results = {each.split: each for each in run.results}
         lines = [head]
@@ -201,11 +234,10 @@ class Manifest:
         for path in self.directory.glob(f"{run.number:06d}.*{NOTES}"):
             path.rename(path.with_suffix(TAKEN))
         taken = list(self.directory.glob(f"{run.number:06d}.*{TAKEN}"))
-        done = {result.split.task for result in run.results}
         for path in taken:
-            for task in set(noted(path)) - done:
-                run.results += read_note(path, task)
-                done.add(task)
+            left = set(run.splits_left())
+            for task in noted(path):
+                run.results += [each for each in read_note(path, task) if each.split in left]
         self.save(run)
         for path in taken:
             shutil.rmtree(path)
@@ -250,10 +282,13 @@ class Manifest:
             began_ms=head["began_ms"],
             seconds=head["seconds"],
             options=head["options"],
-            next=_next_of(head["next"]),
+            next=_by_queue(head["next"], int),
             splits=[_split_of(line) for line in lines[1:]],
             results=results,
             lost=[SkippedRange(**each) for each in head["lost"]],
+            # The first manifests had neither.
+            marks=_by_queue(head.get("marks", {}), lambda mark: Mark(*mark)),
+            resumed=head.get("resumed", []),
         )
 
 
@@ -296,9 +331,11 @@ def _split_of(line: Mapping[str, Any]) -> Split:
     return Split(**{field.name: line[field.name] for field in dataclasses.fields(Split)})
 
 
-def _next_of(found: Mapping[str, Any]) -> Next:
+def _by_queue(
+    found: Mapping[str, Any], made: Callable[[Any], _Value]
+) -> dict[str, dict[str, dict[int, _Value]]]:
     return {
-        broker: {t: {int(q): n for q, n in queues.items()} for t, queues in topics.items()}
+        broker: {t: {int(q): made(n) for q, n in queues.items()} for t, queues in topics.items()}
         for broker, topics in found.items()
     }
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError, StoreStateError
+from pyrocketstore.spark.lake_marks import StoreMarks
 from pyrocketstore.spark.lake_writer import COLUMNS, SplitTask, WriteOptions, write_task
 from pyrocketstore.spark.manifest import (
     MESSAGES_DIRECTORY,
     RUNNING,
     Manifest,
+    Marks,
     Next,
     Run,
     SkippedRange,
@@ -35,6 +37,8 @@ from pyrocketstore.spark.planning import TASK_BYTES_MIN, check_selection
 from pyrocketstore.spark.schemas import MESSAGES, ddl_of
 from pyrocketstore.spark.snapshot import (
     DataLossError,
+    LogFile,
+    QueueRange,
     StoreSnapshot,
     sample_units,
     store_settings,
@@ -122,9 +126,9 @@ def export(
     Raises
     ------
     StoreFormatError: an option. StoreStateError: another export writes to `out`. DataLossError: a
-    queue has lost messages before they were exported (failOnDataLoss=false notes them), or goes on
-    before where the lake ends. StoreIOError, StoreCorruptionError; what fails on an executor
-    comes as pyspark's PythonException, with that error's text.
+    queue has lost messages before they were exported (failOnDataLoss=false notes them), or a store
+    is not the one that the lake has under that label. StoreIOError, StoreCorruptionError; what
+    fails on an executor comes as pyspark's PythonException, with that error's text.
 
     Threads: one at a time for one lake, in one process or several.
     """
@@ -135,10 +139,11 @@ def export(
     report = ExportReport(str(place))
     told = {name: str(value) for name, value in options.items()}
     with Manifest(place) as manifest:
-        for run, tasks in _runs(spark, manifest, source, told):
-            written = WriteOptions(str(place), str(manifest.begin(run)), source, compression)
-            _carry_out(spark, manifest, run, tasks, written, progress)
-            report.add(run)
+        for work in _works(spark, manifest, source, told):
+            notes = str(manifest.begin(work.run))
+            written = WriteOptions(str(place), notes, work.source, compression, work.log_files)
+            _carry_out(spark, manifest, work, written, progress)
+            report.add(work.run)
     report.seconds = time.monotonic() - started
     return report
 
@@ -218,72 +223,95 @@ def _snapshots(options: SourceOptions) -> Iterator[list[StoreSnapshot]]:
         ]
 
 
-def _runs(
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What is left of a run, and what its tasks share."""
+
+    run: Run
+    tasks: list[SplitTask]
+    source: SourceOptions
+    log_files: dict[str, tuple[LogFile, ...]]
+
+
+def _works(
     spark: SparkSession, manifest: Manifest, source: SourceOptions, told: dict[str, str]
-) -> list[tuple[Run, list[SplitTask]]]:
-    """The run that was not finished, then one for what is new; with the tasks that are left."""
+) -> list[_Work]:
+    """The run that was not finished, then one for what is new."""
     with _snapshots(source) as snapshots:
         check_selection(snapshots, source)
+        stores = [StoreMarks(snapshot, snapshot.log_files()) for snapshot in snapshots]
         last = manifest.last()
-        runs = []
+        works = []
+        if last is not None:
+            for store in stores:
+                store.check_store(last.marks.get(store.label, {}))
         if last is not None and last.state == RUNNING:
             manifest.resume(last)
-            runs.append(last)
-        new = _plan(spark, last, snapshots, source, told)
+            if told not in (last.options, *last.resumed):
+                last.resumed.append(told)
+            works.append(_left_of(last, stores, _as_planned(last, source), manifest))
+        new = _plan(spark, last, stores, source, told)
         if new is not None:
-            runs.append(new)
-        found = []
-        for run in runs:
-            done = {result.split.task for result in run.results}
-            left = [split for split in run.splits if split.task not in done]
-            found.append((run, _pinned(left, snapshots)))
-        return found
+            works.append(_left_of(new, stores, source, manifest))
+        return works
+
+
+def _as_planned(run: Run, source: SourceOptions) -> SourceOptions:
+    """The options to go on with a run: what its rows hold is as in the plan, what to do about
+    damage and loss is for the caller to say, lest a run that met some could never end."""
+    return dataclasses.replace(
+        source,
+        decompress=_flag_of(run, "decompress"),
+        verify_crc=_flag_of(run, "verifyCrc"),
+    )
+
+
+def _flag_of(run: Run, name: str) -> bool:
+    """An option of a run that is true unless it was said."""
+    return run.options.get(name, "true").strip().lower() == "true"
 
 
 def _plan(
     spark: SparkSession,
     last: Run | None,
-    snapshots: Iterable[StoreSnapshot],
+    stores: Iterable[StoreMarks],
     options: SourceOptions,
     told: dict[str, str],
 ) -> Run | None:
     """The next run; None where there is nothing new."""
-    # A copy: `last` may be unfinished and is saved again, but this run may never be.
-    following: Next = {} if last is None else copy.deepcopy(last.next)
-    lost: list[SkippedRange] = []
+    news = _News(last, options)
     wanted = []
-    for snapshot in snapshots:
-        for queue in snapshot.queues(options):
-            start, stop = _new_range(snapshot, queue, options, following, lost)
+    for store in stores:
+        for queue in store.snapshot.queues(options):
+            start, stop = news.take(store, queue)
             if start < stop:
-                wanted.append((snapshot, queue, start, stop, _mean_size(queue, start, stop)))
-                label = snapshot.place.broker_name
-                queues = following.setdefault(label, {}).setdefault(queue.topic, {})
-                queues[queue.queue_id] = stop
-    if not wanted and not lost:
+                label = store.label
+                wanted.append((label, queue, start, stop, _mean_size(queue, start, stop)))
+    if not wanted and not news.lost:
         return None
     total = sum((stop - start) * mean for *_, start, stop, mean in wanted)
     slots = max(1, spark.sparkContext.defaultParallelism)
     limit = min(options.partition_bytes, max(TASK_BYTES_MIN, int(total / (2 * slots))))
     pieces = []
-    for snapshot, queue, start, stop, mean in wanted:
+    for label, queue, start, stop, mean in wanted:
         step = max(1, int(limit / mean))
         for first in range(start, stop, step):
             end = min(stop, first + step)
-            names = snapshot.place.broker_name, queue.topic, queue.queue_id
             units = queue.read_units(first, 1)
             where = int(units.phy_offset[0]) if len(units.phy_offset) else 0
-            pieces.append((names[0], where, (*names, first, end, int((end - first) * mean))))
+            names = label, queue.topic, queue.queue_id
+            pieces.append((label, where, (*names, first, end, int((end - first) * mean))))
     return Run(
         number=1 if last is None else last.number + 1,
         state=RUNNING,
         began_ms=time.time_ns() // 1_000_000,
         seconds=0.0,
         options=told,
-        next=following,
+        next=news.following,
         splits=_numbered([piece for _, _, piece in sorted(pieces)], limit),
         results=[],
-        lost=lost,
+        lost=news.lost,
+        marks=news.marks,
     )
 
 
@@ -300,37 +328,96 @@ def _numbered(pieces: Iterable[tuple[str, str, int, int, int, int]], limit: int)
     return splits
 
 
-def _new_range(
-    snapshot: StoreSnapshot,
-    queue: ConsumeQueue,
-    options: SourceOptions,
-    following: Next,
-    lost: list[SkippedRange],
-) -> tuple[int, int]:
-    """What of a queue is not in the lake."""
-    label, topic, queue_id = snapshot.place.broker_name, queue.topic, queue.queue_id
-    known = following.get(label, {}).get(topic, {}).get(queue_id)
-    if known is None:
-        found = snapshot.range_of(queue, options)
-        return found.start, found.stop
-    low, high = snapshot.bounds(queue)
-    name = f"{label}: {topic}/{queue_id}"
-    if high < known:
-        raise DataLossError(
-            f"{name} ends at offset {high}, but the lake has it up to {known}: this is another"
-            " store, or it has lost its end"
-        )
-    if low > known:
-        if options.fail_on_data_loss:
-            raise DataLossError(
-                f"{name}: offsets {known} to {low - 1} were deleted before they were exported;"
-                " failOnDataLoss=false notes it and goes on"
+class _News:
+    """What of each queue is not in the lake, and how far the lake is once it is.
+
+    `following` and `marks` are as in Run, `lost` what cannot come into the lake. Threads: one.
+    """
+
+    def __init__(self, last: Run | None, options: SourceOptions) -> None:
+        # Copies: `last` may be unfinished and is saved again, but this run may never be.
+        self.following: Next = {} if last is None else copy.deepcopy(last.next)
+        self.marks: Marks = {} if last is None else copy.deepcopy(last.marks)
+        self.lost: list[SkippedRange] = []
+        self.options = options
+        self._later = dataclasses.replace(options, starting=Bound(EARLIEST))
+
+    def take(self, store: StoreMarks, queue: ConsumeQueue) -> tuple[int, int]:
+        """The queue offsets to export; they count as exported from now on.
+
+        Raises DataLossError.
+        """
+        snapshot = store.snapshot
+        topic, queue_id = queue.topic, queue.queue_id
+        whole = snapshot.whole_range(queue)
+        known = self.following.get(store.label, {}).get(topic, {}).get(queue_id)
+        if known is None:
+            pinned = snapshot.range_of(queue, self.options)
+            start, stop = pinned.start, pinned.stop
+        else:
+            self._compare(store, whole, known)
+            start = max(known, whole.start)
+            stop = snapshot.range_of(queue, self._later).stop
+        if start < stop:
+            self.following.setdefault(store.label, {}).setdefault(topic, {})[queue_id] = stop
+            self._mark(store, whole, stop - 1)
+        return start, stop
+
+    def _mark(self, store: StoreMarks, whole: QueueRange, queue_offset: int) -> None:
+        marks = self.marks.setdefault(store.label, {}).setdefault(whole.topic, {})
+        mark = store.mark_at(whole, queue_offset)
+        if mark is None:
+            marks.pop(whole.queue_id, None)
+        else:
+            marks[whole.queue_id] = mark
+
+    def _compare(self, store: StoreMarks, whole: QueueRange, known: int) -> None:
+        """Note, or raise, what a queue that the lake has up to `known` has lost since."""
+        name = f"{store.label}: {whole.topic}/{whole.queue_id}"
+        mark = self.marks.get(store.label, {}).get(whole.topic, {}).get(whole.queue_id)
+        if mark is None:
+            if whole.stop < known:
+                raise DataLossError(
+                    f"{name} ends at offset {whole.stop}, but the lake has it up to {known}: this "
+                    "is another store, or it has lost its end"
+                )
+        else:
+            # A queue that was made anew ends before `known` at first: those behind the mark were
+            # not told yet.
+            first = whole.start if store.is_anew(whole, mark) else mark.queue_offset + 1
+            stop = min(known, whole.stop)
+            if first < stop:
+                self._lose(
+                    store.label,
+                    whole,
+                    (first, stop),
+                    "of a queue made anew, while the lake has others of these offsets",
+                    f"{name} was made anew: the lake has messages of the old one up to offset "
+                    f"{known - 1}, and cannot take {first} to {stop - 1} of the new one beside them"
+                    "; failOnDataLoss=false notes these and goes on, and another label takes all",
+                )
+                self._mark(store, whole, stop - 1)
+        if whole.start > known:
+            self._lose(
+                store.label,
+                whole,
+                (known, whole.start),
+                "deleted before they were exported",
+                f"{name}: offsets {known} to {whole.start - 1} were deleted before they were "
+                "exported; failOnDataLoss=false notes it and goes on",
             )
-        reason = "deleted before they were exported"
-        lost.append(SkippedRange(label, topic, queue_id, known, low, low - known, 0, reason))
-        following[label][topic][queue_id] = known = low
-    later = dataclasses.replace(options, starting=Bound(EARLIEST))
-    return known, snapshot.range_of(queue, later).stop
+            self.following[store.label][whole.topic][whole.queue_id] = whole.start
+            # It stands for what comes right before that, of which nothing is left.
+            self.marks.get(store.label, {}).get(whole.topic, {}).pop(whole.queue_id, None)
+
+    def _lose(
+        self, label: str, queue: QueueRange, place: tuple[int, int], reason: str, error: str
+    ) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLossError(error)
+        count = place[1] - place[0]
+        names = label, queue.topic, queue.queue_id
+        self.lost.append(SkippedRange(*names, *place, count, 0, reason))
 
 
 def _mean_size(queue: ConsumeQueue, start: int, stop: int) -> float:
@@ -345,17 +432,17 @@ def _mean_size(queue: ConsumeQueue, start: int, stop: int) -> float:
 def _carry_out(
     spark: SparkSession,
     manifest: Manifest,
-    run: Run,
-    tasks: list[SplitTask],
+    work: _Work,
     options: WriteOptions,
     progress: Progress | None,
 ) -> None:
     """Carry out what is left of a run."""
     started = time.monotonic()
+    run, tasks = work.run, work.tasks
     notes = Path(options.notes)
-    manifest.sweep(split for task in tasks for split, _, _ in task.splits)
+    manifest.sweep(split for task in tasks for split, _ in task.splits)
     if tasks:
-        with _telling(notes, run, progress):
+        with _telling(notes, work, progress):
             _run_tasks(spark, tasks, options)
     missing = {task.number for task in tasks} - set(noted(notes))
     if missing:
@@ -370,32 +457,57 @@ def _carry_out(
     manifest.finish(run)
 
 
-def _pinned(splits: Iterable[Split], snapshots: Iterable[StoreSnapshot]) -> list[SplitTask]:
-    """The tasks of splits, with the ranges as the stores have them now.
+def _left_of(
+    run: Run, stores: Iterable[StoreMarks], source: SourceOptions, manifest: Manifest
+) -> _Work:
+    """The tasks that are left of a run, with the ranges as the stores have them now.
 
-    Raises DataLossError for a queue that does not reach so far any more, StoreFormatError for a
+    Raises DataLossError for a queue that is gone, unless that is noted; StoreFormatError for a
     store that is not given. What was deleted from a queue's begin is the tasks' business.
     """
-    tasks: dict[int, list[Any]] = {}
-    by_label = {snapshot.place.broker_name: snapshot for snapshot in snapshots}
-    for split in splits:
-        snapshot = by_label.get(split.broker)
-        if snapshot is None:
+    tasks: dict[int, list[tuple[Split, QueueRange]]] = {}
+    by_label = {store.label: store for store in stores}
+    lost: list[SplitResult] = []
+    for split in run.splits_left():
+        store = by_label.get(split.broker)
+        if store is None:
             raise StoreFormatError(
                 f"export: a run was not finished, and its store {split.broker!r} is not given"
             )
-        queues = snapshot.store.get_consume_queue_table().get(split.topic, {})
-        queue = queues.get(split.queue_id)
-        whole = None if queue is None else snapshot.whole_range(queue)
-        if whole is None or whole.stop < split.stop:
-            end = "it is gone" if whole is None else f"it ends at offset {whole.stop}"
+        found = _pinned(split, store, run.marks)
+        if isinstance(found, QueueRange):
+            tasks.setdefault(split.task, []).append((split, found))
+            continue
+        if source.fail_on_data_loss:
             raise DataLossError(
                 f"{split.broker}: {split.topic}/{split.queue_id} was being exported up to offset "
-                f"{split.stop}, and now {end}"
+                f"{split.stop}, and now {found}; failOnDataLoss=false notes it and goes on"
             )
-        pinned = whole.cut(split.start, split.stop)
-        tasks.setdefault(split.task, []).append((split, pinned, snapshot.log_files()))
-    return [SplitTask(number, tuple(parts)) for number, parts in sorted(tasks.items())]
+        place = split.broker, split.topic, split.queue_id, split.start, split.stop
+        count = split.stop - split.start
+        reason = f"while it was being exported, {found}"
+        skipped = SkippedRange(*place, count, 0, reason)
+        lost.append(SplitResult(split, 0, 0, 0, (), 0, (skipped,)))
+    manifest.sweep(each.split for each in lost)
+    run.results += lost
+    found_tasks = [SplitTask(number, tuple(parts)) for number, parts in sorted(tasks.items())]
+    brokers = {split.broker for task in found_tasks for split, _ in task.splits}
+    log_files = {label: by_label[label].log_files for label in sorted(brokers)}
+    return _Work(run, found_tasks, source, log_files)
+
+
+def _pinned(split: Split, store: StoreMarks, marks: Marks) -> QueueRange | str:
+    """The range of a split as it is now, or what became of its queue."""
+    queues = store.snapshot.store.get_consume_queue_table().get(split.topic, {})
+    if split.queue_id not in queues:
+        return "its queue was deleted"
+    whole = store.snapshot.whole_range(queues[split.queue_id])
+    mark = marks.get(split.broker, {}).get(split.topic, {}).get(split.queue_id)
+    if mark is not None and store.is_anew(whole, mark):
+        return "its queue was made anew"
+    if whole.stop < split.stop:
+        return f"its queue ends at offset {whole.stop}"
+    return whole.cut(split.start, split.stop)
 
 
 def _run_tasks(spark: SparkSession, tasks: Sequence[SplitTask], options: WriteOptions) -> None:
@@ -429,22 +541,22 @@ def _crc_failures(results: Iterable[SplitResult]) -> int:
 
 
 @contextlib.contextmanager
-def _telling(notes: Path, run: Run, progress: Progress | None) -> Iterator[None]:
+def _telling(notes: Path, work: _Work, progress: Progress | None) -> Iterator[None]:
     """Call `progress` from a thread, by the notes that tasks leave."""
     if progress is None:
         yield
         return
-    sizes: dict[int, int] = {}
-    for split in run.splits:
-        sizes[split.task] = sizes.get(split.task, 0) + split.planned_bytes
-    total = sum(sizes.values())
-    before = {result.split.task for result in run.results}
+    left = {
+        task.number: sum(split.planned_bytes for split, _ in task.splits) for task in work.tasks
+    }
+    total = sum(split.planned_bytes for split in work.run.splits)
+    before = total - sum(left.values())
     ended = threading.Event()
 
     def tell() -> None:
         while True:
             is_last = ended.wait(_POLL_S)
-            progress(sum(sizes.get(task, 0) for task in {*before, *noted(notes)}), total)
+            progress(before + sum(left.get(task, 0) for task in noted(notes)), total)
             if is_last:
                 return
 

@@ -133,3 +133,81 @@ def test_without_pyspark_the_module_offers_nothing(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "False"
+
+
+NEIGHBOUR = """
+from pyspark.sql.datasource import DataSource, DataSourceReader
+class Reader(DataSourceReader):
+    def read(self, partition):
+        yield ("here",)
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "neighbour"
+    def schema(self):
+        return "text string"
+    def reader(self, schema):
+        return Reader()
+"""
+NEIGHBOURS_DRIVER = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "1g")
+spark = builder.getOrCreate()
+def tell(format_name, *path):
+    try:
+        print("RESULT", format_name, spark.read.format(format_name).load(*path).count())
+    except Exception as error:
+        print("RESULT", format_name, "none")
+        print(error)
+tell("neighbour")
+tell("rocketmq-store", sys.argv[1])
+if len(sys.argv) > 2:
+    from pyrocketstore.spark import register
+    register(spark)
+    tell("rocketmq-store", sys.argv[1])
+"""
+
+
+def tell_formats(home: Path, *arguments: str, **modules: str) -> list[str]:
+    """What a driver finds that has these modules before all others."""
+    (home / "driver.py").write_text(NEIGHBOURS_DRIVER)
+    for name, text in modules.items():
+        place = home / "path" / name
+        place.mkdir(parents=True)
+        (place / "__init__.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(home / "driver.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{home / 'path'}:{PACKAGE.parent}",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        },
+        cwd=home,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+
+
+def test_a_package_that_fails_hides_no_neighbour(tmp_path: Path, store: Path) -> None:
+    broken = "raise ValueError('numpy.dtype size changed, may indicate binary incompatibility')\n"
+    found = tell_formats(tmp_path, str(store), pyrocketstore=broken, pyspark_neighbour=NEIGHBOUR)
+    assert found == ["neighbour 1", "rocketmq-store none"]
+
+
+def test_a_neighbour_that_fails_hides_all_but_what_is_registered(
+    tmp_path: Path, store: Path
+) -> None:
+    broken = "raise ValueError('broken')\n"
+    modules = {"pyspark_broken": broken, "pyspark_neighbour": NEIGHBOUR}
+    assert tell_formats(tmp_path, str(store), "register", **modules) == [
+        "neighbour none",
+        "rocketmq-store none",
+        "rocketmq-store 500",
+    ]

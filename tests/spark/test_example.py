@@ -1,8 +1,9 @@
-"""Goal: the example and the document work as they stand.
-Method: run both on the broker's golden store; their answers are counted in its list."""
+"""Goal: the example and the pages on frames and on the lake work as they stand.
+Method: run them on the broker's golden store; their answers are counted in its list."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
@@ -14,6 +15,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.sql import DataFrame
+
+from encoded_records import golden_records
+from pyrocketstore.spark import register
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -57,3 +63,34 @@ def test_the_code_of_the_document(spark, store, tmp_path, monkeypatch):
         code = block.replace('"/data/store"', repr(str(store)))
         code = code.replace('"/data/new"', repr(str(tmp_path / "new")))
         exec(code.replace('"/data/lake"', repr(str(tmp_path / "lake"))), names)
+
+
+def test_the_code_of_the_page_on_frames(spark, store, capsys):
+    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+    assert {kind for kind, _ in blocks} == {"python", "sql"}
+    assert len(re.findall("^```", text, re.MULTILINE)) == 2 * len(blocks)
+    lines = (GOLDEN / "broker-clean.jsonl").read_text().splitlines()
+    told = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
+    topics = Counter(message["cq_topic"] for message in told)
+    wanted = next(topic for topic in sorted(topics) if topic.isalnum())
+    register(spark)
+    records = list(enumerate(golden_records("plain")))
+    frame = spark.createDataFrame(records, "id int, record binary")
+    names = {"path": str(store), "frame": frame}
+    for kind, block in blocks:
+        code = block.replace("/var/rocketmq/store", str(store))
+        if kind == "python":
+            for line in ast.parse(code).body:
+                if not isinstance(line, ast.Expr):
+                    exec(ast.unparse(line), names)
+                    continue
+                answer = eval(ast.unparse(line), names)
+                assert not isinstance(answer, DataFrame) or len(answer.take(3)) == 3
+        else:
+            assert "'orders'" in code
+            spark.sql(code.replace("orders", wanted).strip().removesuffix(";"))
+            assert spark.table("m").count() == topics[wanted]
+    assert "topic" in capsys.readouterr().out
+    spark.catalog.dropTempView("m")
+    spark.catalog.dropTempView("messages")

@@ -3,6 +3,7 @@ Method: rows with known answers; the broker's golden store, counted again in pla
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import sys
@@ -172,6 +173,28 @@ def test_the_broker_s_store_and_its_lake_say_the_same(spark, tmp_path):
         (prefix[row.kind] + row.group, row.originTopic, row.reconsumeTimes): row.messages
         for row in jobs.retries(lake).collect()
     } == retried
+
+
+def test_the_command_gives_as_many_keys_as_it_is_asked_for(spark, tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    import pyrocketstore
+    from pyrocketstore.cli import app, spark_commands
+
+    with pyrocketstore.open(tmp_path / "store") as store:
+        for number in range(130):
+            store.put("t", b"body", keys=f"k{number}")
+
+    def session(*_: str) -> contextlib.AbstractContextManager[SparkSession]:
+        register(spark)
+        return contextlib.nullcontext(spark)
+
+    monkeypatch.setattr(spark_commands, "spark_session", session)
+    for count, told in ((120, 120), (1000, 130), (None, 100)):
+        words = ["report", "--spark", "--json", "keys", str(tmp_path / "store")]
+        words += [] if count is None else ["--count", str(count)]
+        found = CliRunner().invoke(app.app, words, catch_exceptions=False)
+        assert len(found.stdout.splitlines()) == told
 
 
 @pytest.mark.slow
