@@ -634,7 +634,7 @@ READ_GROUPS = (
                 "query_many, messages",
                 {"what": "query_many_messages"},
                 "1",
-                f"Store.query_many, 1000 a call, and Store.get of each hit; {READ}",
+                f"Store.query_many, 1000 a call, and Store.get_many of the hits; {READ}",
             ),
             java(
                 {"what": "query", "places": "true"},

@@ -57,6 +57,7 @@ cdef enum:
     COPIED_BYTES = 1152      # of a record that will be copied: asked for before its size is known
     READ_BYTES = 4096        # what is read of a record at once before its size is known
     MAX_HELD_GIL = 64        # hits; a search for more lets the GIL go
+    AHEAD = 8                # messages whose memory is asked for while one is made
     FEW_PLACES = 8           # that need no memory of their own
     FEW_WORDS = 64
 
@@ -584,14 +585,18 @@ cdef class KeySearch:
                 log_end = rs_load_acquire(&self.core.end_offset)
         return log_end
 
-    cdef int open(self, _Search search, int64_t log_end, object max_num) except -1:
+    cdef LogTable log_files(self):
+        """The log's files as they are now."""
         cdef tuple files = self.mapped_file_queue.mapped_files
+        if self.log.files is not files:
+            self.log = LogTable(files, self.log.file_size)
+        return self.log
+
+    cdef int open(self, _Search search, int64_t log_end, object max_num) except -1:
+        cdef LogTable log = self.log_files()
         cdef tuple index_files = self.index_service._files
-        cdef LogTable log = self.log
         if not index_files and self.index_service.geometry_error is not None:
             raise self.index_service.geometry_error
-        if log.files is not files:
-            log = self.log = LogTable(files, log.file_size)
         self.newest = <IndexFile?>index_files[len(index_files) - 1] if index_files else None
         try:
             search.max_num = max_num
@@ -703,6 +708,39 @@ cdef class KeySearch:
             free(wanted)
             search.close()
         return rows.columns()
+
+    def message_at(self, int64_t phy_offset):
+        """As `messages_at`, of one place."""
+        return self._messages_at(&phy_offset, 1)[0]
+
+    def messages_at(self, const int64_t[::1] phy_offsets not None):
+        """The messages at some places of the log, None where none begins.
+
+        Parameters
+        ----------
+        phy_offsets : int64[n], bytes in the log
+
+        Raises: StoreCorruptionError, StoreIOError. Threads: the GIL is kept.
+        """
+        cdef Py_ssize_t count = phy_offsets.shape[0]
+        return self._messages_at(&phy_offsets[0], count) if count else []
+
+    cdef list _messages_at(self, const int64_t *phy_offsets, Py_ssize_t count):
+        cdef _Search search = _Search.__new__(_Search)
+        cdef list messages = []
+        cdef rs_record record
+        cdef const uint8_t *p
+        cdef Py_ssize_t i
+        search.open(self.log_files(), rs_load_acquire(&self.core.end_offset), ())
+        try:
+            for i in range(count):
+                if i + AHEAD < count:
+                    search.ask_for(phy_offsets[i + AHEAD], COPIED_BYTES)
+                p = search.record_at(phy_offsets[i], &record)
+                messages.append(None if p == NULL else message_from_record(p, &record))
+        finally:
+            search.close()
+        return messages
 
 
 cdef struct found_row:

@@ -219,6 +219,11 @@ class CommitLog:
         """Physical offset behind the last record that was put, in a buffer perhaps."""
         return int(self.core.appended_end)
 
+    def commit_appended(self) -> None:
+        """Make what was put readable that lies in a buffer, if any does."""
+        if self.get_appended_offset() > self.get_max_offset():
+            self.commit_buffers()
+
     def roll_next_file(self, phy_offset: int) -> int:
         """First offset of the file after the one that holds `phy_offset`."""
         return phy_offset + self.file_size - phy_offset % self.file_size

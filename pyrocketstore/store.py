@@ -763,20 +763,24 @@ class Store(AsyncStore):
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
         """The message at a physical offset, or with an offset message id; None if there is none."""
+        phy_offset = phy_offset_or_msg_id
+        if isinstance(phy_offset, str):
+            phy_offset = _message.decode_message_id(phy_offset)[1]
+        if not 0 <= phy_offset < 1 << 63:
+            return None
         with self._while_open():
-            if isinstance(phy_offset_or_msg_id, str):
-                _, phy_offset = _message.decode_message_id(phy_offset_or_msg_id)
-            else:
-                phy_offset = phy_offset_or_msg_id
-            return self._message_at(phy_offset)
+            self.message_store.commit_log.commit_appended()
+            return self._key_search.message_at(phy_offset)
 
-    def _message_at(self, phy_offset: int) -> MessageExt | None:
-        """The message whose own place that is: bytes inside of a body may look like one."""
-        log = self.message_store.commit_log
-        if log.get_max_offset() <= phy_offset < log.get_appended_offset():
-            log.commit_buffers()  # it was put, and lies in a buffer
-        message = self.message_store.look_message_by_offset(phy_offset)
-        return None if message is None or message.phy_offset != phy_offset else message
+    def get_many(self, phy_offsets: npt.ArrayLike) -> list[MessageExt | None]:
+        """The messages at some physical offsets (int64[n], bytes), those of `query_many` say; None
+        for one where no message begins: bytes inside of a body may look like one."""
+        given = np.asarray(phy_offsets)
+        if given.size and given.dtype.kind not in "iu":
+            raise TypeError(f"phy_offsets are of type {given.dtype}, not int64")
+        with self._while_open():
+            self.message_store.commit_log.commit_appended()
+            return self._key_search.messages_at(np.ascontiguousarray(given, np.int64))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Check log, queues and index against each other; nothing is changed.

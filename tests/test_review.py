@@ -253,6 +253,33 @@ def test_get_inside_of_a_body_gives_nothing(tmp_path: Path) -> None:
         assert store.get(outer.phy_offset) is not None
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_messages_by_many_places(tmp_path: Path, pool: bool) -> None:
+    """Goal: what `get` gives for each, in one call, over all files of the log, in any order and
+    twice; None where nothing begins. Method: places of records, beside them and behind the log."""
+    with pyrocketstore.open(tmp_path, transient_store_pool_enable=pool, **SIZES) as store:
+        put = [store.put("t", b"%d" % i * (i % 50), keys=f"k{i % 7}") for i in range(300)]
+        places = [result.phy_offset for result in put[::-1]]
+        asked = [*places, places[5], -1, 1, places[3] + 4, places[0] + (1 << 20), 1 << 62]
+        found = store.get_many(asked)
+        assert [m and m.body for m in found[:301]] == [
+            b"%d" % i * (i % 50) for i in (*range(299, -1, -1), 294)
+        ]
+        assert found[301:] == [None] * 5
+        assert [m and m.record for m in found] == [m and m.record for m in map(store.get, asked)]
+        hits = store.query_many("t", ["k3", "no", "k6"], max_num=100)
+        assert [m and m.keys for m in store.get_many(hits.phy_offset)] == (
+            ["k3"] * sum(hits.key_index == 0) + ["k6"] * sum(hits.key_index == 2)
+        )
+        assert store.get_many([]) == []
+        assert store.get(1 << 70) is None
+        for wrong, error in (([1.5], TypeError), (["0"], TypeError), ([[0]], ValueError)):
+            with pytest.raises(error):
+                store.get_many(wrong)
+    with pytest.raises(pyrocketstore.StoreStateError):
+        store.get_many([0])
+
+
 @pytest.mark.parametrize(
     "properties", [{"a": ""}, {"a": "x\x02b\x01c"}, {"": "x"}, {"DELAY": "3"}, {"TAGS": ""}]
 )

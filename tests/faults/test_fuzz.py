@@ -125,7 +125,7 @@ def test_a_reader_that_writes_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     mutant = fuzz_stores.StoreMutant("", {"checkpoint": bytes(4096), "abort": b""}, 1, True)
     kernel.check(mutant)
 
-    def check_dump(self: fuzz_stores.StoreKernel, plain: object) -> None:
+    def check_dump(self: fuzz_stores.StoreKernel, *words: object) -> None:
         (self.root / "abort").unlink(missing_ok=True)
 
     monkeypatch.setattr(fuzz_stores.StoreKernel, "check_dump", check_dump)
