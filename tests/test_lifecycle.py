@@ -65,6 +65,7 @@ def calls(store):
         "query": lambda: store.query("T", "k1"),
         "query_many": lambda: store.query_many("T", ["k1"]),
         "get": lambda: store.get(0),
+        "get_many": lambda: store.get_many([0]),
         "get id": lambda: store.get("7F00000100002A9F0000000000000000"),
         "verify": store.verify,
     }

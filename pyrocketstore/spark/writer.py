@@ -26,7 +26,7 @@ from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_WRONLY, Env, parent_directory
 from pyrocketstore.errors import PutError, StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.message import check_properties, check_text, check_topic, join_keys
-from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options
+from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options, local_path
 from pyrocketstore.spark.snapshot import place_settings
 from pyrocketstore.store import Store, open
 
@@ -94,7 +94,7 @@ def write_options(options: Mapping[str, str], schema: StructType, overwrite: boo
         raise StoreFormatError(f"rocketmq-store: flushDiskType must be one of {', '.join(kinds)}")
     _check_columns(schema, topic)
     env = Env()
-    root = env.absolute(named["path"])
+    root = env.absolute(local_path(named["path"]))
     conf = named.get("brokerConf")
     settings = _settings(env, root, conf)
     return WriteOptions(
@@ -102,7 +102,7 @@ def write_options(options: Mapping[str, str], schema: StructType, overwrite: boo
         broker_conf=conf,
         topic=topic,
         flush_disk_type=named.get("flushDiskType"),
-        staging=env.absolute(named.get("stagingDir", f"{root}/{STAGING}")),
+        staging=env.absolute(local_path(named.get("stagingDir", f"{root}/{STAGING}"))),
         checkpoint=named.get("checkpointLocation"),
         record_size_max=min(
             settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_SIZE

@@ -3,7 +3,8 @@ nothing false is said, nobody hangs, and the failure is told with its file and i
 Method: a whole life of a store with the k-th call of a kind failing; a journal; the same store
 without faults.
 
-A sample by ROCKETSTORE_SEED; ROCKETSTORE_SOAK_FAULTS=1 takes every call, every errno.
+A sample by ROCKETSTORE_SEED; ROCKETSTORE_SOAK_FAULTS=1 takes every call, every errno, and
+ROCKETSTORE_SOAK_BEGIN=N goes on where N lives of that were done.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFil
 
 SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_FAULTS", "0"))
+BEGIN = int(os.environ.get("ROCKETSTORE_SOAK_BEGIN", "0"))
 SAMPLE = 160
+PROGRESS = 1000
 FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 ERRORS = ("EIO", "ENOSPC", "EINTR", "EDQUOT", "EROFS", "EMFILE")
 #: The kernel interrupts no call for ever.
@@ -233,12 +236,14 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_service, "RETRY_INTERVAL_MS", 1)
 
 
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(4 * 3600 if SOAK else 300)
 def test_a_failing_system_call_loses_nothing(faults: Faults) -> None:
     cases = chosen(faults)
-    print(f"seed {SEED}: {len(cases)} lives")
-    for case in cases:
+    print(f"seed {SEED}: {len(cases)} lives, from {BEGIN} on", flush=True)
+    for number, case in enumerate(cases[BEGIN:], BEGIN + 1):
         try_case(faults, case)
+        if number % PROGRESS == 0:
+            print(f"{number} lives are done", flush=True)
 
 
 def refused(store: pyrocketstore.Store, *, reason: str) -> None:

@@ -75,6 +75,7 @@ def test_the_code_of_the_page_on_frames(spark, store, capsys):
     topics = Counter(message["cq_topic"] for message in told)
     wanted = next(topic for topic in sorted(topics) if topic.isalnum())
     register(spark)
+    spark.catalog.dropTempView("m")  # whoever left it in the session
     records = list(enumerate(golden_records("plain")))
     frame = spark.createDataFrame(records, "id int, record binary")
     names = {"path": str(store), "frame": frame}

@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def save(rows: DataFrame, root: Path, **options: object) -> None:
+def save(rows: DataFrame, root: Path | str, **options: object) -> None:
     writer = rows.write.format(FORMAT).mode("append")
     for name, value in options.items():
         writer = writer.option(name, str(value))
@@ -120,7 +120,7 @@ def test_a_default_topic_and_a_store_that_is_made(spark: SparkSession, tmp_path:
     assert {(m.topic, bytes(m.body)) for m in messages(root)} == {("a", b"x"), ("t", b"y")}
     assert not list((tmp_path / "staging").iterdir())
     assert not (root / STAGING).exists()
-    save(spark.createDataFrame([("z",)], "body string"), root, topic="t")
+    save(spark.createDataFrame([("z",)], "body string"), root.as_uri(), topic="t")
     assert sorted(bodies(root)) == [b"x", b"y", b"z"]
 
 
