@@ -246,11 +246,17 @@ def test_a_manifest_without_marks(tmp_path):
 # ---- a topic that was deleted, or made anew ------------------------------------------------------
 
 
-def test_a_topic_made_anew_is_told_and_blocks_no_other(tmp_path):
+def exported(tmp_path):
+    """A store of topics a and b, and the lake that has all of it."""
     store, out = tmp_path / "store", tmp_path / "lake"
     fill(store, "a", 20)
     fill(store, "b", 20, text="old")
     export(store, out)
+    return store, out
+
+
+def test_a_topic_made_anew_is_told_and_blocks_no_other(tmp_path):
+    store, out = exported(tmp_path)
     delete_b(store, anew=5)
     fill(store, "a", 3, first=20)
     with pytest.raises(DataLossError, match="made anew"):
@@ -277,10 +283,7 @@ def test_a_topic_made_anew_is_told_and_blocks_no_other(tmp_path):
 
 
 def test_a_topic_made_anew_that_has_grown_past_the_old_end(tmp_path):
-    store, out = tmp_path / "store", tmp_path / "lake"
-    fill(store, "a", 20)
-    fill(store, "b", 20, text="old")
-    export(store, out)
+    store, out = exported(tmp_path)
     delete_b(store, anew=50)
     with pytest.raises(DataLossError, match="made anew"):
         export(store, out)
