@@ -37,7 +37,7 @@ from compiled import Unavailable  # noqa: E402
 from groups import GROUPS, Group, Options, Variant  # noqa: E402
 from growth import growth_groups  # noqa: E402
 from java_store import JavaStore, JavaUnavailable  # noqa: E402
-from workers import BenchError, Worker, alternate  # noqa: E402
+from workers import BenchError, Worker, WorkerEnded, alternate  # noqa: E402
 from workload import RECORD_SIZE  # noqa: E402
 
 HOME = Path(__file__).resolve().parent
@@ -146,8 +146,22 @@ class Bench:
                 self._program(variant)
 
     def measure(self, group: Group) -> dict[str, Any]:
-        """Run one group; its part of the record."""
+        """Run one group; its part of the record. It begins anew without a peer that breaks down."""
         taking, left_out = self._who(group)
+        while True:
+            try:
+                return self._measure(group, taking, left_out)
+            except WorkerEnded as problem:
+                broken = next(one for one in taking if _worker_name(group, one) == problem.name)
+                if broken.kind != "peer":
+                    raise
+                print(f"LEFT OUT ALOUD: {problem}", file=sys.stderr, flush=True)
+                taking.remove(broken)
+                left_out.append({"name": broken.name, "reason": problem.reason})
+
+    def _measure(
+        self, group: Group, taking: Sequence[Variant], left_out: Sequence[dict[str, str]]
+    ) -> dict[str, Any]:
         with contextlib.ExitStack() as stack:
             workers = []
             for variant in taking:
@@ -179,7 +193,7 @@ class Bench:
             "written_bytes": self._written(group, workers),
             "read_bytes": read_bytes,
             "rows": rows,
-            "left_out": left_out,
+            "left_out": list(left_out),
         }
 
     def _written(self, group: Group, workers: Sequence[Worker]) -> int:
@@ -232,7 +246,7 @@ class Bench:
         if variant.program == "empty":
             options["module"] = compiled.empty_call()
         command = self._command(variant, path, options)
-        return Worker(f"{group.name}/{variant.name}", command, self._problems_file())
+        return Worker(_worker_name(group, variant), command, self._problems_file())
 
     def _problems_file(self) -> Path:
         """Where one worker's standard error goes."""
@@ -300,7 +314,7 @@ def compare(
 ) -> None:
     """Raise BenchError unless all gave the answers that their work must give."""
     for variant, answer in zip(taking, answers, strict=True):
-        who = f"{group.name}/{variant.name}"
+        who = _worker_name(group, variant)
         wanted = expected(sizes, group, variant)
         if wanted is not None and answer["answer"] != wanted:
             raise BenchError(f"{who}: answer {answer['answer']} is not {wanted}")
@@ -345,6 +359,10 @@ def _piles_up(group: Group) -> bool:
 def _reads_a_copy(variant: Variant) -> bool:
     """Whether it works on a copy of the input store, where its group has one."""
     return variant.kind in {"base", "ours"} or variant.program == "limit:crc_scan"
+
+
+def _worker_name(group: Group, variant: Variant) -> str:
+    return f"{group.name}/{variant.name}"
 
 
 def _described(variant: Variant) -> dict[str, Any]:

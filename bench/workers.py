@@ -25,6 +25,15 @@ class BenchError(Exception):
     """A worker did not do its work, or gave another answer than its work must give."""
 
 
+class WorkerEnded(BenchError):
+    """The process of the worker `name` ended before it was told to."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} {reason}")
+        self.name = name
+        self.reason = reason
+
+
 @dataclasses.dataclass
 class Rounds:
     """What the rounds of one worker measured; rates are items and bytes a second."""
@@ -131,7 +140,7 @@ class Worker:
             code = self._process.wait(timeout=60)
             lines = self._problems.read_text(errors="replace").strip().splitlines()
             reason = lines[-1] if lines else "no reason given"
-            raise BenchError(f"{self.name} ended with exit code {code}: {line!r} {reason}")
+            raise WorkerEnded(self.name, f"ended with exit code {code}: {line!r} {reason}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

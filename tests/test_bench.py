@@ -271,6 +271,30 @@ def test_a_worker_that_ends_between_its_rounds_is_an_error_with_its_last_word(mo
     worker.close()
 
 
+@pytest.mark.parametrize("name", ["rocketmq-rust", "4.9.3"])
+def test_a_peer_that_breaks_down_is_left_out_and_named_but_4_9_3_ends_the_group(
+    module, monkeypatch, name
+):
+    ended = module("workers").WorkerEnded
+    bench = object.__new__(module("run").Bench)
+    group = next(one for one in module("groups").GROUPS if one.name == "put128")
+
+    def measured(group: Any, taking: Any, left_out: Any) -> list[str]:
+        if any(one.name == name for one in taking):
+            raise ended(f"{group.name}/{name}", "ended with exit code 1")
+        return [one.name for one in taking]
+
+    left_out: list[dict[str, str]] = []
+    monkeypatch.setattr(bench, "_who", lambda group: (list(group.variants), left_out))
+    monkeypatch.setattr(bench, "_measure", measured)
+    if name == "4.9.3":
+        with pytest.raises(ended, match=r"put128/4\.9\.3 ended with exit code 1"):
+            bench.measure(group)
+    else:
+        assert bench.measure(group) == [v.name for v in group.variants if v.name != name]
+        assert left_out == [{"name": name, "reason": "ended with exit code 1"}]
+
+
 def test_a_round_that_did_nothing_is_an_error(module, tmp_path):
     workers = module("workers")
     worker = workers.Worker("idle", [sys.executable, "-c", WORKS_TWICE], tmp_path / "problems")
