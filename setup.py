@@ -43,6 +43,7 @@ MODULES: dict[str, list[str]] = {
     "_prefill": [],
     "_reader": ["csrc/status.c"],
     "_key_search": ["csrc/hash.c"],
+    "_face": [],
     "_verify": ["csrc/hash.c"],
     "_dispatch": ["csrc/env_posix.c", "csrc/hash.c"],
 }

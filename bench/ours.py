@@ -360,10 +360,14 @@ class Reading(Workload):
         self.at = 0
         self.store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
 
-    def next_number(self) -> int:
-        """Of the message that Java's side asks for, too; its key is k and this number."""
-        self.at = (self.at + STRIDE) % self.stored
-        return self.at
+    def next_numbers(self, count: int) -> list[int]:
+        """Of the messages that Java's side asks for, too; a key is k and its number. Java draws
+        each in a nanosecond, so that ours are drawn before time begins."""
+        numbers = []
+        for _ in range(count):
+            self.at = (self.at + STRIDE) % self.stored
+            numbers.append(self.at)
+        return numbers
 
     def close(self) -> None:
         self.store.close()
@@ -418,12 +422,15 @@ class Query(Reading):
     "query_checked" compares each body with its CRC, too, as the peers of bench/peers.py do.
     """
 
+    timed_whole = False
+
     def unit(self) -> Result:
         answer = size = 0
         query, checked = self.store.query, self.options["what"] == "query_checked"
-        start = time.perf_counter()
-        for _ in range(self.count):
-            key = f"k{self.next_number()}"
+        numbers = self.next_numbers(self.count)
+        clock = Clock()
+        for number in numbers:
+            key = f"k{number}"
             for message in query(TOPIC, key):
                 body = message.body
                 if checked and zlib.crc32(body) & 0x7FFFFFFF != message.body_crc:
@@ -431,42 +438,50 @@ class Query(Reading):
                 size += len(body)
                 answer += len(message.tags) + len(message.properties["TAGS"])
                 answer += message.keys == key
-        return Result(self.count, size, time.perf_counter() - start, answer)
+        seconds, cpu = clock.stop()
+        return Result(self.count, size, seconds, answer, cpu)
 
 
 class QueryMany(Reading):
     """Keys looked up a thousand a call; of each hit its queue and its offsets."""
 
+    timed_whole = False
+
     def unit(self) -> Result:
         hits = 0
-        start = time.perf_counter()
+        drawn = self.next_numbers(self.count)
+        clock = Clock()
         for first in range(0, self.count, QUERY_MANY_COUNT):
-            numbers = [self.next_number() for _ in range(min(QUERY_MANY_COUNT, self.count - first))]
+            numbers = drawn[first : first + QUERY_MANY_COUNT]
             found = self.store.query_many(TOPIC, [f"k{number}" for number in numbers])
             of_hits = numpy.array(numbers)[found.key_index]
             right = found.queue_id == of_hits % QUEUES
             right &= found.queue_offset == of_hits // QUEUES
             right &= found.phy_offset >= 0
             hits += int(numpy.count_nonzero(right))
-        return Result(self.count, 0, time.perf_counter() - start, hits)
+        seconds, cpu = clock.stop()
+        return Result(self.count, 0, seconds, hits, cpu)
 
 
 class QueryManyMessages(Reading):
     """As QueryMany, and the hits' messages are got from their places and read as Query does."""
 
+    timed_whole = False
+
     def unit(self) -> Result:
         answer = size = 0
-        start = time.perf_counter()
+        drawn = self.next_numbers(self.count)
+        clock = Clock()
         for first in range(0, self.count, QUERY_MANY_COUNT):
-            count = min(QUERY_MANY_COUNT, self.count - first)
-            keys = [f"k{self.next_number()}" for _ in range(count)]
+            keys = [f"k{number}" for number in drawn[first : first + QUERY_MANY_COUNT]]
             found = self.store.query_many(TOPIC, keys)
             messages = self.store.get_many(found.phy_offset)
             for i, message in zip(found.key_index.tolist(), messages, strict=True):
                 size += len(message.body)
                 answer += len(message.tags) + len(message.properties["TAGS"])
                 answer += message.keys == keys[i]
-        return Result(self.count, size, time.perf_counter() - start, answer)
+        seconds, cpu = clock.stop()
+        return Result(self.count, size, seconds, answer, cpu)
 
 
 class CheckedGet(Get):

@@ -425,10 +425,13 @@ class PeerWork(Workload):
 
     def _query(self) -> Result:
         answer = size = 0
-        clock = Clock()
+        numbers = []
         for _ in range(self.count):
             self._at = (self._at + STRIDE) % self._stored
-            key = f"k{self._at}"
+            numbers.append(self._at)
+        clock = Clock()
+        for number in numbers:
+            key = f"k{number}"
             found = self._peer.by_key(key)
             if found is not None:
                 size += len(found.body)

@@ -138,7 +138,8 @@ class Worker:
         line = self._process.stdout.readline()
         if not line.startswith("{"):
             code = self._process.wait(timeout=60)
-            lines = self._problems.read_text(errors="replace").strip().splitlines()
+            said = self._problems.read_text(errors="replace").split("Stack backtrace:")[0]
+            lines = said.strip().splitlines()
             reason = lines[-1] if lines else "no reason given"
             raise WorkerEnded(self.name, f"ended with exit code {code}: {line!r} {reason}")
         answer: dict[str, Any] = json.loads(line)

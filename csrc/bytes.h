@@ -119,6 +119,8 @@ static inline void rs_store_be32_release(uint8_t *p, int32_t value) {
 /* Asks for the line of `p`, which is about to be written; harmless for any address. */
 static inline void rs_prefetch(const void *p) { __builtin_prefetch(p, 1, 3); }
 static inline void rs_prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
+/* Into the second cache, which holds the lines of dozens of records until their turn comes. */
+static inline void rs_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 /* ---- UTF-8 as Java's decoder reads it -------------------------------------------------------- */
 /* One code point from `p`, `size` > 0: gives the bytes it took, at least 1. Malformed bytes are

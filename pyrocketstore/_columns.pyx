@@ -19,6 +19,7 @@ from pyrocketstore._column_memory cimport MIN_BLOCK, column_array, take_block, t
 from pyrocketstore._record cimport check_record, scan_properties, tags_code_of
 from pyrocketstore._rocketstore cimport (
     RS_COMPRESSED_FLAG,
+    RS_MESSAGE_MIN_SIZE,
     RS_MESSAGE_POSITION_BORN_HOST,
     RS_MESSAGE_POSITION_PHYSICAL_OFFSET,
     RS_MESSAGE_POSITION_SYS_FLAG,
@@ -27,6 +28,7 @@ from pyrocketstore._rocketstore cimport (
     RS_TORN,
     rs_load_be32,
     rs_load_be64,
+    rs_prefetch_far,
     rs_properties,
     rs_record,
     rs_span,
@@ -48,11 +50,8 @@ from pyrocketstore._column_memory import release_memory, reusable_bytes
 from pyrocketstore._message import MAX_INFLATED_SIZE
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 
-cdef extern from * nogil:
-    void __builtin_prefetch(const void *p) noexcept
-
 cdef enum:
-    PREFETCH_AHEAD = 12    # records; their first and last lines are far from each other
+    PREFETCH_AHEAD = 40    # records; their first and last lines are far from each other
     CACHE_LINE = 64
     MAX_RESERVED = 268435456  # bytes that a column of bodies may take before they are seen
     MAX_COLUMNS = 32
@@ -244,10 +243,11 @@ cdef int _walk(
     for i in range(count):
         ahead = i + PREFETCH_AHEAD
         if ahead < count:
-            __builtin_prefetch(records[ahead])
-            __builtin_prefetch(records[ahead] + CACHE_LINE)
-            __builtin_prefetch(records[ahead] + sizes[ahead] - 1 - CACHE_LINE)
-            __builtin_prefetch(records[ahead] + sizes[ahead] - 1)
+            rs_prefetch_far(records[ahead])
+            rs_prefetch_far(records[ahead] + CACHE_LINE)
+            rs_prefetch_far(records[ahead] + RS_MESSAGE_MIN_SIZE)
+            rs_prefetch_far(records[ahead] + sizes[ahead] - 1 - CACHE_LINE)
+            rs_prefetch_far(records[ahead] + sizes[ahead] - 1)
         row[0] = i
         status = check_record(
             records[i], sizes[i], phy_offsets[i] if phy_offsets != NULL else -1, check_crc,

@@ -34,7 +34,7 @@ from pyrocketstore._rocketstore cimport (
     rs_load_acquire,
     rs_load_be32,
     rs_mapped_file,
-    rs_prefetch,
+    rs_prefetch_read,
     rs_properties,
     rs_record,
     rs_span,
@@ -135,14 +135,16 @@ cdef bint has_key(
         at = end + 1
 
 
-cdef bint is_wanted(const uint8_t *p, const rs_record *r, const wanted_key *w) noexcept nogil:
-    cdef rs_properties properties
+cdef bint is_wanted(
+    const uint8_t *p, const rs_record *r, const wanted_key *w, rs_properties *properties
+) noexcept nogil:
+    """Whether a record is meant; then `properties` says where they lie in it."""
     cdef const uint8_t *text = p + r.properties_position
     if w.never or not same_text(
         p + r.topic_position, r.topic_size, w.topic, w.topic_size, w.loose
     ):
         return False
-    scan_properties(text, r.properties_size, &properties)
+    scan_properties(text, r.properties_size, properties)
     if properties.uniq_key.size >= 0 and same_text(
         text + properties.uniq_key.position, properties.uniq_key.size, w.key, w.key_size, w.loose
     ):
@@ -156,11 +158,6 @@ cdef bint is_wanted(const uint8_t *p, const rs_record *r, const wanted_key *w) n
 @cython.auto_pickle(False)
 cdef class LogTable:
     """The files of the log as pointers, for one state of the row of files."""
-
-    cdef tuple files
-    cdef rs_mapped_file **table
-    cdef Py_ssize_t count
-    cdef int64_t file_size
 
     def __cinit__(self, tuple files not None, int64_t file_size):
         cdef Py_ssize_t i
@@ -190,6 +187,10 @@ cdef class LogTable:
             if 0 <= phy_offset - self.table[i].file_from_offset < self.file_size:
                 return i
         return -1
+
+
+cdef int no_memory() except -1 with gil:
+    raise MemoryError
 
 
 # ---- one search --------------------------------------------------------------------------------
@@ -222,6 +223,10 @@ cdef class _Search:
     cdef set seen
     cdef found_place[FEW_PLACES] few_places
     cdef int64_t[FEW_WORDS] few_words
+    # Of the last that was found and lies in a mapping: it need not be parsed again.
+    cdef int64_t parsed_offset
+    cdef rs_record parsed
+    cdef rs_properties spans
 
     def __cinit__(self):
         self.places = self.few_places
@@ -303,9 +308,6 @@ cdef class _Search:
         self.seen.add(phy_offset)
         return False
 
-    cdef int no_memory(self) except -1 with gil:
-        raise MemoryError
-
     # ---- one record ----------------------------------------------------------------------------
 
     cdef const uint8_t *record_at(self, int64_t phy_offset, rs_record *record) except? NULL nogil:
@@ -357,11 +359,13 @@ cdef class _Search:
 
     cdef int consider(self, int64_t phy_offset) except -1 nogil:
         """Adds what lies there if it is meant."""
-        cdef rs_record record
-        cdef const uint8_t *p = self.record_at(phy_offset, &record)
+        cdef rs_record *record = &self.parsed
+        cdef const uint8_t *p
+        self.parsed_offset = -1
+        p = self.record_at(phy_offset, record)
         if p == NULL or not self.begin <= record.store_timestamp <= self.end:
             return 0
-        if self.exact and not is_wanted(p, &record, &self.wanted):
+        if self.exact and not is_wanted(p, record, &self.wanted, &self.spans):
             return 0
         if self.count > 0 and self.is_repeat(phy_offset):
             return 0
@@ -373,15 +377,31 @@ cdef class _Search:
         self.places[self.count].queue_id = record.queue_id
         self.places[self.count].size = record.total_size
         self.count += 1
+        self.parsed_offset = phy_offset
         return 0
+
+    cdef MessageExt message(self, const found_place *place):
+        """The message of a place; None: the file has changed meanwhile."""
+        cdef MessageExt message
+        cdef const uint8_t *p = place.record
+        if p != NULL and place.phy_offset == self.parsed_offset:
+            message = message_from_record(p, &self.parsed)
+            message._spans = self.spans
+            message._scanned = self.exact
+            return message
+        if p == NULL:
+            p = self.record_at(place.phy_offset, &self.parsed)
+        elif parse_record(p, place.size, &self.parsed) != RS_OK:
+            p = NULL
+        self.parsed_offset = -1
+        return None if p == NULL else message_from_record(p, &self.parsed)
 
     cdef int grow(self) except -1 nogil:
         cdef found_place *old = self.places if self.places != self.few_places else NULL
-        cdef found_place *grown = <found_place *>realloc(
-            old, 2 * self.capacity * sizeof(found_place)
-        )
+        cdef size_t size = 2 * self.capacity * sizeof(found_place)
+        cdef found_place *grown = <found_place *>realloc(old, size)
         if grown == NULL:
-            return self.no_memory()
+            no_memory()
         if old == NULL:
             memcpy(grown, self.few_places, sizeof(self.few_places))
         self.places = grown
@@ -412,14 +432,11 @@ cdef class _Search:
         if not self.descending:
             qsort(self.places, self.count, sizeof(found_place), by_place)
             return
-        i = 0
-        j = self.count - 1
-        while i < j:
+        for i in range(self.count // 2):
+            j = self.count - 1 - i
             place = self.places[i]
             self.places[i] = self.places[j]
             self.places[j] = place
-            i += 1
-            j -= 1
 
     cdef int collect_file(self, Py_ssize_t number, bint copied) except -1 nogil:
         cdef int64_t[MAX_ROOM] phy_offsets
@@ -472,12 +489,11 @@ cdef class _Search:
 
     cdef int ask_for(self, int64_t phy_offset, int64_t size) except -1 nogil:
         cdef int64_t left = 0
-        cdef int64_t at = 0
+        cdef int64_t at
         cdef const uint8_t *p = self.mapped_at(phy_offset, &left)
         if p != NULL:
-            while at < size and at < left:
-                rs_prefetch(p + at)
-                at += CACHE_LINE
+            for at in range(0, min(size, left), 64):  # a step must be a number
+                rs_prefetch_read(p + at)
         return 0
 
     cdef int ask_for_end(self, int64_t phy_offset) except -1 nogil:
@@ -488,8 +504,8 @@ cdef class _Search:
         if p != NULL and left >= 4:
             size = rs_load_be32(p)
             if 2 * CACHE_LINE < size <= left:
-                rs_prefetch(p + size - 1 - CACHE_LINE)
-                rs_prefetch(p + size - 1)
+                rs_prefetch_read(p + size - 1 - CACHE_LINE)
+                rs_prefetch_read(p + size - 1)
         return 0
 
     cdef int warm(self, const wanted_key *keys, Py_ssize_t count) except -1 nogil:
@@ -497,9 +513,8 @@ cdef class _Search:
         slots, then entries, then records, each asked for before any is looked at."""
         cdef int64_t[CHUNK] phy_offsets
         cdef int32_t[CHUNK] numbers
-        cdef Py_ssize_t i, k, f
-        for f in range(min(<Py_ssize_t>WARM_FILES, self.index_count)):
-            i = self.index_count - 1 - f
+        cdef Py_ssize_t i, k
+        for i in range(self.index_count - 1, max(-1, self.index_count - 1 - WARM_FILES), -1):
             if self.opened[i] == 0:
                 self.open_index(i)
             if self.opened[i] != 1 or self.readers[i].base == NULL:
@@ -540,6 +555,20 @@ cdef int set_topic(wanted_key *w, str topic, list keep) except -1:
     return 0
 
 
+cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object max_num) except -1:
+    cdef LogTable log = self.log_files()
+    cdef tuple index_files = self.index_service._files
+    if not index_files and self.index_service.geometry_error is not None:
+        raise self.index_service.geometry_error
+    self.newest = <IndexFile?>index_files[len(index_files) - 1] if index_files else None
+    try:
+        search.max_num = max_num
+    except OverflowError:
+        search.max_num = MAX_COUNT if max_num > 0 else 0
+    search.open(log, log_end, index_files)
+    return 0
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class KeySearch:
@@ -555,14 +584,6 @@ cdef class KeySearch:
 
     Threads: any.
     """
-
-    cdef CommitLogCore core
-    cdef object mapped_file_queue
-    cdef object index_service
-    cdef object dispatcher
-    cdef object wait
-    cdef LogTable log
-    cdef IndexFile newest  # index file, as of the last search
 
     def __init__(
         self, CommitLogCore core not None, mapped_file_queue, index_service, dispatcher, wait
@@ -592,24 +613,10 @@ cdef class KeySearch:
             self.log = LogTable(files, self.log.file_size)
         return self.log
 
-    cdef int open(self, _Search search, int64_t log_end, object max_num) except -1:
-        cdef LogTable log = self.log_files()
-        cdef tuple index_files = self.index_service._files
-        if not index_files and self.index_service.geometry_error is not None:
-            raise self.index_service.geometry_error
-        self.newest = <IndexFile?>index_files[len(index_files) - 1] if index_files else None
-        try:
-            search.max_num = max_num
-        except OverflowError:
-            search.max_num = MAX_COUNT if max_num > 0 else 0
-        search.open(log, log_end, index_files)
-        return 0
-
     cdef const uint8_t *newest_base(self) noexcept:
         return NULL if self.newest is None else self.newest.mapped_file.file.base
 
-    def query(self, str topic not None, str key not None, int64_t begin, int64_t end,
-              max_num, bint exact):
+    cpdef list query(self, str topic, str key, int64_t begin, int64_t end, max_num, bint exact):
         """The newest `max_num` messages of a topic with a key, ascending by physical offset.
 
         Parameters
@@ -623,10 +630,11 @@ cdef class KeySearch:
         cdef _Search search = _Search.__new__(_Search)
         cdef list messages = []
         cdef list keep = None
-        cdef rs_record record
-        cdef const uint8_t *p
+        cdef MessageExt message
         cdef int64_t log_end
         cdef Py_ssize_t i
+        if topic is None or key is None:
+            raise TypeError("topic and key must be str, not None")
         if not (PyUnicode_IS_ASCII(topic) and PyUnicode_IS_ASCII(key)):
             keep = []
         search.begin = begin
@@ -640,7 +648,7 @@ cdef class KeySearch:
         log_end = self.await_index()
         if self.newest_base() != NULL:
             newest_entry(&self.newest.index, self.newest_base(), search.wanted.key_hash)
-        self.open(search, log_end, max_num)
+        begin_search(self, search, log_end, max_num)
         try:
             if search.max_num <= MAX_HELD_GIL:  # letting it go takes longer than the search
                 search.collect(True)
@@ -648,13 +656,9 @@ cdef class KeySearch:
                 with nogil:
                     search.collect(True)
             for i in range(search.count):
-                p = search.places[i].record
-                if p == NULL:
-                    p = search.record_at(search.places[i].phy_offset, &record)
-                elif parse_record(p, search.places[i].size, &record) != RS_OK:
-                    p = NULL
-                if p != NULL:
-                    messages.append(message_from_record(p, &record))
+                message = search.message(&search.places[i])
+                if message is not None:
+                    messages.append(message)
         finally:
             search.close()
         return messages
@@ -683,7 +687,7 @@ cdef class KeySearch:
         search.begin = begin
         search.end = end
         search.exact = True
-        self.open(search, self.await_index(), max_num)
+        begin_search(self, search, self.await_index(), max_num)
         wanted = <wanted_key *>calloc(max(count, 1), sizeof(wanted_key))
         try:
             if wanted == NULL:
@@ -701,8 +705,7 @@ cdef class KeySearch:
                         search.wanted = wanted[i]
                         search.collect(False)
                         for j in range(search.count):
-                            if rows.add(i, &search.places[j]) < 0:
-                                search.no_memory()
+                            rows.add(i, &search.places[j])
                     first += chunk
         finally:
             free(wanted)
@@ -728,7 +731,6 @@ cdef class KeySearch:
     cdef list _messages_at(self, const int64_t *phy_offsets, Py_ssize_t count):
         cdef _Search search = _Search.__new__(_Search)
         cdef list messages = []
-        cdef rs_record record
         cdef const uint8_t *p
         cdef Py_ssize_t i
         search.open(self.log_files(), rs_load_acquire(&self.core.end_offset), ())
@@ -736,8 +738,8 @@ cdef class KeySearch:
             for i in range(count):
                 if i + AHEAD < count:
                     search.ask_for(phy_offsets[i + AHEAD], COPIED_BYTES)
-                p = search.record_at(phy_offsets[i], &record)
-                messages.append(None if p == NULL else message_from_record(p, &record))
+                p = search.record_at(phy_offsets[i], &search.parsed)
+                messages.append(None if p == NULL else message_from_record(p, &search.parsed))
         finally:
             search.close()
         return messages
@@ -762,14 +764,14 @@ cdef class _Rows:
     def __dealloc__(self):
         free(self.rows)
 
-    cdef int add(self, int64_t key_index, const found_place *place) noexcept nogil:
+    cdef int add(self, int64_t key_index, const found_place *place) except -1 nogil:
         cdef found_row *grown
         cdef Py_ssize_t capacity
         if self.count == self.capacity:
             capacity = max(2 * self.capacity, 256)
             grown = <found_row *>realloc(self.rows, capacity * sizeof(found_row))
             if grown == NULL:
-                return -1
+                no_memory()
             self.rows = grown
             self.capacity = capacity
         self.rows[self.count].key_index = key_index

@@ -49,12 +49,6 @@ cdef class PutPath:
     that is not an ordinary put.
     """
 
-    cdef readonly CommitLogCore core
-    cdef rs_outgoing template
-    cdef public bint put_fast
-    cdef Chunk spare_chunk
-    cdef GroupCommit group
-
     def _wait_in(self, GroupCommit group):
         """Let each `put` wait in `group` until it is on the device."""
         self.group = group

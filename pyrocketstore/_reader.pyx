@@ -13,7 +13,7 @@ from pyrocketstore._rocketstore cimport (
     RS_TORN,
     check_io,
     rs_load_acquire,
-    rs_prefetch,
+    rs_prefetch_far,
     rs_properties,
     rs_record,
     rs_status_name,
@@ -197,7 +197,7 @@ cdef class MessageIterator:
         cdef int64_t at = 0
         if 0 <= position < self.mapped_file.file.file_size - size:
             while at < size:
-                rs_prefetch(self.mapped_file.file.base + position + at)
+                rs_prefetch_far(self.mapped_file.file.base + position + at)
                 at += CACHE_LINE
 
     cdef MessageExt decode(self, Py_ssize_t i):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._commit_log import CommitLogCore
+from pyrocketstore._face import Face
 from pyrocketstore._put_path import PutPath
 from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore.errors import PutError, StoreError
@@ -38,7 +39,7 @@ class Appender(PutPath):
         self.bind_put_path(core, store_host)
 
 
-class AsyncStore(PutPath):
+class AsyncStore(Face):
     """`aput`, `aput_many`, `aflush` and `stats`, for Store."""
 
     message_store: DefaultMessageStore

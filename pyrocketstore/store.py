@@ -157,6 +157,7 @@ class Store(AsyncStore):
             None if parts.read_only else self.message_store.dispatcher,
             self.wait_dispatched,
         )
+        self._search_in(self._key_search)
         self._state = "open"
         self.message_store.on_dead = self._stop_putting
         try:
@@ -717,34 +718,6 @@ class Store(AsyncStore):
             )
 
     # ---- keys ---------------------------------------------------------------------------------
-
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin: int = 0,
-        end: int | None = None,
-        max_num: int = 32,
-        exact: bool = True,
-    ) -> list[MessageExt]:
-        """The newest `max_num` messages of a topic with a key, ascending by physical offset.
-
-        Parameters
-        ----------
-        begin, end : Unix ms of the store time, both inclusive
-        exact : drop messages that only share the key's hash
-
-        Raises StoreCorruptionError, StoreIOError.
-        """
-        if self._state != "open":
-            self._check_open()
-        until = MAX_TIMESTAMP if end is None else end
-        try:  # as in `_while_open`, which costs more
-            return self._key_search.query(topic, key, begin, until, max_num, exact)
-        finally:
-            if self._state != "open":
-                self._check_open()
 
     def query_many(
         self,

@@ -261,6 +261,13 @@ def test_a_worker_that_ends_is_an_error_with_its_last_word(module, tmp_path):
         workers.Worker("broken", command, tmp_path / "problems")
 
 
+def test_the_last_word_of_a_worker_is_no_line_of_a_backtrace(module, tmp_path):
+    workers = module("workers")
+    said = "raise SystemExit('Error: out of room\\n\\nStack backtrace:\\n  0: main\\n  1: _start')"
+    with pytest.raises(workers.WorkerEnded, match=r"'' Error: out of room$"):
+        workers.Worker("broken", [sys.executable, "-c", said], tmp_path / "problems")
+
+
 def test_a_worker_that_ends_between_its_rounds_is_an_error_with_its_last_word(module, tmp_path):
     workers = module("workers")
     command = [sys.executable, "-c", ENDS_BETWEEN_ROUNDS]

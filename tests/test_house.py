@@ -70,6 +70,7 @@ LEVELS = {
     "allocate_mapped_file_service": 2.9,
     "env": 2.0,
     "arrow": 1.5,
+    "_face": 1.6,
     "_put_path": 1.5,
     "_put_columns": 1.45,
     "_put_result": 1.1,
