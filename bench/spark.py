@@ -1,6 +1,6 @@
 """What Spark's side costs: runs the parts and writes docs/benchmarks-spark.md.
 
-python bench/spark.py            measures, some ten minutes
+python bench/spark.py            measures, some fifteen minutes; 20 GB in the temporary directory
 python bench/spark.py --smoke    small, prints only
 """
 

@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,17 +271,46 @@ def measure(home: Path, gib: float, pairs: int) -> Iterator[str]:
         spark.stop()
 
 
+def by_size(home: Path, sizes: Sequence[float], pairs: int) -> Iterator[str]:
+    """The lines of a table: what a GiB costs in stores of some sizes (GiB of bodies)."""
+    yield ""
+    yield "| GiB of bodies | log files | planning, s | noop, s | MiB/s of bodies | CPU s a GiB |"
+    yield "|---|---|---|---|---|---|"
+    spark = session(2)
+    for gib in sizes:
+        root = home / f"store-{gib:g}"
+        size = make_store(root, gib) * BODY / GIB
+        start = time.perf_counter()
+        plan(read_options({"path": str(root)}))
+        planning = time.perf_counter() - start
+        work = {"ours": lambda root=root: noop(frame_of(spark, root, COLUMNS))}
+        each = rounds(work, pairs)["ours"]
+        seconds = statistics.median(r.seconds for r in each)
+        yield (
+            f"| {gib:g} | {len(list((root / 'commitlog').iterdir()))} | {planning:.3f} | "
+            f"{seconds:.3f} | {size * 1024 / seconds:,.0f} | "
+            f"{statistics.median(r.cpu for r in each) / size:.2f} |"
+        )
+        shutil.rmtree(root)
+    spark.stop()
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0, help="GiB of bodies (1)")
     parser.add_argument("--rounds", type=int, default=5, help="that count (5)")
+    parser.add_argument("--sizes", default="1,4,16", help="GiB of bodies of stores of some sizes")
     parser.add_argument("--smoke", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
     gib, pairs = (0.02, 1) if arguments.smoke else (arguments.gib, arguments.rounds)
     home = Path(tempfile.mkdtemp(prefix="spark-bench-"))
     try:
         for line in measure(home, gib, pairs):
+            print(line, flush=True)
+        shutil.rmtree(home / "store")
+        sizes = "0.01,0.02" if arguments.smoke else arguments.sizes
+        for line in by_size(home, [float(size) for size in sizes.split(",") if size], pairs):
             print(line, flush=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
