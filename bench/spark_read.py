@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: E402
@@ -89,13 +90,15 @@ class CeilingReader(DataSourceReader):
 def make_store(root: Path, gib: float) -> int:
     """A store with about so many GiB of bodies; gives the number of messages."""
     count = int(gib * GIB / BODY)
-    body = os.urandom(BODY)
+    random = np.random.default_rng(42)
     with pyrocketstore.open(root, message_index_enable=False) as store:
         for first in range(0, count, 16384):
             numbers = range(first, min(first + 16384, count))
+            # All different: Parquet would keep one body once, and its reader read nothing.
+            bodies = random.bytes(len(numbers) * BODY)
             store.put_many(
                 f"topic-{first // 16384 % 4}",
-                [body] * len(numbers),
+                [bodies[at : at + BODY] for at in range(0, len(bodies), BODY)],
                 queue_ids=first // 65536 % 4,
                 tags=["tag"] * len(numbers),
                 keys=[f"key-{n}" for n in numbers],
