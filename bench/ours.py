@@ -40,7 +40,6 @@ from workload import (  # noqa: E402
     POLL_S,
     QUEUES,
     RECORD_SIZE,
-    STRIDE,
     TAGS_CODE,
     TOPIC,
     Clock,
@@ -48,6 +47,7 @@ from workload import (  # noqa: E402
     Workload,
     percentiles_us,
     serve,
+    strides,
 )
 
 MANY_COUNT = 10_000
@@ -333,10 +333,9 @@ class Index(Workload):
         return Result(self.count, 20 * self.count, seconds, last, cpu)
 
     def _select(self) -> Result:
-        keys = []
-        for _ in range(self.count):
-            self._at = (self._at + STRIDE) % self._stored
-            keys.append(f"T#k{self._at}")
+        numbers = strides(self._at, self._stored, self.count)
+        self._at = numbers[-1]
+        keys = [f"T#k{number}" for number in numbers]
         select = self._filled.select_phy_offset
         clock = Clock()
         hits = 0
@@ -357,17 +356,7 @@ class Reading(Workload):
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
         self.stored = int(options["stored"])
-        self.at = 0
         self.store = pyrocketstore.open(path, disk_max_used_space_ratio=95)
-
-    def next_numbers(self, count: int) -> list[int]:
-        """Of the messages that Java's side asks for, too; a key is k and its number. Java draws
-        each in a nanosecond, so that ours are drawn before time begins."""
-        numbers = []
-        for _ in range(count):
-            self.at = (self.at + STRIDE) % self.stored
-            numbers.append(self.at)
-        return numbers
 
     def close(self) -> None:
         self.store.close()
@@ -416,18 +405,32 @@ class GetColumns(Reading):
         return Result(count, size, time.perf_counter() - start, count)
 
 
-class Query(Reading):
+class Asking(Reading):
+    """Looks keys up: k and the number of a message."""
+
+    timed_whole = False
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, options)
+        self._at = 0
+
+    def draw(self) -> list[int]:
+        """The numbers of one unit of work."""
+        numbers = strides(self._at, self.stored, self.count)
+        self._at = numbers[-1]
+        return numbers
+
+
+class Query(Asking):
     """Keys looked up one by one; of each hit body, tags, keys and one property are read.
 
     "query_checked" compares each body with its CRC, too, as the peers of bench/peers.py do.
     """
 
-    timed_whole = False
-
     def unit(self) -> Result:
         answer = size = 0
         query, checked = self.store.query, self.options["what"] == "query_checked"
-        numbers = self.next_numbers(self.count)
+        numbers = self.draw()
         clock = Clock()
         for number in numbers:
             key = f"k{number}"
@@ -442,14 +445,12 @@ class Query(Reading):
         return Result(self.count, size, seconds, answer, cpu)
 
 
-class QueryMany(Reading):
+class QueryMany(Asking):
     """Keys looked up a thousand a call; of each hit its queue and its offsets."""
-
-    timed_whole = False
 
     def unit(self) -> Result:
         hits = 0
-        drawn = self.next_numbers(self.count)
+        drawn = self.draw()
         clock = Clock()
         for first in range(0, self.count, QUERY_MANY_COUNT):
             numbers = drawn[first : first + QUERY_MANY_COUNT]
@@ -463,14 +464,12 @@ class QueryMany(Reading):
         return Result(self.count, 0, seconds, hits, cpu)
 
 
-class QueryManyMessages(Reading):
+class QueryManyMessages(Asking):
     """As QueryMany, and the hits' messages are got from their places and read as Query does."""
-
-    timed_whole = False
 
     def unit(self) -> Result:
         answer = size = 0
-        drawn = self.next_numbers(self.count)
+        drawn = self.draw()
         clock = Clock()
         for first in range(0, self.count, QUERY_MANY_COUNT):
             keys = [f"k{number}" for number in drawn[first : first + QUERY_MANY_COUNT]]

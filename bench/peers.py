@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workload import KEY_BASE, QUEUES, STRIDE, Clock, Result, Workload, serve
+from workload import KEY_BASE, QUEUES, Clock, Result, Workload, serve, strides
 
 TAG = "TagA"
 #: As often as FlushRealTimeService forces the log.
@@ -425,10 +425,8 @@ class PeerWork(Workload):
 
     def _query(self) -> Result:
         answer = size = 0
-        numbers = []
-        for _ in range(self.count):
-            self._at = (self._at + STRIDE) % self._stored
-            numbers.append(self._at)
+        numbers = strides(self._at, self._stored, self.count)
+        self._at = numbers[-1]
         clock = Clock()
         for number in numbers:
             key = f"k{number}"

@@ -152,8 +152,9 @@ class Bench:
             try:
                 return self._measure(group, taking, left_out)
             except WorkerEnded as problem:
-                broken = next(one for one in taking if _worker_name(group, one) == problem.name)
-                if broken.kind != "peer":
+                named = [one for one in taking if _worker_name(group, one) == problem.name]
+                broken = named[0] if named else None  # or it wrote the store that is read
+                if broken is None or broken.kind != "peer":
                     raise
                 print(f"LEFT OUT ALOUD: {problem}", file=sys.stderr, flush=True)
                 taking.remove(broken)

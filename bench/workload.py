@@ -29,6 +29,12 @@ KEY_BASE = 100_000_000
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
 
+def strides(last: int, stored: int, count: int) -> list[int]:
+    """The numbers of the messages that Java's side asks for after `last`, too. Java draws each in a
+    nanosecond; in Python they are drawn before the time begins."""
+    return [(last + i * STRIDE) % stored for i in range(1, count + 1)]
+
+
 class Result(NamedTuple):
     """What one unit of work did in its timed part; see Workload.Result of the Java side.
 

@@ -10,8 +10,8 @@ __test__: Final[dict[str, object]]
 
 @disjoint_base
 class Face(PutPath):
+    _key_search: KeySearch
     _state: str
-    def _search_in(self, searched: KeySearch) -> None: ...
     def query(
         self,
         topic: str,

@@ -1,27 +1,21 @@
 """The compiled part of the face that reads: what costs less than a call from Python into it."""
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 from pyrocketstore._key_search cimport KeySearch
 from pyrocketstore._put_path cimport PutPath
-
-cdef int64_t MAX_TIMESTAMP = 0x7FFFFFFFFFFFFFFF
 
 
 @cython.auto_pickle(False)
 cdef class Face(PutPath):
     """`query` as one call.
 
-    A subclass in Python sets `_state`, and gives `_check_open`, which raises StoreStateError where
-    that is not "open".
+    A subclass in Python sets `_key_search`, then `_state`, and gives `_check_open`, which raises
+    StoreStateError where that is not "open".
     """
 
-    cdef KeySearch searched
+    cdef public KeySearch _key_search
     cdef public str _state
-
-    def _search_in(self, KeySearch searched not None):
-        """Let `query` look there."""
-        self.searched = searched
 
     def query(self, str topic not None, str key not None, *, int64_t begin=0, end=None,
               max_num=32, bint exact=True):
@@ -41,11 +35,11 @@ cdef class Face(PutPath):
         Threads: any.
         Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
         """
-        cdef int64_t until = MAX_TIMESTAMP if end is None else end
+        cdef int64_t until = INT64_MAX if end is None else end
         if self._state != "open":
             self._check_open()
         try:
-            return self.searched.query(topic, key, begin, until, max_num, exact)
+            return self._key_search.query(topic, key, begin, until, max_num, exact)
         finally:
             if self._state != "open":
                 self._check_open()

@@ -223,7 +223,8 @@ cdef class _Search:
     cdef set seen
     cdef found_place[FEW_PLACES] few_places
     cdef int64_t[FEW_WORDS] few_words
-    # Of the last that was found and lies in a mapping: it need not be parsed again.
+    # The last that `record_at` gave. Where it was found it need not be parsed again: parsed_offset
+    # is its place then, and -1 otherwise.
     cdef int64_t parsed_offset
     cdef rs_record parsed
     cdef rs_properties spans
@@ -310,12 +311,13 @@ cdef class _Search:
 
     # ---- one record ----------------------------------------------------------------------------
 
-    cdef const uint8_t *record_at(self, int64_t phy_offset, rs_record *record) except? NULL nogil:
-        """The record whose own place that is; NULL: there is none."""
+    cdef const uint8_t *record_at(self, int64_t phy_offset) except? NULL nogil:
+        """The record whose own place that is, parsed into `parsed`; NULL: there is none."""
         cdef Py_ssize_t i
         cdef rs_mapped_file *file
         cdef int64_t position, wrote, size
         cdef const uint8_t *p
+        self.parsed_offset = -1
         if phy_offset < 0 or phy_offset > self.log_end - 4:
             return NULL
         i = self.log.find(phy_offset)
@@ -336,7 +338,7 @@ cdef class _Search:
             return NULL
         if file.base == NULL:
             p = self.read(i, position, size, position + size)
-        return p if check_record(p, size, phy_offset, False, record) == RS_OK else NULL
+        return p if check_record(p, size, phy_offset, False, &self.parsed) == RS_OK else NULL
 
     cdef bint is_repeat(self, int64_t phy_offset) except -1 nogil:
         """Whether a place was found already: an index names the newest first, but for one that was
@@ -359,10 +361,8 @@ cdef class _Search:
 
     cdef int consider(self, int64_t phy_offset) except -1 nogil:
         """Adds what lies there if it is meant."""
-        cdef rs_record *record = &self.parsed
-        cdef const uint8_t *p
-        self.parsed_offset = -1
-        p = self.record_at(phy_offset, record)
+        cdef const rs_record *record = &self.parsed
+        cdef const uint8_t *p = self.record_at(phy_offset)
         if p == NULL or not self.begin <= record.store_timestamp <= self.end:
             return 0
         if self.exact and not is_wanted(p, record, &self.wanted, &self.spans):
@@ -390,10 +390,11 @@ cdef class _Search:
             message._scanned = self.exact
             return message
         if p == NULL:
-            p = self.record_at(place.phy_offset, &self.parsed)
-        elif parse_record(p, place.size, &self.parsed) != RS_OK:
-            p = NULL
-        self.parsed_offset = -1
+            p = self.record_at(place.phy_offset)
+        else:
+            self.parsed_offset = -1
+            if parse_record(p, place.size, &self.parsed) != RS_OK:
+                return None
         return None if p == NULL else message_from_record(p, &self.parsed)
 
     cdef int grow(self) except -1 nogil:
@@ -488,18 +489,17 @@ cdef class _Search:
         return file.base + (phy_offset - file.file_from_offset)
 
     cdef int ask_for(self, int64_t phy_offset, int64_t size) except -1 nogil:
-        cdef int64_t left = 0
-        cdef int64_t at
+        cdef int64_t left = 0, at = 0
         cdef const uint8_t *p = self.mapped_at(phy_offset, &left)
         if p != NULL:
-            for at in range(0, min(size, left), 64):  # a step must be a number
+            while at < min(size, left):
                 rs_prefetch_read(p + at)
+                at += CACHE_LINE
         return 0
 
     cdef int ask_for_end(self, int64_t phy_offset) except -1 nogil:
         """Of a record, where its properties are."""
-        cdef int64_t left = 0
-        cdef int64_t size
+        cdef int64_t left = 0, size
         cdef const uint8_t *p = self.mapped_at(phy_offset, &left)
         if p != NULL and left >= 4:
             size = rs_load_be32(p)
@@ -738,7 +738,7 @@ cdef class KeySearch:
             for i in range(count):
                 if i + AHEAD < count:
                     search.ask_for(phy_offsets[i + AHEAD], COPIED_BYTES)
-                p = search.record_at(phy_offsets[i], &search.parsed)
+                p = search.record_at(phy_offsets[i])
                 messages.append(None if p == NULL else message_from_record(p, &search.parsed))
         finally:
             search.close()

@@ -157,7 +157,6 @@ class Store(AsyncStore):
             None if parts.read_only else self.message_store.dispatcher,
             self.wait_dispatched,
         )
-        self._search_in(self._key_search)
         self._state = "open"
         self.message_store.on_dead = self._stop_putting
         try:

@@ -278,6 +278,20 @@ def test_a_worker_that_ends_between_its_rounds_is_an_error_with_its_last_word(mo
     worker.close()
 
 
+def test_the_end_of_who_writes_the_input_ends_the_group(module, monkeypatch):
+    ended = module("workers").WorkerEnded
+    bench = object.__new__(module("run").Bench)
+    group = module("groups").GROUPS[0]
+
+    def measured(*_: Any) -> None:
+        raise ended("input 1000000", "ended with exit code 1")
+
+    monkeypatch.setattr(bench, "_who", lambda group: (list(group.variants), []))
+    monkeypatch.setattr(bench, "_measure", measured)
+    with pytest.raises(ended, match="input 1000000 ended with exit code 1"):
+        bench.measure(group)
+
+
 @pytest.mark.parametrize("name", ["rocketmq-rust", "4.9.3"])
 def test_a_peer_that_breaks_down_is_left_out_and_named_but_4_9_3_ends_the_group(
     module, monkeypatch, name
