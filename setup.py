@@ -40,6 +40,7 @@ MODULES: dict[str, list[str]] = {
     "_scan": ["csrc/status.c"],
     "_log_piece": ["csrc/hash.c"],
     "_log_walk": [],
+    "_queue_rows": ["csrc/status.c"],
     "_prefill": [],
     "_reader": ["csrc/status.c"],
     "_key_search": ["csrc/hash.c"],

@@ -65,6 +65,13 @@ def decode_records(
     on_bad_body: str = "raise",
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
 
+# bool[n], or None where no body is compressed
+def compressed_records(
+    data: Buffer | npt.NDArray[np.generic],
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+) -> npt.NDArray[np.bool_] | None: ...
+
 # rs_status of each record, uint8[n]
 def check_records(
     data: Buffer | npt.NDArray[np.generic],

@@ -746,3 +746,44 @@ def check_records(
                 )
     PyBuffer_Release(&view)
     return verdicts
+
+
+def compressed_records(
+    data, const int64_t[::1] positions not None, const int32_t[::1] sizes not None
+):
+    """bool[n], which of these records say that their body is compressed; None when none does.
+
+    Parameters
+    ----------
+    data : bytes-like
+    positions : int64[n], bytes into `data`
+    sizes : int32[n], bytes: what each record has at most; one that is too small, or lies outside of
+        `data`, says nothing
+
+    Raises
+    ------
+    StoreFormatError: arrays of different lengths.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t count = positions.shape[0]
+    cdef Py_ssize_t i
+    cdef uint8_t[::1] flags
+    cdef bint is_compressed
+    found = None
+    _check_counts(positions, sizes, None)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        for i in range(count):
+            is_compressed = (
+                sizes[i] >= RS_MESSAGE_POSITION_SYS_FLAG + 4
+                and _lies_inside(positions[i], sizes[i], view.len)
+                and _is_compressed(<const uint8_t *>view.buf + positions[i])
+            )
+            if is_compressed:
+                if found is None:
+                    found = np.zeros(count, np.bool_)
+                    flags = found.view(np.uint8)
+                flags[i] = 1
+    finally:
+        PyBuffer_Release(&view)
+    return found

@@ -32,4 +32,5 @@ def gather_records(
     position: int,
     *,
     check: bool = True,
+    positions: npt.NDArray[np.int64] | None = None,  # int64[n], bytes
 ) -> None: ...

@@ -65,24 +65,33 @@ cdef class RecordBytes:
                 raise MemoryError
             self.buffer = grown
             self.capacity = wanted
-        with nogil:
-            got = pread_path(
-                mapped_file.file.env, mapped_file._path_text, self.buffer, wanted, position
-            )
-            if got < size and size < wanted:  # what is asked for may be all right
-                wanted = size
-                got = pread_path(
-                    mapped_file.file.env, mapped_file._path_text, self.buffer, wanted, position
-                )
-        check_io(got, "pread", mapped_file.path, position)
-        if got < size:
-            raise StoreCorruptionError(
-                mapped_file.path, position, f"the file ends after {got} of {size} bytes"
-            )
+        got = _read(mapped_file, self.buffer, wanted, position)
+        if got < size and size < wanted:  # what is asked for may be all right
+            wanted = size
+            got = _read(mapped_file, self.buffer, wanted, position)
+        _check_read(mapped_file, got, size, position)
         self.mapped_file = mapped_file
         self.start = position
         self.end = position + got
         return 0
+
+
+cdef inline int64_t _read(
+    MappedFile mapped_file, uint8_t *target, int64_t size, int64_t position
+) noexcept:
+    cdef int64_t got
+    with nogil:
+        got = pread_path(mapped_file.file.env, mapped_file._path_text, target, size, position)
+    return got
+
+
+cdef int _check_read(MappedFile mapped_file, int64_t got, int64_t size, int64_t position) except -1:
+    check_io(got, "pread", mapped_file.path, position)
+    if got < size:
+        raise StoreCorruptionError(
+            mapped_file.path, position, f"the file ends after {got} of {size} bytes"
+        )
+    return 0
 
 
 cdef int64_t block_stop(
@@ -243,7 +252,7 @@ cdef class MessageIterator:
 
 def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offsets not None,
                    const int32_t[::1] sizes not None, uint8_t[::1] out not None, int64_t position,
-                   *, bint check=True):
+                   *, bint check=True, int64_t[::1] positions=None):
     """Copy records of one commit log file one behind the other into `out`.
 
     Parameters
@@ -252,12 +261,15 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
     sizes : int32[n], bytes
     out : uint8[m], with room for all of them from `position` on
     check : bool; without, the bytes are taken as they are, for who checks them himself
+    positions : int64[n], filled with where each lies in `out`, bytes. Given, records between which
+        little lies are read as they lie, with what is between them, as far as `out` has more room
+        than the records take; None: nothing is left between them
 
     Raises
     ------
     StoreCorruptionError with file and position: what lies there is not that record, or the file
     ends before it does
-    StoreIOError; IndexError when `out` is too small.
+    StoreIOError; IndexError when `out` is too small, or `positions`.
     """
     cdef int64_t start = mapped_file.file.file_from_offset
     cdef int64_t wrote = rs_load_acquire(&mapped_file.file.wrote)
@@ -265,34 +277,69 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t j = 0
     cdef int64_t stop
+    cdef int64_t room = out.shape[0] - position
+    cdef int64_t first, span, between
     cdef int status = RS_OK
+    cdef bint in_place
     cdef rs_record record
     cdef const uint8_t *source
     cdef RecordBytes records = RecordBytes()
+    if position < 0 or (positions is not None and positions.shape[0] < count):
+        raise IndexError("the buffer is too small")
+    for i in range(count):
+        room -= max(sizes[i], 0)
+    i = 0
     if not mapped_file.hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     try:
         while i < count:
+            first = phy_offsets[i]
             stop = block_stop(phy_offsets, sizes, i, PIECE_BYTES, &j) - start
-            if phy_offsets[i] < start or sizes[i] <= 0 or stop > wrote:
-                raise StoreCorruptionError(mapped_file.path, phy_offsets[i] - start, NOT_HELD)
-            source = records.at(mapped_file, phy_offsets[i] - start, stop - phy_offsets[i] + start,
-                                stop) - phy_offsets[i]
+            if first < start or sizes[i] <= 0 or stop > wrote:
+                raise StoreCorruptionError(mapped_file.path, first - start, NOT_HELD)
+            span = stop - (first - start)
+            between = span - _sum(sizes, i, j)
+            in_place = (positions is not None and mapped_file.file.base == NULL
+                        and between <= room and span <= out.shape[0] - position)
+            if in_place:
+                room -= between
+                source = &out[position] - first
+                _check_read(mapped_file, _read(mapped_file, &out[position], span, first - start),
+                            span, first - start)
+                position -= first
+            else:
+                source = records.at(mapped_file, first - start, span, stop) - first
             with nogil:
                 while i < j:
                     if check:
                         status = check_record(
                             source + phy_offsets[i], sizes[i], phy_offsets[i], False, &record
                         )
-                    if status != RS_OK or sizes[i] > out.shape[0] - position:
+                    if status != RS_OK:
                         break
-                    memcpy(&out[position], source + phy_offsets[i], <size_t>sizes[i])
-                    position += sizes[i]
+                    if in_place:
+                        positions[i] = position + phy_offsets[i]
+                    elif sizes[i] > out.shape[0] - position:
+                        break
+                    else:
+                        memcpy(&out[position], source + phy_offsets[i], <size_t>sizes[i])
+                        if positions is not None:
+                            positions[i] = position
+                        position += sizes[i]
                     i += 1
             if status != RS_OK:
                 raise StoreCorruptionError(mapped_file.path, phy_offsets[i] - start,
                                            rs_status_name(status).decode("ascii"))
             if i < j:
                 raise IndexError("the buffer is too small")
+            if in_place:
+                position += stop + start
     finally:
         mapped_file.release()
+
+
+cdef inline int64_t _sum(const int32_t[::1] sizes, Py_ssize_t first, Py_ssize_t end) noexcept:
+    cdef int64_t total = 0
+    for i in range(first, end):
+        total += sizes[i]
+    return total

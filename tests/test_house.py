@@ -86,6 +86,7 @@ LEVELS = {
     "_column_memory": 1.28,
     "_text_columns": 1.4,
     "_log_walk": 1.45,
+    "_queue_rows": 1.45,
     "_consume_queue": 1.3,
     "_index_file": 1.3,
     "_index_walk": 1.2,

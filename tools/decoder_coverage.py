@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 GENERATED = ROOT / "build" / "cython-cov"
 OBJECTS = ROOT / "build" / "temp-cov"
 MODULES = ("_record", "_scan", "_index_walk", "_message", "_columns", "_values", "_text",
-           "_log_piece", "_key_search", "_consume_queue", "_verify", "_log_walk",
+           "_log_piece", "_key_search", "_consume_queue", "_verify", "_log_walk", "_queue_rows",
            "_dispatch")  # fmt: skip
 HEADER = "csrc/bytes.h"
 WRITERS = frozenset(

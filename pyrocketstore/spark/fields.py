@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ FIELDS: dict[str, Field] = {
 }
 
 
+@functools.cache
 def arrow_type(ddl: str) -> Any:
     """The Arrow type of a Spark type, as Spark wants it of a Python worker."""
     import pyarrow as pa
@@ -75,7 +77,8 @@ def arrow_type(ddl: str) -> Any:
     }[ddl]
 
 
-def arrow_schema(names: Sequence[str]) -> pyarrow.Schema:
+@functools.lru_cache(64)
+def arrow_schema(names: tuple[str, ...]) -> pyarrow.Schema:
     """These fields; all may be null."""
     import pyarrow as pa
 
@@ -104,11 +107,12 @@ def to_fields_batch(
     """
     import pyarrow as pa
 
-    arrays = [_field_array(name, columns[FIELDS[name].column], present) for name in names]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(names))
+    arrays = [field_array(name, columns[FIELDS[name].column], present) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(tuple(names)))
 
 
-def _field_array(name: str, column: Column, present: Bools | None) -> Any:
+def field_array(name: str, column: Column, present: Bools | None = None) -> Any:
+    """One column of to_fields_batch."""
     if isinstance(column, np.ndarray):
         return fixed_array(FIELDS[name].arrow_type, column, present)
     _refuse_large(name, column)

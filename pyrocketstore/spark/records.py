@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import VarColumn, check_records, decode_records, reusable_bytes
+from pyrocketstore._columns import (
+    VarColumn,
+    check_records,
+    compressed_records,
+    decode_records,
+    reusable_bytes,
+)
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._reader import gather_records
 from pyrocketstore._scan import status_name
@@ -19,7 +25,7 @@ from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.message import PROPERTY_INNER_MULTI_DISPATCH
-from pyrocketstore.spark.fields import FIELDS, to_fields_batch
+from pyrocketstore.spark.fields import FIELDS, field_array
 from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions
 from pyrocketstore.spark.schemas import KAFKA_HEADERS, arrow_schema_of, decoder_columns
 from pyrocketstore.spark.snapshot import DataLossError, LogFile
@@ -45,8 +51,9 @@ _RECORD_NAMES = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset":
 LOG_APPEND_TIME = 1
 #: Bodies that are inflated for one batch; each may have 64 MiB.
 INFLATED_AT_ONCE = 8
-COMPRESSED_FLAG = 1
-SYS_FLAG_LAST = 39  # the last byte of the sysFlag in a record
+#: Of what is gathered at once, one part in so many may lie between records and be read with them:
+#: to read it costs less than to copy the records out.
+LEFT_BETWEEN = 4
 MESSAGE_MAGIC_CODE = -626843481
 BLANK_MAGIC_CODE = -875286124
 #: Instead of a file's number: where a file is missing, and where the log never was.
@@ -207,31 +214,37 @@ class LogReader:
     def _gathered(self, file: LogFile, phy_offsets: Int64s, sizes: Int32s) -> Piece:
         """The bytes at these places, whatever they are; no size is a record that is not there."""
         opened = self._mapped_file(file)
-        data = reusable_bytes(int(sizes.sum()))
-        starts = np.cumsum(sizes, dtype=np.int64) - sizes
+        total = int(sizes.sum())
+        data = reusable_bytes(total + total // LEFT_BETWEEN)
         there = sizes > 0
-        places = phy_offsets[there], sizes[there]
+        wanted = phy_offsets[there], sizes[there]
+        positions = np.zeros(len(wanted[0]), np.int64)
         try:
-            gather_records(opened, *places, data, 0, check=False)
+            gather_records(opened, *wanted, data, 0, check=False, positions=positions)
         except StoreCorruptionError:  # the file is shorter than it was
             if self.on_corrupt == "fail":
                 raise
-            self._gather_each(opened, *places, data)
-        return Piece(data, starts, sizes, phy_offsets, file.path, file.from_offset)
+            self._gather_each(opened, *wanted, data, positions)
+        places = np.zeros(len(sizes), np.int64)
+        places[there] = positions
+        return Piece(data, places, sizes, phy_offsets, file.path, file.from_offset)
 
     @staticmethod
     def _gather_each(
-        opened: MappedFile, phy_offsets: Int64s, sizes: Int32s, data: npt.NDArray[np.uint8]
+        opened: MappedFile,
+        phy_offsets: Int64s,
+        sizes: Int32s,
+        data: npt.NDArray[np.uint8],
+        positions: Int64s,
     ) -> None:
         """One by one; what is not there is zeros."""
-        position = 0
-        for row in range(len(sizes)):
+        np.cumsum(sizes[:-1], dtype=np.int64, out=positions[1:])
+        for row, position in enumerate(positions.tolist()):
             one = slice(row, row + 1)
             try:
                 gather_records(opened, phy_offsets[one], sizes[one], data, position, check=False)
             except StoreCorruptionError:
                 data[position : position + int(sizes[row])] = 0
-            position += int(sizes[row])
 
     def _mapped_file(self, file: LogFile) -> MappedFile:
         if file.path not in self._open:
@@ -302,7 +315,11 @@ class MessageBatches:
         if "body" not in self.decoded:
             yield from self._batches(piece)
             return
-        compressed = np.cumsum(_is_compressed(piece))
+        is_compressed = compressed_records(piece.data, piece.positions, piece.sizes)
+        if is_compressed is None:
+            yield from self._batches(piece)
+            return
+        compressed = np.cumsum(is_compressed)
         rows = np.arange(len(piece.sizes))
         group = np.maximum(compressed - 1, 0) // INFLATED_AT_ONCE
         for part in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
@@ -444,15 +461,13 @@ class MessageBatches:
     def _with_names(self, piece: Piece, columns: Mapping[str, Any]) -> pyarrow.RecordBatch:
         import pyarrow as pa
 
-        names = [_RECORD_NAMES.get(name, name) for name in self.sources]
-        plain = list(dict.fromkeys(name for name in names if name in FIELDS))
-        batch = to_fields_batch(columns, plain)
         count = len(piece.sizes)
         arrays = []
         for name, source, field in zip(self.columns, self.sources, self.schema, strict=True):
             found = self._made(name, source, field.type, piece, count)
             if found is None:
-                found = batch.column(plain.index(_RECORD_NAMES.get(source, source)))
+                plain = _RECORD_NAMES.get(source, source)
+                found = field_array(plain, columns[FIELDS[plain].column])
             arrays.append(
                 _as_kafka(name, found, field.type) if self.options.kafka_schema else found
             )
@@ -549,16 +564,6 @@ class MessageBatches:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _is_compressed(piece: Piece) -> npt.NDArray[np.bool_]:
-    """bool[n], by the sysFlag; False where no record can be."""
-    data = np.frombuffer(piece.data, np.uint8)
-    places = piece.positions + SYS_FLAG_LAST
-    there = (piece.sizes > SYS_FLAG_LAST) & (places < len(data))
-    flags = np.zeros(len(places), np.uint8)
-    flags[there] = data[places[there]]
-    return np.asarray(flags & COMPRESSED_FLAG != 0, np.bool_)
-
-
 def is_light(topic: str) -> bool:
     """Whether a topic is a light queue, whose records are those of others."""
     return topic.startswith(LMQ_PREFIX)
@@ -586,7 +591,11 @@ def _in_file(error: StoreCorruptionError, piece: Piece) -> StoreCorruptionError:
 
 def _in_limits(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
     """The batch in parts that Spark takes well: inflated bodies may have made it large."""
-    if batch.nbytes <= BATCH_BYTES_MAX or batch.num_rows == 1:
+    # What all its buffers hold is more, and faster to say.
+    if batch.get_total_buffer_size() <= BATCH_BYTES_MAX or batch.num_rows == 1:
+        yield batch
+        return
+    if batch.nbytes <= BATCH_BYTES_MAX:
         yield batch
         return
     half = batch.num_rows // 2

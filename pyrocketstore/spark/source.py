@@ -31,6 +31,7 @@ from pyrocketstore.spark.planning import (
 )
 from pyrocketstore.spark.schemas import check_schema, columns_of, ddl_of
 from pyrocketstore.spark.snapshot import StoreSnapshot
+from pyrocketstore.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow
@@ -142,6 +143,7 @@ class StoreReader(DataSourceReader):
     def _planned(self) -> Plan:
         if self._plan is None:
             self._plan = plan(self.options)
+            settle()
         return self._plan
 
 
@@ -155,6 +157,7 @@ def read_task(
     from pyrocketstore.spark import tables
     from pyrocketstore.spark.tasks import read_messages
 
+    settle()
     task = partition.whole_task(common)
     if task is None:
         return

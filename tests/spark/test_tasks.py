@@ -3,10 +3,12 @@ damaged record what they say. Method: plans read task by task; the descriptors o
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -249,3 +251,22 @@ class TestBadText:
         row = kafka.load(str(tmp_path / "s")).orderBy("offset").collect()[0]
         assert bytes(row.key).decode() == bad["keys"]
         assert {each.key: bytes(each.value).decode() for each in row.headers} == said
+
+
+def frozen_objects(spark: SparkSession) -> int:
+    """How many objects a worker of Spark keeps out of its garbage collections: one that is idle."""
+
+    def count(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import gc
+
+        list(batches)
+        yield pyarrow.RecordBatch.from_pydict({"n": [gc.get_freeze_count()]})
+
+    return max(row.n for row in spark.range(0, 8, 1, 8).mapInArrow(count, "n long").collect())
+
+
+def test_workers_do_not_walk_modules_after_each_task(spark: SparkSession, small: Path) -> None:
+    frame = spark.read.format(FORMAT).load(str(small)).select("body")
+    assert frame.count() == 20_000
+    assert frozen_objects(spark) > 10_000
+    assert gc.get_freeze_count() == 0  # this process is no worker

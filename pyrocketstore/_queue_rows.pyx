@@ -1,0 +1,242 @@
+"""Which records are messages of given ranges of queues: each unit of a range is answered for once.
+
+The queues are looked up by the bytes of their topics and their ids; most records have the queue of
+the one before.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memset
+
+import numpy as np
+
+from pyrocketstore._record cimport check_record
+from pyrocketstore._rocketstore cimport (
+    RS_NO_MEMORY,
+    RS_OK,
+    RS_TORN,
+    rs_record,
+    rs_status_name,
+)
+from pyrocketstore._values cimport add_text, var_column
+
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+
+cdef enum:
+    NOT_QUEUED = 0x4  # of the transaction type: prepared and rolled back, not committed and none
+
+ctypedef struct queue_range:
+    int64_t topic_position  # in the topics
+    int64_t topic_size
+    int64_t low             # queue offsets
+    int64_t high
+    int64_t base            # where the units begin
+    int32_t queue_id
+
+
+cdef uint64_t _hash_of(const uint8_t *topic, int64_t size, int32_t queue_id) noexcept nogil:
+    cdef uint64_t h = <uint64_t>0xCBF29CE484222325ULL ^ <uint64_t><int64_t>queue_id
+    cdef int64_t i
+    for i in range(size):
+        h = (h ^ topic[i]) * <uint64_t>0x100000001B3ULL
+    return h ^ h >> 32
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class QueueRows:
+    """Ranges of queues, their units, and which of these were answered.
+
+    Parameters
+    ----------
+    queues : sequence of (topic: str, queue_id: int, low: int, high: int): queue offsets [low,
+        high), each queue once
+    phy_offsets : int64[m], bytes: what the units name, of all ranges one behind the other
+    sizes : int32[m], bytes
+    answered : bool[m]: units that no record is to answer to; others are set as they are answered.
+        It is the caller's array
+
+    Raises
+    ------
+    StoreFormatError: arrays of other lengths than the ranges have, an id that is no int32.
+
+    Threads: one at a time.
+    """
+
+    cdef queue_range *ranges
+    cdef int32_t *slots       # numbers of ranges + 1; 0: empty
+    cdef int64_t count
+    cdef uint64_t mask
+    cdef bytes topics
+    cdef const uint8_t *topic_bytes
+    cdef const int64_t[::1] phy_offsets
+    cdef const int32_t[::1] sizes
+    cdef uint8_t[::1] answered
+    cdef var_column text
+
+    def __cinit__(self, queues, const int64_t[::1] phy_offsets not None,
+                  const int32_t[::1] sizes not None, answered not None):
+        cdef int64_t total = 0
+        cdef int64_t room = 4
+        cdef int64_t low, high
+        cdef list texts = []
+        self.count = len(queues)
+        while room < 2 * self.count:
+            room *= 2
+        self.mask = <uint64_t>room - 1
+        self.ranges = <queue_range *>calloc(self.count + 1, sizeof(queue_range))
+        self.slots = <int32_t *>calloc(room, sizeof(int32_t))
+        if self.ranges == NULL or self.slots == NULL:
+            raise MemoryError
+        for i, (topic, queue_id, low, high) in enumerate(queues):
+            # A name that is no text is no record's: theirs are texts.
+            texts.append(topic.encode("utf-8", "surrogateescape"))
+            if not (0 <= low <= high and -(1 << 31) <= queue_id < 1 << 31):
+                raise StoreFormatError(f"no range of a queue: {topic}/{queue_id}, {low} to {high}")
+            self.ranges[i].topic_size = len(texts[i])
+            self.ranges[i].queue_id = queue_id
+            self.ranges[i].low = low
+            self.ranges[i].high = high
+            self.ranges[i].base = total
+            total += high - low
+        if not phy_offsets.shape[0] == sizes.shape[0] == len(answered) == total:
+            raise StoreFormatError(f"{total} units are in the ranges, and others were given")
+        self.phy_offsets = phy_offsets
+        self.sizes = sizes
+        self.answered = answered.view(np.uint8)
+        self.topics = b"".join(texts)
+        self.topic_bytes = self.topics
+        self._index()
+
+    def __dealloc__(self):
+        free(self.ranges)
+        free(self.slots)
+        free(self.text.data)
+
+    cdef void _index(self) noexcept:
+        cdef int64_t i, position = 0
+        cdef queue_range *one
+        cdef uint64_t at
+        for i in range(self.count):
+            one = &self.ranges[i]
+            one.topic_position = position
+            position += one.topic_size
+            at = _hash_of(self.topic_bytes + one.topic_position, one.topic_size, one.queue_id)
+            while self.slots[at & self.mask] != 0:
+                at += 1
+            self.slots[at & self.mask] = <int32_t>(i + 1)
+
+    cdef bint _is(
+        self, const queue_range *one, const uint8_t *topic, int64_t size, int32_t queue_id
+    ) noexcept nogil:
+        return (one.queue_id == queue_id and one.topic_size == size
+                and memcmp(self.topic_bytes + one.topic_position, topic, size) == 0)
+
+    cdef int64_t _number_of(
+        self, const uint8_t *topic, int64_t size, int32_t queue_id
+    ) noexcept nogil:
+        """The range of that queue, or -1."""
+        cdef uint64_t at = _hash_of(topic, size, queue_id)
+        cdef int32_t number
+        while True:
+            number = self.slots[at & self.mask]
+            if number == 0:
+                return -1
+            if self._is(&self.ranges[number - 1], topic, size, queue_id):
+                return number - 1
+            at += 1
+
+    cdef bint _answers(
+        self, const queue_range *one, const rs_record *record, int64_t phy_offset, int32_t size
+    ) noexcept nogil:
+        cdef int64_t place
+        if record.sys_flag & NOT_QUEUED or not one.low <= record.queue_offset < one.high:
+            return False
+        place = one.base + (record.queue_offset - one.low)
+        if self.answered[place] or self.phy_offsets[place] != phy_offset or (
+            self.sizes[place] != size
+        ):
+            return False
+        self.answered[place] = 1
+        return True
+
+    cdef int _walk(
+        self, const uint8_t *data, const int64_t[::1] positions, const int32_t[::1] sizes,
+        const int64_t[::1] phy_offsets, int64_t length, uint8_t[::1] wanted, Py_ssize_t *row
+    ) noexcept nogil:
+        """RS_OK, or why it stopped at `row`."""
+        cdef rs_record record
+        cdef Py_ssize_t i
+        cdef int64_t number = -1
+        cdef int64_t size
+        cdef int status
+        cdef const uint8_t *topic
+        for i in range(positions.shape[0]):
+            row[0] = i
+            if not (0 <= sizes[i] <= length and 0 <= positions[i] <= length - sizes[i]):
+                return RS_TORN
+            status = check_record(data + positions[i], sizes[i], phy_offsets[i], False, &record)
+            if status != RS_OK:
+                return status
+            topic = data + positions[i] + record.topic_position
+            size = record.topic_size
+            if number < 0 or not self._is(&self.ranges[number], topic, size, record.queue_id):
+                # As text, since that is what a queue is called by.
+                self.text.size = 0
+                if add_text(&self.text, topic, size) < 0:
+                    return RS_NO_MEMORY
+                number = self._number_of(self.text.data, self.text.size, record.queue_id)
+            if number >= 0 and self._answers(
+                &self.ranges[number], &record, phy_offsets[i], sizes[i]
+            ):
+                wanted[i] = 1
+        return RS_OK
+
+    def rows(self, data, const int64_t[::1] positions not None, const int32_t[::1] sizes not None,
+             const int64_t[::1] phy_offsets not None, *, str path="commit log"):
+        """The records that answer to a unit of the ranges, which counts as answered from here on.
+
+        Parameters
+        ----------
+        data : bytes-like
+        positions : int64[n], bytes into `data`
+        sizes : int32[n], bytes: of each record
+        phy_offsets : int64[n], bytes: where each lies in the log, and must have stored that it does
+        path : str, what an error calls `data`; its position is the record's in `data`
+
+        Returns
+        -------
+        bool[n]. A record answers to the unit of its queue and queue offset that names its place and
+        size, if it is queued at all: prepared and rolled back messages are not.
+
+        Raises
+        ------
+        StoreCorruptionError: no whole record there. StoreFormatError: arrays of different lengths.
+
+        Threads: one at a time; the GIL is let go.
+        """
+        cdef Py_buffer view
+        cdef Py_ssize_t count = positions.shape[0]
+        cdef Py_ssize_t row = 0
+        cdef uint8_t[::1] wanted
+        cdef int status
+        if sizes.shape[0] != count or phy_offsets.shape[0] != count:
+            raise StoreFormatError("positions, sizes and phy_offsets must have one entry a record")
+        result = np.zeros(count, np.bool_)
+        wanted = result.view(np.uint8)
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                status = self._walk(
+                    <const uint8_t *>view.buf, positions, sizes, phy_offsets, view.len, wanted, &row
+                )
+        finally:
+            PyBuffer_Release(&view)
+        if status == RS_NO_MEMORY:
+            raise MemoryError
+        if status != RS_OK:
+            raise StoreCorruptionError(
+                path, positions[row], rs_status_name(status).decode("ascii")
+            )
+        return result
