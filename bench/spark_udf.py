@@ -1,15 +1,16 @@
 """Decoding a column of encoded records in Spark: our functions beside a plain Python function that
 reads the same fields with `struct`, over the same rows.
 
-    python bench/spark_udf.py                measures, a minute; prints a table
+    python bench/spark_udf.py                measures, some five minutes; prints tables
     python bench/spark_udf.py --smoke        small: does it run, do the answers agree?
 
 Each variant decodes the rows of one Parquet file to a struct that nobody keeps (Spark's `noop`);
 rounds of the variants alternate, and the first round of each does not count. Before that all must
 give the same answer: a hash over all fields of all rows. The plain function gets its values through
-Arrow, as is Spark's default, or pickled; ratios are over the first. Two variants give the column
-back as it came, by the kinds of function that ours are: what Spark itself takes, and so their
-limit. `scan` only reads the column.
+Arrow, as is Spark's default, or pickled; ratios are over the first. Two variants decode a first
+batch and give its rows again for each batch that comes, by the kinds of function that ours are:
+what Spark itself takes to move the column there and the fields back, and so the limit of ours.
+`scan` only reads the column.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ BASE_MS = 1_700_000_000_000
 #: How many times as fast as the plain function ours is to be.
 GOAL = 4.0
 PLAIN = "plain Python"
-#: Ours -> what Spark takes to give the column back as it came, by the same kind of function.
-LIMITS = {"decode_message": "column, untouched", "decode_batches": "batches, untouched"}
+#: Ours -> a function of the same kind that gives finished rows.
+LIMITS = {"decode_message": "finished structs", "decode_batches": "finished batches"}
+#: Bytes of the bodies, and whether they are asked for.
+SHAPES = ((1024, True), (1024, False), (128, True))
 #: A limit that is less than so many times as fast closes a row.
 CLOSED = 1.15
 NO_ANSWER = (*LIMITS.values(), "scan")
+BODY_DDL = ", body binary"
 
 
 @dataclasses.dataclass
@@ -116,7 +120,7 @@ def write_rows(path: Path, count: int, body_size: int) -> int:
 # ---- who decodes -------------------------------------------------------------------------------
 
 
-def plain_decode(value: bytes) -> tuple[Any, ...]:
+def plain_decode(value: bytes, with_body: bool = True) -> tuple[Any, ...]:
     """The FIELDS of one record."""
     _, _, _, queue_id, _, queue_offset, phy_offset, sys_flag = struct.unpack_from(
         ">iiiiiqqi", value
@@ -125,7 +129,7 @@ def plain_decode(value: bytes) -> tuple[Any, ...]:
     (store_timestamp,) = struct.unpack_from(">q", value, at)
     at += 8 + (20 if sys_flag & 0x20 else 8) + 12
     (body_size,) = struct.unpack_from(">i", value, at)
-    body = value[at + 4 : at + 4 + body_size]
+    body = value[at + 4 : at + 4 + body_size] if with_body else b""
     at += 4 + body_size
     topic = value[at + 1 : at + 1 + value[at]].decode("utf-8", "replace")
     at += 1 + value[at]
@@ -135,41 +139,69 @@ def plain_decode(value: bytes) -> tuple[Any, ...]:
         name, _, text = entry.partition("\x01")
         properties[name] = text
     time_ = datetime.datetime.fromtimestamp(store_timestamp / 1000, datetime.UTC)
-    return (
+    found = (
         topic, queue_id, queue_offset, phy_offset, time_, properties.get("TAGS"),
-        properties.get("KEYS"), zlib.decompress(body) if sys_flag & 1 else body,
+        properties.get("KEYS"),
     )  # fmt: skip
+    return (*found, zlib.decompress(body) if sys_flag & 1 else body) if with_body else found
 
 
-def variants() -> dict[str, Callable[[DataFrame], DataFrame]]:
-    """Name -> what gives the FIELDS as columns, or the column itself for `scan`."""
+def repeated(
+    given: Iterator[Any], make: Callable[[Any], Any], rows: Callable[[Any], int]
+) -> Iterator[Any]:
+    """What `make` gives of the longest of `given` so far, cut to the length of each."""
+    made, most = None, -1
+    for one in given:
+        if rows(one) > most:
+            made, most = make(one), rows(one)
+        yield made.slice(0, rows(one))  # type: ignore[attr-defined]
+
+
+def variants(with_body: bool) -> dict[str, Callable[[DataFrame], DataFrame]]:
+    """Name -> what gives the fields as columns, or the column itself for `scan`."""
     import pyarrow as pa
     from pyspark.sql.functions import arrow_udf, udf
 
+    from pyrocketstore.spark import encoded
     from pyrocketstore.spark.udf import decode_batches, decode_message
+
+    fields = FIELDS if with_body else FIELDS[:-1]
+    schema = SCHEMA if with_body else SCHEMA.removesuffix(BODY_DDL)
 
     def plain(use_arrow: bool) -> Callable[[DataFrame], DataFrame]:
         # Spark does not know what to make of the hint of a tuple.
-        made = udf(lambda value: plain_decode(value), SCHEMA, useArrow=use_arrow)
+        made = udf(lambda value: plain_decode(value, with_body), schema, useArrow=use_arrow)
         return lambda df: df.select(made("value").alias("m"))
 
-    def same(arrays: Iterator[Any]) -> Iterator[Any]:
-        return arrays
+    def structs(arrays: Iterator[Any]) -> Iterator[Any]:
+        def make(array: Any) -> Any:
+            return encoded.decode_structs(array, fields, on_error="fail", verify_crc=False)
+
+        return repeated(arrays, make, len)
+
+    def batches(given: Iterator[Any]) -> Iterator[Any]:
+        def make(batch: Any) -> Any:
+            made = encoded.decode_record_batches(
+                [batch], (), fields, on_error="fail", verify_crc=False
+            )
+            return next(made)
+
+        return repeated(given, make, lambda batch: int(batch.num_rows))
 
     kind = types.GenericAlias(Iterator, pa.Array)
-    same.__annotations__ = {"arrays": kind, "return": kind}
-    untouched = arrow_udf(same, "binary")
+    structs.__annotations__ = {"arrays": kind, "return": kind}
+    finished = arrow_udf(structs, f"struct<{schema}>")
 
     def with_message(df: DataFrame) -> DataFrame:
-        return df.select(decode_message("value", FIELDS, "fail").alias("m"))
+        return df.select(decode_message("value", fields, "fail").alias("m"))
 
     return {
         PLAIN: plain(True),
         f"{PLAIN}, pickled": plain(False),
         "decode_message": with_message,
-        "decode_batches": lambda df: decode_batches(df, "value", FIELDS, on_error="fail"),
-        LIMITS["decode_message"]: lambda df: df.select(untouched("value")),
-        LIMITS["decode_batches"]: lambda df: df.mapInArrow(lambda it: it, "value binary"),
+        "decode_batches": lambda df: decode_batches(df, "value", fields, on_error="fail"),
+        LIMITS["decode_message"]: lambda df: df.select(finished("value").alias("m")),
+        LIMITS["decode_batches"]: lambda df: df.mapInArrow(batches, schema),
         "scan": lambda df: df,
     }
 
@@ -178,8 +210,8 @@ def answer(df: DataFrame) -> int:
     """A hash over all fields of all rows."""
     from pyspark.sql import functions
 
-    names = [f"m.{name}" for name in FIELDS] if df.columns == ["m"] else list(FIELDS)
-    hashed = functions.xxhash64(*names).alias("hash")
+    df = df.select("m.*") if df.columns == ["m"] else df
+    hashed = functions.xxhash64(*df.columns).alias("hash")
     found = df.select(hashed).agg(functions.bit_xor("hash"), functions.count("hash")).first()
     assert found is not None
     return hash(tuple(found))
@@ -208,7 +240,9 @@ def session(home: str, cores: int) -> SparkSession:
     return made
 
 
-def measure(count: int, body_size: int, rounds: int, cores: int) -> tuple[list[Measured], int]:
+def measure(
+    count: int, body_size: int, with_body: bool, rounds: int, cores: int
+) -> tuple[list[Measured], int]:
     """Each variant's seconds, and the bytes of the records.
 
     Raises AssertionError where two variants give different answers.
@@ -219,7 +253,7 @@ def measure(count: int, body_size: int, rounds: int, cores: int) -> tuple[list[M
         spark = session(home, cores)
         try:
             df = spark.read.parquet(str(path)).select("value")
-            made = variants()
+            made = variants(with_body)
             answers = {
                 name: answer(make(df)) for name, make in made.items() if name not in NO_ANSWER
             }
@@ -242,22 +276,25 @@ def ratio_of(base: Measured, one: Measured) -> float:
     return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
-def table(measured: list[Measured], size: int, count: int) -> list[str]:
+def table(measured: list[Measured], size: int, count: int, with_body: bool) -> list[str]:
     """Lines: rates, and the ratio to the plain function as the median of pairs of rounds."""
     plain = next(one for one in measured if one.name == PLAIN)
-    lines = [f"{count} records of {size // count} bytes", ""]
-    lines.append(f"{'':22}{'MiB/s':>9}{'rows/s':>12}{'ratio':>8}")
+    fields = "their bodies among the fields" if with_body else "without their bodies"
+    lines = [f"{count:,} records of {size // count} bytes, {fields}.", ""]
+    lines += ["| | MiB/s | rows/s | ratio | goal |", "|---|---|---|---|---|"]
     ratios = {one.name: ratio_of(plain, one) for one in measured}
     for one in measured:
         seconds = statistics.median(one.seconds)
-        rates = f"{size / 2**20 / seconds:9.0f}{count / seconds:12,.0f}"
         note = ""
-        if one.name in LIMITS and ratios[one.name] < GOAL:
+        if one.name in LIMITS:
             left = ratios[LIMITS[one.name]] / ratios[one.name]
-            note = (
-                "  closed by its limit" if left < CLOSED else f"  goal {GOAL:g}, limit {left:.2f}x"
-            )
-        lines.append(f"{one.name:22}{rates}{ratios[one.name]:8.2f}{note}")
+            note = f"{GOAL:g}"
+            if ratios[one.name] < GOAL:
+                note += f", limit {left:.2f} x" + (": closed by it" if left < CLOSED else "")
+        lines.append(
+            f"| {one.name} | {size / 2**20 / seconds:,.0f} | {count / seconds:,.0f} | "
+            f"{ratios[one.name]:.2f} | {note} |"
+        )
     return lines
 
 
@@ -268,14 +305,14 @@ def main() -> None:
     )
     parser.add_argument("--smoke", action="store_true", help="only see that it runs")
     parser.add_argument("--count", type=int, help="records (262144; smoke: 2000)")
-    parser.add_argument("--body", type=int, default=1024, help="bytes of each body (1024)")
     parser.add_argument("--rounds", type=int, help="that count (5; smoke: 1)")
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
     count = arguments.count or (2000 if arguments.smoke else 262_144)
     rounds = arguments.rounds or (1 if arguments.smoke else 5)
-    measured, size = measure(count, arguments.body, rounds, arguments.cores)
-    print(*table(measured, size, count), sep="\n")
+    for body_size, with_body in SHAPES:
+        measured, size = measure(count, body_size, with_body, rounds, arguments.cores)
+        print(*table(measured, size, count, with_body), "", sep="\n", flush=True)
 
 
 if __name__ == "__main__":

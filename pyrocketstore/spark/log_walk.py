@@ -18,7 +18,7 @@ from pyrocketstore.spark.planning import LogTask
 from pyrocketstore.spark.records import Gap, Piece
 from pyrocketstore.spark.snapshot import DataLossError
 
-#: Read at once (bytes); a longer record is read whole.
+#: Read at once (bytes) unless another size is asked for.
 WINDOW_BYTES = 8 << 20
 RS_OK, RS_BLANK, RS_TORN = 0, 1, 3
 _TORN_TEXT = "the record goes on behind the log's end"
@@ -31,12 +31,22 @@ class LogWalk:
     A record belongs to the range where it begins; damage to the range where it begins. Where a
     range begins at no known place, it begins with the first record that is found there.
 
+    `window_bytes` are read at once; a longer record is read whole.
+
     Raises DataLossError where the file is gone and that matters, StoreIOError. Threads: one.
     """
 
-    def __init__(self, env: Env, task: LogTask, *, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self,
+        env: Env,
+        task: LogTask,
+        *,
+        fail_on_data_loss: bool,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
         self.env = env
         self.task = task
+        self.window_bytes = window_bytes
         self.path = task.file.path
         self.fail_on_data_loss = fail_on_data_loss
         self.gone = False
@@ -107,7 +117,7 @@ class LogWalk:
         """Have `size` bytes from `at` on, and as many behind them as are read at once."""
         if self._begin <= at and at + size <= self._end:
             return
-        wanted = min(max(size, WINDOW_BYTES), self.task.end - at)
+        wanted = min(max(size, self.window_bytes), self.task.end - at)
         if len(self._buffer) < wanted:
             self._buffer = reusable_bytes(wanted)
         self._data = self._buffer[:wanted]

@@ -13,7 +13,7 @@ from pyrocketstore.commit_log import SCHEDULE_TOPIC
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.queue_units import QueueUnits
-from pyrocketstore.spark.log_walk import LogWalk
+from pyrocketstore.spark.log_walk import WINDOW_BYTES, LogWalk
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.planning import LogTask, QueueTask
 from pyrocketstore.spark.records import Gap, LogReader, MessageBatches, Piece, Skipped
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 UNITS_AT_ONCE = 65536
 #: Bytes of records gathered at a time where no bodies are shown.
 BODYLESS_BYTES = 16 << 20
+#: Less of the log is not read at once, however small batches are to be.
+WINDOW_BYTES_MIN = 1 << 20
 #: Units of a store that may be recovering are waited for.
 LIVE_PATIENCE_S = 5.0
 
@@ -84,7 +86,8 @@ def _read_log_of_queues(
     env = Env()
     fail = options.fail_on_data_loss
     selection = QueueSelection(env, task, ranges, fail_on_data_loss=fail)
-    for piece in LogWalk(env, task, fail_on_data_loss=False):
+    window = _window_bytes(options, batches.reads_bodies)
+    for piece in LogWalk(env, task, fail_on_data_loss=False, window_bytes=window):
         if isinstance(piece, Piece):
             keep = selection.rows(piece)
             wanted = piece if keep.all() else piece.take(keep)
@@ -106,7 +109,7 @@ def _read_log(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Every record, with what lies between them."""
     env = Env()
-    for piece in _pieces(env, task, options, skipped):
+    for piece in _pieces(env, task, options, skipped, batches.reads_bodies):
         if isinstance(piece, Gap):
             yield batches.gap(task.file.path, task.file.from_offset, piece)
             continue
@@ -115,10 +118,15 @@ def _read_log(
 
 
 def _pieces(
-    env: Env, task: LogTask, options: SourceOptions, skipped: Skipped
+    env: Env, task: LogTask, options: SourceOptions, skipped: Skipped, with_bodies: bool
 ) -> Iterator[Piece | Gap]:
     """What a LogWalk finds. Raises StoreCorruptionError at damage under onCorrupt=fail."""
-    walk = LogWalk(env, task, fail_on_data_loss=options.fail_on_data_loss)
+    walk = LogWalk(
+        env,
+        task,
+        fail_on_data_loss=options.fail_on_data_loss,
+        window_bytes=_window_bytes(options, with_bodies),
+    )
     for piece in walk:
         if isinstance(piece, Gap) and piece.reason:
             if options.on_corrupt == "fail":
@@ -148,6 +156,12 @@ def _wanted_units(
             found = QueueUnits(found.phy_offset[keep], found.size[keep], found.tags_code[keep])
         if len(offsets):
             yield offsets, found
+
+
+def _window_bytes(options: SourceOptions, with_bodies: bool) -> int:
+    """What to read at once so that it makes one batch, and no second one of what is left over."""
+    limit = options.batch_bytes if with_bodies else BODYLESS_BYTES
+    return min(max(limit, WINDOW_BYTES_MIN), WINDOW_BYTES)
 
 
 def batch_rows(size: np.ndarray, options: SourceOptions, with_bodies: bool) -> Iterator[slice]:
