@@ -164,7 +164,7 @@ bench: build build/bench.stamp ## measure beside 4.9.3 and others; ONLY=put,scan
 bench-growth: build build/bench.stamp ## rates by messages, queues and threads; LARGE=1 to 50 M
 	$(BIN)/python bench/run.py --growth $(BENCH_WORDS) $(if $(LARGE),--large)
 
-bench-spark: build ## Spark's side: reading, functions, export; docs/benchmarks-spark.md
+bench-spark: build build/bench.stamp ## Spark's side: reading, functions, export; docs/benchmarks.md
 	$(BIN)/python bench/spark.py $(if $(SMOKE),--smoke)
 
 bench-micro: build ## single functions, by pytest-benchmark

@@ -33,12 +33,20 @@ that differ by a factor of two between hours.
 | everything but the curves | `make bench` |
 | one table | `make bench ONLY=put` (its name stands in its heading) |
 | the curves | `make bench-growth`, with `LARGE=1` up to 50 M messages |
+| Spark | `make bench-spark`; a part of it is `bench/spark_read.py` and so on |
 | single functions | `make bench-micro` |
 
 In the tables *n* is what one unit of work does, *anonymous* the memory that is not pages of files,
 *÷ 4.9.3* the rate over that of RocketMQ 4.9.3, *ours ÷ it* the rate of the first row of ours over
 that row; below a table stands which row is compared with another one than these. CPU is the whole
 process's, per item, in the timed part, its service threads included; rocketmq-rust's is not known.
+"""
+
+SPARK_RECORD = "benchmarks-spark.json"
+SPARK_INTRO = """All sides of a part work in turn within one run; ratios are medians over
+neighbouring rounds, with the smallest and the largest. The ceiling is a source that gives one
+finished Arrow batch of the same schema, rows and bytes again and again: what Spark itself takes to
+move them. Spark's Parquet reader answers `count` from the footers of the files and reads no column.
 """
 
 
@@ -291,6 +299,19 @@ def _limit_notes(group: Mapping[str, Any]) -> Iterator[str]:
         yield f"- limit of *{row['name']}*: {told}: {verdict}"
 
 
+def _spark(directory: Path) -> list[str]:
+    """What bench/spark.py found, if it ran."""
+    path = directory / SPARK_RECORD
+    if not path.exists():
+        return []
+    record = json.loads(path.read_text("utf-8"))
+    lines = ["## Spark", "", SPARK_INTRO]
+    lines += head(record["facts"])
+    for title, text in record["parts"].items():
+        lines += ["", f"### {title}", "", text]
+    return lines
+
+
 def render(directory: Path) -> None:
     """benchmarks.md and the plots, from benchmarks.json."""
     try:
@@ -320,6 +341,7 @@ def render(directory: Path) -> None:
         lines += ["## How they grow", ""]
         lines += ["![rates by messages, queues and threads](benchmarks-growth.svg)", ""]
         lines += [*_curve_table(curves, record), ""]
+    lines += _spark(directory)
     directory.joinpath("benchmarks.md").write_text("\n".join(lines).rstrip() + "\n", "utf-8")
 
 

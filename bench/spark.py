@@ -1,32 +1,28 @@
-"""What Spark's side costs: runs the parts and writes docs/benchmarks-spark.md.
+"""What Spark's side costs: runs the parts and writes them into docs/benchmarks.md.
 
-python bench/spark.py            measures, some fifteen minutes; 20 GB in the temporary directory
+python bench/spark.py            measures, some twenty minutes; 20 GB in the temporary directory
 python bench/spark.py --smoke    small, prints only
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import machine
+import report
 
 HOME = Path(__file__).resolve().parent
-PAGE = HOME.parent / "docs" / "benchmarks-spark.md"
+DOCS = HOME.parent / "docs"
 PARTS = {
     "Reading": "spark_read.py",
     "Functions": "spark_udf.py",
     "Export to Parquet": "spark_export.py",
 }
-HEAD = """# Benchmarks of the Spark side
-
-Written by `make bench-spark`; one part alone: `python bench/spark_read.py`, and so on. All sides of
-a part work in turn within one run; ratios are medians over neighbouring rounds, with the smallest
-and the largest. The ceiling is a source that gives one finished Arrow batch of the same schema,
-rows and bytes again and again: what Spark itself takes to move them.
-"""
 
 
 def main() -> None:
@@ -36,16 +32,21 @@ def main() -> None:
     )
     parser.add_argument("--smoke", action="store_true", help="only see that it runs")
     arguments = parser.parse_args()
-    page = [HEAD]
-    facts = machine.facts(HOME, java=True, rust=False)
-    page += [f"- {name}: {value}" for name, value in facts.items()]
+    begun = time.strftime("%Y-%m-%d %H:%M")
+    parts = {}
     for title, script in PARTS.items():
         command = [sys.executable, str(HOME / script), *(["--smoke"] if arguments.smoke else [])]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        page += ["", f"## {title}", "", done.stdout.strip()]
+        parts[title] = done.stdout.strip()
         print(done.stdout, flush=True)
     if not arguments.smoke:
-        PAGE.write_text("\n".join(page) + "\n")
+        facts = machine.facts(HOME, java=True, rust=False)
+        method = "each side in turn, after a round that does not count"
+        facts |= {"when": begun, "size": "measured", "method": method}
+        record = {"facts": facts, "parts": parts}
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        DOCS.joinpath(report.SPARK_RECORD).write_text(text + "\n", "utf-8")
+        report.render(DOCS)
 
 
 if __name__ == "__main__":

@@ -248,6 +248,10 @@ def measure(home: Path, gib: float, pairs: int) -> Iterator[str]:
             f"{ratio(found, 'ours', PARQUET)} | 1.0 |",
             f"| {action} | ours without bodies over ours with them | "
             f"{ratio(found, 'ours, no bodies', 'ours')} | 4 |",
+            f"| {action} | the ceiling over Spark's Parquet reader | "
+            f"{ratio(found, 'ceiling', PARQUET)} | |",
+            f"| {action} | the ceiling without bodies over the ceiling with them | "
+            f"{ratio(found, 'ceiling, no bodies', 'ceiling')} | |",
         ]
     yield ""
     yield "| action | ratio | found | goal |"

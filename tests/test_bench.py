@@ -566,6 +566,23 @@ def test_the_page_shows_the_record_that_lies_beside_it(module):
             assert f"| {one['name']} |" in page
 
 
+def test_the_page_shows_what_sparks_side_gave(module, tmp_path):
+    report = module("report")
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    docs.joinpath("benchmarks.json").write_bytes((ROOT / "docs" / "benchmarks.json").read_bytes())
+    report.render(docs)
+    assert "## Spark" not in docs.joinpath("benchmarks.md").read_text(encoding="utf-8")
+    names = ("when", "size", "method", "processor", "cores", "memory", "kernel", "file system")
+    facts = {name: f"<{name}>" for name in (*names, "dirty limit")}
+    record = {"facts": facts, "parts": {"Reading": "| a table |", "Functions": "another"}}
+    docs.joinpath(report.SPARK_RECORD).write_text(json.dumps(record), encoding="utf-8")
+    report.render(docs)
+    page = docs.joinpath("benchmarks.md").read_text(encoding="utf-8")
+    assert "- <when>; <size>; <method>" in page
+    assert page.endswith("### Reading\n\n| a table |\n\n### Functions\n\nanother\n")
+
+
 def test_unknown_work_is_refused():
     with pytest.raises(AssertionError, match="no such work: nothing"):
         run("bench/run.py", "--only", "nothing")
