@@ -130,8 +130,9 @@ cdef class QueueRows:
     cdef bint _is(
         self, const queue_range *one, const uint8_t *topic, int64_t size, int32_t queue_id
     ) noexcept nogil:
-        return (one.queue_id == queue_id and one.topic_size == size
-                and memcmp(self.topic_bytes + one.topic_position, topic, size) == 0)
+        if one.queue_id != queue_id or one.topic_size != size:
+            return False
+        return size == 0 or memcmp(self.topic_bytes + one.topic_position, topic, size) == 0
 
     cdef int64_t _number_of(
         self, const uint8_t *topic, int64_t size, int32_t queue_id
