@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,26 @@ from pyrocketstore.results import GetMessageStatus
 PULL_COUNT = 32
 
 
+_CONTROLS = {
+    "\\b": "\\u0008",
+    "\\t": "\\u0009",
+    "\\n": "\\u000a",
+    "\\f": "\\u000c",
+    "\\r": "\\u000d",
+    "\x7f": "\\u007f",
+}
+_SHORT = re.compile(r"\\[btnfr]|\x7f")
+_ESCAPED = re.compile(r"\\.|\x7f")
+
+
 def _line(kind: str, fields: dict[str, Any]) -> str:
-    return json.dumps({kind: fields}, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps({kind: fields}, separators=(",", ":"), ensure_ascii=True)
+    return _ESCAPED.sub(_as_number, text) if _SHORT.search(text) else text
+
+
+def _as_number(found: re.Match[str]) -> str:
+    """Every control character as \\u and four digits, as 4.9.3's driver writes it."""
+    return _CONTROLS.get(found[0], found[0])
 
 
 def dump_lines(

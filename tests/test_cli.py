@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
+from pyrocketstore.dump import dump_lines
 
 SIZES = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -105,6 +106,17 @@ def test_verify(store: Path, tmp_path: Path) -> None:
     done = run("verify", damaged, *conf(store), code=1)
     assert done.stdout.startswith("ok\tno")
     assert str(log) in done.stdout
+
+
+def test_a_dump_writes_control_characters_as_4_9_3s_driver_does(tmp_path: Path) -> None:
+    text = 'a\b\f\n\r\t\x00\x1f\x7f"é'
+    with pyrocketstore.open(tmp_path) as store:
+        store.put("t", b"", properties={"name": text, "other": "\\b\\u0041"})
+    (line,) = (one for one in dump_lines(tmp_path) if one.startswith('{"message"'))
+    numbers = "".join(f"\\u{ord(c):04x}" for c in text[1:-2])
+    assert f'"name":"a{numbers}\\"\\u00e9"' in line
+    assert '"other":"\\\\b\\\\u0041"' in line
+    assert json.loads(line)["message"]["properties"]["name"] == text
 
 
 def test_dump(store: Path) -> None:

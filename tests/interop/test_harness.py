@@ -21,7 +21,7 @@ from damaged import REBUILT, Answer, Log, differences, refused
 from damaged_index import Index
 from face import STORE_HOSTS, Opening
 from failures import Failures, kept
-from golden_lines import index_hash, write_queries
+from golden_lines import compare_lines, index_hash, write_queries
 from java_store import JavaStore
 from model import ALL_TIME, Model
 from programs import ASCII_TOPICS, DELAY_HOURS, Program, Runner, Step, make
@@ -206,6 +206,54 @@ def test_what_4_9_3_has_lost_is_accepted(sound: Sound, loss: Callable[[Lines], N
 def _drop_a_queue(lines: Lines) -> None:
     first, second, *_ = [i for i, line in enumerate(lines) if "queue" in line]
     del lines[first:second]
+
+
+def _asked(begin: int, end: int, hits: list[int], last: int) -> str:
+    asked = {"topic": "T", "key": "k", "max_num": 32, "begin": begin, "end": end}
+    found = {"phy_offsets": hits, "index_last_update_phyoffset": last}
+    return json.dumps({"query": asked | found})
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "hit", "may_lack"),
+    [
+        (0, 1999, 200, True),  # stored at 2000
+        (0, 2000, 200, False),
+        (2001, 9999, 200, True),
+        (0, 1999, 250, True),  # in no queue, between 2000 and 3000
+        (0, 2000, 250, False),
+        (3001, 9999, 250, True),
+        (3000, 9999, 250, False),
+    ],
+)
+def test_only_hits_outside_of_the_window_may_lack(
+    begin: int, end: int, hit: int, may_lack: bool
+) -> None:
+    messages = [
+        json.dumps({"message": {"phy_offset": at, "store_timestamp": 10 * at}})
+        for at in (100, 200, 300)
+    ]
+    messages = [line.replace(" ", "") for line in messages]
+    theirs = [*messages, _asked(begin, end, [hit], 300).replace(" ", "")]
+    ours = [*messages, _asked(begin, end, [], 0).replace(" ", "")]
+    if may_lack:
+        compare_lines(theirs, ours, unclean=True)
+    else:
+        with pytest.raises(AssertionError, match="hits missing"):
+            compare_lines(theirs, ours, unclean=True)
+
+
+def test_the_first_file_may_be_made_by_who_is_killed(sound: Sound) -> None:
+    """Of a log without a record; and only then."""
+    for rolling, least, fits in ((True, 0, True), (True, -1, True), (False, 0, False)):
+        model = Model(sound.model.file_size, sound.model.delay_ms)
+        model.rolling = rolling
+        lines = [json.dumps({"store": {"min_phy_offset": least, "max_phy_offset": 0}})]
+        if fits:
+            model.check(lines)
+        else:
+            with pytest.raises(AssertionError, match="the model has"):
+                model.check(lines)
 
 
 def test_an_earlier_end_of_the_log_is_not_accepted(sound: Sound) -> None:
