@@ -33,6 +33,7 @@ from pyrocketstore.spark.schemas import MESSAGES
 from pyrocketstore.spark.snapshot import LogFile, QueueRange
 from pyrocketstore.spark.tasks import UNITS_AT_ONCE, batch_rows
 from pyrocketstore.spark.units import RangeUnits
+from pyrocketstore.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow
@@ -92,6 +93,7 @@ def write_task(task: SplitTask, options: WriteOptions) -> list[SplitResult]:
     Raises DataLossError, StoreCorruptionError, StoreIOError, OSError; StoreStateError where the
     files have not the rows that were read.
     """
+    settle()
     notes = Path(options.notes)
     try:
         return read_note(notes, task.number)
