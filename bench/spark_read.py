@@ -204,6 +204,19 @@ def frame_of(spark: SparkSession, root: Path, columns: tuple[str, ...]) -> DataF
     return spark.read.format("rocketmq-store").schema(ddl).options(**source).load()
 
 
+def _ratio_rows(action: str, found: dict[str, list[Round]]) -> Iterator[str]:
+    compared = (
+        ("ours over the ceiling", "ours", "ceiling", "0.8"),
+        ("ours over Spark's Parquet reader, all columns", "ours", PARQUET, "1.0"),
+        ("ours without bodies over ours with them", "ours, no bodies", "ours", "4"),
+        ("the ceiling over Spark's Parquet reader", "ceiling", PARQUET, ""),
+        ("the ceiling without bodies over the ceiling with them", "ceiling, no bodies", "ceiling",
+         ""),
+    )  # fmt: skip
+    for what, one, other, goal in compared:
+        yield f"| {action} | {what} | {ratio(found, one, other)} | {goal} |"
+
+
 def measure(home: Path, gib: float, pairs: int) -> Iterator[str]:
     """The lines of the tables."""
     root = home / "store"
@@ -242,17 +255,7 @@ def measure(home: Path, gib: float, pairs: int) -> Iterator[str]:
                 f"| {action} | {name} | {middle:.3f} | {count / middle / 1e6:.2f} | "
                 f"{size * 1024 / middle:,.0f} | {cpu / size:.2f} |"
             )
-        ratios += [
-            f"| {action} | ours over the ceiling | {ratio(found, 'ours', 'ceiling')} | 0.8 |",
-            f"| {action} | ours over Spark's Parquet reader, all columns | "
-            f"{ratio(found, 'ours', PARQUET)} | 1.0 |",
-            f"| {action} | ours without bodies over ours with them | "
-            f"{ratio(found, 'ours, no bodies', 'ours')} | 4 |",
-            f"| {action} | the ceiling over Spark's Parquet reader | "
-            f"{ratio(found, 'ceiling', PARQUET)} | |",
-            f"| {action} | the ceiling without bodies over the ceiling with them | "
-            f"{ratio(found, 'ceiling, no bodies', 'ceiling')} | |",
-        ]
+        ratios += _ratio_rows(action, found)
     yield ""
     yield "| action | ratio | found | goal |"
     yield "|---|---|---|---|"
