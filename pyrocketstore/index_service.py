@@ -688,8 +688,7 @@ class IndexService:
 
     def drop_files_behind(self, phy_offset: int) -> None:
         """Remove (read-only: pass over) the files from the first one on that names a record at or
-        behind `phy_offset`, or whose header says so, and the last ones with a header of zeros. What
-        had lost its end goes to ROOT/.broken.
+        behind `phy_offset`, or whose header says so. What had lost its end goes to ROOT/.broken.
 
         A log that was cut takes new records there, which such a file would count as indexed; and
         what one file lacks can only be put again when no later one is there.
@@ -714,19 +713,10 @@ class IndexService:
         self._files, self.indexed_phy_offset = (), -1
 
     def _first_behind(self, phy_offset: int) -> int:
-        """The first file that goes: those too whose header was lost, with nothing kept behind."""
-        behind = (
-            number
-            for number, index_file in enumerate(self._files)
-            if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset
-        )
-        first = next(behind, len(self._files))
-        # A file that follows another says from the start where that one ends.
-        while first > 1 and self._files[first - 1].index_count <= 1 and (
-            self._files[first - 1].end_phy_offset == 0 < self._files[0].end_phy_offset
-        ):  # fmt: skip
-            first -= 1
-        return first
+        for number, index_file in enumerate(self._files):
+            if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset:
+                return number
+        return len(self._files)
 
     def destroy(self) -> None:
         """Remove every file. Threads: nobody builds.
