@@ -1,6 +1,6 @@
 """What Spark's side costs: runs the parts and writes them into docs/benchmarks.md.
 
-python bench/spark.py            measures, some twenty minutes; 20 GB in the temporary directory
+python bench/spark.py            measures, some fifteen minutes; 20 GB in the temporary directory
 python bench/spark.py --smoke    small, prints only
 """
 

@@ -1,7 +1,7 @@
 """Decoding a column of encoded records in Spark: our functions beside a plain Python function that
 reads the same fields with `struct`, over the same rows.
 
-    python bench/spark_udf.py                measures, some five minutes; prints tables
+    python bench/spark_udf.py                measures, some four minutes; prints tables
     python bench/spark_udf.py --smoke        small: does it run, do the answers agree?
 
 Each variant decodes the rows of one Parquet file to a struct that nobody keeps (Spark's `noop`);
@@ -146,15 +146,13 @@ def plain_decode(value: bytes, with_body: bool = True) -> tuple[Any, ...]:
     return (*found, zlib.decompress(body) if sys_flag & 1 else body) if with_body else found
 
 
-def repeated(
-    given: Iterator[Any], make: Callable[[Any], Any], rows: Callable[[Any], int]
-) -> Iterator[Any]:
+def repeated(given: Iterator[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
     """What `make` gives of the longest of `given` so far, cut to the length of each."""
-    made, most = None, -1
+    made: Any = None
     for one in given:
-        if rows(one) > most:
-            made, most = make(one), rows(one)
-        yield made.slice(0, rows(one))  # type: ignore[attr-defined]
+        if made is None or len(one) > len(made):
+            made = make(one)
+        yield made.slice(0, len(one))
 
 
 def variants(with_body: bool) -> dict[str, Callable[[DataFrame], DataFrame]]:
@@ -177,7 +175,7 @@ def variants(with_body: bool) -> dict[str, Callable[[DataFrame], DataFrame]]:
         def make(array: Any) -> Any:
             return encoded.decode_structs(array, fields, on_error="fail", verify_crc=False)
 
-        return repeated(arrays, make, len)
+        return repeated(arrays, make)
 
     def batches(given: Iterator[Any]) -> Iterator[Any]:
         def make(batch: Any) -> Any:
@@ -186,7 +184,7 @@ def variants(with_body: bool) -> dict[str, Callable[[DataFrame], DataFrame]]:
             )
             return next(made)
 
-        return repeated(given, make, lambda batch: int(batch.num_rows))
+        return repeated(given, make)
 
     kind = types.GenericAlias(Iterator, pa.Array)
     structs.__annotations__ = {"arrays": kind, "return": kind}

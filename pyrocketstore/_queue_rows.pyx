@@ -1,46 +1,30 @@
 """Which records are messages of given ranges of queues: each unit of a range is answered for once.
 
-The queues are looked up by the bytes of their topics and their ids; most records have the queue of
-the one before.
+Most records have the queue of the one before.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp
 
 import numpy as np
 
 from pyrocketstore._record cimport check_record
-from pyrocketstore._rocketstore cimport (
-    RS_NO_MEMORY,
-    RS_OK,
-    RS_TORN,
-    rs_record,
-    rs_status_name,
-)
-from pyrocketstore._values cimport add_text, var_column
+from pyrocketstore._rocketstore cimport RS_OK, RS_TORN, rs_record, rs_status_name
+from pyrocketstore._scan cimport TopicQueueMap, map_entry
+from pyrocketstore._values cimport add_text, reserve, var_column
 
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 
 cdef enum:
     NOT_QUEUED = 0x4  # of the transaction type: prepared and rolled back, not committed and none
+    TEXT_ROOM = 765   # bytes that a topic may have as text, U+FFFD for each of its 255
 
 ctypedef struct queue_range:
-    int64_t topic_position  # in the topics
-    int64_t topic_size
-    int64_t low             # queue offsets
+    int64_t low   # queue offsets
     int64_t high
-    int64_t base            # where the units begin
-    int32_t queue_id
-
-
-cdef uint64_t _hash_of(const uint8_t *topic, int64_t size, int32_t queue_id) noexcept nogil:
-    cdef uint64_t h = <uint64_t>0xCBF29CE484222325ULL ^ <uint64_t><int64_t>queue_id
-    cdef int64_t i
-    for i in range(size):
-        h = (h ^ topic[i]) * <uint64_t>0x100000001B3ULL
-    return h ^ h >> 32
+    int64_t base  # where the units begin
 
 
 @cython.final
@@ -59,17 +43,14 @@ cdef class QueueRows:
 
     Raises
     ------
-    StoreFormatError: arrays of other lengths than the ranges have, an id that is no int32.
+    StoreFormatError: arrays of other lengths than the ranges have, an id that is no int32, a queue
+    that comes twice.
 
     Threads: one at a time.
     """
 
-    cdef queue_range *ranges
-    cdef int32_t *slots       # numbers of ranges + 1; 0: empty
-    cdef int64_t count
-    cdef uint64_t mask
-    cdef bytes topics
-    cdef const uint8_t *topic_bytes
+    cdef TopicQueueMap numbers
+    cdef queue_range *ranges  # by the numbers of their queues
     cdef const int64_t[::1] phy_offsets
     cdef const int32_t[::1] sizes
     cdef uint8_t[::1] answered
@@ -78,24 +59,23 @@ cdef class QueueRows:
     def __cinit__(self, queues, const int64_t[::1] phy_offsets not None,
                   const int32_t[::1] sizes not None, answered not None):
         cdef int64_t total = 0
-        cdef int64_t room = 4
         cdef int64_t low, high
-        cdef list texts = []
-        self.count = len(queues)
-        while room < 2 * self.count:
-            room *= 2
-        self.mask = <uint64_t>room - 1
-        self.ranges = <queue_range *>calloc(self.count + 1, sizeof(queue_range))
-        self.slots = <int32_t *>calloc(room, sizeof(int32_t))
-        if self.ranges == NULL or self.slots == NULL:
+        cdef bytes text
+        cdef map_entry *entry
+        self.numbers = TopicQueueMap()
+        self.ranges = <queue_range *>calloc(len(queues) + 1, sizeof(queue_range))
+        if self.ranges == NULL or reserve(&self.text, TEXT_ROOM) < 0:
             raise MemoryError
         for i, (topic, queue_id, low, high) in enumerate(queues):
-            # A name that is no text is no record's: theirs are texts.
-            texts.append(topic.encode("utf-8", "surrogateescape"))
             if not (0 <= low <= high and -(1 << 31) <= queue_id < 1 << 31):
                 raise StoreFormatError(f"no range of a queue: {topic}/{queue_id}, {low} to {high}")
-            self.ranges[i].topic_size = len(texts[i])
-            self.ranges[i].queue_id = queue_id
+            # A name that is no text is no record's: theirs are texts.
+            text = topic.encode("utf-8", "surrogateescape")
+            entry = self.numbers.insert(text, <int32_t>len(text), queue_id)
+            if entry == NULL:
+                raise MemoryError
+            if entry.number != i:
+                raise StoreFormatError(f"two ranges of a queue: {topic}/{queue_id}")
             self.ranges[i].low = low
             self.ranges[i].high = high
             self.ranges[i].base = total
@@ -105,48 +85,24 @@ cdef class QueueRows:
         self.phy_offsets = phy_offsets
         self.sizes = sizes
         self.answered = answered.view(np.uint8)
-        self.topics = b"".join(texts)
-        self.topic_bytes = self.topics
-        self._index()
 
     def __dealloc__(self):
         free(self.ranges)
-        free(self.slots)
         free(self.text.data)
 
-    cdef void _index(self) noexcept:
-        cdef int64_t i, position = 0
-        cdef queue_range *one
-        cdef uint64_t at
-        for i in range(self.count):
-            one = &self.ranges[i]
-            one.topic_position = position
-            position += one.topic_size
-            at = _hash_of(self.topic_bytes + one.topic_position, one.topic_size, one.queue_id)
-            while self.slots[at & self.mask] != 0:
-                at += 1
-            self.slots[at & self.mask] = <int32_t>(i + 1)
-
-    cdef bint _is(
-        self, const queue_range *one, const uint8_t *topic, int64_t size, int32_t queue_id
+    cdef map_entry *_queue_of(
+        self, const uint8_t *topic, const rs_record *record, map_entry *before
     ) noexcept nogil:
-        if one.queue_id != queue_id or one.topic_size != size:
-            return False
-        return size == 0 or memcmp(self.topic_bytes + one.topic_position, topic, size) == 0
-
-    cdef int64_t _number_of(
-        self, const uint8_t *topic, int64_t size, int32_t queue_id
-    ) noexcept nogil:
-        """The range of that queue, or -1."""
-        cdef uint64_t at = _hash_of(topic, size, queue_id)
-        cdef int32_t number
-        while True:
-            number = self.slots[at & self.mask]
-            if number == 0:
-                return -1
-            if self._is(&self.ranges[number - 1], topic, size, queue_id):
-                return number - 1
-            at += 1
+        """The record's queue, most often that of the one before; NULL: no range is of it."""
+        if before != NULL and before.queue_id == record.queue_id and (
+            before.topic_size == record.topic_size
+            and memcmp(before.topic, topic, record.topic_size) == 0
+        ):
+            return before
+        # As text, since that is what a queue is called by; there is room.
+        self.text.size = 0
+        add_text(&self.text, topic, record.topic_size)
+        return self.numbers.find(self.text.data, <int32_t>self.text.size, record.queue_id)
 
     cdef bint _answers(
         self, const queue_range *one, const rs_record *record, int64_t phy_offset, int32_t size
@@ -169,10 +125,8 @@ cdef class QueueRows:
         """RS_OK, or why it stopped at `row`."""
         cdef rs_record record
         cdef Py_ssize_t i
-        cdef int64_t number = -1
-        cdef int64_t size
         cdef int status
-        cdef const uint8_t *topic
+        cdef map_entry *queue = NULL
         for i in range(positions.shape[0]):
             row[0] = i
             if not (0 <= sizes[i] <= length and 0 <= positions[i] <= length - sizes[i]):
@@ -180,16 +134,9 @@ cdef class QueueRows:
             status = check_record(data + positions[i], sizes[i], phy_offsets[i], False, &record)
             if status != RS_OK:
                 return status
-            topic = data + positions[i] + record.topic_position
-            size = record.topic_size
-            if number < 0 or not self._is(&self.ranges[number], topic, size, record.queue_id):
-                # As text, since that is what a queue is called by.
-                self.text.size = 0
-                if add_text(&self.text, topic, size) < 0:
-                    return RS_NO_MEMORY
-                number = self._number_of(self.text.data, self.text.size, record.queue_id)
-            if number >= 0 and self._answers(
-                &self.ranges[number], &record, phy_offsets[i], sizes[i]
+            queue = self._queue_of(data + positions[i] + record.topic_position, &record, queue)
+            if queue != NULL and self._answers(
+                &self.ranges[queue.number], &record, phy_offsets[i], sizes[i]
             ):
                 wanted[i] = 1
         return RS_OK
@@ -234,8 +181,6 @@ cdef class QueueRows:
                 )
         finally:
             PyBuffer_Release(&view)
-        if status == RS_NO_MEMORY:
-            raise MemoryError
         if status != RS_OK:
             raise StoreCorruptionError(
                 path, positions[row], rs_status_name(status).decode("ascii")

@@ -20,8 +20,7 @@ from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import GetMessageStatus
 
 PULL_COUNT = 32
-
-
+#: As json writes a control character -> as 4.9.3's driver does.
 _CONTROLS = {
     "\\b": "\\u0008",
     "\\t": "\\u0009",
@@ -30,18 +29,13 @@ _CONTROLS = {
     "\\r": "\\u000d",
     "\x7f": "\\u007f",
 }
-_SHORT = re.compile(r"\\[btnfr]|\x7f")
+#: A whole escape, so that what follows a backslash that stands for itself is none.
 _ESCAPED = re.compile(r"\\.|\x7f")
 
 
 def _line(kind: str, fields: dict[str, Any]) -> str:
     text = json.dumps({kind: fields}, separators=(",", ":"), ensure_ascii=True)
-    return _ESCAPED.sub(_as_number, text) if _SHORT.search(text) else text
-
-
-def _as_number(found: re.Match[str]) -> str:
-    """Every control character as \\u and four digits, as 4.9.3's driver writes it."""
-    return _CONTROLS.get(found[0], found[0])
+    return _ESCAPED.sub(lambda found: _CONTROLS.get(found[0], found[0]), text)
 
 
 def dump_lines(

@@ -80,14 +80,10 @@ def test_bytes_are_where_it_says(path: Path, file: MappedFile, seed: int) -> Non
 def test_what_lies_between_is_read_with_them(file: MappedFile) -> None:
     places, sizes = np.array([BASE, BASE + 110], np.int64), np.array([100, 100], np.int32)
     positions = np.zeros(2, np.int64)
-    gather_records(
-        file, places, sizes, np.zeros(210, np.uint8), 0, check=False, positions=positions
-    )
-    assert positions.tolist() == [0, 110]
-    gather_records(
-        file, places, sizes, np.zeros(209, np.uint8), 0, check=False, positions=positions
-    )
-    assert positions.tolist() == [0, 100]
+    for room, want in ((210, [0, 110]), (209, [0, 100])):
+        out = np.zeros(room, np.uint8)
+        gather_records(file, places, sizes, out, 0, check=False, positions=positions)
+        assert positions.tolist() == want
 
 
 @pytest.mark.parametrize("with_positions", [False, True])

@@ -162,6 +162,8 @@ def test_arrays_that_do_not_fit() -> None:
             QueueRows([("T", 0, low, high)], one, size, no)
     with pytest.raises(StoreFormatError, match="T/2147483648"):
         QueueRows([("T", 1 << 31, 0, 1)], one, size, no)
+    with pytest.raises(StoreFormatError, match="two ranges of a queue: T/0"):
+        QueueRows([("T", 0, 0, 1), ("U", 0, 0, 0), ("T", 0, 5, 5)], one, size, no)
     queues = QueueRows([("T", 0, 0, 1)], one, size, no)
     with pytest.raises(StoreFormatError, match="one entry"):
         queues.rows(b"", one, size, one[:0])

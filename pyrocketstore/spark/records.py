@@ -591,11 +591,10 @@ def _in_file(error: StoreCorruptionError, piece: Piece) -> StoreCorruptionError:
 
 def _in_limits(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
     """The batch in parts that Spark takes well: inflated bodies may have made it large."""
-    # What all its buffers hold is more, and faster to say.
-    if batch.get_total_buffer_size() <= BATCH_BYTES_MAX or batch.num_rows == 1:
-        yield batch
-        return
-    if batch.nbytes <= BATCH_BYTES_MAX:
+    # What all its buffers hold is no less than its own bytes, and faster to say.
+    if batch.num_rows == 1 or (
+        batch.get_total_buffer_size() <= BATCH_BYTES_MAX or batch.nbytes <= BATCH_BYTES_MAX
+    ):
         yield batch
         return
     half = batch.num_rows // 2

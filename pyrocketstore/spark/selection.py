@@ -57,12 +57,11 @@ class QueueSelection:
         columns = zip(*held, strict=True)
         self._units = QueueUnits(*(np.concatenate(column) for column in columns))
         self._answered = self._units.is_pre_blank() | (self._units.size <= 0)
-        names = [(each.topic, each.queue_id) for each in ranges]
-        bounds = zip(names, self._low.tolist(), self._high.tolist(), strict=True)
+        bounds = zip(ranges, self._low.tolist(), self._high.tolist(), strict=True)
         self._rows = QueueRows(
-            [(*name, low, high) for name, low, high in bounds],
-            np.ascontiguousarray(self._units.phy_offset, np.int64),
-            np.ascontiguousarray(self._units.size, np.int32),
+            [(each.topic, each.queue_id, low, high) for each, low, high in bounds],
+            self._units.phy_offset,
+            self._units.size,
             self._answered,
         )
 

@@ -158,15 +158,19 @@ def _wanted_units(
             yield offsets, found
 
 
+def _batch_bytes(options: SourceOptions, with_bodies: bool) -> int:
+    """Of records for one batch."""
+    return options.batch_bytes if with_bodies else BODYLESS_BYTES
+
+
 def _window_bytes(options: SourceOptions, with_bodies: bool) -> int:
     """What to read at once so that it makes one batch, and no second one of what is left over."""
-    limit = options.batch_bytes if with_bodies else BODYLESS_BYTES
-    return min(max(limit, WINDOW_BYTES_MIN), WINDOW_BYTES)
+    return min(max(_batch_bytes(options, with_bodies), WINDOW_BYTES_MIN), WINDOW_BYTES)
 
 
 def batch_rows(size: np.ndarray, options: SourceOptions, with_bodies: bool) -> Iterator[slice]:
     """Runs of records that make one batch each."""
-    limit = options.batch_bytes if with_bodies else BODYLESS_BYTES
+    limit = _batch_bytes(options, with_bodies)
     ends = np.cumsum(size, dtype=np.int64)
     first = 0
     while first < len(size):
