@@ -203,6 +203,36 @@ def test_what_4_9_3_has_lost_is_accepted(sound: Sound, loss: Callable[[Lines], N
     assert differences(theirs, Answer(sound.lines), *hurt(sound)) == {REBUILT}
 
 
+def test_the_units_say_where_a_message_stands(sound: Sound) -> None:
+    """Where they were asked: of a message that 4.9.3 lacks, at its queueOffset and nowhere else."""
+    lines = [json.loads(line) for line in sound.lines]
+    at, line = _last_message(lines)
+    message = line["message"]
+    key = message["cq_topic"], message["cq_queue_id"]
+    del lines[at]
+    theirs, ours = Answer(map(json.dumps, lines)), Answer(sound.lines)
+    for place, fits in ((message["queue_offset"], True), (message["queue_offset"] + 1, False)):
+        ours.places = {key: {message["phy_offset"]: place}}
+        if fits:
+            assert differences(theirs, ours, *hurt(sound)) == {REBUILT}
+        else:
+            with pytest.raises(AssertionError, match=f"ours at {place}"):
+                differences(theirs, ours, *hurt(sound))
+
+
+@pytest.mark.parametrize("less", [1, 2])
+def test_a_queue_ends_behind_its_last_message(sound: Sound, less: int) -> None:
+    """4.9.3 may count more units, but ours none fewer than it has messages."""
+    lines = [json.loads(line) for line in sound.lines]
+    queue = [line["queue"] for line in lines if "queue" in line][-1]
+    queue["max_offset"] += 2
+    theirs = Answer(map(json.dumps, lines))
+    assert differences(theirs, Answer(sound.lines), *hurt(sound)) == {REBUILT}
+    queue["max_offset"] -= 2 + less
+    with pytest.raises(AssertionError, match=r"4\.9\.3"):
+        differences(Answer(sound.lines), Answer(map(json.dumps, lines)), *hurt(sound))
+
+
 def _drop_a_queue(lines: Lines) -> None:
     first, second, *_ = [i for i, line in enumerate(lines) if "queue" in line]
     del lines[first:second]
