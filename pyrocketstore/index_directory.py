@@ -10,11 +10,18 @@ from collections.abc import Sequence
 from pyrocketstore._index_file import INDEX_HEADER_SIZE
 from pyrocketstore.env import Env, parent_directory
 
-__all__ = ["FoundIndexFile", "find_index_files", "first_short_file", "set_aside"]
+__all__ = [
+    "FoundIndexFile",
+    "find_index_files",
+    "first_short_file",
+    "has_lost_header",
+    "set_aside",
+]
 
 LOG = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">qqqqii")
+_PIECE = 1 << 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,6 +76,25 @@ def first_short_file(files: Sequence[FoundIndexFile], size: int) -> int:
     if len(files) > 1 and len(lengths) == 1:
         return len(files)
     return next((n for n, item in enumerate(files) if item.size < size), len(files))
+
+
+def has_lost_header(env: Env, path: str) -> bool:
+    """Whether a file's header is all zeros though something lies behind it. Raises StoreIOError.
+
+    A file that was made and never put into has nothing there.
+    """
+    size, zeros = env.size(path), bytes(_PIECE)
+    fd = env.open(path, 0)
+    try:
+        if size < INDEX_HEADER_SIZE or any(env.pread(fd, INDEX_HEADER_SIZE, 0, path)):
+            return False
+        for at in range(INDEX_HEADER_SIZE, size, _PIECE):
+            piece = env.pread(fd, min(_PIECE, size - at), at, path)
+            if piece != zeros[: len(piece)]:
+                return True
+    finally:
+        env.close(fd)
+    return False
 
 
 def set_aside(env: Env, root: str, paths: Sequence[str]) -> None:

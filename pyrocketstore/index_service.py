@@ -25,6 +25,7 @@ from pyrocketstore.index_directory import (
     FoundIndexFile,
     find_index_files,
     first_short_file,
+    has_lost_header,
     set_aside,
 )
 from pyrocketstore.index_forcing import FlushIndexFileThread
@@ -208,6 +209,10 @@ def infer_geometry(
         f"{paths[-1]}: the index does not fit {given or 'the usual geometries'}: give"
         " maxHashSlotNum (and maxIndexNum) as it was when the store was written"
     )
+
+
+def _is_blank(index_file: IndexFile) -> bool:
+    return index_file.index_count <= 1 and index_file.end_phy_offset == 0
 
 
 def _drop_growing(files: list[IndexFile], limit: int) -> None:
@@ -686,16 +691,20 @@ class IndexService:
         begin = self._files[0].begin_phy_offset
         return begin if 0 <= begin < phy_offset else 0
 
-    def drop_files_behind(self, phy_offset: int) -> None:
+    def drop_files_behind(self, phy_offset: int, *, replays: bool = False) -> None:
         """Remove (read-only: pass over) the files from the first one on that names a record at or
-        behind `phy_offset`, or whose header says so. What had lost its end goes to ROOT/.broken.
+        behind `phy_offset`, or whose header says so, and the last ones that lost their header. What
+        had lost its end goes to ROOT/.broken.
 
         A log that was cut takes new records there, which such a file would count as indexed; and
-        what one file lacks can only be put again when no later one is there.
+        what one file lacks can only be put again when no later one is there. With `replays`, a last
+        file without entries goes too: it does not say what the ones before it hold.
 
         Raises: StoreIOError. Threads: nobody builds.
         """
         first = self._first_behind(phy_offset)
+        while replays and first > 1 and _is_blank(self._files[first - 1]):
+            first -= 1
         dropped = self._files[first:]
         with self._lock:
             self._files = self._files[:first]
@@ -713,10 +722,20 @@ class IndexService:
         self._files, self.indexed_phy_offset = (), -1
 
     def _first_behind(self, phy_offset: int) -> int:
-        for number, index_file in enumerate(self._files):
-            if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset:
-                return number
-        return len(self._files)
+        """The first file that goes, with all after it."""
+        behind = (
+            number
+            for number, index_file in enumerate(self._files)
+            if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset
+        )
+        first = next(behind, len(self._files))
+        while first > 0 and self._has_lost_header(self._files[first - 1]):
+            first -= 1
+        return first
+
+    def _has_lost_header(self, index_file: IndexFile) -> bool:
+        path = index_file.path
+        return _is_blank(index_file) and path is not None and has_lost_header(self._env, path)
 
     def destroy(self) -> None:
         """Remove every file. Threads: nobody builds.

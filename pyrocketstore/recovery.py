@@ -337,7 +337,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
     if store.config.message_index_enable:
-        store.index_service.drop_files_behind(plan.log_end)
+        store.index_service.drop_files_behind(plan.log_end, replays=plan.replay_from is not None)
     if plan.cut_queues:
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)

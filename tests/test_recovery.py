@@ -494,6 +494,64 @@ def test_an_index_file_that_was_cut_is_built_again(tmp_path: Path, which: int) -
         assert store.verify().ok
 
 
+def index_entries(home: Path) -> int:
+    """How many entries there are, as the headers count them."""
+    counts = [path.read_bytes()[36:40] for path in (home / "index").iterdir()]
+    return sum(max(0, int.from_bytes(count, "big") - 1) for count in counts)
+
+
+@pytest.mark.parametrize("replays", [False, True])
+@pytest.mark.parametrize("which", [-1, -2])
+def test_an_index_file_without_a_header_is_built_again(
+    tmp_path: Path, which: int, replays: bool
+) -> None:
+    """Its keys are found, and none twice: also where the log is cut before the file behind it, and
+    where a lost queue file has the log dispatched again from its begin."""
+    sizes = {**SIZES, "max_hash_slot_num": 20, "max_index_num": 41}
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        places = [store.put("t", b"%d" % i, keys=f"k{i}").phy_offset for i in range(100)]
+    files = sorted((tmp_path / "index").iterdir())
+    assert len(files) == 3
+    with files[which].open("r+b") as file:
+        file.write(bytes(40 + 4 * 20))
+    left = 100 if which == -1 else 90
+    if left < 100:
+        size = sizes["mapped_file_size_commit_log"]
+        log = tmp_path / "commitlog" / f"{places[left] - places[left] % size:020d}"
+        assert log == max((tmp_path / "commitlog").iterdir())
+        with log.open("r+b") as file:
+            file.seek(places[left] % size)
+            file.write(bytes(size - places[left] % size))
+    if replays:
+        min((tmp_path / "consumequeue" / "t" / "0").iterdir()).unlink()
+    for read_only in (True, False, True):
+        with pyrocketstore.open(tmp_path, read_only=read_only, **sizes) as store:
+            hits = [[m.body for m in store.query("t", f"k{i}")] for i in range(100)]
+            assert hits == [[b"%d" % i] for i in range(left)] + [[]] * (100 - left)
+            if not read_only:
+                assert store.verify().ok
+    assert index_entries(tmp_path) == left
+
+
+def test_an_index_file_that_holds_nothing_makes_no_key_twice(tmp_path: Path) -> None:
+    """The index of a crash ends with a file of its own, which stays empty without new keys. Where a
+    lost queue file has the log dispatched again, the files before it still count."""
+    sizes = {**SIZES, "max_hash_slot_num": 20, "max_index_num": 41}
+    with pyrocketstore.open(tmp_path, **sizes) as store:
+        for i in range(80):
+            store.put("t", b"%d" % i, keys=f"k{i}")
+    last = max((tmp_path / "index").iterdir())
+    last.with_name(f"{int(last.name) + 1}").write_bytes(bytes(last.stat().st_size))
+    min((tmp_path / "consumequeue" / "t" / "0").iterdir()).unlink()
+    for read_only in (True, False):
+        with pyrocketstore.open(tmp_path, read_only=read_only, **sizes) as store:
+            hits = [[m.body for m in store.query("t", f"k{i}")] for i in range(80)]
+            assert hits == [[b"%d" % i] for i in range(80)]
+            if not read_only:
+                assert store.verify().ok
+    assert index_entries(tmp_path) == 80
+
+
 def test_a_unit_whose_message_is_lost_does_not_come_back(tmp_path: Path) -> None:
     """A unit that lies in two sectors, of a record that a power cut took: recovery gives the unit
     up, and nothing puts it again."""
