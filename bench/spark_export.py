@@ -2,7 +2,8 @@
 
 Both read the same store with the data source's decoder; the one writes the files where it decodes,
 the other sends the rows through the JVM. Processor time is told for the Python workers and for the
-JVM, in seconds for a GiB of bodies.
+JVM, in seconds for a GiB of bodies. The limit is beside: as many bytes as the export has in its
+files, written by as many tasks of Spark and forced, with nothing read or made.
 
     python bench/spark_export.py [--smoke] [--gib 1] [--rounds 5] [--json FILE]
 """
@@ -10,6 +11,7 @@ JVM, in seconds for a GiB of bodies.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -17,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +35,7 @@ from pyrocketstore.spark.pipeline import export, read_lake  # noqa: E402
 
 GIB = 1 << 30
 BODY = 1024
+TASKS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -78,6 +81,18 @@ def cpu_seconds() -> dict[str, float]:
     return found
 
 
+def write_bytes(batches: Iterator, out: str, size: int) -> Iterator:
+    """Write a file of `size` bytes for each row, and force it."""
+    piece = memoryview(os.urandom(1 << 20))
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            with open(f"{out}/{number}", "wb", buffering=0) as file:
+                for at in range(0, size, len(piece)):
+                    file.write(piece[: size - at])
+                os.fsync(file.fileno())
+        yield batch
+
+
 def measure(call: Callable[[], None]) -> dict[str, float]:
     """Seconds, and processor seconds by kind of process, of one call."""
     before, start = cpu_seconds(), time.perf_counter()
@@ -119,7 +134,7 @@ def compare(home: Path, gib: float, rounds: int) -> dict:
         "spark.driver.memory": "4g",
         "spark.driver.host": "127.0.0.1",
     }
-    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark = SparkSession.builder.master(f"local[{TASKS}]").config(map=settings).getOrCreate()
     register(spark)
     count = make_store(home / "store", gib)
     out = home / "out"
@@ -134,11 +149,18 @@ def compare(home: Path, gib: float, rounds: int) -> dict:
         writer = source.write.option("compression", codec).partitionBy("topic")
         writer.parquet(str(out / "messages"))
 
+    def bytes_alone() -> None:
+        out.mkdir()
+        size = int(sizes["export none"] * (1 << 20)) // TASKS
+        work = functools.partial(write_bytes, out=str(out), size=size)
+        spark.range(0, TASKS, 1, TASKS).mapInArrow(work, "id long").collect()
+
     ways = {
         "export zstd": lambda: bulk(),
         "write.parquet zstd": lambda: through_the_jvm("zstd"),
         "export none": lambda: bulk(compression="none"),
         "write.parquet none": lambda: through_the_jvm("none"),
+        "bytes alone": bytes_alone,
     }
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     sizes: dict[str, float] = {}
@@ -150,7 +172,7 @@ def compare(home: Path, gib: float, rounds: int) -> dict:
                 taken[name].append(values)
             elif "export" in name and read_lake(spark, out).count() != count:
                 sys.exit(f"{name}: the lake has other rows")
-            files = (out / "messages").rglob("*.parquet")
+            files = (path for path in out.rglob("*") if path.is_file())
             sizes[name] = sum(path.stat().st_size for path in files) / (1 << 20)
     spark.stop()
     found = {}

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +239,7 @@ class DayFiles:
     """The Parquet files of a split, one a day; under their names only when all are whole.
 
     Where a clock went back so often that a day's file was closed before, the day gets a second one.
+    A thread forces what was written while more is made, so that little is left to wait for.
     Threads: one.
     """
 
@@ -250,8 +252,11 @@ class DayFiles:
         self._pending_bytes = 0
         self._writers: dict[str, Any] = {}  # the latest used last
         self._counts: dict[str, int] = {}
+        self._latest: dict[str, Path] = {}  # each day's file that is written now
         self._written: list[tuple[Path, Path]] = []
         self._given = 0
+        self._pool = ThreadPoolExecutor(1, "ForceParquet")
+        self._forcing: Future[None] | None = None
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         """Take rows. Raises OSError."""
@@ -283,9 +288,9 @@ class DayFiles:
                 f"{self.directory}: {self.split.file_name} got {self._given} rows, but its files "
                 f"have {rows}"
             )
+        self._await_forced()
         for temporary, _ in self._written:
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
+            _force(temporary)
         for temporary, path in self._written:
             os.replace(temporary, path)
         for directory in dict.fromkeys(path.parent for _, path in self._written):
@@ -297,6 +302,7 @@ class DayFiles:
 
     def discard(self) -> None:
         """Close and remove what did not get its name."""
+        self._pool.shutdown()
         for date in list(self._writers):
             self._writers.pop(date).close()
         for temporary, _ in self._written:
@@ -309,6 +315,14 @@ class DayFiles:
         self._pending_bytes -= sum(each.nbytes for each in batches)
         table = pa.Table.from_batches(batches)
         self._writer(date, table.schema).write_table(table, row_group_size=ROW_GROUP_ROWS)
+        if self._forcing is None or self._forcing.done():
+            self._await_forced()
+            self._forcing = self._pool.submit(_force, self._latest[date])
+
+    def _await_forced(self) -> None:
+        """Raises the OSError of what was forced so far."""
+        if self._forcing is not None:
+            self._forcing.result()
 
     def _writer(self, date: str, schema: pyarrow.Schema) -> Any:
         from pyarrow.parquet import ParquetWriter
@@ -323,6 +337,7 @@ class DayFiles:
             folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f"{TEMPORARY}{self._attempt}-{name}"
             self._written.append((temporary, folder / name))
+            self._latest[date] = temporary
             writer = ParquetWriter(
                 str(temporary),
                 schema,
@@ -332,6 +347,11 @@ class DayFiles:
             )
         self._writers[date] = writer
         return writer
+
+
+def _force(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def _by_date(batch: pyarrow.RecordBatch) -> Iterator[tuple[str, pyarrow.RecordBatch]]:

@@ -4,6 +4,7 @@ or lose files between exports; drivers and workers killed with SIGKILL and run a
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -134,6 +135,50 @@ def test_a_clock_that_goes_back_at_midnight(spark, tmp_path, monkeypatch):
     assert days == {"date=1970-01-02": 2, "date=1970-01-03": 2}
     assert len(set(paths)) == 4
     assert all(path.exists() for path in paths)
+
+
+def test_files_are_forced_while_they_grow_and_when_they_are_whole(tmp_path, monkeypatch):
+    import pyarrow as pa
+
+    forced: dict[str, list[int]] = {}
+
+    def force(path: Path) -> None:
+        forced.setdefault(path.parent.name, []).append(path.stat().st_size)
+        real(path)
+
+    real = lake_writer._force
+    monkeypatch.setattr(lake_writer, "_force", force)
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
+    files = lake_writer.DayFiles(tmp_path / "topic=t", Split(0, "b", "t", 0, 0, 9, 0), "zstd")
+    for day in [1, 2, 1, 2, 1]:
+        time_us = pa.array([day * DAY_MS * 1000], pa.timestamp("us", "UTC"))
+        files.write(pa.record_batch({"storeTimestamp": time_us}))
+        while not files._forcing.done():
+            time.sleep(0.001)
+    assert {day: len(sizes) for day, sizes in forced.items()} == {
+        "date=1970-01-02": 3,
+        "date=1970-01-03": 2,
+    }
+    for path in files.finish():
+        assert forced[path.parent.name][-1] == path.stat().st_size
+    files.discard()
+
+
+def test_what_cannot_be_forced_is_no_file(tmp_path, monkeypatch):
+    import pyarrow as pa
+
+    def force(path: Path) -> None:
+        monkeypatch.undo()  # the kernel tells it once
+        raise OSError(errno.EIO, "device gone", str(path))
+
+    monkeypatch.setattr(lake_writer, "_force", force)
+    monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
+    files = lake_writer.DayFiles(tmp_path / "topic=t", Split(0, "b", "t", 0, 0, 3, 0), "zstd")
+    files.write(pa.record_batch({"storeTimestamp": pa.array([0, 1, 2], pa.timestamp("us"))}))
+    with pytest.raises(OSError, match="device gone"):
+        files.finish()
+    files.discard()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("time_ms", [2**62, -(2**63), 2**48], ids=["late", "early", "in-11000"])
