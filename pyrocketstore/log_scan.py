@@ -101,9 +101,20 @@ class LogScan:
             if piece is None or piece.begin != position:
                 piece = self._scan(part, position, search=False)
             yield piece
-            position = file.file_size if piece.status == RS_BLANK else piece.end
+            position = piece.end
+            if piece.status == RS_BLANK:
+                position = file.file_size
+                self._skip(file, parts)
             if piece.status not in (RS_OK, RS_BLANK):
                 return
+
+    def _skip(self, file: MappedFile, parts: deque[_Part]) -> None:
+        """Leave out what lies behind a BLANK: it may be most of a file, and holds nothing."""
+        while parts and parts[0].file is file:
+            parts.popleft()
+        for part, found in self._ahead:
+            if part.file is file:
+                found.cancel()
 
     def _parts(self) -> Iterator[_Part]:
         for file in self._files:

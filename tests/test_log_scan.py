@@ -8,6 +8,7 @@ import errno
 import itertools
 import random
 import shutil
+import struct
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,31 @@ def agree(path: Path, pieces: list[LogPiece], env: Env) -> None:
         places = [piece.position(i) for i in range(piece.count + 1)] if piece.count else []
         assert places == sorted(set(places))
         assert not places or (places[0], places[-1]) == (piece.begin, piece.end)
+
+
+def test_what_lies_behind_a_blank_is_not_scanned(
+    tmp_path: Path, three_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that end early: but for what threads had begun, only their beginning is looked at."""
+    three_threads(1024)
+    log = tmp_path / "commitlog"
+    log.mkdir()
+    for number in range(4):
+        base = number * FILE_SIZE
+        data = oracle.encode_record(oracle.Record(topic=b"t", body=b"b", phy_offset=base))
+        blank = struct.pack(">ii", FILE_SIZE - len(data), oracle.BLANK_MAGIC)
+        (log / f"{base:020d}").write_bytes((data + blank).ljust(FILE_SIZE, b"\0"))
+    scans: list[int] = []
+
+    def scan(self: LogScan, part: Any, position: int, *, search: bool) -> LogPiece:
+        scans.append(part.file.file_from_offset)
+        return whole(self, part, position, search=search)
+
+    whole = LogScan._scan
+    monkeypatch.setattr(LogScan, "_scan", scan)
+    pieces = pieces_of(tmp_path, Env())
+    assert [(piece.count, piece.status) for piece in pieces] == [(1, RS_BLANK)] * 4
+    assert len(scans) < 4 * 10 < 4 * FILE_SIZE // 1024
 
 
 @pytest.mark.parametrize("size", PIECE_SIZES)

@@ -92,7 +92,7 @@ def test_streams_and_jobs(spark: SparkSession, tmp_path: Path, begin: int) -> No
     register(spark)
     out = tmp_path / "out"
     for query in children.into_parquet(spark, root, out, 300, availableNow=True):
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
     for name in ("files", "batches"):
         rows = spark.read.schema(children.SCHEMA).parquet(str(out / name)).collect()
         assert Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows) == Counter(

@@ -90,7 +90,7 @@ def run(
     writer = children.load(spark, root, **options).writeStream.foreachBatch(sink)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
     return [json.loads(progress.json) for progress in query.recentProgress]
@@ -196,7 +196,7 @@ def test_the_code_of_the_document(spark: SparkSession, root: Path, tmp_path: Pat
         code = block.replace('"/data/store"', repr(str(root)))
         exec(code.replace('"/lake/', f'"{tmp_path}/lake/'), names)
         if "query" in names:
-            assert names.pop("query").awaitTermination(60)
+            assert names.pop("query").awaitTermination(300)
     assert len(blocks) == 2
     rows = spark.read.parquet(str(tmp_path / "lake" / "orders")).collect()
     asked = Counter({row: n for row, n in before.items() if row[0] != "others"})
@@ -293,7 +293,7 @@ def test_available_now_over_damage(spark: SparkSession, root: Path, tmp_path: Pa
 def compare(spark: SparkSession, root: Path, out: Path) -> None:
     """Run both queries to the end, and hold what they wrote against the store."""
     for query in children.into_parquet(spark, root, out, 5000, availableNow=True):
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
     held = stored(root)
     assert max(held.values()) == 1
     for name in ("files", "batches"):

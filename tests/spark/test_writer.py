@@ -336,7 +336,7 @@ def test_a_stream_from_store_to_store(spark: SparkSession, root: Path, tmp_path:
         for name, value in options.items():
             writer = writer.option(name, str(value))
         query = writer.option("path", str(root)).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
 
     with pyrocketstore.open(source, **SIZES) as store:
         for number in range(50):
@@ -371,7 +371,7 @@ def test_a_checkpoint_that_was_deleted_is_another_query(
         rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 10)
         writer = rows.load(str(source)).writeStream.format(FORMAT).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start(str(root))
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
 
     with pyrocketstore.open(source, **SIZES) as store:
         for number in range(30):
