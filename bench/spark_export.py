@@ -29,32 +29,11 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 
 from pyspark.sql import SparkSession  # noqa: E402
 
-import pyrocketstore  # noqa: E402
 from pyrocketstore.spark import FORMAT, register  # noqa: E402
 from pyrocketstore.spark.pipeline import export, read_lake  # noqa: E402
+from spark_read import TASKS, make_store  # noqa: E402
 
-GIB = 1 << 30
-BODY = 1024
-TASKS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def make_store(root: Path, gib: float) -> int:
-    """Messages with random bodies of 1 KiB in 4 queues, which no codec shrinks; their count."""
-    count = int(gib * GIB / BODY)
-    pool = os.urandom(1 << 20)
-    with pyrocketstore.open(root, message_index_enable=False) as store:
-        for first in range(0, count, 16384):
-            numbers = range(first, min(first + 16384, count))
-            begins = [(n * 7919) % (len(pool) - BODY) for n in numbers]
-            store.put_many(
-                "orders",
-                [pool[begin : begin + BODY] for begin in begins],
-                queue_ids=[n // 64 % 4 for n in numbers],
-                tags=["tag"] * len(numbers),
-                keys=[f"key-{n}" for n in numbers],
-            )
-    return count
 
 
 def cpu_seconds() -> dict[str, float]:
