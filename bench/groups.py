@@ -440,18 +440,23 @@ LATENCY_GROUPS = (
 
 
 def crc_limits() -> tuple[Variant, ...]:
-    """What the CRC costs in C, for one and for two threads."""
-    words = "C: the CRC of a 1 KiB piece a record from present pages, nothing parsed"
+    """What the CRC costs in C, for one and for two threads; also where pages are read."""
+    words = "C: the CRC of a 1 KiB piece a record from {}, nothing parsed"
     options = {"what": "crc", "record": RECORD_1K, "body": 1024}
+    ways = (
+        ("C CRC alone", {}, "present pages"),
+        ("C read and CRC", {"reads": 1}, "pages that are read, 512 KiB at a time"),
+    )
     return tuple(
         Variant(
-            f"C CRC alone, {threads} thread{'s' * (threads > 1)}",
+            f"{name}, {threads} thread{'s' * (threads > 1)}",
             "limit:crc_scan",
-            {**options, "threads": threads},
+            {**options, **more, "threads": threads},
             str(threads),
-            words,
+            words.format(pages),
             answers=False,
         )
+        for name, more, pages in ways
         for threads in (1, 2)
     )
 
