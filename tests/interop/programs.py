@@ -21,7 +21,7 @@ from golden_lines import Line, compare_lines, write_queries
 from model import Model, Spec
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.dump import dump_lines
-from random_messages import random_messages, random_queries, spec_line
+from random_messages import ROLLBACK_TYPE, random_messages, random_queries, spec_line
 
 ASCII_TOPICS = ("Topic-0", "Topic-1", "%RETRY%group-1")
 OTHER_TOPICS = ("тема", "主题-7", "\U0001f680-\U0001f600", "x" * 127)
@@ -316,22 +316,41 @@ class Runner:
         """4.9.3's dump without hits at the edges of a query's time.
 
         The index counts whole seconds from the first message of a file, so a message of the first
-        second of a window is a hit or none depending on the file that it is in. After a kill 4.9.3
-        may have it twice, in two files, and we once.
+        second of a window is a hit or none depending on the file that it is in; and a file's first
+        message counts as many seconds too late as passed since the last one in the file before.
+        After a kill 4.9.3 may have a message twice, in two files, and we once.
         """
         stored = {record.phy_offset: record.store_timestamp for record in self.model.records}
+        late = self.late_as_first()
         found = []
         for line in lines:
             parsed = json.loads(line) if line.startswith('{"query"') else {}
             query = parsed.get("query")
-            if query and query["begin"]:
-                first = query["begin"] + 1000
-                hits = [h for h in query["phy_offsets"] if first <= stored[h] <= query["end"]]
+            if query:
+                first = query["begin"] + 1000 if query["begin"] else 0
+                hits = [
+                    hit
+                    for hit in query["phy_offsets"]
+                    if first <= stored[hit] <= query["end"] - late.get(hit, 0)
+                ]
                 if hits != query["phy_offsets"]:
                     query |= {"phy_offsets": hits, "index_last_update_phyoffset": 0}
                     line = json.dumps(parsed, separators=(",", ":"))
             found.append(line)
         return found
+
+    def late_as_first(self) -> dict[int, int]:
+        """By place, how much later each message with keys is found where it begins an index file,
+        ms: the whole seconds since the one before it."""
+        late = {}
+        before = None
+        for record in sorted(self.model.records, key=lambda record: record.phy_offset):
+            rolled_back = record.spec["sys_flag"] & ROLLBACK_TYPE == ROLLBACK_TYPE
+            if {"KEYS", "UNIQ_KEY"} & set(record.properties) and not rolled_back:
+                passed = 0 if before is None else record.store_timestamp - before
+                late[record.phy_offset] = max(0, passed) // 1000 * 1000
+                before = record.store_timestamp
+        return late
 
     def java_refuses(self, root: Path) -> bool:
         """4.9.3 does not start on a file without length, which it leaves behind when it is killed

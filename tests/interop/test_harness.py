@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -457,3 +458,29 @@ def test_a_seed_makes_the_same_program_again() -> None:
     assert make("a.1.9") == make("a.1.9")
     assert len(make("a.1.9").steps) == 9
     assert make("a.1.9") != make("a.2.9")
+
+
+def test_hits_at_the_edges_of_a_query_are_left_out() -> None:
+    """The first second, and the end as far as a message may count too late as a file's first."""
+    runner = object.__new__(Runner)
+    times = {100: 5000, 200: 5900, 300: 7000, 400: 7500}
+    records = [
+        SimpleNamespace(
+            phy_offset=place,
+            store_timestamp=time,
+            properties={} if place == 200 else {"KEYS": "k"},
+            spec={"sys_flag": 0},
+        )
+        for place, time in times.items()
+    ]
+    runner.model = SimpleNamespace(records=records)
+    assert runner.late_as_first() == {100: 0, 300: 2000, 400: 0}
+    for begin, end, left in (
+        (0, 9000, [100, 300, 400]),
+        (0, 8999, [100, 400]),
+        (4000, 7499, [100]),
+        (4001, 7500, [400]),
+    ):
+        query = {"begin": begin, "end": end, "phy_offsets": [100, 300, 400]}
+        (line,) = runner.without_edges([json.dumps({"query": query}, separators=(",", ":"))])
+        assert json.loads(line)["query"]["phy_offsets"] == left
