@@ -105,18 +105,18 @@ def drive(root: str, out: str) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
-    while True:
-        queries = list(into_parquet(spark, root, Path(out), 100))
-        try:
-            spark.streams.awaitAnyTermination()
-        except StreamingQueryException as error:
-            # Spark 4.3.0 now and then changes a collection that it is writing down, where two
-            # queries run in one session.
-            if "Task serialization failed" not in str(error):
-                raise
-        for query in queries:
-            query.stop()
-        spark.streams.resetTerminated()
+    queries = list(into_parquet(spark, root, Path(out), 100))
+    try:
+        spark.streams.awaitAnyTermination()
+    except StreamingQueryException as error:
+        if "Task serialization failed" not in str(error):
+            raise
+    # Spark 4.3.0 now and then ruins a collection that both queries of a session write down, and
+    # that stays so for as long as its JVM lives.
+    for query in queries:
+        query.stop()
+    spark.stop()
+    os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 if __name__ == "__main__":

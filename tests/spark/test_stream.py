@@ -334,13 +334,13 @@ def kill_rounds(root: Path, out: Path, rounds: int, source: random.Random) -> No
 
 def wait_for_batches(checkpoint: Path, count: int, driver: Child) -> None:
     wanted = batches_in(checkpoint / "offsets") + count
-    wait_until(lambda: batches_in(checkpoint / "offsets") >= wanted, 90, driver)
+    wait_until(lambda: batches_in(checkpoint / "offsets") >= wanted, 180, driver)
 
 
 def wait_for_open_batch(checkpoint: Path, driver: Child) -> None:
     """Until a batch is written down and not finished."""
     planned, done = checkpoint / "offsets", checkpoint / "commits"
-    wait_until(lambda: batches_in(planned) > batches_in(done), 90, driver)
+    wait_until(lambda: batches_in(planned) > batches_in(done), 180, driver)
 
 
 @pytest.mark.slow
