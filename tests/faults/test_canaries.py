@@ -88,7 +88,7 @@ def test_an_aput_that_is_acknowledged_too_early(tmp_path: Path, monkeypatch: Pat
         return store._appender.put(topic, body, **options)
 
     monkeypatch.setattr(AsyncStore, "aput", aput)
-    finds(tmp_path)
+    finds(tmp_path, 14)
 
 
 @pytest.mark.parametrize("error", [-1, 1])
@@ -195,12 +195,12 @@ def no_heads(make_plan: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_an_index_file_that_is_kept_by_its_time_alone(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(StoreCheckpoint, "forced_index_files", by_time_alone)
-    finds(tmp_path, 1)
+    finds(tmp_path, 26)
 
 
 def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(message_store, "make_plan", no_heads(recovery.make_plan))
-    finds(tmp_path, 17)
+    finds(tmp_path, 15)
 
 
 def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
