@@ -7,7 +7,7 @@ import logging
 import struct
 from collections.abc import Sequence
 
-from pyrocketstore._index_file import INDEX_HEADER_SIZE
+from pyrocketstore._index_file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE
 from pyrocketstore.env import Env, parent_directory
 
 __all__ = [
@@ -21,7 +21,8 @@ __all__ = [
 LOG = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">qqqqii")
-_PIECE = 1 << 20
+#: So many bytes of a file's entries are looked at; the first ones are filled first.
+_LOOK_BYTES = 64 << 10
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,23 +79,18 @@ def first_short_file(files: Sequence[FoundIndexFile], size: int) -> int:
     return next((n for n, item in enumerate(files) if item.size < size), len(files))
 
 
-def has_lost_header(env: Env, path: str) -> bool:
-    """Whether a file's header is all zeros though something lies behind it. Raises StoreIOError.
+def has_lost_header(env: Env, path: str, hash_slot_num: int) -> bool:
+    """Whether a file's header is all zeros though its first entries are not. Raises StoreIOError.
 
     A file that was made and never put into has nothing there.
     """
-    size, zeros = env.size(path), bytes(_PIECE)
+    entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
     fd = env.open(path, 0)
     try:
-        if size < INDEX_HEADER_SIZE or any(env.pread(fd, INDEX_HEADER_SIZE, 0, path)):
-            return False
-        for at in range(INDEX_HEADER_SIZE, size, _PIECE):
-            piece = env.pread(fd, min(_PIECE, size - at), at, path)
-            if piece != zeros[: len(piece)]:
-                return True
+        header = env.pread(fd, INDEX_HEADER_SIZE, 0, path)
+        return not any(header) and any(env.pread(fd, _LOOK_BYTES, entries, path))
     finally:
         env.close(fd)
-    return False
 
 
 def set_aside(env: Env, root: str, paths: Sequence[str]) -> None:

@@ -735,7 +735,9 @@ class IndexService:
 
     def _has_lost_header(self, index_file: IndexFile) -> bool:
         path = index_file.path
-        return _is_blank(index_file) and path is not None and has_lost_header(self._env, path)
+        if path is None or not _is_blank(index_file):
+            return False
+        return has_lost_header(self._env, path, index_file.hash_slot_num)
 
     def destroy(self) -> None:
         """Remove every file. Threads: nobody builds.

@@ -267,9 +267,11 @@ class DayFiles:
             self._pending_bytes += part.nbytes
             if sum(each.num_rows for each in pending) >= ROW_GROUP_ROWS:
                 self._flush(date)
+                self._force_so_far(date)
         if self._pending_bytes >= ROW_GROUP_BYTES:
             for date in list(self._pending):
                 self._flush(date)
+                self._force_so_far(date)
 
     def finish(self) -> list[Path]:
         """Write what is pending, force the files, and give them their names; the names.
@@ -315,6 +317,8 @@ class DayFiles:
         self._pending_bytes -= sum(each.nbytes for each in batches)
         table = pa.Table.from_batches(batches)
         self._writer(date, table.schema).write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+    def _force_so_far(self, date: str) -> None:
         if self._forcing is None or self._forcing.done():
             self._await_forced()
             self._forcing = self._pool.submit(_force, self._latest[date])

@@ -164,21 +164,26 @@ def test_files_are_forced_while_they_grow_and_when_they_are_whole(tmp_path, monk
     files.discard()
 
 
-def test_what_cannot_be_forced_is_no_file(tmp_path, monkeypatch):
+def finishes_not(home: Path, error: type[Exception], match: str) -> None:
+    """Three rows of a split that get no file."""
     import pyarrow as pa
 
+    files = lake_writer.DayFiles(home / "topic=t", Split(0, "b", "t", 0, 0, 3, 0), "zstd")
+    files.write(pa.record_batch({"storeTimestamp": pa.array([0, 1, 2], pa.timestamp("us"))}))
+    with pytest.raises(error, match=match):
+        files.finish()
+    files.discard()
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+def test_what_cannot_be_forced_is_no_file(tmp_path, monkeypatch):
     def force(path: Path) -> None:
         monkeypatch.undo()  # the kernel tells it once
         raise OSError(errno.EIO, "device gone", str(path))
 
     monkeypatch.setattr(lake_writer, "_force", force)
     monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
-    files = lake_writer.DayFiles(tmp_path / "topic=t", Split(0, "b", "t", 0, 0, 3, 0), "zstd")
-    files.write(pa.record_batch({"storeTimestamp": pa.array([0, 1, 2], pa.timestamp("us"))}))
-    with pytest.raises(OSError, match="device gone"):
-        files.finish()
-    files.discard()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    finishes_not(tmp_path, OSError, "device gone")
 
 
 @pytest.mark.parametrize("time_ms", [2**62, -(2**63), 2**48], ids=["late", "early", "in-11000"])
@@ -196,15 +201,8 @@ def test_a_store_time_that_is_none(spark, tmp_path, time_ms):
 
 
 def test_rows_that_no_day_takes_are_not_counted_as_written(tmp_path, monkeypatch):
-    import pyarrow as pa
-
     monkeypatch.setattr(lake_writer, "_by_date", lambda batch: [("1970-01-01", batch[1:])])
-    files = lake_writer.DayFiles(tmp_path / "topic=t", Split(0, "b", "t", 0, 0, 3, 0), "zstd")
-    files.write(pa.record_batch({"storeTimestamp": pa.array([0, 1, 2], pa.timestamp("us"))}))
-    with pytest.raises(StoreStateError, match="got 3 rows, but its files have 2"):
-        files.finish()
-    files.discard()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    finishes_not(tmp_path, StoreStateError, "got 3 rows, but its files have 2")
 
 
 def test_topics_with_signs_and_numbers(spark, tmp_path):
