@@ -104,8 +104,8 @@ coverage: build/cov.stamp ## line and branch coverage of the decoders
 	find build/temp-cov -name '*.gcda' -delete
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/cov $(BIN)/python -m pytest -s \
 		tests/test_bad_input.py tests/faults/test_fuzz.py tests/test_log_walk.py \
-		tests/test_columns.py tests/test_log_scan.py tests/test_dispatch.py \
-		tests/test_queue_rows.py $(PYTEST_ARGS)
+		tests/test_columns.py tests/test_file_columns.py tests/test_log_scan.py \
+		tests/test_dispatch.py tests/test_queue_rows.py $(PYTEST_ARGS)
 	$(BIN)/python tools/decoder_coverage.py
 
 test-tsan: build/tsan.stamp ## threads under ThreadSanitizer

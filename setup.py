@@ -43,6 +43,7 @@ MODULES: dict[str, list[str]] = {
     "_queue_rows": ["csrc/status.c"],
     "_prefill": [],
     "_reader": ["csrc/status.c"],
+    "_file_columns": ["csrc/status.c"],
     "_key_search": ["csrc/hash.c"],
     "_face": [],
     "_verify": ["csrc/hash.c"],

@@ -1,7 +1,35 @@
 """Columns as they are given out, see _columns.pyx."""
 cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pyrocketstore._values cimport map_column
+from pyrocketstore._rocketstore cimport rs_properties, rs_record
+from pyrocketstore._values cimport map_column, var_column
+
+cdef enum:
+    MAX_COLUMNS = 32
+
+# A record and what is derived from it, so that every field of one width is copied in one way.
+ctypedef struct decoded:
+    rs_record record
+    rs_properties properties
+    int64_t tags_code
+
+# A column of one width: its field of `decoded`, and where the values go.
+ctypedef struct fixed_column:
+    int64_t field
+    int64_t width
+    uint8_t *target
+
+ctypedef struct column_set:
+    fixed_column[MAX_COLUMNS] fixed
+    var_column[MAX_COLUMNS] var
+    map_column map
+    int32_t *map_offsets  # NULL: nobody asks for the map
+    int32_t fixed_count
+    int32_t var_count
+    bint needs_properties
+    bint needs_tags_code
+    int64_t compressed_count
 
 
 @cython.final
@@ -25,3 +53,41 @@ cdef class MapColumn:
 # What was gathered as a column, which is left empty; `offsets` is int32[n + 1]. StoreFormatError
 # where there are more names than it can count.
 cdef MapColumn map_result(map_column *m, object offsets)
+
+
+# Rows [first, stop), which lie at records[first:stop]: RS_OK, or why it stopped at `row`.
+cdef int walk_rows(
+    column_set *s,
+    const uint8_t **records,
+    const int32_t *sizes,
+    const int64_t *phy_offsets,
+    Py_ssize_t first,
+    Py_ssize_t stop,
+    bint check_crc,
+    Py_ssize_t *row,
+) noexcept nogil
+
+
+@cython.final
+cdef class ColumnPass:
+    """One call: the targets while they are filled, and what becomes of them."""
+    cdef column_set *state
+    cdef tuple names
+    cdef dict arrays
+    cdef Py_ssize_t count
+    cdef str path
+    cdef bint null_bad_bodies
+
+    # Makes the arrays of `count` rows. StoreFormatError for a column that is not known.
+    cdef int open(
+        self, object columns, Py_ssize_t count, const int32_t *sizes, str path
+    ) except -1
+    # {name: ndarray | VarColumn | MapColumn} once all rows were walked; where bodies are compressed
+    # they still lie at `records`.
+    cdef dict close(self, const uint8_t **records, const int64_t *positions)
+    cdef int _add_fixed(self, str name) except -1
+    cdef int _add_map(self) except -1
+    cdef int _add_var(self, str name, int64_t total_size) except -1
+    cdef object _inflate_bodies(
+        self, var_column *c, const uint8_t **records, const int64_t *positions
+    )

@@ -52,6 +52,10 @@ class MapColumn:
     def __getitem__(self, index: int, /) -> dict[str, str] | None: ...
     def to_list(self) -> list[dict[str, str] | None]: ...
 
+@final
+class ColumnPass:
+    """One call while its columns are filled, for compiled readers."""
+
 # The arrays are int32[n] or int64[n].
 def decode_records(
     data: Buffer | npt.NDArray[np.generic],

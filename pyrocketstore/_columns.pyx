@@ -54,7 +54,6 @@ cdef enum:
     PREFETCH_AHEAD = 40    # records; their first and last lines are far from each other
     CACHE_LINE = 64
     MAX_RESERVED = 268435456  # bytes that a column of bodies may take before they are seen
-    MAX_COLUMNS = 32
     GUESSED_TEXT = 16         # bytes of a value
     MAX_INT32 = 0x7FFFFFFF
 
@@ -69,29 +68,6 @@ ctypedef enum column_kind:
     COLUMN_MSG_ID
     COLUMN_BODY
     COLUMN_STORED_BODY
-
-# A record and what is derived from it, so that every field of one width is copied in one way.
-ctypedef struct decoded:
-    rs_record record
-    rs_properties properties
-    int64_t tags_code
-
-# A column of one width: its field of `decoded`, and where the values go.
-ctypedef struct fixed_column:
-    int64_t field
-    int64_t width
-    uint8_t *target
-
-ctypedef struct column_set:
-    fixed_column[MAX_COLUMNS] fixed
-    var_column[MAX_COLUMNS] var
-    map_column map
-    int32_t *map_offsets  # NULL: nobody asks for the map
-    int32_t fixed_count
-    int32_t var_count
-    bint needs_properties
-    bint needs_tags_code
-    int64_t compressed_count
 
 
 # ---- names -----------------------------------------------------------------------------------
@@ -226,23 +202,22 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
     return 0
 
 
-cdef int _walk(
+cdef int walk_rows(
     column_set *s,
     const uint8_t **records,
     const int32_t *sizes,
     const int64_t *phy_offsets,
-    Py_ssize_t count,
+    Py_ssize_t first,
+    Py_ssize_t stop,
     bint check_crc,
     Py_ssize_t *row,
 ) noexcept nogil:
-    """RS_OK, or why it stopped at `row`."""
     cdef decoded d
     cdef Py_ssize_t i, ahead
-    cdef int32_t k
     cdef int status
-    for i in range(count):
+    for i in range(first, stop):
         ahead = i + PREFETCH_AHEAD
-        if ahead < count:
+        if ahead < stop:
             rs_prefetch_far(records[ahead])
             rs_prefetch_far(records[ahead] + CACHE_LINE)
             rs_prefetch_far(records[ahead] + RS_MESSAGE_MIN_SIZE)
@@ -257,10 +232,6 @@ cdef int _walk(
             return status
         if _add_record(s, records[i], &d, i) < 0:
             return RS_NO_MEMORY
-    for k in range(s.var_count):
-        s.var[k].offsets[count] = s.var[k].size
-    if s.map_offsets != NULL:
-        s.map_offsets[count] = <int32_t>s.map.count
     return RS_OK
 
 
@@ -384,15 +355,8 @@ cdef bytes _inflate(const uint8_t *p, int64_t size, str path, int64_t position):
 
 @cython.final
 @cython.auto_pickle(False)
-cdef class _Pass:
+cdef class ColumnPass:
     """One call: the targets while they are filled, and what becomes of them."""
-
-    cdef column_set *state
-    cdef tuple names
-    cdef dict arrays
-    cdef Py_ssize_t count
-    cdef str path
-    cdef bint null_bad_bodies
 
     def __cinit__(self):
         self.state = <column_set *>calloc(1, sizeof(column_set))
@@ -407,17 +371,18 @@ cdef class _Pass:
             free_map(&self.state.map)
             free(self.state)
 
-    cdef int open(self, tuple names, Py_ssize_t count, const int32_t *sizes, str path) except -1:
-        """Makes the arrays."""
+    cdef int open(
+        self, object columns, Py_ssize_t count, const int32_t *sizes, str path
+    ) except -1:
         cdef int64_t total_size = 0
         cdef Py_ssize_t i
         for i in range(count):
             total_size += max(sizes[i], 0)
-        self.names = names
+        self.names = _checked_names(columns)
         self.count = count
         self.path = path
         self.arrays = {}
-        for name in names:
+        for name in self.names:
             if name in FIXED:
                 self._add_fixed(name)
             elif name == PROPERTIES_MAP:
@@ -481,9 +446,12 @@ cdef class _Pass:
         return 0
 
     cdef dict close(self, const uint8_t **records, const int64_t *positions):
-        """{name: ndarray | VarColumn | MapColumn}."""
         cdef dict result = {}
         cdef int place
+        for place in range(self.state.var_count):
+            self.state.var[place].offsets[self.count] = self.state.var[place].size
+        if self.state.map_offsets != NULL:
+            self.state.map_offsets[self.count] = <int32_t>self.state.map.count
         for name in self.names:
             if name in FIXED:
                 result[name] = self.arrays[name]
@@ -594,13 +562,13 @@ cdef dict _decode(
     bint null_bad_bodies,
 ):
     """`positions`: what an error says of each record; NULL: the offset that it has stored."""
-    cdef _Pass work = _Pass.__new__(_Pass)
+    cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
     cdef Py_ssize_t row = 0
     cdef int status
     work.null_bad_bodies = null_bad_bodies
-    work.open(_checked_names(columns), count, sizes, path)
+    work.open(columns, count, sizes, path)
     with nogil:
-        status = _walk(work.state, records, sizes, phy_offsets, count, check_crc, &row)
+        status = walk_rows(work.state, records, sizes, phy_offsets, 0, count, check_crc, &row)
     if status == RS_NO_MEMORY:
         raise MemoryError
     if status != RS_OK:

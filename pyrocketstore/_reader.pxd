@@ -1,5 +1,5 @@
 """Records of the commit log for compiled readers: the bytes, wherever a file keeps them."""
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore._mapped_file cimport MappedFile
 
@@ -20,3 +20,14 @@ cdef class RecordBytes:
     cdef int fill(
         self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
     ) except -1
+
+
+cdef str NOT_HELD
+
+# How far records lie so close together that one read is cheaper than several, and no more than
+# `limit` bytes: the offset behind the last one; `end` is its index and one. INT64_MAX for a place
+# that no log has.
+cdef int64_t block_stop(
+    const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
+    Py_ssize_t *end
+) noexcept

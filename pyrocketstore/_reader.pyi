@@ -8,6 +8,7 @@ from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._message import MessageExt
 
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 @final
 class RecordBytes:

@@ -98,8 +98,6 @@ cdef int64_t block_stop(
     const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
     Py_ssize_t *end
 ) noexcept:
-    """How far records lie so close together that one read is cheaper than several: the offset
-    behind the last one; `end` is its index and one. INT64_MAX for a place that no log has."""
     cdef Py_ssize_t n = phy_offsets.shape[0]
     cdef int64_t start = phy_offsets[first]
     cdef int64_t stop

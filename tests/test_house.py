@@ -81,6 +81,7 @@ LEVELS = {
     "_log_piece": 1.45,
     "_scan": 1.4,
     "_reader": 1.4,
+    "_file_columns": 1.45,
     "_verify": 1.5,
     "_columns": 1.3,
     "_column_memory": 1.28,

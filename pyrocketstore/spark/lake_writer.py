@@ -188,13 +188,16 @@ class SplitReader:
                 given.append(np.asarray(batch.column("queueOffset")))
                 yield batch
             if sum(map(len, given)) < len(whole.sizes):
-                self._note_damage(whole, np.isin(offsets[part], np.concatenate([*given, []])))
+                was_given = np.isin(offsets[part], np.concatenate([*given, []]))
+                bad = whole.take(~was_given).loaded()
+                if bad is None:
+                    read[part] = was_given
+                else:
+                    self._note_damage(bad)
         self._skip_rows(offsets[~read], sizes[~read], "the log's file is gone", None)
 
-    def _note_damage(self, piece: Piece, given: npt.NDArray[np.bool_]) -> None:
-        """Say what is wrong with the records that gave no row."""
-        assert piece.queue_offsets is not None
-        bad = piece.take(~given)
+    def _note_damage(self, bad: Piece) -> None:
+        """Say what is wrong with these records, which gave no row."""
         assert bad.queue_offsets is not None
         status = check_records(
             bad.data,

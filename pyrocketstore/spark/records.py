@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from pyrocketstore._columns import (
     decode_records,
     reusable_bytes,
 )
+from pyrocketstore._file_columns import decode_file_records
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._reader import gather_records
 from pyrocketstore._scan import status_name
@@ -63,11 +65,12 @@ _NOT_HELD = "a queue names bytes that the log does not hold"
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Records in memory.
+    """Records in memory, or in their file.
 
     `data` holds them at `positions` (int64[n], bytes), `sizes` int32[n] bytes long; they lie at
     `phy_offsets` (int64[n], bytes of the log) in the file `path`. Where they were found through a
-    queue, that is `topic` and `queue_id`, with `queue_offsets` int64[n].
+    queue, that is `topic` and `queue_id`, with `queue_offsets` int64[n]. Without `data` they are
+    read from `file` when they are decoded, and `positions` says nothing; `load` reads them.
     """
 
     data: Any
@@ -79,6 +82,19 @@ class Piece:
     topic: str | None = None
     queue_id: int = 0
     queue_offsets: Int64s | None = None
+    file: MappedFile | None = None
+    load: Callable[[Int64s, Int32s], Piece | None] | None = None
+
+    def loaded(self) -> Piece | None:
+        """The same in memory; None where the file is gone meanwhile, and that was noted."""
+        if self.load is None:
+            return self
+        found = self.load(self.phy_offsets, self.sizes)
+        if found is None:
+            return None
+        return dataclasses.replace(
+            found, topic=self.topic, queue_id=self.queue_id, queue_offsets=self.queue_offsets
+        )
 
     def take(self, rows: Any) -> Piece:
         """The rows that an index or mask names."""
@@ -203,13 +219,28 @@ class LogReader:
                 position = int(phy_offsets[beyond][0]) - file.from_offset
                 raise StoreCorruptionError(file.path, position, _NOT_HELD)
             sizes = np.where(beyond, np.int32(0), sizes)
+            return self._loaded(file, phy_offsets, sizes)
+        try:
+            opened = self._mapped_file(file)
+        except StoreIOError as error:
+            self._note_gone(error, file, sizes)
+            return None
+        load = functools.partial(self._loaded, file)
+        places = phy_offsets, sizes, phy_offsets
+        return Piece(None, *places, file.path, file.from_offset, file=opened, load=load)
+
+    def _loaded(self, file: LogFile, phy_offsets: Int64s, sizes: Int32s) -> Piece | None:
         try:
             return self._gathered(file, phy_offsets, sizes)
         except StoreIOError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            self._lost(file.path, sizes)
+            self._note_gone(error, file, sizes)
             return None
+
+    def _note_gone(self, error: StoreIOError, file: LogFile, sizes: Int32s) -> None:
+        """Raises any other error."""
+        if error.errno != errno.ENOENT:
+            raise error
+        self._lost(file.path, sizes)
 
     def _gathered(self, file: LogFile, phy_offsets: Int64s, sizes: Int32s) -> Piece:
         """The bytes at these places, whatever they are; no size is a record that is not there."""
@@ -312,6 +343,15 @@ class MessageBatches:
 
         Raises StoreCorruptionError under onCorrupt=fail.
         """
+        if piece.data is None:
+            columns = self._sound_columns(piece)
+            if columns is not None:
+                yield from self._batches(piece, columns)
+                return
+            loaded = piece.loaded()
+            if loaded is None:
+                return
+            piece = loaded
         if "body" not in self.decoded:
             yield from self._batches(piece)
             return
@@ -326,10 +366,33 @@ class MessageBatches:
             whole = len(part) == len(rows)
             yield from self._batches(piece if whole else piece.take(part))
 
-    def _batches(self, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        bad = None
+    def _sound_columns(self, piece: Piece) -> dict[str, Any] | None:
+        """The columns of records that are in their file; None where one needs a closer look."""
+        assert piece.file is not None
         try:
-            columns = self._decode(piece)
+            columns = decode_file_records(
+                piece.file,
+                piece.phy_offsets,
+                piece.sizes,
+                self.decoded,
+                check_crc=self.options.verify_crc,
+            )
+        except (StoreCorruptionError, StoreIOError):  # it is met again when they are loaded
+            return None
+        if columns is None:
+            return None
+        if "stored_body" in columns:
+            columns["body"] = columns.pop("stored_body")
+        return None if _differing(piece, columns).any() else columns
+
+    def _batches(
+        self, piece: Piece, columns: dict[str, Any] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """`columns` are the piece's where they are known to be sound."""
+        bad = None
+        is_sound = columns is not None
+        try:
+            columns = columns or self._decode(piece)
         except StoreCorruptionError as error:
             if self.options.on_corrupt == "fail":
                 raise _in_file(error, piece) from None
@@ -340,7 +403,7 @@ class MessageBatches:
                 bad[np.flatnonzero(~bad)[lost]] = True
                 columns = self._decode(piece.take(~bad), on_bad_body="null")
         good = piece if bad is None else piece.take(~bad)
-        strange = self._strange(good, columns)
+        strange = None if is_sound else self._strange(good, columns)
         if strange is not None:
             self._tell_strange(good, columns, strange)
             rows = np.flatnonzero(~bad) if bad is not None else np.arange(len(piece.sizes))
@@ -420,21 +483,7 @@ class MessageBatches:
     def _strange(self, piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
         """bool[n]: records that say another place, or size, than the unit that names them; None
         when there are none."""
-        if piece.queue_offsets is None or piece.topic is None or is_light(piece.topic):
-            return None
-        strange = np.asarray(
-            (columns["queue_offset"] != piece.queue_offsets)
-            | (columns["queue_id"] != piece.queue_id)
-            | (columns["size"] != piece.sizes),
-            np.bool_,
-        )
-        topic = piece.topic.encode("utf-8", "surrogateescape")
-        names = columns["topic"]
-        if (
-            len(names.data) != len(topic) * len(names)
-            or (names.data.reshape(len(names), len(topic)) != np.frombuffer(topic, np.uint8)).any()
-        ):
-            strange |= np.array([name != piece.topic for name in names.to_list()], np.bool_)
+        strange = _differing(piece, columns)
         for row in np.flatnonzero(strange).tolist():
             strange[row] = not is_dispatched_to(piece, row)
         return strange if strange.any() else None
@@ -562,6 +611,26 @@ class MessageBatches:
                 taken = pa.compute.if_else(pa.array(bad), pa.array(each, field.type), taken)
             arrays.append(taken)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _differing(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    """bool[n]: records that are of another queue than the piece, or of another place or size."""
+    if piece.queue_offsets is None or piece.topic is None or is_light(piece.topic):
+        return np.zeros(len(piece.sizes), np.bool_)
+    differs = np.asarray(
+        (columns["queue_offset"] != piece.queue_offsets)
+        | (columns["queue_id"] != piece.queue_id)
+        | (columns["size"] != piece.sizes),
+        np.bool_,
+    )
+    topic = piece.topic.encode("utf-8", "surrogateescape")
+    names = columns["topic"]
+    if (
+        len(names.data) != len(topic) * len(names)
+        or (names.data.reshape(len(names), len(topic)) != np.frombuffer(topic, np.uint8)).any()
+    ):
+        differs |= np.array([name != piece.topic for name in names.to_list()], np.bool_)
+    return differs
 
 
 def is_light(topic: str) -> bool:

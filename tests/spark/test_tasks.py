@@ -23,9 +23,12 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql import SparkSession
 
 from pyrocketstore.spark import FORMAT, register
+from pyrocketstore.spark.lake_writer import SplitReader
+from pyrocketstore.spark.manifest import Split
 from pyrocketstore.spark.options import read_options
 from pyrocketstore.spark.schemas import columns_of
-from pyrocketstore.spark.source import StoreReader
+from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.source import StoreReader, plan
 from test_source import read_directly
 
 VIEWS = ["messages", "commitlog", "consumequeue", "index"]
@@ -270,3 +273,50 @@ def test_workers_do_not_walk_modules_after_each_task(spark: SparkSession, small:
     assert frame.count() == 20_000
     assert frozen_objects(spark) > 10_000
     assert gc.get_freeze_count() == 0  # this process is no worker
+
+
+class TestVanishingFile:
+    """A log file that goes between two batches of a task that reads through a queue."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        with pyrocketstore.open(tmp_path / "s") as store:
+            store.put_many("T", [b"%03d" % i for i in range(100)])
+        return tmp_path / "s"
+
+    def test_a_task(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+        for fails in ("true", "false"):
+            asked = read_options(
+                {"path": str(root), "readMode": "queue", "batchRows": "40"}
+                | {"failOnDataLoss": fails, "snapshot": "load"}
+            )
+            reader = StoreReader(asked, {"body": "binary"}, None)
+            (partition,) = reader.partitions()
+            batches = reader.read(partition)
+            assert next(batches).num_rows == 40
+            log = root / "commitlog" / ("0" * 20)
+            log.rename(root / "away")
+            if fails == "true":
+                with pytest.raises(DataLossError, match="gone, with 40 messages"):
+                    next(batches)
+            else:
+                assert list(batches) == []
+                assert "left out 60 records" in caplog.text
+            (root / "away").rename(log)
+
+    def test_a_split_of_an_export(self, root: Path) -> None:
+        asked = read_options(
+            {"path": str(root), "readMode": "queue", "batchRows": "40"}
+            | {"failOnDataLoss": "false", "onCorrupt": "skip", "snapshot": "load"}
+        )
+        task = plan(asked).partitions[0].task
+        split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
+        reader = SplitReader(split, task.ranges[0], task.log_files, asked)
+        batches = reader.batches()
+        assert next(batches).num_rows == 40
+        (root / "commitlog" / ("0" * 20)).unlink()
+        assert list(batches) == []
+        assert [(s.start, s.stop, s.records, s.reason) for s in reader.skipped] == [
+            (40, 80, 40, "the log's file is gone"),
+            (80, 100, 20, "the log's file is gone"),
+        ]

@@ -1,0 +1,21 @@
+"""Records of a commit log file to columns."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore._columns import MapColumn, VarColumn
+from pyrocketstore._mapped_file import MappedFile
+
+__test__: Final[dict[str, object]]
+
+def decode_file_records(
+    mapped_file: MappedFile,
+    phy_offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    columns: Sequence[str],
+    *,
+    check_crc: bool = False,
+) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn] | None: ...

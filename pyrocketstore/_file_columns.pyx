@@ -1,0 +1,96 @@
+"""Records of a commit log file to columns, decoded while what was read is in the cache.
+
+To read much first and to decode it then would bring each record into the cache twice.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+
+from pyrocketstore._columns cimport ColumnPass, walk_rows
+from pyrocketstore._mapped_file cimport MappedFile
+from pyrocketstore._reader cimport NOT_HELD, RecordBytes, block_stop
+from pyrocketstore._rocketstore cimport RS_NO_MEMORY, RS_OK, rs_load_acquire, rs_status_name
+
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+
+# What is read at once: half of what a processor's second cache has, or less.
+cdef int64_t BLOCK_BYTES = 524288
+
+
+def decode_file_records(
+    MappedFile mapped_file not None,
+    const int64_t[::1] phy_offsets not None,
+    const int32_t[::1] sizes not None,
+    columns,
+    *,
+    bint check_crc=False,
+):
+    """Records that lie in one commit log file, as columns.
+
+    Parameters
+    ----------
+    mapped_file : MappedFile, also one that is only read
+    phy_offsets : int64[n], bytes of the log, ascending for speed; what each record must have stored
+    sizes : int32[n], bytes: what each record has at most
+    columns : sequence of str, as in _columns.decode_records
+    check_crc : bool, compare each stored body with its CRC
+
+    Returns
+    -------
+    dict as _columns.decode_records gives; None where `body` is asked for and a body is compressed,
+    which takes the record once more
+
+    Raises
+    ------
+    StoreCorruptionError with file and position: what lies there is not that record, or the file
+    ends before it does. StoreIOError. StoreFormatError: an unknown column.
+
+    Threads: the GIL is let go while a block is read or decoded.
+    """
+    cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
+    cdef RecordBytes source = RecordBytes()
+    cdef int64_t start = mapped_file.file.file_from_offset
+    cdef int64_t wrote = rs_load_acquire(&mapped_file.file.wrote)
+    cdef Py_ssize_t count = phy_offsets.shape[0]
+    cdef Py_ssize_t first = 0
+    cdef Py_ssize_t stop = 0
+    cdef Py_ssize_t row = 0
+    cdef Py_ssize_t i
+    cdef int64_t begin, end
+    cdef int status
+    cdef const uint8_t *data
+    cdef const uint8_t **records
+    if sizes.shape[0] != count:
+        raise StoreFormatError("phy_offsets and sizes must have one entry a record")
+    work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path)
+    if not mapped_file.hold():
+        raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
+    records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
+    try:
+        if records == NULL:
+            raise MemoryError
+        while first < count:
+            begin = phy_offsets[first] - start
+            end = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, &stop) - start
+            if begin < 0 or sizes[first] <= 0 or end > wrote:
+                raise StoreCorruptionError(mapped_file.path, begin, NOT_HELD)
+            data = source.at(mapped_file, begin, end - begin, end)
+            for i in range(first, stop):
+                records[i] = data + (phy_offsets[i] - start - begin)
+            with nogil:
+                status = walk_rows(
+                    work.state, records, &sizes[0], &phy_offsets[0], first, stop, check_crc, &row
+                )
+            if status == RS_NO_MEMORY:
+                raise MemoryError
+            if status != RS_OK:
+                raise StoreCorruptionError(
+                    mapped_file.path, phy_offsets[row] - start,
+                    rs_status_name(status).decode("ascii"),
+                )
+            if work.state.compressed_count and "body" in work.names:
+                return None
+            first = stop
+        return work.close(records, NULL)
+    finally:
+        free(records)
+        mapped_file.release()
