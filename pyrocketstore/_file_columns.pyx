@@ -69,10 +69,14 @@ def decode_file_records(
         if records == NULL:
             raise MemoryError
         while first < count:
+            end = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, &stop)
+            for i in range(first, stop):
+                if phy_offsets[i] < start or sizes[i] <= 0 or (
+                        phy_offsets[i] - start > wrote - sizes[i]):
+                    raise StoreCorruptionError(
+                        mapped_file.path, <object>phy_offsets[i] - start, NOT_HELD)
             begin = phy_offsets[first] - start
-            end = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, &stop) - start
-            if begin < 0 or sizes[first] <= 0 or end > wrote:
-                raise StoreCorruptionError(mapped_file.path, begin, NOT_HELD)
+            end -= start
             data = source.at(mapped_file, begin, end - begin, end)
             for i in range(first, stop):
                 records[i] = data + (phy_offsets[i] - start - begin)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,13 @@ import pytest
 
 import pyrocketstore
 from broken_env import failing, watched
-from pyrocketstore._columns import COLUMNS, PROPERTIES_MAP, decode_records
+from pyrocketstore._columns import COLUMNS, PROPERTIES_MAP, check_records, decode_records
 from pyrocketstore._file_columns import decode_file_records
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
+
+pytestmark = pytest.mark.bad_input
 
 BLOCK = 1 << 19
 COUNT = 1500
@@ -160,7 +163,10 @@ def test_damage_is_told_with_its_place(
         (1, None, 0),
         (1, None, -5),
         (0, -1, None),
+        (0, -(1 << 63), None),
         (3, 1 << 23, None),
+        (19, (1 << 23) - 20, None),
+        (19, None, (1 << 23) + 1),
         (3, (1 << 63) - 10, None),
         (3, None, 1 << 30),
         (9, None, 40),
@@ -179,6 +185,40 @@ def test_places_that_hold_no_such_record(
         decode_file_records(file, phy_offsets, sizes, PLAIN)
     assert caught.value.path == file.path
     assert caught.value.position == phy_offsets[row]
+
+
+def test_the_first_of_damaged_records_is_told(
+    root: Path, env: Env, places: tuple[Any, Any], tmp_path: Path
+) -> None:
+    """Random damage in random rows; _columns.check_records says which are sound."""
+    rng = random.Random(20261122)
+    file = opened(hurt(root, tmp_path, 0), env)
+    data = bytearray((root / "commitlog" / f"{0:020d}").read_bytes())
+    told = 0
+    for _ in range(60):
+        rows = sorted(rng.sample(range(COUNT), rng.choice([1, 5, 60])))
+        phy_offsets, sizes = places[0][rows], places[1][rows]
+        if rng.random() < 0.3:
+            sizes[rng.randrange(len(rows))] -= rng.choice([1, 90, 100_000])
+        where = rng.choice(rows)
+        at = int(places[0][where]) + rng.randrange(min(int(places[1][where]), 200))
+        before = data[at]
+        data[at] = rng.choice([0, 255, before ^ 1 << rng.randrange(8)])
+        Path(file.path).write_bytes(data)
+        status = check_records(
+            data, phy_offsets, sizes.clip(0), phy_offsets=phy_offsets, check_crc=True
+        )
+        if status.any():
+            told += 1
+            with pytest.raises(StoreCorruptionError) as caught:
+                decode_file_records(file, phy_offsets, sizes, PLAIN, check_crc=True)
+            assert caught.value.position == phy_offsets[np.flatnonzero(status)[0]]
+        else:
+            columns = decode_file_records(file, phy_offsets, sizes, PLAIN, check_crc=True)
+            want = decode_records(data, phy_offsets, sizes, PLAIN)
+            assert lists(columns) == lists(want)
+        data[at] = before
+    assert 20 < told < 60
 
 
 def test_a_file_that_is_cut_or_gone(
