@@ -445,7 +445,7 @@ cdef class ColumnPass:
             raise MemoryError
         return 0
 
-    cdef dict close(self, const uint8_t **records, const int64_t *positions):
+    cdef dict close(self, const uint8_t *compressed, const int64_t *positions):
         cdef dict result = {}
         cdef int place
         for place in range(self.state.var_count):
@@ -460,18 +460,18 @@ cdef class ColumnPass:
                 result[name] = map_result(&self.state.map, self.arrays[name])
                 continue
             place, offsets, bits = self.arrays[name]
-            if name == "body" and self.state.compressed_count:
-                bits = self._inflate_bodies(&self.state.var[place], records, positions)
+            if name == "body" and compressed != NULL:
+                bits = self._inflate_bodies(&self.state.var[place], compressed, positions)
             result[name] = _var_result(&self.state.var[place], offsets, bits, VAR[name][1])
         return result
 
     cdef object _inflate_bodies(
-        self, var_column *c, const uint8_t **records, const int64_t *positions
+        self, var_column *c, const uint8_t *compressed, const int64_t *positions
     ):
         """The column anew, now that it can be said how large the bodies are; gives its validity."""
         cdef var_column grown = c[0]
         cdef Py_ssize_t i
-        cdef int64_t start, stop = 0, position
+        cdef int64_t start, stop = 0
         cdef bytes body
         cdef int failed
         validity = None
@@ -481,10 +481,9 @@ cdef class ColumnPass:
             for i in range(self.count):
                 start, stop = stop, c.offsets[i + 1]
                 c.offsets[i] = grown.size
-                if start < stop and _is_compressed(records[i]):
-                    position = positions[i] if positions != NULL else _stored_phy_offset(records[i])
+                if start < stop and compressed[i]:
                     try:
-                        body = _inflate(c.data + start, stop - start, self.path, position)
+                        body = _inflate(c.data + start, stop - start, self.path, positions[i])
                     except StoreCorruptionError:
                         if not self.null_bad_bodies:
                             raise
@@ -507,10 +506,6 @@ cdef class ColumnPass:
         finally:
             free(grown.data)
         return validity
-
-
-cdef inline bint _is_compressed(const uint8_t *record) noexcept:
-    return rs_load_be32(record + RS_MESSAGE_POSITION_SYS_FLAG) & RS_COMPRESSED_FLAG != 0
 
 
 cdef inline int64_t _stored_phy_offset(const uint8_t *record) noexcept:
@@ -563,6 +558,8 @@ cdef dict _decode(
 ):
     """`positions`: what an error says of each record; NULL: the offset that it has stored."""
     cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
+    cdef uint8_t[::1] compressed
+    cdef int64_t[::1] stored
     cdef Py_ssize_t row = 0
     cdef int status
     work.null_bad_bodies = null_bad_bodies
@@ -577,7 +574,16 @@ cdef dict _decode(
             positions[row] if positions != NULL else -1,
             rs_status_name(status).decode("ascii"),
         )
-    return work.close(records, positions)
+    if work.state.compressed_count == 0 or "body" not in work.names:
+        return work.close(NULL, NULL)
+    flags = np.empty(count, np.uint8)
+    places = np.empty(count, np.int64)
+    compressed = flags
+    stored = places
+    for row in range(count):
+        compressed[row] = is_compressed(records[row])
+        stored[row] = positions[row] if positions != NULL else _stored_phy_offset(records[row])
+    return work.close(&compressed[0], &stored[0])
 
 
 def decode_records(
@@ -736,18 +742,18 @@ def compressed_records(
     cdef Py_ssize_t count = positions.shape[0]
     cdef Py_ssize_t i
     cdef uint8_t[::1] flags
-    cdef bint is_compressed
+    cdef bint says_so
     found = None
     _check_counts(positions, sizes, None)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         for i in range(count):
-            is_compressed = (
+            says_so = (
                 sizes[i] >= RS_MESSAGE_POSITION_SYS_FLAG + 4
                 and _lies_inside(positions[i], sizes[i], view.len)
-                and _is_compressed(<const uint8_t *>view.buf + positions[i])
+                and is_compressed(<const uint8_t *>view.buf + positions[i])
             )
-            if is_compressed:
+            if says_so:
                 if found is None:
                     found = np.zeros(count, np.bool_)
                     flags = found.view(np.uint8)

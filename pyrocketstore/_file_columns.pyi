@@ -1,7 +1,7 @@
 """Records of a commit log file to columns."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from pyrocketstore._mapped_file import MappedFile
 
 __test__: Final[dict[str, object]]
 
+@overload
 def decode_file_records(
     mapped_file: MappedFile,
     phy_offsets: npt.NDArray[np.int64],
@@ -18,4 +19,15 @@ def decode_file_records(
     columns: Sequence[str],
     *,
     check_crc: bool = False,
+    inflate: Literal[True] = True,
+) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
+@overload
+def decode_file_records(
+    mapped_file: MappedFile,
+    phy_offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    columns: Sequence[str],
+    *,
+    check_crc: bool = False,
+    inflate: bool,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn] | None: ...

@@ -2,10 +2,12 @@
 
 To read much first and to decode it then would bring each record into the cache twice.
 """
+import numpy as np
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from pyrocketstore._columns cimport ColumnPass, walk_rows
+from pyrocketstore._columns cimport ColumnPass, is_compressed, walk_rows
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._reader cimport NOT_HELD, RecordBytes, block_stop
 from pyrocketstore._rocketstore cimport RS_NO_MEMORY, RS_OK, rs_load_acquire, rs_status_name
@@ -16,6 +18,19 @@ from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 cdef int64_t BLOCK_BYTES = 524288
 
 
+cdef int _check_places(
+    MappedFile mapped_file, const int64_t[::1] phy_offsets, const int32_t[::1] sizes, int64_t wrote
+) except -1:
+    cdef int64_t start = mapped_file.file.file_from_offset
+    cdef Py_ssize_t i
+    for i in range(phy_offsets.shape[0]):
+        if phy_offsets[i] < start or sizes[i] <= 0 or phy_offsets[i] - start > wrote - sizes[i]:
+            raise StoreCorruptionError(
+                mapped_file.path, <object>phy_offsets[i] - start, NOT_HELD
+            )
+    return 0
+
+
 def decode_file_records(
     MappedFile mapped_file not None,
     const int64_t[::1] phy_offsets not None,
@@ -23,6 +38,7 @@ def decode_file_records(
     columns,
     *,
     bint check_crc=False,
+    bint inflate=True,
 ):
     """Records that lie in one commit log file, as columns.
 
@@ -33,16 +49,17 @@ def decode_file_records(
     sizes : int32[n], bytes: what each record has at most
     columns : sequence of str, as in _columns.decode_records
     check_crc : bool, compare each stored body with its CRC
+    inflate : bool; without, None is given where `body` is asked for and a body is compressed
 
     Returns
     -------
-    dict as _columns.decode_records gives; None where `body` is asked for and a body is compressed,
-    which takes the record once more
+    dict as _columns.decode_records gives, or None
 
     Raises
     ------
     StoreCorruptionError with file and position: what lies there is not that record, or the file
-    ends before it does. StoreIOError. StoreFormatError: an unknown column.
+    ends before it does, or a body does not inflate, or to more than 64 MiB. StoreIOError.
+    StoreFormatError: an unknown column.
 
     Threads: the GIL is let go while a block is read or decoded.
     """
@@ -59,9 +76,13 @@ def decode_file_records(
     cdef int status
     cdef const uint8_t *data
     cdef const uint8_t **records
+    cdef uint8_t[::1] compressed = np.zeros(count, np.uint8)
+    cdef int64_t[::1] positions = np.zeros(count, np.int64)
+    cdef bint wants_bodies
     if sizes.shape[0] != count:
         raise StoreFormatError("phy_offsets and sizes must have one entry a record")
     work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path)
+    wants_bodies = "body" in work.names
     if not mapped_file.hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
@@ -70,11 +91,7 @@ def decode_file_records(
             raise MemoryError
         while first < count:
             end = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, &stop)
-            for i in range(first, stop):
-                if phy_offsets[i] < start or sizes[i] <= 0 or (
-                        phy_offsets[i] - start > wrote - sizes[i]):
-                    raise StoreCorruptionError(
-                        mapped_file.path, <object>phy_offsets[i] - start, NOT_HELD)
+            _check_places(mapped_file, phy_offsets[first:stop], sizes[first:stop], wrote)
             begin = phy_offsets[first] - start
             end -= start
             data = source.at(mapped_file, begin, end - begin, end)
@@ -91,10 +108,16 @@ def decode_file_records(
                     mapped_file.path, phy_offsets[row] - start,
                     rs_status_name(status).decode("ascii"),
                 )
-            if work.state.compressed_count and "body" in work.names:
-                return None
+            if work.state.compressed_count and wants_bodies:
+                if not inflate:
+                    return None
+                for i in range(first, stop):
+                    compressed[i] = is_compressed(records[i])
+                    positions[i] = phy_offsets[i] - start
             first = stop
-        return work.close(records, NULL)
+        if work.state.compressed_count and wants_bodies:
+            return work.close(&compressed[0], &positions[0])
+        return work.close(NULL, NULL)
     finally:
         free(records)
         mapped_file.release()

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import (
-    COLUMNS,
-    MapColumn,
-    VarColumn,
-    decode_records,
-    reusable_bytes,
-)
+from pyrocketstore._columns import COLUMNS, MapColumn, VarColumn, decode_records
 from pyrocketstore._file_columns import decode_file_records
-from pyrocketstore._reader import gather_records
 from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -121,13 +114,7 @@ def _decode_held(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list
                 return decode_records(
                     view.byte_buffer, positions, size, names, phy_offsets=phy_offset, path=file.path
                 )
-    columns = decode_file_records(file, phy_offset, size, names)
-    if columns is not None:
-        return columns
-    data = reusable_bytes(int(size.sum()))
-    gather_records(file, phy_offset, size, data, 0)
-    starts = np.cumsum(size, dtype=np.int64) - size
-    return decode_records(data, starts, size, names, phy_offsets=phy_offset, path=file.path)
+    return decode_file_records(file, phy_offset, size, names)
 
 
 def _one_batch(batches: list[pyarrow.RecordBatch], next_offset: int) -> pyarrow.RecordBatch:

@@ -115,23 +115,39 @@ def test_each_byte_is_read_once(root: Path, env: Env, places: tuple[Any, Any]) -
     assert len(sizes) < 12
 
 
-def test_compressed_bodies_are_left_to_others(tmp_path: Path, env: Env) -> None:
+@pytest.fixture
+def deflated(tmp_path: Path) -> tuple[Path, tuple[Any, Any]]:
+    """Messages of which every fifth is compressed, the one before the last not as it should be."""
     with pyrocketstore.open(tmp_path / "s", mapped_file_size_commit_log=1 << 23) as store:
         for i in range(20):
-            inner = pyrocketstore.MessageExtBrokerInner("t", zlib.compress(b"%d" % i * 99))
-            inner.sys_flag = int(i == 15)
+            body = zlib.compress(b"%d" % i * 99) if i != 18 else b"no stream"
+            inner = pyrocketstore.MessageExtBrokerInner("t", body)
+            inner.sys_flag = int(i % 5 == 3)
             assert store.message_store.put_message(inner).status.name == "PUT_OK"
         store.wait_dispatched()
         units = store.message_store.find_consume_queue("t", 0).read_units(0, 20)
-        some = np.ascontiguousarray(units.phy_offset), np.ascontiguousarray(units.size)
-    file = opened(tmp_path / "s", env)
-    assert decode_file_records(file, *some, ["body", "sys_flag"]) is None
-    stored = decode_file_records(file, *some, ["stored_body", "sys_flag"])
+    return tmp_path / "s", (
+        np.ascontiguousarray(units.phy_offset),
+        np.ascontiguousarray(units.size),
+    )
+
+
+def test_compressed_bodies(deflated: tuple[Path, tuple[Any, Any]], env: Env) -> None:
+    root, (phy_offsets, sizes) = deflated
+    file = opened(root, env)
+    most = phy_offsets[:18], sizes[:18]
+    columns = decode_file_records(file, *most, NAMES)
+    assert lists(columns) == in_memory(root, most, NAMES)
+    assert columns["body"][13] == b"13" * 99
+    assert decode_file_records(file, *most, NAMES, inflate=False) is None
+    before = decode_file_records(file, phy_offsets[:3], sizes[:3], ["body"], inflate=False)
+    assert before is not None
+    stored = decode_file_records(file, phy_offsets, sizes, ["stored_body"], inflate=False)
     assert stored is not None
-    assert zlib.decompress(stored["stored_body"][15]) == b"15" * 99
-    assert stored["sys_flag"].tolist() == [0] * 15 + [1] + [0] * 4
-    before = some[0][:15], some[1][:15]
-    assert decode_file_records(file, *before, ["body"]) is not None
+    assert stored["stored_body"][18] == b"no stream"
+    with pytest.raises(StoreCorruptionError, match="does not inflate") as caught:
+        decode_file_records(file, phy_offsets, sizes, ["body"])
+    assert (caught.value.path, caught.value.position) == (file.path, phy_offsets[18])
 
 
 def hurt(root: Path, tmp_path: Path, position: int) -> Path:

@@ -189,11 +189,10 @@ class SplitReader:
                 yield batch
             if sum(map(len, given)) < len(whole.sizes):
                 was_given = np.isin(offsets[part], np.concatenate([*given, []]))
-                bad = whole.take(~was_given).loaded()
-                if bad is None:
+                if self._batches.loaded is None:
                     read[part] = was_given
                 else:
-                    self._note_damage(bad)
+                    self._note_damage(self._batches.loaded.take(~was_given))
         self._skip_rows(offsets[~read], sizes[~read], "the log's file is gone", None)
 
     def _note_damage(self, bad: Piece) -> None:

@@ -332,6 +332,10 @@ class MessageBatches:
         if not options.decompress:
             decoded = ["stored_body" if name == "body" else name for name in decoded]
         self.decoded = decoded
+        #: the piece of the last call in memory, where some of its records may have given no row
+        self.loaded: Piece | None = None
+        # Such bodies are inflated a few at a time: what was decoded before one is met is lost.
+        self._met_compressed = False
 
     @property
     def reads_bodies(self) -> bool:
@@ -343,8 +347,9 @@ class MessageBatches:
 
         Raises StoreCorruptionError under onCorrupt=fail.
         """
+        self.loaded = None
         if piece.data is None:
-            columns = self._sound_columns(piece)
+            columns = None if self._met_compressed else self._sound_columns(piece)
             if columns is not None:
                 yield from self._batches(piece, columns)
                 return
@@ -352,6 +357,7 @@ class MessageBatches:
             if loaded is None:
                 return
             piece = loaded
+        self.loaded = piece
         if "body" not in self.decoded:
             yield from self._batches(piece)
             return
@@ -376,10 +382,12 @@ class MessageBatches:
                 piece.sizes,
                 self.decoded,
                 check_crc=self.options.verify_crc,
+                inflate=False,
             )
         except (StoreCorruptionError, StoreIOError):  # it is met again when they are loaded
             return None
         if columns is None:
+            self._met_compressed = True
             return None
         if "stored_body" in columns:
             columns["body"] = columns.pop("stored_body")

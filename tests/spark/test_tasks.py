@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import SparkSession
 
-from pyrocketstore.spark import FORMAT, register
+from pyrocketstore._file_columns import decode_file_records
+from pyrocketstore.spark import FORMAT, records, register
 from pyrocketstore.spark.lake_writer import SplitReader
 from pyrocketstore.spark.manifest import Split
 from pyrocketstore.spark.options import read_options
@@ -304,6 +306,28 @@ class TestVanishingFile:
                 assert "left out 60 records" in caplog.text
             (root / "away").rename(log)
 
+    def test_damage_that_an_export_has_seen(self, root: Path) -> None:
+        """It is told as it was seen, whatever has become of the file meanwhile."""
+        log = root / "commitlog" / ("0" * 20)
+        data = log.read_bytes()
+        log.write_bytes(data.replace(b"007", b"oo7"))
+        for fails in ("true", "false"):
+            asked = read_options(
+                {"path": str(root), "readMode": "queue", "onCorrupt": "skip", "verifyCrc": "true"}
+                | {"failOnDataLoss": fails, "snapshot": "load"}
+            )
+            task = plan(asked).partitions[0].task
+            split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
+            reader = SplitReader(split, task.ranges[0], task.log_files, asked)
+            batches = reader.batches()
+            assert next(batches).num_rows == 99
+            log.rename(root / "away")
+            assert list(batches) == []
+            (root / "away").rename(log)
+            (skipped,) = reader.skipped
+            assert (skipped.start, skipped.stop, skipped.path) == (7, 8, str(log))
+            assert reader.crc_failures == 1
+
     def test_a_split_of_an_export(self, root: Path) -> None:
         asked = read_options(
             {"path": str(root), "readMode": "queue", "batchRows": "40"}
@@ -320,3 +344,26 @@ class TestVanishingFile:
             (40, 80, 40, "the log's file is gone"),
             (80, 100, 20, "the log's file is gone"),
         ]
+
+
+def test_compressed_bodies_are_decoded_twice_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are inflated a few at a time; a task that has met one expects others."""
+    with pyrocketstore.open(tmp_path / "s") as store:
+        for i in range(100):
+            inner = pyrocketstore.MessageExtBrokerInner("T", zlib.compress(b"%03d" % i * 9))
+            inner.sys_flag = int(i % 10 == 5)
+            store.message_store.put_message(inner)
+    calls = []
+
+    def counted(*arguments: object, **options: object) -> object:
+        calls.append(decode_file_records(*arguments, **options))  # type: ignore[call-overload]
+        return calls[-1]
+
+    monkeypatch.setattr(records, "decode_file_records", counted)
+    (found,) = tasks(tmp_path / "s", "body", "sysFlag", readMode="queue", batchRows=5)
+    bodies = [row["body"] for batch in found for row in batch.to_pylist()]
+    plain = [zlib.compress(b"%03d" % i * 9) for i in range(100)]
+    assert bodies == [b"%03d" % i * 9 if i % 10 == 5 else plain[i] for i in range(100)]
+    assert [call is None for call in calls] == [False, True]
