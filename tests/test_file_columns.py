@@ -22,6 +22,7 @@ from pyrocketstore._file_columns import decode_file_records
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
+from test_columns import column_list
 
 pytestmark = pytest.mark.bad_input
 
@@ -71,10 +72,7 @@ def places(root: Path) -> tuple[Any, Any]:
 
 
 def lists(columns: Any) -> dict[str, list[Any]]:
-    return {
-        name: column.tolist() if isinstance(column, np.ndarray) else column.to_list()
-        for name, column in columns.items()
-    }
+    return {name: column_list(column) for name, column in columns.items()}
 
 
 def in_memory(root: Path, places: tuple[Any, Any], names: list[str]) -> dict[str, list[Any]]:

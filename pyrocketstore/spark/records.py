@@ -87,8 +87,7 @@ class Piece:
 
     def loaded(self) -> Piece | None:
         """The same in memory; None where the file is gone meanwhile, and that was noted."""
-        if self.load is None:
-            return self
+        assert self.load is not None
         found = self.load(self.phy_offsets, self.sizes)
         if found is None:
             return None
@@ -351,7 +350,7 @@ class MessageBatches:
         if piece.data is None:
             columns = None if self._met_compressed else self._sound_columns(piece)
             if columns is not None:
-                yield from self._batches(piece, columns)
+                yield from self._shown(piece, None, piece, columns)
                 return
             loaded = piece.loaded()
             if loaded is None:
@@ -389,18 +388,12 @@ class MessageBatches:
         if columns is None:
             self._met_compressed = True
             return None
-        if "stored_body" in columns:
-            columns["body"] = columns.pop("stored_body")
-        return None if _differing(piece, columns).any() else columns
+        return _with_body(columns) if _differing(piece, columns) is None else None
 
-    def _batches(
-        self, piece: Piece, columns: dict[str, Any] | None = None
-    ) -> Iterator[pyarrow.RecordBatch]:
-        """`columns` are the piece's where they are known to be sound."""
+    def _batches(self, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         bad = None
-        is_sound = columns is not None
         try:
-            columns = columns or self._decode(piece)
+            columns = self._decode(piece)
         except StoreCorruptionError as error:
             if self.options.on_corrupt == "fail":
                 raise _in_file(error, piece) from None
@@ -411,7 +404,7 @@ class MessageBatches:
                 bad[np.flatnonzero(~bad)[lost]] = True
                 columns = self._decode(piece.take(~bad), on_bad_body="null")
         good = piece if bad is None else piece.take(~bad)
-        strange = None if is_sound else self._strange(good, columns)
+        strange = self._strange(good, columns)
         if strange is not None:
             self._tell_strange(good, columns, strange)
             rows = np.flatnonzero(~bad) if bad is not None else np.arange(len(piece.sizes))
@@ -419,6 +412,16 @@ class MessageBatches:
             bad[rows[~strange]] = False
             good = piece.take(~bad)
             columns = self._decode(good, on_bad_body="null")
+        yield from self._shown(piece, bad, good, columns)
+
+    def _shown(
+        self,
+        piece: Piece,
+        bad: npt.NDArray[np.bool_] | None,
+        good: Piece,
+        columns: Mapping[str, Any],
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """What is shown of a piece whose rows are `good` but for the `bad` ones."""
         batch = self._with_names(good, columns)
         keep = None
         if self.wanted is not None:
@@ -443,9 +446,7 @@ class MessageBatches:
             path=piece.path,
             on_bad_body=on_bad_body,
         )
-        if "stored_body" in columns:
-            columns["body"] = columns.pop("stored_body")
-        return columns
+        return _with_body(columns)
 
     def _damaged(self, piece: Piece) -> npt.NDArray[np.bool_]:
         status = check_records(
@@ -492,6 +493,8 @@ class MessageBatches:
         """bool[n]: records that say another place, or size, than the unit that names them; None
         when there are none."""
         strange = _differing(piece, columns)
+        if strange is None:
+            return None
         for row in np.flatnonzero(strange).tolist():
             strange[row] = not is_dispatched_to(piece, row)
         return strange if strange.any() else None
@@ -621,10 +624,18 @@ class MessageBatches:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _differing(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
-    """bool[n]: records that are of another queue than the piece, or of another place or size."""
+def _with_body(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns with what is shown as the body under that name."""
+    if "stored_body" in columns:
+        columns["body"] = columns.pop("stored_body")
+    return columns
+
+
+def _differing(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
+    """bool[n]: records that are of another queue than the piece, or of another place or size; None
+    when there are none."""
     if piece.queue_offsets is None or piece.topic is None or is_light(piece.topic):
-        return np.zeros(len(piece.sizes), np.bool_)
+        return None
     differs = np.asarray(
         (columns["queue_offset"] != piece.queue_offsets)
         | (columns["queue_id"] != piece.queue_id)
@@ -638,7 +649,7 @@ def _differing(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_
         or (names.data.reshape(len(names), len(topic)) != np.frombuffer(topic, np.uint8)).any()
     ):
         differs |= np.array([name != piece.topic for name in names.to_list()], np.bool_)
-    return differs
+    return differs if differs.any() else None
 
 
 def is_light(topic: str) -> bool:

@@ -277,6 +277,15 @@ def test_workers_do_not_walk_modules_after_each_task(spark: SparkSession, small:
     assert gc.get_freeze_count() == 0  # this process is no worker
 
 
+def split_reader(root: Path, **options: str) -> SplitReader:
+    """An export's reader of 100 messages of T."""
+    fixed = {"path": str(root), "readMode": "queue", "onCorrupt": "skip", "snapshot": "load"}
+    asked = read_options(fixed | options)
+    task = plan(asked).partitions[0].task
+    split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
+    return SplitReader(split, task.ranges[0], task.log_files, asked)
+
+
 class TestVanishingFile:
     """A log file that goes between two batches of a task that reads through a queue."""
 
@@ -312,13 +321,7 @@ class TestVanishingFile:
         data = log.read_bytes()
         log.write_bytes(data.replace(b"007", b"oo7"))
         for fails in ("true", "false"):
-            asked = read_options(
-                {"path": str(root), "readMode": "queue", "onCorrupt": "skip", "verifyCrc": "true"}
-                | {"failOnDataLoss": fails, "snapshot": "load"}
-            )
-            task = plan(asked).partitions[0].task
-            split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
-            reader = SplitReader(split, task.ranges[0], task.log_files, asked)
+            reader = split_reader(root, failOnDataLoss=fails, verifyCrc="true")
             batches = reader.batches()
             assert next(batches).num_rows == 99
             log.rename(root / "away")
@@ -329,13 +332,7 @@ class TestVanishingFile:
             assert reader.crc_failures == 1
 
     def test_a_split_of_an_export(self, root: Path) -> None:
-        asked = read_options(
-            {"path": str(root), "readMode": "queue", "batchRows": "40"}
-            | {"failOnDataLoss": "false", "onCorrupt": "skip", "snapshot": "load"}
-        )
-        task = plan(asked).partitions[0].task
-        split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
-        reader = SplitReader(split, task.ranges[0], task.log_files, asked)
+        reader = split_reader(root, failOnDataLoss="false", batchRows="40")
         batches = reader.batches()
         assert next(batches).num_rows == 40
         (root / "commitlog" / ("0" * 20)).unlink()
