@@ -2,13 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pyrocketstore._rocketstore cimport (
-    RS_COMPRESSED_FLAG,
-    RS_MESSAGE_POSITION_SYS_FLAG,
-    rs_load_be32,
-    rs_properties,
-    rs_record,
-)
+from pyrocketstore._rocketstore cimport rs_properties, rs_record
 from pyrocketstore._values cimport map_column, var_column
 
 cdef enum:
@@ -35,6 +29,7 @@ ctypedef struct column_set:
     int32_t var_count
     bint needs_properties
     bint needs_tags_code
+    uint8_t *compressed   # a byte a row: 1 where its body is to be inflated; NULL: nobody asks
     int64_t compressed_count
 
 
@@ -59,10 +54,6 @@ cdef class MapColumn:
 # What was gathered as a column, which is left empty; `offsets` is int32[n + 1]. StoreFormatError
 # where there are more names than it can count.
 cdef MapColumn map_result(map_column *m, object offsets)
-
-
-cdef inline bint is_compressed(const uint8_t *record) noexcept nogil:
-    return rs_load_be32(record + RS_MESSAGE_POSITION_SYS_FLAG) & RS_COMPRESSED_FLAG != 0
 
 
 # Rows [first, stop), which lie at records[first:stop]: RS_OK, or why it stopped at `row`.
@@ -92,12 +83,10 @@ cdef class ColumnPass:
     cdef int open(
         self, object columns, Py_ssize_t count, const int32_t *sizes, str path
     ) except -1
-    # {name: ndarray | VarColumn | MapColumn} once all rows were walked. `compressed`: which bodies
-    # to inflate, and what an error says of each record; NULL: none.
-    cdef dict close(self, const uint8_t *compressed, const int64_t *positions)
+    # {name: ndarray | VarColumn | MapColumn} once all rows were walked. An error says of a record
+    # that it lies at its one of `positions`, less `start`.
+    cdef dict close(self, const int64_t *positions, int64_t start)
     cdef int _add_fixed(self, str name) except -1
     cdef int _add_map(self) except -1
     cdef int _add_var(self, str name, int64_t total_size) except -1
-    cdef object _inflate_bodies(
-        self, var_column *c, const uint8_t *compressed, const int64_t *positions
-    )
+    cdef object _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start)

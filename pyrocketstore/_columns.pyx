@@ -21,13 +21,11 @@ from pyrocketstore._rocketstore cimport (
     RS_COMPRESSED_FLAG,
     RS_MESSAGE_MIN_SIZE,
     RS_MESSAGE_POSITION_BORN_HOST,
-    RS_MESSAGE_POSITION_PHYSICAL_OFFSET,
     RS_MESSAGE_POSITION_SYS_FLAG,
     RS_NO_MEMORY,
     RS_OK,
     RS_TORN,
     rs_load_be32,
-    rs_load_be64,
     rs_prefetch_far,
     rs_properties,
     rs_record,
@@ -183,7 +181,9 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
             d.tags_code = tags_code_of(
                 p + d.record.properties_position + tags.position, tags.size
             )
-    if d.record.sys_flag & RS_COMPRESSED_FLAG and d.record.body_size > 0:
+    if (s.compressed != NULL and d.record.sys_flag & RS_COMPRESSED_FLAG
+            and d.record.body_size > 0):
+        s.compressed[row] = 1
         s.compressed_count += 1
     for i in range(s.fixed_count):
         if s.fixed[i].width == 4:
@@ -369,6 +369,7 @@ cdef class ColumnPass:
             for i in range(self.state.var_count):
                 free(self.state.var[i].data)
             free_map(&self.state.map)
+            free(self.state.compressed)
             free(self.state)
 
     cdef int open(
@@ -382,6 +383,10 @@ cdef class ColumnPass:
         self.count = count
         self.path = path
         self.arrays = {}
+        if "body" in self.names:
+            self.state.compressed = <uint8_t *>calloc(max(count, 1), 1)
+            if self.state.compressed == NULL:
+                raise MemoryError
         for name in self.names:
             if name in FIXED:
                 self._add_fixed(name)
@@ -445,7 +450,7 @@ cdef class ColumnPass:
             raise MemoryError
         return 0
 
-    cdef dict close(self, const uint8_t *compressed, const int64_t *positions):
+    cdef dict close(self, const int64_t *positions, int64_t start):
         cdef dict result = {}
         cdef int place
         for place in range(self.state.var_count):
@@ -460,18 +465,16 @@ cdef class ColumnPass:
                 result[name] = map_result(&self.state.map, self.arrays[name])
                 continue
             place, offsets, bits = self.arrays[name]
-            if name == "body" and compressed != NULL:
-                bits = self._inflate_bodies(&self.state.var[place], compressed, positions)
+            if name == "body" and self.state.compressed_count:
+                bits = self._inflate_bodies(&self.state.var[place], positions, start)
             result[name] = _var_result(&self.state.var[place], offsets, bits, VAR[name][1])
         return result
 
-    cdef object _inflate_bodies(
-        self, var_column *c, const uint8_t *compressed, const int64_t *positions
-    ):
+    cdef object _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start):
         """The column anew, now that it can be said how large the bodies are; gives its validity."""
         cdef var_column grown = c[0]
         cdef Py_ssize_t i
-        cdef int64_t start, stop = 0
+        cdef int64_t begin, stop = 0
         cdef bytes body
         cdef int failed
         validity = None
@@ -479,11 +482,13 @@ cdef class ColumnPass:
         grown.size = grown.capacity = 0
         try:
             for i in range(self.count):
-                start, stop = stop, c.offsets[i + 1]
+                begin, stop = stop, c.offsets[i + 1]
                 c.offsets[i] = grown.size
-                if start < stop and compressed[i]:
+                if self.state.compressed[i]:
                     try:
-                        body = _inflate(c.data + start, stop - start, self.path, positions[i])
+                        body = _inflate(
+                            c.data + begin, stop - begin, self.path, positions[i] - start
+                        )
                     except StoreCorruptionError:
                         if not self.null_bad_bodies:
                             raise
@@ -496,7 +501,7 @@ cdef class ColumnPass:
                         &grown, <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
                     )
                 else:
-                    failed = add_bytes(&grown, c.data + start, stop - start)
+                    failed = add_bytes(&grown, c.data + begin, stop - begin)
                 if failed:
                     raise MemoryError
             c.offsets[self.count] = grown.size
@@ -506,10 +511,6 @@ cdef class ColumnPass:
         finally:
             free(grown.data)
         return validity
-
-
-cdef inline int64_t _stored_phy_offset(const uint8_t *record) noexcept:
-    return rs_load_be64(record + RS_MESSAGE_POSITION_PHYSICAL_OFFSET)
 
 
 cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
@@ -556,10 +557,8 @@ cdef dict _decode(
     str path,
     bint null_bad_bodies,
 ):
-    """`positions`: what an error says of each record; NULL: the offset that it has stored."""
+    """`positions`: what an error says of each record."""
     cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
-    cdef uint8_t[::1] compressed
-    cdef int64_t[::1] stored
     cdef Py_ssize_t row = 0
     cdef int status
     work.null_bad_bodies = null_bad_bodies
@@ -571,19 +570,10 @@ cdef dict _decode(
     if status != RS_OK:
         raise StoreCorruptionError(
             path,
-            positions[row] if positions != NULL else -1,
+            positions[row],
             rs_status_name(status).decode("ascii"),
         )
-    if work.state.compressed_count == 0 or "body" not in work.names:
-        return work.close(NULL, NULL)
-    flags = np.empty(count, np.uint8)
-    places = np.empty(count, np.int64)
-    compressed = flags
-    stored = places
-    for row in range(count):
-        compressed[row] = is_compressed(records[row])
-        stored[row] = positions[row] if positions != NULL else _stored_phy_offset(records[row])
-    return work.close(&compressed[0], &stored[0])
+    return work.close(positions, 0)
 
 
 def decode_records(
@@ -742,18 +732,20 @@ def compressed_records(
     cdef Py_ssize_t count = positions.shape[0]
     cdef Py_ssize_t i
     cdef uint8_t[::1] flags
-    cdef bint says_so
+    cdef bint is_compressed
     found = None
     _check_counts(positions, sizes, None)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         for i in range(count):
-            says_so = (
+            is_compressed = (
                 sizes[i] >= RS_MESSAGE_POSITION_SYS_FLAG + 4
                 and _lies_inside(positions[i], sizes[i], view.len)
-                and is_compressed(<const uint8_t *>view.buf + positions[i])
+                and rs_load_be32(
+                    <const uint8_t *>view.buf + positions[i] + RS_MESSAGE_POSITION_SYS_FLAG
+                ) & RS_COMPRESSED_FLAG
             )
-            if says_so:
+            if is_compressed:
                 if found is None:
                     found = np.zeros(count, np.bool_)
                     flags = found.view(np.uint8)

@@ -2,12 +2,10 @@
 
 To read much first and to decode it then would bring each record into the cache twice.
 """
-import numpy as np
-
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from pyrocketstore._columns cimport ColumnPass, is_compressed, walk_rows
+from pyrocketstore._columns cimport ColumnPass, walk_rows
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._reader cimport NOT_HELD, RecordBytes, block_stop
 from pyrocketstore._rocketstore cimport RS_NO_MEMORY, RS_OK, rs_load_acquire, rs_status_name
@@ -76,13 +74,9 @@ def decode_file_records(
     cdef int status
     cdef const uint8_t *data
     cdef const uint8_t **records
-    cdef uint8_t[::1] compressed = np.zeros(count, np.uint8)
-    cdef int64_t[::1] positions = np.zeros(count, np.int64)
-    cdef bint wants_bodies
     if sizes.shape[0] != count:
         raise StoreFormatError("phy_offsets and sizes must have one entry a record")
     work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path)
-    wants_bodies = "body" in work.names
     if not mapped_file.hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
@@ -108,16 +102,10 @@ def decode_file_records(
                     mapped_file.path, phy_offsets[row] - start,
                     rs_status_name(status).decode("ascii"),
                 )
-            if work.state.compressed_count and wants_bodies:
-                if not inflate:
-                    return None
-                for i in range(first, stop):
-                    compressed[i] = is_compressed(records[i])
-                    positions[i] = phy_offsets[i] - start
+            if work.state.compressed_count and not inflate:
+                return None
             first = stop
-        if work.state.compressed_count and wants_bodies:
-            return work.close(&compressed[0], &positions[0])
-        return work.close(NULL, NULL)
+        return work.close(&phy_offsets[0] if count else NULL, start)
     finally:
         free(records)
         mapped_file.release()
