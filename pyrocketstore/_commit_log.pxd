@@ -19,6 +19,7 @@ cdef struct rs_append:
     int64_t size
     int32_t count
     int32_t error          # negated errno with RS_IO_ERROR
+    int64_t took_ms        # of an append that had to wait, by the monotonic clock
 
 
 cdef struct rs_run_row:
@@ -70,7 +71,9 @@ cdef class CommitLogCore:
     cdef int64_t buffer_least       # bytes that make it worth while
     cdef int64_t buffer_asked
     cdef int64_t dispatcher_idle
-    cdef int64_t begin_time_in_lock
+    cdef int64_t hold             # the number of the put lock's present hold, 0 when free
+    cdef int64_t holds
+    cdef int64_t seen_hold        # which hold was last seen, and since when
     cdef int64_t end_offset
     cdef int64_t buffered_end     # behind the last record in a buffer
     cdef public int64_t busy_ms
@@ -111,6 +114,8 @@ cdef class CommitLogCore:
     cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil
     cdef bint take_in_time(self) noexcept nogil
     cdef bint held_too_long(self) noexcept nogil
+    cdef int64_t held_ns(self) noexcept nogil
+    cdef void begin_hold(self) noexcept nogil
     cdef bint is_quick(self, int64_t size) noexcept nogil
     cdef void signal_appended(self) noexcept nogil
     cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,

@@ -69,6 +69,9 @@ cdef enum:
 cdef enum:
     LOCK_SLICE_MS = 50
     BUSY_END_MS = 10000000
+    # Of the word that says which hold was seen since when: 44 bits of ms, and the hold's last bits.
+    HOLD_BITS = 20
+    HOLD_MASK = 0xFFFFF
 
 
 @cython.auto_pickle(False)
@@ -250,9 +253,28 @@ cdef class CommitLogCore:
                 return False
         return True
 
+    cdef inline void begin_hold(self) noexcept nogil:
+        self.holds += 1
+        rs_store_release(&self.hold, self.holds)
+
     cdef bint held_too_long(self) noexcept nogil:
-        cdef int64_t begin = rs_load_acquire(&self.begin_time_in_lock)
-        return begin != 0 and self.busy_ms < self.env.table.now_ms() - begin < BUSY_END_MS
+        cdef int64_t held_ms = self.held_ns() // 1000000
+        return self.busy_ms < held_ms < BUSY_END_MS
+
+    cdef int64_t held_ns(self) noexcept nogil:
+        # How long the present hold of the put lock has lasted since somebody first looked at it. An
+        # append would pay a tenth of its time for reading a second clock, so it only numbers its
+        # hold, and whoever looks notes when that number was new: one word, read and written whole.
+        cdef int64_t hold = rs_load_acquire(&self.hold)
+        cdef int64_t now_ms, seen
+        if hold == 0:
+            return 0
+        now_ms = self.env.table.monotonic_ns() // 1000000
+        seen = rs_load_acquire(&self.seen_hold)
+        if seen & HOLD_MASK != hold & HOLD_MASK or seen >> HOLD_BITS > now_ms:
+            rs_store_release(&self.seen_hold, now_ms << HOLD_BITS | (hold & HOLD_MASK))
+            return 0
+        return (now_ms - (seen >> HOLD_BITS)) * 1000000
 
     def is_busy(self):
         """True when the put lock has been held for longer than `busy_ms`.
@@ -375,7 +397,7 @@ cdef class CommitLogCore:
         cdef int fd = -1
         self.take()
         if self.file != NULL:
-            rs_store_release(&self.begin_time_in_lock, self.env.table.now_ms())
+            self.begin_hold()
             position = append_position(self.file)
             blank = self.file.file_size - position
             if size + RS_END_FILE_MIN_BLANK_LENGTH <= blank:
@@ -396,7 +418,7 @@ cdef class CommitLogCore:
                 self.fd = -1
                 self.mapped_file = None
                 self.file = NULL
-            rs_store_release(&self.begin_time_in_lock, 0)
+            rs_store_release(&self.hold, 0)
         rs_lock_release(self.lock)
         if error < 0:
             raise StoreIOError(-error, self.failed_operation, self.mapped_file.path, position)
@@ -410,15 +432,11 @@ cdef class CommitLogCore:
 
         Source: RocketMQ 4.9.3 CommitLog#lockTimeMills.
         """
-        cdef int64_t begin = rs_load_acquire(&self.begin_time_in_lock)
-        if begin == 0:
-            return 0
-        return max(0, self.env.table.now_ms() - begin)
+        return self.held_ns() // 1000000
 
-    @property
-    def lock_begin_ms(self):
-        """Wall time at which the lock's holder started, 0 when free."""
-        return rs_load_acquire(&self.begin_time_in_lock)
+    def lock_hold(self):
+        """(number of the lock's present hold, 0 when free; ns since somebody first saw it)."""
+        return rs_load_acquire(&self.hold), self.held_ns()
 
     def slow_put_times(self):
         """(counts, longest): puts that took a millisecond or more, by 4.9.3's 13 buckets, and ms.
@@ -506,17 +524,17 @@ cdef class CommitLogCore:
         if size + RS_END_FILE_MIN_BLANK_LENGTH > file.file_size - position:
             return RS_END_OF_FILE
         if position + size > rs_load_acquire(&file.confirmed):
-            rs_store_release(&self.begin_time_in_lock, self.env.table.now_ms())
+            self.begin_hold()
             out.error = confirm(file, position + size)
             self.write_failed = False
             if out.error < 0:
-                rs_store_release(&self.begin_time_in_lock, 0)
+                rs_store_release(&self.hold, 0)
                 return RS_IO_ERROR
         # Store times do not go back between records: another put may have been between.
         out.store_timestamp = now if now and now >= self.last_timestamp else (
             self.env.table.now_ms())
         self.last_timestamp = out.store_timestamp
-        rs_store_release(&self.begin_time_in_lock, out.store_timestamp)
+        self.begin_hold()
         out.phy_offset = file.file_from_offset + position
         out.queue_offset = next_offset[0] if queued else 0
         out.size = size
@@ -529,7 +547,7 @@ cdef class CommitLogCore:
             out.error = self.store_indirect(file, position, records, size)
             if out.error < 0:
                 self.write_failed = True
-                rs_store_release(&self.begin_time_in_lock, 0)
+                rs_store_release(&self.hold, 0)
                 return RS_IO_ERROR
         else:
             memcpy(file.base + position, records, <size_t>size)
@@ -543,7 +561,7 @@ cdef class CommitLogCore:
             rs_store_release(&file.wrote, position + size)
             rs_store_release(&file.store_timestamp, out.store_timestamp)
             rs_store_release(&self.end_offset, out.phy_offset + size)
-        rs_store_release(&self.begin_time_in_lock, 0)
+        rs_store_release(&self.hold, 0)
         self.ask_ahead(file, position + size)
         return RS_OK
 
@@ -589,7 +607,7 @@ cdef class CommitLogCore:
             return RS_END_OF_FILE
         size = rows[stop - 1].position + rows[stop - 1].size - first
         now = self.env.table.now_ms()
-        rs_store_release(&self.begin_time_in_lock, now)
+        self.begin_hold()
         if position + size > rs_load_acquire(&file.confirmed):
             out.error = confirm(file, position + size)
             self.write_failed = False
@@ -598,7 +616,7 @@ cdef class CommitLogCore:
                 full = out.error
                 stop = rows_within(rows, i, stop, rs_load_acquire(&file.confirmed) - position)
                 if stop == i:
-                    rs_store_release(&self.begin_time_in_lock, 0)
+                    rs_store_release(&self.hold, 0)
                     return RS_IO_ERROR
                 size = rows[stop - 1].position + rows[stop - 1].size - first
         self.last_timestamp = now
@@ -612,13 +630,13 @@ cdef class CommitLogCore:
             self.write_failed = True
             for i in range(stop - 1, done[0] - 1, -1):
                 rs_store_release(rows[i].next_offset, queue_offsets[i])
-            rs_store_release(&self.begin_time_in_lock, 0)
+            rs_store_release(&self.hold, 0)
             return RS_IO_ERROR
         self.put_count += stop - done[0]
         self.put_bytes += size
         done[0] = stop
         self.publish_indirect(file, position + size, now)
-        rs_store_release(&self.begin_time_in_lock, 0)
+        rs_store_release(&self.hold, 0)
         self.ask_ahead(file, position + size)
         out.error = full
         if stop == count:
@@ -646,20 +664,25 @@ cdef class CommitLogCore:
                     bint queued, int64_t now, rs_append *out):
         # The GIL is held on entry and on return; it is let go to wait or to copy much.
         cdef int status = RS_BUSY
+        cdef int64_t began_ns, ended_ns
         out.error = 0
+        out.took_ms = 0
         if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
             if self.is_quick(size):
                 status = self.append_locked(records, size, count, &slot.next_offset, queued, now,
                                             out)
             rs_lock_release(self.lock)
         if status == RS_BUSY:
+            began_ns = ended_ns = self.env.table.monotonic_ns()
             with nogil:
                 if self.take_in_time():
                     status = self.append_locked(records, size, count, &slot.next_offset, queued, 0,
                                                 out)
                     rs_lock_release(self.lock)
-            if now and status == RS_OK and out.store_timestamp - now > self.lock_waited_ms:
-                self.lock_waited_ms = out.store_timestamp - now
+                ended_ns = self.env.table.monotonic_ns()
+            out.took_ms = (ended_ns - began_ns) // 1000000
+            if now and status == RS_OK and out.took_ms > self.lock_waited_ms:
+                self.lock_waited_ms = out.took_ms
         if status == RS_OK:
             self.signal_appended()
         return status

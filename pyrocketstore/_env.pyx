@@ -277,6 +277,10 @@ cdef class EnvTable:
         """A clock that only goes forward, ns."""
         return self.table.monotonic_ns()
 
+    def monotonic_ms(self):
+        """The same clock in whole ms, for intervals and durations."""
+        return self.table.monotonic_ns() // 1000000
+
 
 @cython.final
 @cython.auto_pickle(False)

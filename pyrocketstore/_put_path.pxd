@@ -15,7 +15,7 @@ cdef class PutPath:
     cdef Chunk spare_chunk
     cdef GroupCommit group
 
-    cdef PutMessageResult forced(self, rs_append *out, int64_t began)
+    cdef PutMessageResult forced(self, rs_append *out)
     cdef PutMessageResult result_of(self, rs_append *out)
     cdef Chunk take_chunk(self)
     cdef int give_chunk(self, Chunk chunk) except -1

@@ -151,18 +151,20 @@ cdef class PutPath:
             return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                   message.born_timestamp, born_host)
         if self.group is not None:
-            return self.forced(&out, now)
-        if out.store_timestamp > now:
-            core.note_put_time(out.store_timestamp - now)
+            return self.forced(&out)
+        if out.took_ms > 0:
+            core.note_put_time(out.took_ms)
         return self.result_of(&out)
 
-    cdef PutMessageResult forced(self, rs_append *out, int64_t began):
-        # What a put gives that began at `began` (ms) once it is on the device.
+    cdef PutMessageResult forced(self, rs_append *out):
+        # The result of a put once it is on the device. Its append took `took_ms`.
         cdef CommitLogCore core = self.core
+        cdef int64_t began_ns = core.env.table.monotonic_ns()
         cdef bint on_device = self.group.wait_for(out.phy_offset + out.size)
-        cdef int64_t now = core.env.table.now_ms()
-        if now > began:
-            core.note_put_time(now - began)
+        cdef int64_t ended_ns = core.env.table.monotonic_ns()
+        cdef int64_t took_ms = out.took_ms + (ended_ns - began_ns) // 1000000
+        if took_ms > 0:
+            core.note_put_time(took_ms)
         if on_device:
             return self.result_of(out)
         return self._timed_out(

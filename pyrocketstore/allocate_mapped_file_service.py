@@ -200,7 +200,7 @@ class AllocateMappedFileService(ServiceThread):
             if self._watched_from < 0:
                 self._watched_from = mapped_file.file_from_offset + mapped_file.appended
             if self._watched in self._locked:
-                self._unlock_at.append((self._env.now_ms() + UNLOCK_AFTER_MS, self._watched))
+                self._unlock_at.append((self._env.monotonic_ms() + UNLOCK_AFTER_MS, self._watched))
             self._watched = mapped_file
             self.wakeup()
 
@@ -208,7 +208,7 @@ class AllocateMappedFileService(ServiceThread):
         """The thread's loop."""
         while not self.stopped:
             self.wait_for_running(UNLOCK_AFTER_MS if self._unlock_at else None)
-            self._unlock(self._env.now_ms())
+            self._unlock(self._env.monotonic_ms())
             while not self.stopped:
                 request = self._next_request()
                 if request is None:

@@ -61,7 +61,7 @@ class AsyncPuts:
     config : MessageStoreConfig
     end, flushed : give the physical offset of the log's end, and up to which it is on the device
     monotonic_ns : the clock
-    note : callable(results), told of what was completed
+    note : callable of (result, monotonic ns of its append) pairs, called with what was completed
 
     Threads: any. Source: RocketMQ 4.9.3 CommitLog#FlushDiskWatcher, #asyncPutMessage.
     Differs: bounded; futures of a store that is closed or has failed are done too.
@@ -73,7 +73,7 @@ class AsyncPuts:
         end: Callable[[], int],
         flushed: Callable[[], int],
         monotonic_ns: Callable[[], int],
-        note: Callable[[Iterable[Result]], None],
+        note: Callable[[Iterable[tuple[Result, int]]], None],
     ) -> None:
         self.sync = config.is_sync_flush
         self.max_unforced_bytes = 0 if self.sync else config.max_unforced_bytes
@@ -306,7 +306,7 @@ class AsyncPuts:
         return batch
 
     def _complete(self, batch: list[tuple[_Pending, Result]]) -> None:
-        self._note([result for _, result in batch])
+        self._note([(result, entry.deadline_ns - self._timeout_ns) for entry, result in batch])
         loop = batch[0][0].loop
         if loop is None:
             (entry, result), *_ = batch

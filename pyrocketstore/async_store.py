@@ -78,7 +78,7 @@ class AsyncStore(Face):
     def _note_many(self, status: int, count: int, began_ms: int) -> None:
         """A put_many has ended."""
         store = self.message_store
-        store.stats_service.note_put(status, count, store.now() - began_ms)
+        store.stats_service.note_put(status, count, store.env.monotonic_ms() - began_ms)
 
     async def aput(self, topic: str, body: Any, **options: Any) -> PutMessageResult:
         """`put` for asyncio, with its arguments and errors.

@@ -9,10 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pyrocketstore.config_keys import OTHER_KEYS
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.file_sizes import DirectoryReader, find_files, log_file_size, usual_size
 from pyrocketstore.properties_file import PropertyLine, read_properties
 
 CQ_STORE_UNIT_SIZE = 20
@@ -36,18 +37,6 @@ class BrokerRole(enum.Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
-
-
-class DirectoryReader(Protocol):
-    """The part of Env that detect_sizes needs."""
-
-    def listdir(self, path: str, /) -> list[str]:
-        """Sorted names in a directory, none if it is missing."""
-        ...
-
-    def size(self, path: str, /) -> int:
-        """Size of a file in bytes."""
-        ...
 
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -535,29 +524,12 @@ def _moved_paths(text: str | None, old_root: str, root: str | Path) -> str | Non
     return MULTI_PATH_SPLITTER.join(moved)
 
 
-def is_store_file(name: str) -> bool:
-    """Whether a name is that of a file of a row: the offset of its first byte, 20 digits."""
-    return len(name) == 20 and name.isascii() and name.isdigit()
-
-
-def _usual_size(env: DirectoryReader, unit: int, *directories: str) -> int | None:
-    """The size that most files of a row have: one damaged file must not decide."""
-    sizes = [
-        env.size(f"{directory}/{name}")
-        for directory in directories
-        for name in env.listdir(directory)
-        if is_store_file(name)
-    ]
-    counted = Counter(size for size in sizes if size > 0 and size % unit == 0)
-    return counted.most_common(1)[0][0] if counted else None
-
-
 def _usual_queue_size(env: DirectoryReader, directory: str, unit: int) -> int | None:
     """The same over the queues below `consumequeue` or `consumequeue_ext`."""
     counted: Counter[int] = Counter()
     for topic in env.listdir(directory):
         for queue_id in env.listdir(f"{directory}/{topic}"):
-            size = _usual_size(env, unit, f"{directory}/{topic}/{queue_id}")
+            size = usual_size(find_files(env, unit, f"{directory}/{topic}/{queue_id}"))
             if size is not None:
                 counted[size] += 1
             if counted.total() >= DETECT_QUEUE_COUNT_MAX:
@@ -572,19 +544,21 @@ def detect_sizes(
 ) -> MessageStoreConfig:
     """`config` with the file sizes that nobody gave taken from the files that exist.
 
-    Reads directory listings and sizes alone. The index has no size to learn from: its header does
-    not hold its geometry.
+    Reads directory listings and sizes, and of a log of one file its records' lengths. The index has
+    no size to learn from: its header does not hold its geometry.
 
     Parameters
     ----------
     root : directory of the store
     given : names that were set and stay as they are; None for `config.given`
+
+    Raises StoreCorruptionError where the size of log files is not given and no file shows it.
     """
     if given is None:
         given = config.given
     places: dict[str, Callable[[], int | None]] = {
-        "mapped_file_size_commit_log": lambda: _usual_size(
-            env, 1, *config.commit_log_paths, *config.read_only_commit_log_paths
+        "mapped_file_size_commit_log": lambda: log_file_size(
+            env, *config.commit_log_paths, *config.read_only_commit_log_paths
         ),
         "mapped_file_size_consume_queue": lambda: _usual_queue_size(
             env, f"{root}/consumequeue", CQ_STORE_UNIT_SIZE

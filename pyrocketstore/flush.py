@@ -23,6 +23,8 @@ LOG = logging.getLogger(__name__)
 
 #: How long the thread of GroupCommitService sleeps while nobody wants anything (ms).
 SERVE_MS = 500
+#: Before any time of the monotonic clock: the first pass is a thorough one.
+NEVER_MS = -(1 << 62)
 
 
 class Flushable(Protocol):
@@ -226,7 +228,7 @@ class CommitRealTimeService(ServiceThread):
         self.error: StoreError | None = None
         self._on_committed = on_committed
         self._tell = on_failure
-        self._last_ms = 0
+        self._last_ms = NEVER_MS
         self._lock = threading.Lock()
         least = max(1, config.commit_commit_log_least_pages * OS_PAGE_SIZE)
         commit_log.core.watch_buffer(self.event, least)
@@ -261,7 +263,7 @@ class CommitRealTimeService(ServiceThread):
     def run(self) -> None:
         """Commit in the rhythm of the settings; at the end, everything."""
         while not self.stopped:
-            now = self.commit_log.env.now_ms()
+            now = self.commit_log.env.monotonic_ms()
             pages = self.config.commit_commit_log_least_pages
             if now >= self._last_ms + self.config.commit_commit_log_thorough_interval:
                 self._last_ms = now
@@ -292,7 +294,7 @@ class FlushRealTimeService(ServiceThread):
         super().__init__("FlushRealTimeService")
         self.flush = flush
         self.config = config
-        self._last_thorough_ms = 0
+        self._last_thorough_ms = NEVER_MS
         if not (config.flush_commit_log_timed or config.is_transient_store_pool_enable):
             flush.commit_log.core.watch_appends(self.event)
 
@@ -315,7 +317,7 @@ class FlushRealTimeService(ServiceThread):
         """Force in the rhythm of the settings; at the end, everything."""
         while not self.stopped:
             pages = self.config.flush_commit_log_least_pages
-            now = self.flush.commit_log.env.now_ms()
+            now = self.flush.commit_log.env.monotonic_ms()
             if now >= self._last_thorough_ms + self.config.flush_commit_log_thorough_interval:
                 self._last_thorough_ms = now
                 pages = 0
@@ -356,7 +358,7 @@ class FlushConsumeQueueService(ServiceThread):
         checkpoint: StoreCheckpoint,
         queues: Callable[[], Iterable[Flushable]],
         logics_timestamp: Callable[[], int],
-        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         super().__init__("FlushConsumeQueueService")
@@ -364,10 +366,10 @@ class FlushConsumeQueueService(ServiceThread):
         self.checkpoint = checkpoint
         self.queues = queues
         self.logics_timestamp = logics_timestamp
-        self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
         self._tell = on_failure
         self.error: StoreError | None = None
-        self._last_thorough_ms = 0
+        self._last_thorough_ms = NEVER_MS
         self._lock = threading.Lock()
 
     def do_flush(self, thorough: bool) -> None:
@@ -376,7 +378,7 @@ class FlushConsumeQueueService(ServiceThread):
         Raises StoreError when a force failed.
         """
         with self._lock:
-            now = self.now_ms()
+            now = self.monotonic_ms()
             pages = self.config.flush_consume_queue_least_pages
             interval = self.config.flush_consume_queue_thorough_interval
             if thorough or now >= self._last_thorough_ms + interval:

@@ -17,6 +17,7 @@ from pyrocketstore.allocate_mapped_file_service import (
 )
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.file_sizes import MAX_FILE_END
 
 __all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
 
@@ -114,8 +115,12 @@ class MappedFileQueue:
             if size != self.mapped_file_size:
                 reason = f"the file has {size} bytes and must have {self.mapped_file_size}"
                 raise StoreCorruptionError(path, -1, reason)
-            if int(name) > MAX_OFFSET - size or int(name) % size:
-                raise StoreCorruptionError(path, -1, "the name is no possible offset")
+            if int(name) % size:
+                reason = f"the file name is not a multiple of the file size {size}"
+                raise StoreCorruptionError(path, -1, reason)
+            if int(name) > MAX_FILE_END - size:
+                reason = f"a file of {size} bytes of that name would end behind byte {MAX_FILE_END}"
+                raise StoreCorruptionError(path, -1, f"{reason}, the last that a store can have")
             mapped_file = self._open(path)
             mapped_file.set_positions(size)
             loaded.append(mapped_file)
@@ -157,14 +162,18 @@ class MappedFileQueue:
             return mapped_file
 
     def _make(self, offset: int) -> MappedFile:
-        path = self._new_path(offset)
         size = self.mapped_file_size
+        if offset > MAX_FILE_END - size:
+            raise StoreIOError(errno.EFBIG, "create", f"{self.store_path}/{file_name_of(offset)}")
+        path = self._new_path(offset)
         if self.read_only:
             return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
             return create_mapped_file(self.env, path, self.settings)
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
-            path, self._new_path(offset + size), self.settings
+            path,
+            self._new_path(offset + size) if offset + size <= MAX_FILE_END - size else None,
+            self.settings,
         )
         if mapped_file is None:
             deficient = self.allocate_service.is_transient_store_pool_deficient()

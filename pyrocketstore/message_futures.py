@@ -56,7 +56,7 @@ class MessageFutures:
     ) -> Future[PutMessageResult]:
         puts = self.async_puts
         if not puts.sync or not wait_store_msg_ok:
-            began = self.env.now_ms()
+            began = self.env.monotonic_ms()
             return _done(self._noted(self._wait(put(), wait_store_msg_ok), began))
         if not puts.reserve(size):
             busy = PutMessageStatus.OS_PAGECACHE_BUSY
@@ -83,16 +83,16 @@ class MessageFutures:
 
     def _noted(self, result: PutMessageResult, began_ms: int) -> PutMessageResult:
         if result.append_status_code == 0:
-            took_ms = self.env.now_ms() - began_ms
+            took_ms = self.env.monotonic_ms() - began_ms
             self.stats_service.note_put(result.status_code, result.message_count, took_ms)
         return result
 
-    def _note_async_puts(self, results: Iterable[PutMessageResult]) -> None:
-        now = self.env.now_ms()
-        for result in results:
-            self.stats_service.note_put(
-                result.status_code, result.message_count, now - result.store_timestamp
-            )
+    def _note_async_puts(self, results: Iterable[tuple[PutMessageResult, int]]) -> None:
+        """Count puts that are done; each with the monotonic ns of its append."""
+        now = self.env.monotonic_ns()
+        for result, began_ns in results:
+            took_ms = (now - began_ns) // 1_000_000
+            self.stats_service.note_put(result.status_code, result.message_count, took_ms)
 
 
 def _done(result: PutMessageResult) -> Future[PutMessageResult]:

@@ -486,7 +486,7 @@ class DefaultMessageStore(MessageFutures):
         Threads: any. Durability: SYNC_FLUSH: on the device when the status is PUT_OK.
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
         """
-        began = self.env.now_ms()
+        began = self.env.monotonic_ms()
         result = self._checked_put(message)
         return self._noted(self._wait(result, message.wait_store_msg_ok), began)
 
@@ -495,7 +495,7 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessages.
         """
-        began = self.env.now_ms()
+        began = self.env.monotonic_ms()
         result = self._checked_batch(batch)
         return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
 
@@ -552,7 +552,8 @@ class DefaultMessageStore(MessageFutures):
 
     def wait_flushed(self, result: PutMessageResult) -> PutMessageResult:
         """Wait for the flush of an append that was made elsewhere (the face's compiled put)."""
-        return self._noted(self._wait(result, True), result.store_timestamp)
+        began = self.env.monotonic_ms()
+        return self._noted(self._wait(result, True), began)
 
     def flush(self) -> int:
         """Force what has been put; gives the physical offset up to which it is on the device.
@@ -626,9 +627,9 @@ class DefaultMessageStore(MessageFutures):
         """
         if not self._loaded or not self.running_flags.is_readable():
             return None
-        began = self.env.now_ms()
+        began = self.env.monotonic_ms()
         result = self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
-        self.stats_service.note_get(result.message_count, self.env.now_ms() - began)
+        self.stats_service.note_get(result.message_count, self.env.monotonic_ms() - began)
         return result
 
     def query_message(

@@ -59,7 +59,7 @@ class StoreReports:
         forces, force_ns = self._forces()
         return StoreStats(
             boot_timestamp=counts.boot_timestamp,
-            runtime_ms=counts.now_ms() - counts.boot_timestamp,
+            runtime_ms=counts.runtime_ms,
             put_message_times_total=counts.core.put_count,
             put_message_size_total=counts.core.put_bytes,
             put_message_failed_times=counts.put_message_failed_times,

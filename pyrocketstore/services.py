@@ -93,7 +93,7 @@ class StoreServices:
                 commit_log, config, self.flush_service.on_committed, fail
             )
         self.flush_queue_service = FlushConsumeQueueService(
-            config, checkpoint, consume_queues, queued_timestamp, env.now_ms, fail
+            config, checkpoint, consume_queues, queued_timestamp, env.monotonic_ms, fail
         )
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
         async_puts.submit = self.flush_service.submit
@@ -110,7 +110,6 @@ class StoreServices:
         watch = StallWatch(
             stall_log,
             commit_log.core,
-            env.now_ms,
             env.monotonic_ns,
             lambda: int(dispatcher.position),
         )

@@ -102,9 +102,8 @@ class StallLog:
 class WatchedLog(Protocol):
     """The end of the commit log, as the watch sees it: CommitLogCore."""
 
-    @property
-    def lock_begin_ms(self) -> int:
-        """Wall time at which the put lock's holder started, 0 when free."""
+    def lock_hold(self) -> tuple[int, int]:
+        """The number of the put lock's present hold, 0 when free; ns since it was first seen."""
         ...
 
     @property
@@ -132,7 +131,7 @@ class StallWatch:
     ----------
     log : StallLog
     core : the end of the commit log
-    now_ms, monotonic_ns : the clocks
+    monotonic_ns : the clock
     dispatched : gives the physical offset up to which everything is dispatched
 
     Threads: one calls `look`.
@@ -142,17 +141,15 @@ class StallWatch:
         self,
         log: StallLog,
         core: WatchedLog,
-        now_ms: Callable[[], int],
         monotonic_ns: Callable[[], int],
         dispatched: Callable[[], int],
     ) -> None:
         self.log = log
         self.core = core
         self.group: WatchedForces | None = None
-        self._now_ms = now_ms
         self._clock = monotonic_ns
         self._dispatched = dispatched
-        self._lock_held_since = 0
+        self._seen_hold = 0
         self._end, self._end_since = 0, 0
 
     def look(self) -> None:
@@ -167,14 +164,14 @@ class StallWatch:
 
     def _look_at_lock(self) -> None:
         self.log.note(LOCK_WAIT, self.core.take_lock_waited_ms())
-        began = self.core.lock_begin_ms
-        if began == 0 or self._now_ms() - began < self.log.threshold_ms:
-            self._lock_held_since = 0
+        hold, held_ns = self.core.lock_hold()
+        if hold == 0 or held_ns < self.log.threshold_ms * 1_000_000:
+            self._seen_hold = 0
             return
         # One hold counts once, however often it is looked at.
-        first = began != self._lock_held_since
-        self._lock_held_since = began
-        self.log.note(LOCK_HELD, self._now_ms() - began, ended=first)
+        first = hold != self._seen_hold
+        self._seen_hold = hold
+        self.log.note(LOCK_HELD, held_ns / 1e6, ended=first)
 
     def _look_at_dispatch(self) -> None:
         """Behind is what was in the log a while ago and is in no queue yet."""

@@ -416,7 +416,7 @@ class Store(AsyncStore):
         self._check_status()
         if not count:
             return queue_offsets, phy_offsets
-        began = self.message_store.now()
+        began = self.message_store.env.monotonic_ms()
         thread = threading.get_ident()
         self._coming_ids[thread] = columns.queue_ids or []
         try:

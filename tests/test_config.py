@@ -24,6 +24,7 @@ from pyrocketstore.config import (
     snake_name,
 )
 from pyrocketstore.config_keys import BROKER_KEYS, NETTY_CLIENT_KEYS, NETTY_SERVER_KEYS
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.properties_file import read_properties
 
@@ -57,14 +58,11 @@ NULL_KEYS = {"dLegerGroup", "dLegerPeers", "dLegerSelfId", "preferredLeaderId", 
 PATH_KEYS = {"storePathRootDir", "storePathCommitLog", "readOnlyCommitLogStorePaths"}
 
 
-class Directories:
-    """The part of Env that detect_sizes needs."""
+class Directories(Env):
+    """A file where a directory belongs holds nothing."""
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(path)) if os.path.isdir(path) else []
-
-    def size(self, path: str) -> int:
-        return os.path.getsize(path)
+        return super().listdir(path) if os.path.isdir(path) else []
 
 
 def conf(tmp_path: Path, text: str) -> Path:

@@ -102,6 +102,7 @@ LEVELS = {
     "_allocation": 1.0,
     "_env": 1.0,
     "config": 0.4,
+    "file_sizes": 0.3,
     "message": 0.3,
     "properties_file": 0.1,
     "config_keys": 0.0,

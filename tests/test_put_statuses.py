@@ -160,7 +160,7 @@ def test_os_pagecache_busy_when_the_lock_is_held_for_long(tmp_path: Path, gate: 
             file.wrote = file.wrote  # gives up what was allocated ahead
             gate.close()
             holder = pool.submit(store.put, "t", b"holder")
-            wait_until(lambda: low.commit_log.core.lock_begin_ms > 0, "nobody holds the lock")
+            wait_until(lambda: low.commit_log.core.lock_hold()[0] > 0, "nobody holds the lock")
             waiting = pool.submit(low.put_message, MessageExtBrokerInner("t", b"waiting"))
             result: PutMessageResult = waiting.result(WAIT_S)
             assert result.status is PutMessageStatus.OS_PAGECACHE_BUSY

@@ -78,11 +78,15 @@ class Core:
     """The end of a log that a test makes up."""
 
     def __init__(self) -> None:
-        self.put_count = self.put_bytes = self.end = self.lock_begin_ms = self.waited = 0
+        self.put_count = self.put_bytes = self.end = self.hold = self.waited = 0
+        self.held_ns = 0
         self.slow = [0] * len(PUT_TIME_LABELS)
 
     def slow_put_times(self) -> tuple[list[int], int]:
         return self.slow, 0
+
+    def lock_hold(self) -> tuple[int, int]:
+        return self.hold, self.held_ns
 
     def take_lock_waited_ms(self) -> int:
         waited, self.waited = self.waited, 0
@@ -276,15 +280,14 @@ def test_the_watch_sees_locks_forces_and_dispatch(caplog: pytest.LogCaptureFixtu
             return self.times
 
     log = StallLog(clock, 100)
-    watch = StallWatch(log, core, clock.ms, clock, lambda: position[0])
+    watch = StallWatch(log, core, clock, lambda: position[0])
     watch.group = group = Group()
     watch.look()
     assert not log.counts
-    core.lock_begin_ms = clock.ms()
-    clock.ns += 200 * 10**6
+    core.hold, core.held_ns = 7, 200 * 10**6
     watch.look()
     watch.look()
-    core.lock_begin_ms, core.waited = 0, 150
+    core.hold, core.waited = 0, 150
     watch.look()
     assert log.counts == {LOCK_HELD: 1, LOCK_WAIT: 1}
     group.times = (0, 500 * 10**6)

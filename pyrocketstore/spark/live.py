@@ -17,9 +17,9 @@ import numpy as np
 
 from pyrocketstore._consume_queue import find_last_unit, read_units, scan_units, unit_at
 from pyrocketstore.commit_log import LMQ_PREFIX
-from pyrocketstore.config import is_store_file
 from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.file_sizes import is_store_file
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
 from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE, Piece, is_dispatched_to

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from pyrocketstore._consume_queue import find_last_unit, unit_at
-from pyrocketstore.config import MessageStoreConfig, detect_sizes, is_store_file
+from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import (
@@ -26,6 +26,7 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreIOError,
 )
+from pyrocketstore.file_sizes import is_store_file
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits

@@ -1,0 +1,166 @@
+"""Goal: the wall clock may be set to anything at any time: what the store does at intervals, waits
+for and measures goes on. Method: stores that run behind a wall clock of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from broken_env import broken
+from gates import Gate, wait_until
+from pyrocketstore.env import Env
+
+HOUR = 3_600_000
+JUMPS = {"back an hour": -HOUR, "forward a day": 24 * HOUR, "back ten years": -87_600 * HOUR}
+QUICK: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 20,
+    "max_index_num": 50,
+    "flush_interval_commit_log": 20,
+    "flush_commit_log_thorough_interval": 100,
+    "commit_interval_commit_log": 20,
+    "commit_commit_log_thorough_interval": 50,
+    "flush_interval_consume_queue": 20,
+    "flush_consume_queue_thorough_interval": 100,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "async": {},
+    "sync": {"flush_disk_type": "SYNC_FLUSH"},
+    "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 3},
+}
+
+
+class Clock:
+    """A wall clock that tests set."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+        self.jumps_at_random: random.Random | None = None
+
+    def __call__(self, original: Any) -> int:
+        if self.jumps_at_random is not None and self.jumps_at_random.random() < 0.05:
+            self.ahead_ms = self.jumps_at_random.choice((0, *JUMPS.values(), 1, -1, 5000, -5000))
+        return int(original()) + self.ahead_ms
+
+
+@contextlib.contextmanager
+def opened(path: Path, clock: Clock, **settings: Any) -> Iterator[pyrocketstore.Store]:
+    env = Env()
+    with (
+        broken(env, "now_ms", clock),
+        pyrocketstore.open(path, env=env, **(QUICK | settings)) as store,
+    ):
+        yield store
+
+
+def checkpoint_of(path: Path) -> bytes:
+    return (path / "checkpoint").read_bytes()[:16]
+
+
+def all_is_forced(store: pyrocketstore.Store) -> bool:
+    low = store.message_store
+    end = low.commit_log.get_appended_offset()
+    forced = low.services.log_flush.flushed_where
+    queue = low.get_consume_queue("T", 0)
+    return (
+        end == low.get_max_phy_offset() == forced
+        and queue is not None
+        and queue.mapped_file_queue.flushed_where == 20 * queue.get_max_offset_in_queue()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("jump", JUMPS)
+def test_commits_and_forces_go_on(tmp_path: Path, kind: str, jump: str) -> None:
+    clock = Clock()
+    with opened(tmp_path, clock, **KINDS[kind]) as store:
+        store.put("T", b"before")
+        wait_until(lambda: all_is_forced(store), "the first put")
+        clock.ahead_ms = JUMPS[jump]
+        seen = checkpoint_of(tmp_path)
+        store.put("T", b"after")
+        wait_until(lambda: all_is_forced(store), "a put after the clock was set")
+        wait_until(lambda: checkpoint_of(tmp_path) != seen, "the checkpoint")
+        clock.ahead_ms = 0
+        store.put("T", b"last")
+        wait_until(lambda: all_is_forced(store), "a put after the clock was set right")
+        stats = store.stats()
+        assert 0 <= stats.runtime_ms < HOUR
+        assert 0 <= stats.put_message_entire_time_max < HOUR
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_a_put_that_hangs_is_given_up(tmp_path: Path, jump: str, gate: Gate) -> None:
+    """Also where the clock is set while its holder has the put lock; and is not given up early."""
+    clock = Clock()
+    env = Env()
+    with (
+        ThreadPoolExecutor(2) as pool,
+        broken(env, "now_ms", clock),
+        pyrocketstore.open(tmp_path, env=env, os_page_cache_busy_time_out_mills=300,
+                           **QUICK) as store,
+    ):  # fmt: skip
+        low = store.message_store
+        store.put("T", b"first")
+        file = low.commit_log.mapped_file_queue.mapped_files[-1]
+        with broken(env, "fallocate", gate), broken(env, "open", gate):
+            file.wrote = file.wrote  # gives up what was allocated ahead
+            gate.close()
+            holder = pool.submit(store.put, "T", b"holder")
+            wait_until(lambda: low.commit_log.core.lock_hold()[0] > 0, "nobody holds the lock")
+            clock.ahead_ms = JUMPS[jump]
+            began = time.monotonic()
+            assert not low.is_os_page_cache_busy()
+            waiter = pool.submit(store.put, "T", b"waiter")
+            with pytest.raises(pyrocketstore.StoreError, match="OS_PAGECACHE_BUSY"):
+                waiter.result(20)
+            assert 0.2 < time.monotonic() - began < 10
+            assert low.is_os_page_cache_busy()
+            assert 300 <= low.lock_time_mills() < 20_000
+            gate.open()
+            holder.result(20)
+
+
+def test_cleaning_and_disk_checks_keep_their_rhythm(tmp_path: Path) -> None:
+    clock = Clock()
+    with opened(tmp_path, clock, file_reserved_time=72) as store:
+        services = store.message_store.services
+        resource = services.clean_resource
+        assert resource is not None
+        rounds = []
+        resource.do_once = lambda: rounds.append(clock.ahead_ms)  # type: ignore[method-assign]
+        resource._interval_ns = 5_000_000
+        resource._next_ns = 0
+        resource.wakeup()
+        for jump in JUMPS.values():
+            clock.ahead_ms = jump
+            wait_until(lambda: rounds.count(clock.ahead_ms) > 2, "the cleaning")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_clock_that_jumps_at_random(tmp_path: Path, kind: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    clock = Clock()
+    bodies = []
+    for session in range(2):
+        with opened(tmp_path, clock, **KINDS[kind]) as store:
+            clock.jumps_at_random = random.Random(f"{seed} {session}")
+            for i in range(300):
+                bodies.append(b"%d.%d" % (session, i) * 30)
+                store.put("T", bodies[-1], keys=f"k{session}-{i}")
+            wait_until(lambda: all_is_forced(store), "the puts")
+            clock.jumps_at_random = None
+            assert [m.body for m in store.read("T")] == bodies
+            for i in range(0, 300, 7):
+                assert len(list(store.query("T", f"k{session}-{i}"))) == 1
+            assert store.verify().ok
