@@ -298,6 +298,16 @@ void rs_group_finish(rs_group *group, int64_t forced, int failed) {
     unlock(group, &wake);
 }
 
+void rs_group_hand_over(rs_group *group) {
+    wakes wake = {{NULL}, 0, NULL};
+    pthread_mutex_lock(&group->mutex);
+    if (group->closed)
+        promote(group, &wake);
+    else
+        hand_to_server(group, &wake);
+    unlock(group, &wake);
+}
+
 int rs_group_serve(rs_group *group, int64_t timeout_ms) {
     const struct timespec until = rs_deadline(timeout_ms);
     pthread_mutex_lock(&group->mutex);

@@ -47,6 +47,8 @@ int rs_group_leave(rs_group *group, rs_waiter *waiter);
 /* The leader is done: the log is on the device up to `forced`. `failed`: it went no further, and
  * whoever waits for more has FAILED, now and later. The next one leads. */
 void rs_group_finish(rs_group *group, int64_t forced, int failed);
+/* The leader cannot force: the serving thread leads now. */
+void rs_group_hand_over(rs_group *group);
 
 /* For the one thread that serves: sleeps until somebody waits, or for `timeout_ms`. 1: it leads
  * now, must force, and call rs_group_finish. */

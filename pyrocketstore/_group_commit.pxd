@@ -16,7 +16,7 @@ cdef extern from "group_commit.h" nogil:
     ctypedef struct rs_group:
         pass
     ctypedef struct rs_waiter:
-        pass
+        int64_t end
     rs_group *rs_group_new(int64_t forced, int served) noexcept
     void rs_group_free(rs_group *group) noexcept
     int64_t rs_group_forced(const rs_group *group) noexcept
@@ -24,6 +24,7 @@ cdef extern from "group_commit.h" nogil:
     int rs_group_sleep(rs_group *group, rs_waiter *waiter, int64_t timeout_ms) noexcept
     int rs_group_leave(rs_group *group, rs_waiter *waiter) noexcept
     void rs_group_finish(rs_group *group, int64_t forced, int failed) noexcept
+    void rs_group_hand_over(rs_group *group) noexcept
     int rs_group_serve(rs_group *group, int64_t timeout_ms) noexcept
     void rs_group_ask(rs_group *group) noexcept
     void rs_group_close(rs_group *group) noexcept

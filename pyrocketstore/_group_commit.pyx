@@ -14,7 +14,10 @@ from pyrocketstore._rocketstore cimport (
     rs_store_release,
 )
 
+from functools import partial
+
 from pyrocketstore.errors import StoreError, StoreIOError
+from pyrocketstore.shield import shielded
 
 cdef enum:
     IDLE = 1                     # of `serve_some`: nobody wanted anything for a time
@@ -141,7 +144,7 @@ cdef class GroupCommit:
             return self.force_slowly()
         if state < 0:
             try:
-                self.flush.failed(StoreIOError(-state, "msync", file.path))
+                shielded(partial(self.flush.failed, StoreIOError(-state, "msync", file.path)))
             finally:
                 rs_group_finish(self.group, 0, 1)
             return 0
@@ -188,6 +191,11 @@ cdef class GroupCommit:
                 file.release()
         if state != RS_GROUP_LEADS:
             return state == RS_GROUP_FORCED
+        if error == NEEDS_PYTHON:
+            # Python may run a signal handler, which may raise, or wait for who leads: the serving
+            # thread runs none.
+            rs_group_hand_over(self.group)
+            return self.wait_for(end)
         self.settle(error, file, forced, timestamp)
         if rs_group_forced(self.group) >= end:
             return True
@@ -224,22 +232,22 @@ cdef class GroupCommit:
     cdef int sleep(self, rs_waiter *waiter, int64_t deadline) except -1:
         # Goes on sleeping, until the state is final or the deadline (-1: none) has passed.
         cdef int64_t slice_ms
-        cdef int state = RS_GROUP_WAITS
-        cdef bint interrupted
-        while state == RS_GROUP_WAITS:
-            interrupted = True
-            try:
-                PyErr_CheckSignals()
-                interrupted = False
-            finally:
-                if interrupted:
-                    self.leave(waiter)
+        cdef int state
+        while True:
+            # A signal handler may raise, put, flush or close: nobody may wait for it to force.
+            state = self.leave(waiter)
+            if state != RS_GROUP_WAITS:
+                return state
+            PyErr_CheckSignals()
             slice_ms = self.slice_ms(deadline)
             if slice_ms == 0:
-                return self.leave(waiter)
+                return state
             with nogil:
-                state = rs_group_sleep(self.group, waiter, slice_ms)
-        return state
+                state = rs_group_join(self.group, waiter, waiter.end)
+                if state == RS_GROUP_WAITS:
+                    state = rs_group_sleep(self.group, waiter, slice_ms)
+            if state != RS_GROUP_WAITS:
+                return state
 
     cdef int leave(self, rs_waiter *waiter) noexcept:
         cdef int state = rs_group_leave(self.group, waiter)

@@ -87,7 +87,7 @@ class CleanCommitLogService:
         self.full_store_paths: frozenset[str] = frozenset()
         self.clean_immediately = False
         self._manual_tries = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask inside
         self._last_redelete_ns: int | None = None
 
     # ---- what is asked -------------------------------------------------------------------------

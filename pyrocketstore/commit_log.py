@@ -35,6 +35,7 @@ from pyrocketstore.message import (
 )
 from pyrocketstore.multi_path import MultiPathMappedFileQueue
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
+from pyrocketstore.shield import shielded
 from pyrocketstore.stalls import NEXT_FILE, untimed
 
 if TYPE_CHECKING:
@@ -160,9 +161,10 @@ class CommitLog:
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         #: brings what lies in buffers into the files; set by who commits
         self.commit_buffers: Callable[[], None] = lambda: None
-        self._roll_lock = threading.Lock()
+        self._roll_lock = threading.Lock()  # never held by a thread that runs signal handlers
         self._closed = False
-        self._multi_lock = threading.Lock()
+        # By the main thread too: a handler's put moves the offsets, and they are read again.
+        self._multi_lock = threading.RLock()
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -192,6 +194,9 @@ class CommitLog:
 
     def close(self) -> None:
         """Take no more: the file that is written to is let go."""
+        shielded(self._close)
+
+    def _close(self) -> None:
         with self._roll_lock:
             self._closed = True
             self.core.attach(None)
@@ -222,7 +227,7 @@ class CommitLog:
     def commit_appended(self) -> None:
         """Make what was put readable that lies in a buffer, if any does."""
         if self.get_appended_offset() > self.get_max_offset():
-            self.commit_buffers()
+            shielded(self.commit_buffers)
 
     def roll_next_file(self, phy_offset: int) -> int:
         """First offset of the file after the one that holds `phy_offset`."""
@@ -470,8 +475,11 @@ class CommitLog:
         """End the current file if `size` bytes do not fit, and go on in the next one.
 
         Raises StoreIOError or StoreCorruptionError (its name is taken) when the next file cannot be
-        made, or is not made in time.
+        made, or is not made in time. A signal handler that raises leaves the roll to its thread.
         """
+        shielded(lambda: self._roll(size))
+
+    def _roll(self, size: int) -> None:
         if not self._roll_lock.acquire(timeout=ROLL_TIMEOUT):
             raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
         try:

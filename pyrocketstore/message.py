@@ -319,3 +319,8 @@ def check_properties(properties: Mapping[str, str]) -> None:
         if name in RESERVED_NAMES:
             raise StoreFormatError(f"the property name {name} is reserved")
         check_text(f"property {name}", value)
+
+
+def utf16_length(text: str) -> int:
+    """Length of a text in Java's chars."""
+    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)

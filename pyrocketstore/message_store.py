@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -22,27 +23,30 @@ from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.mending import mend
 from pyrocketstore.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     MessageExtBatch,
     MessageExtBrokerInner,
+    utf16_length,
 )
 from pyrocketstore.message_futures import MessageFutures
-from pyrocketstore.queue_table import ConsumeQueueTable, is_safe_name
+from pyrocketstore.queue_table import ConsumeQueueTable, is_safe_name, no_queue
 from pyrocketstore.reads import GetMessageResult, MessageFilter, QueryMessageResult, StoreReads
 from pyrocketstore.recovery import (
     RecoveryPlan,
     apply_plan,
     check_not_newer,
+    flush_recovered,
     make_plan,
     scan_start,
 )
 from pyrocketstore.reports import StoreReports
 from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
 from pyrocketstore.services import StoreServices
+from pyrocketstore.shield import one_at_a_time, shielded
 from pyrocketstore.stalls import StallLog
 from pyrocketstore.stats import StoreStats, StoreStatsService
 from pyrocketstore.store_checkpoint import (
@@ -122,6 +126,7 @@ class DefaultMessageStore(MessageFutures):
         self.running_flags.on_not_writeable = lambda: self.on_dead(None)
         self.running_flags.on_writeable = lambda: self.on_alive()
         self.running_flags.on_write_error = self._mend_later
+        self.life_lock = threading.RLock()
         self._started = self._loaded = self._made_abort = False
         self._stopped = False  # the services have ended
         self._clean = False  # and had dispatched and forced everything
@@ -165,6 +170,11 @@ class DefaultMessageStore(MessageFutures):
         Source: RocketMQ 4.9.3 DefaultMessageStore#load.
         Differs: takes the lock first and creates `abort` before anything is changed.
         """
+        shielded(self._load_or_give_up, lambda _: self.shutdown())
+        return True
+
+    @one_at_a_time
+    def _load_or_give_up(self) -> None:
         if self.read_only:
             if not self.env.is_dir(self.root):
                 raise StoreIOError(errno.ENOENT, "open", self.root)
@@ -177,7 +187,6 @@ class DefaultMessageStore(MessageFutures):
             self._give_up()
             raise
         OPEN_STORES.add(self)
-        return True
 
     def _give_up(self) -> None:
         """After a load() that failed: the next one finds the store as this one did."""
@@ -190,11 +199,8 @@ class DefaultMessageStore(MessageFutures):
             self._lock_file.release()
 
     def _create_directories(self) -> None:
-        for path in (
-            self.root,
-            *self.config.commit_log_paths,
-            os.path.join(self.root, "consumequeue"),
-        ):
+        queues = os.path.join(self.root, "consumequeue")
+        for path in (self.root, *self.config.commit_log_paths, queues):
             self.env.make_directories(path)
             self.env.force_name(path)
 
@@ -275,6 +281,10 @@ class DefaultMessageStore(MessageFutures):
         Raises StoreStateError on a read-only store.
         Source: RocketMQ 4.9.3 DefaultMessageStore#start.
         """
+        shielded(self._start)
+
+    @one_at_a_time
+    def _start(self) -> None:
         if self.read_only:
             raise StoreStateError("the store is open read-only")
         if not self._loaded or self._started or self.allocate_service is None:
@@ -348,13 +358,18 @@ class DefaultMessageStore(MessageFutures):
         `abort` is deleted only when everything is on the device and dispatched. Where an error kept
         that from being so, in this call or since `start`, it is raised once all is given back.
         Source: RocketMQ 4.9.3 DefaultMessageStore#shutdown.
-        Differs: the open index file is forced; no fixed sleeps; errors are raised. Where Ctrl-C
-        gets through a wait, the directory stays taken, since threads still write; another call goes
-        on from there.
+        Differs: the open index file is forced; no fixed sleeps; errors are raised. A signal
+        handler may call it wherever it interrupts the store. Where Ctrl-C gets through the wait,
+        the shutdown goes on, and the directory stays taken until it has ended; another call waits
+        for that.
         """
         if self.pid != os.getpid():
             return
         self.shutdown_flag = True
+        shielded(self._shutdown)
+
+    @one_at_a_time
+    def _shutdown(self) -> None:
         self.commit_log.close()
         if self._started:
             self._clean = self.services.stop()
@@ -378,19 +393,11 @@ class DefaultMessageStore(MessageFutures):
             text = f"{self.root}: not everything could be dispatched and forced"
             raise self.failure or self.running_flags.write_error or StoreStateError(text)
 
-    def _force_recovered(self) -> None:
-        """After load() without start(): what recovery changed goes to the device."""
-        for queue in self.consume_queues():
-            while not queue.flush(0):
-                pass
-        while not self.commit_log.mapped_file_queue.flush(0):
-            pass
-
     def _finish(self) -> bool:
         """Force what the services do not; True when everything is dispatched and forced."""
         try:
             if not self._stopped:
-                self._force_recovered()
+                flush_recovered(self)
             self.index_service.flush()
             self.checkpoint.flush()
         except StoreError as error:
@@ -426,6 +433,10 @@ class DefaultMessageStore(MessageFutures):
         """
         if self.read_only:
             raise StoreStateError("the store is open read-only")
+        shielded(self._destroy)
+
+    @one_at_a_time
+    def _destroy(self) -> None:
         self.queue_table.destroy()
         self.commit_log.destroy()
         index_path = os.path.join(self.root, "index")
@@ -561,7 +572,7 @@ class DefaultMessageStore(MessageFutures):
         Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
         Differs: over however many files.
         """
-        return self.services.log_flush.flush_to_end()
+        return shielded(self.services.log_flush.flush_to_end)
 
     def flush_all(self) -> None:
         """Force the log, the queues, the index and the checkpoint up to what has been put.
@@ -569,6 +580,9 @@ class DefaultMessageStore(MessageFutures):
         Durability: everything that was put before is on the device and found without a replay.
         """
         self.wait_dispatched()
+        shielded(self._flush_all)
+
+    def _flush_all(self) -> None:
         self.flush()
         self.services.flush_queue_service.do_flush(True)
         self.index_service.flush()
@@ -578,7 +592,7 @@ class DefaultMessageStore(MessageFutures):
         if self.read_only:
             return True
         if self.commit_log.get_appended_offset() > self.commit_log.get_max_offset():
-            self.commit_log.commit_buffers()
+            shielded(self.commit_log.commit_buffers)
         return self.services.reput_service.wait_dispatched(
             self.commit_log.get_max_offset(), timeout
         )
@@ -746,7 +760,7 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
         """
-        queue_removal.clean_unused_topic(self, topics)
+        shielded(lambda: queue_removal.clean_unused_topic(self, topics))
         return 0
 
     def clean_expired_consumer_queue(self) -> None:
@@ -754,7 +768,7 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
         """
-        queue_removal.clean_expired_consumer_queue(self)
+        shielded(lambda: queue_removal.clean_expired_consumer_queue(self))
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 rounds of cleaning delete what has expired, whatever the hour.
@@ -774,16 +788,6 @@ class DefaultMessageStore(MessageFutures):
     def dispatch_paused(self) -> AbstractContextManager[None]:
         """Nothing is dispatched inside, so that a queue may be taken away."""
         return self.services.reput_service.paused()
-
-
-def no_queue(topic: str) -> StoreFormatError:
-    """Why a topic is refused whose messages no queue could take."""
-    return StoreFormatError(f"{topic!r} cannot be the name of a directory, so it has no queue")
-
-
-def utf16_length(text: str) -> int:
-    """Length of a text in Java's chars."""
-    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
 def _kill_copies_after_fork() -> None:

@@ -12,6 +12,8 @@ from pyrocketstore.commit_log import LMQ_PREFIX, CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class ConsumeQueueTable:
             topic_path = os.path.join(self.path, topic)
             if not self.env.is_dir(topic_path):
                 continue
+            check_abandoned()
             ids = {_queue_id(name) for name in self.env.listdir(topic_path)} - {None}
             for queue_id in sorted(number for number in ids if number is not None):
                 queue = self._new(topic, queue_id)
@@ -76,6 +79,7 @@ class ConsumeQueueTable:
         been lost in parts."""
         lowest = self.commit_log.get_min_offset()
         for queue in self.all():
+            check_abandoned()
             lost = close_gaps(queue, lowest, self._before_cut)
             queue.recover(phy_offset, self._before_cut)
             queue.cut_short |= lost
@@ -88,13 +92,11 @@ class ConsumeQueueTable:
 
     def all(self) -> list[ConsumeQueue]:
         """Every queue."""
-        with self._lock:
-            return list(self._table.values())
+        return list(self._table.values())
 
     def by_topic(self) -> dict[str, dict[int, ConsumeQueue]]:
         """{topic: {queue id: queue}}, sorted."""
-        with self._lock:
-            items = sorted(self._table.items())
+        items = sorted(self._table.items())
         topics: dict[str, dict[int, ConsumeQueue]] = {}
         for (topic, queue_id), queue in items:
             topics.setdefault(topic, {})[queue_id] = queue
@@ -241,3 +243,8 @@ def is_safe_name(name: str) -> bool:
     if name in ("", ".", "..") or len(name.encode("utf-8", "surrogatepass")) > 255:
         return False
     return not any(char in name for char in ("/", "\\", "\0"))
+
+
+def no_queue(topic: str) -> StoreFormatError:
+    """Why a topic is refused whose messages no queue could take."""
+    return StoreFormatError(f"{topic!r} cannot be the name of a directory, so it has no queue")

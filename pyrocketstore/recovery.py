@@ -26,6 +26,7 @@ from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT
+from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ def _scan(
     )
     complete = True
     for piece in scan.pieces():
+        check_abandoned()
         while files[index].file_from_offset != piece.file_from_offset:
             index += 1
             before = files[index - 1]
@@ -398,6 +400,7 @@ def replay(store: Recoverable, start: int, end: int, known: deque[LogPiece] | No
     log = store.commit_log
     position = start
     while position < end:
+        check_abandoned()
         reached = _replay_pieces(store, position, end, deque() if known is None else known)
         if reached > position:
             store.dispatcher.position = position = reached
@@ -562,6 +565,15 @@ def _set_queues_aside(store: Recoverable) -> None:
         store.index_service.forget_files()
     for queue in store.consume_queues():
         queue.forget_files()
+
+
+def flush_recovered(store: Recoverable) -> None:
+    """Flush what recovery changed, where no service has been started."""
+    for queue in store.consume_queues():
+        while not queue.flush(0):
+            pass
+    while not store.commit_log.mapped_file_queue.flush(0):
+        pass
 
 
 def check_not_newer(store: Recoverable) -> None:

@@ -44,7 +44,7 @@ class StallLog:
         self.counts: dict[str, int] = {}
         self.calls: dict[str, tuple[int, int]] = {}
         self._clock = monotonic_ns
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may put inside
         self._said: dict[str, int] = {}
         self._unsaid: dict[str, int] = {}
         self._running: dict[tuple[int, str], int] = {}

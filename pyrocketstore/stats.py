@@ -159,7 +159,7 @@ class StoreStatsService(ServiceThread):
         self.get_message_entire_time_max = 0
         self._clock = monotonic_ns
         self._boot_ns = monotonic_ns()
-        self._counts_lock = threading.Lock()
+        self._counts_lock = threading.RLock()  # a signal handler may put inside
         self._statuses: collections.Counter[str] = collections.Counter()
         self._times = [0] * len(PUT_TIME_LABELS)
         self._time_max = 0

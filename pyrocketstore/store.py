@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import functools
 import heapq
 import logging
 import os
@@ -51,7 +52,9 @@ from pyrocketstore.message import (
     join_keys,
 )
 from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.recovery import RecoveryPlan
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
+from pyrocketstore.shield import shielded
 from pyrocketstore.store_parts import (
     DefaultStoreParts,
     KeyHits,
@@ -114,11 +117,24 @@ def open(
     Source: RocketMQ 4.9.3 DefaultMessageStore#load, #start.
     """
     root = os.fspath(path)
-    env = Env() if env is None else env
-    if read_only and not env.is_dir(root):
-        raise StoreIOError(2, "open", root)
-    final = settings_of(env, root, config, strict, settings)
-    return Store(DefaultStoreParts(env, final, read_only, store_host, unique_key, topics_json))
+    used = Env() if env is None else env
+    notices: list[str] = []
+
+    def open_store() -> Store:
+        if read_only and not used.is_dir(root):
+            raise StoreIOError(2, "open", root)
+        final = settings_of(used, root, config, strict, settings, notices)
+        parts = (used, final, read_only, store_host, unique_key, topics_json, notices)
+        return Store(DefaultStoreParts(*parts))
+
+    store = shielded(open_store, Store.close)
+    try:  # here, where the caller is known
+        for notice in notices:
+            warnings.warn(notice, StoreWarning, stacklevel=2)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 class Store(AsyncStore):
@@ -160,8 +176,9 @@ class Store(AsyncStore):
         self._state = "open"
         self.message_store.on_dead = self._stop_putting
         try:
-            if self.message_store.plan is not None and self.message_store.plan.broken:
-                self._warn_broken()
+            plan = self.message_store.plan
+            if plan is not None and plan.broken:
+                parts.notices.append(self._broken_notice(plan))
             if not parts.read_only:
                 self._start(parts)
         except BaseException:
@@ -186,19 +203,15 @@ class Store(AsyncStore):
             self._stop_putting()
         cleaning = self.message_store.services.clean_resource
         if cleaning is not None and cleaning.notice is not None:
-            warnings.warn(cleaning.notice, StoreWarning, stacklevel=4)
+            parts.notices.append(cleaning.notice)
 
-    def _warn_broken(self) -> None:
-        plan = self.message_store.plan
-        if plan is not None:
-            path, position, _ = plan.broken[0]
-            kept = "" if self.read_only else "; what lies behind was kept in .broken"
-            warnings.warn(
-                f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
-                f"records lie behind it{kept}",
-                StoreWarning,
-                stacklevel=4,
-            )
+    def _broken_notice(self, plan: RecoveryPlan) -> str:
+        path, position, _ = plan.broken[0]
+        kept = "" if self.read_only else "; what lies behind was kept in .broken"
+        return (
+            f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
+            f"records lie behind it{kept}"
+        )
 
     def _stop_putting(self, state: str | None = None) -> None:
         self.put_fast = self._appender.put_fast = False
@@ -215,9 +228,14 @@ class Store(AsyncStore):
             return
         ids = self._coming_ids.get(threading.get_ident(), ())
         wanted = [i for i in ids if type(i) is int and queue_id < i < COMING_ID_MAX]
-        self._topics.ensure(topic, max(wanted, default=queue_id))
+        count = max(wanted, default=queue_id)
+        shielded(functools.partial(self._add_topic, self._topics, topic, count))
+
+    @staticmethod
+    def _add_topic(topics: TopicConfigFile, topic: str, queue_id: int) -> None:
+        topics.ensure(topic, queue_id)
         try:
-            self._topics.persist()
+            topics.persist()
         except StoreIOError as error:
             raise PutError(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, False, 0, f"config/topics.json: {error}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,10 +39,11 @@ def settings_of(
     config: MessageStoreConfig | str | os.PathLike[str] | None,
     strict: bool,
     settings: dict[str, Any],
+    notices: list[str],
 ) -> MessageStoreConfig:
     """The settings of a store in `root`: given, from a broker.conf, and what its files tell.
 
-    Raises StoreFormatError. A StoreWarning for each line of a broker.conf that does nothing.
+    Raises StoreFormatError. `notices` gets a text for each line of a broker.conf that does nothing.
     """
     if config is None:
         base = MessageStoreConfig().at_root(root)
@@ -51,8 +51,7 @@ def settings_of(
         base = config.at_root(root)
     else:
         base, notes = MessageStoreConfig.from_broker_conf(Path(config), strict=strict, root=root)
-        for note in notes:
-            warnings.warn(note, StoreWarning, stacklevel=4)
+        notices += notes
     base = base.replace(**settings) if settings else base
     return detect_sizes(env, root, base, base.given)
 
@@ -66,6 +65,7 @@ class DefaultStoreParts(NamedTuple):
     store_host: str | None
     unique_key: bool
     topics_json: bool
+    notices: list[str]
 
 
 def column_of(name: str, values: Any, count: int | None) -> list[Any]:

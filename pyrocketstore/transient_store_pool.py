@@ -38,7 +38,7 @@ class TransientStorePool:
     ) -> None:
         self.pool_size = pool_size
         self.file_size = file_size
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a buffer may come back wherever its file is freed
         self._closed = False
         self._available = [WriterBuffer(env, file_size) for _ in range(pool_size)]
         for buffer in self._available:
@@ -72,8 +72,7 @@ class TransientStorePool:
 
     def available_buffer_nums(self) -> int:
         """How many buffers are left."""
-        with self._lock:
-            return len(self._available)
+        return len(self._available)
 
     def remain_buffer_numbs(self) -> int:
         """The same, under the name that the store gives it."""

@@ -101,6 +101,7 @@ LEVELS = {
     "_text": 1.0,
     "_allocation": 1.0,
     "_env": 1.0,
+    "shield": 1.01,
     "config": 0.4,
     "file_sizes": 0.3,
     "message": 0.3,

@@ -1,0 +1,180 @@
+"""Calls that no signal handler interrupts.
+
+A signal handler runs in the main thread, between any two steps of Python code, and may raise there
+or call the store again. So the main thread takes no step that would leave a lock held or a change
+half made: where that cannot be compiled code, the call is made in a thread of its own, and the main
+thread waits for it. The wait can be interrupted; the call goes on to its end, and what it holds is
+held by a thread that gets its turn, so that a handler may wait for it too.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from pyrocketstore._env import Event
+
+__all__ = ["Abandoned", "Shield", "check_abandoned", "is_interruptible", "shielded"]
+
+LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class HasLifeLock(Protocol):
+    """Something that is begun and ended."""
+
+    life_lock: threading.RLock
+
+
+Locked = TypeVar("Locked", bound=HasLifeLock)
+
+#: How long an interrupted `open` waits until its directory is free again (s).
+GIVE_UP_SECONDS = 5.0
+
+#: By thread: the call that it makes.
+_running: dict[int, Shield[Any]] = {}
+
+
+class Abandoned(BaseException):
+    """Ends a call whose caller was interrupted, from `check_abandoned`."""
+
+
+class Shield(Generic[Result]):
+    """One call in a thread of its own.
+
+    Parameters
+    ----------
+    call : made once, by `start`
+    dispose : called with the result, in that thread, where nobody receives it any more
+
+    Threads: `start` and `wait` from the main thread.
+    """
+
+    def __init__(
+        self, call: Callable[[], Result], dispose: Callable[[Result], object] | None = None
+    ) -> None:
+        self._call = call
+        self._dispose = dispose
+        self.can_be_given_up = dispose is not None
+        self._end = Event()
+        self._result: list[Result] = []
+        self._error: BaseException | None = None
+        self.abandoned = False
+        self._done = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin the call. Raises RuntimeError where no thread can be had."""
+        # Not by Thread.start, which leaves the thread's name behind where it is interrupted.
+        _thread.start_new_thread(self._begin, ())
+
+    def _begin(self) -> None:
+        # Now by Thread.start, so that the thread is known by its name.
+        name = f"shielded {getattr(self._call, '__name__', 'call')}"
+        try:
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        except (RuntimeError, MemoryError):
+            self._thread = None
+            self._run()
+
+    def _run(self) -> None:
+        thread = threading.get_ident()
+        _running[thread] = self
+        try:
+            self._result.append(self._call())
+        except BaseException as error:  # noqa: BLE001  it is raised where the result is wanted
+            self._error = error
+            if self.abandoned and not isinstance(error, Abandoned):
+                LOG.error("a call that was interrupted has failed: %s", error)
+        finally:
+            del _running[thread]
+            self._done = True
+            if self.abandoned:
+                self._dispose_of_result()
+            self._end.signal()
+
+    def _dispose_of_result(self) -> None:
+        with contextlib.suppress(IndexError):  # one of two gets it
+            result = self._result.pop()
+            try:
+                if self._dispose is not None:
+                    self._dispose(result)
+            except Exception as error:  # noqa: BLE001  nobody else is told
+                LOG.error("after a call that was interrupted: %s", error)
+
+    def wait(self) -> Result:
+        """The call's result, or what it raised. A signal handler that raises gets through."""
+        try:
+            self._end.wait(0)
+            if self._thread is not None:
+                self._thread.join()
+        except BaseException:
+            self.abandoned = True
+            if self._done:  # and it did not see that
+                shielded(self._dispose_of_result)
+            raise
+        error = self._error
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it has this frame
+        return self._result[0]
+
+    def wait_given_up(self) -> None:
+        """After an interrupt: wait for the end of the call, not for long."""
+        if not self._end.wait(0, GIVE_UP_SECONDS):
+            LOG.warning("an interrupted call goes on for a while")
+
+
+def is_interruptible() -> bool:
+    """True in the thread that signal handlers run in."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def shielded(
+    call: Callable[[], Result], dispose: Callable[[Result], object] | None = None
+) -> Result:
+    """Make a call that no signal handler interrupts; its result, or what it raises.
+
+    In the main thread the wait for it can be interrupted. The call then goes on; with `dispose` it
+    ends at its next `check_abandoned`, or `dispose` gets its result.
+    """
+    if not is_interruptible():
+        return call()
+    shield = Shield(call, dispose)
+    try:
+        shield.start()
+    except RuntimeError:
+        return call()  # no thread is left, as at the end of the interpreter
+    try:
+        return shield.wait()
+    except BaseException:
+        if shield.abandoned and dispose is not None:
+            shield.wait_given_up()
+        raise
+
+
+def one_at_a_time(method: Callable[[Locked], None]) -> Callable[[Locked], None]:
+    """A method that runs with its object's `life_lock`; call it by `shielded`."""
+
+    @functools.wraps(method)
+    def locked(self: Locked) -> None:
+        with self.life_lock:
+            method(self)
+
+    return locked
+
+
+def check_abandoned() -> None:
+    """End a call whose caller was interrupted: raises Abandoned. Does nothing elsewhere."""
+    shield = _running.get(threading.get_ident())
+    if shield is not None and shield.abandoned and shield.can_be_given_up:
+        raise Abandoned
