@@ -435,14 +435,10 @@ class Store(AsyncStore):
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.env.monotonic_ms()
-        thread = threading.get_ident()
-        self._coming_ids[thread] = columns.queue_ids or []
-        try:
+        with self._coming(columns.queue_ids or []):
             done, status, error = self._append_columns(
                 columns, queue_offsets, phy_offsets, born_host
             )
-        finally:
-            del self._coming_ids[thread]
         if status != RS_OK:
             self._put_many_failed(done, status, error, began)
         end = self.message_store.get_max_phy_offset()
@@ -451,6 +447,23 @@ class Store(AsyncStore):
         if flushed is not PutMessageStatus.PUT_OK:
             raise PutError(flushed, True, count)
         return queue_offsets, phy_offsets
+
+    @contextlib.contextmanager
+    def _coming(self, queue_ids: list[Any]) -> Iterator[None]:
+        """Let `_on_new_queue` know the queue ids of this thread's put_many.
+
+        A signal handler may call put_many inside of put_many: the outer call's ids come back.
+        """
+        thread = threading.get_ident()
+        outer = self._coming_ids.get(thread)
+        self._coming_ids[thread] = queue_ids
+        try:
+            yield
+        finally:
+            if outer is None:
+                self._coming_ids.pop(thread, None)
+            else:
+                self._coming_ids[thread] = outer
 
     def _put_many_failed(
         self, done: int, status: int, error: int | Exception, began: int
