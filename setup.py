@@ -35,6 +35,7 @@ MODULES: dict[str, list[str]] = {
     "_commit_log": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],
     "_put_columns": [],
     "_put_result": [],
+    "_tally": [],
     "_group_commit": ["csrc/group_commit.c"],
     "_put_path": ["csrc/env_posix.c"],
     "_scan": ["csrc/status.c"],

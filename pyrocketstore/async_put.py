@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -11,13 +13,14 @@ from typing import NamedTuple
 
 from pyrocketstore._put_result import PutMessageResult, with_status
 from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.put_room import PutRoom, Room, call_in
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 
 __all__ = ["AsyncPuts", "FlushDiskWatcher", "MakeRoomService"]
 
-#: What a message costs beside its body, about (bytes).
-OVERHEAD = 200
+LOG = logging.getLogger(__name__)
+
 NS_PER_MS = 1_000_000
 
 Result = PutMessageResult
@@ -29,32 +32,57 @@ class _Pending(NamedTuple):
 
     end: int  # physical offset behind it
     deadline_ns: int
-    size: int
+    room: Room
     result: Result
     loop: asyncio.AbstractEventLoop | None
-    future: Future[Result] | LoopFuture
+    future: PutFuture | LoopFuture
 
 
-class _Waiter:
-    """A put that waits for room, before its message is in the log."""
+class PutFuture(Future[Result]):
+    """A future whose callbacks cannot end the thread that completes it.
 
-    def __init__(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.size = size
-        self.loop = loop
-        self.granted = False
-        self.future: asyncio.Future[None] = loop.create_future()
+    concurrent.futures catches Exception alone: SystemExit or KeyboardInterrupt of one callback
+    would keep the next callbacks from running.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._raised: list[BaseException] | None = None
+
+    def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
+        """As Future's; what `fn` raises in the completing thread is logged there."""
+
+        def guarded(future: Future[Result]) -> None:
+            try:
+                fn(future)
+            except Exception:
+                raise  # concurrent.futures logs it
+            except BaseException as error:
+                if self._raised is None:  # done already: this is the caller's own thread
+                    raise
+                self._raised.append(error)
+
+        super().add_done_callback(guarded)
+
+    def complete(self, result: Result) -> list[BaseException]:
+        """Set the result and run every callback; what those raised that is no Exception."""
+        raised = self._raised = []
+        try:
+            if not self.done():
+                self.set_result(result)
+        finally:
+            self._raised = None
+        return raised
 
 
-class AsyncPuts:
+class AsyncPuts(PutRoom):
     """The puts whose flush is outstanding, in the order of their offsets, and how many may be.
 
     One flush is asked for at a time, for all that wait then; when it is done they are completed in
     order, those of one event loop by one call into it. Futures that wait for longer than
     `sync_flush_timeout` become FLUSH_DISK_TIMEOUT.
 
-    Bounds: under SYNC_FLUSH `max_outstanding_puts` and `max_outstanding_put_bytes`; under
-    ASYNC_FLUSH, where a put is done at once, `max_unforced_bytes` of what is put and not forced
-    (0: no bound).
+    A callback of a future may raise anything: the thread that completes it logs that and goes on.
 
     Parameters
     ----------
@@ -75,146 +103,52 @@ class AsyncPuts:
         monotonic_ns: Callable[[], int],
         note: Callable[[Iterable[tuple[Result, int]]], None],
     ) -> None:
-        self.sync = config.is_sync_flush
-        self.max_unforced_bytes = 0 if self.sync else config.max_unforced_bytes
-        #: False where a put is done as soon as it is in the log, whatever is outstanding.
-        self.bounded = self.sync or self.max_unforced_bytes > 0
+        super().__init__(config, end, flushed)
         #: Over the append and its registration, so that both have one order.
-        self.order = threading.Lock()
+        self.order = threading.RLock()
         self.submit: Callable[[int], Future[PutMessageStatus]] | None = None
-        self.wake_flush: Callable[[], None] = lambda: None
         #: told of the first put whose deadline nobody watches
         self.wake_watcher: Callable[[], None] = lambda: None
-        self.count = 0
-        self.bytes = 0
-        self._max_count = config.max_outstanding_puts
-        self._max_bytes = config.max_outstanding_put_bytes
-        self._end, self._flushed, self._clock, self._note = end, flushed, monotonic_ns, note
+        self._clock, self._note = monotonic_ns, note
         self._timeout_ns = config.sync_flush_timeout * NS_PER_MS
-        self._lock = threading.Lock()
         self._pending: collections.deque[_Pending] = collections.deque()
         self._watched = False  # `expire` is called at the first one's deadline
-        self._asked = 0  # up to where a flush was asked for; 0: none is
+        self._flush: Future[PutMessageStatus] | None = None  # the last that was asked for
+        self._last_end = 0  # the greatest end that was added: a signal handler's put may come first
         self._done: collections.deque[tuple[_Pending, PutMessageStatus]] = collections.deque()
         self._delivering = False
-        self._waiters: collections.deque[_Waiter] = collections.deque()
-        self._ended = False
-
-    # ---- room ---------------------------------------------------------------------------------
-
-    @property
-    def waiting(self) -> int:
-        """How many puts wait for room."""
-        return len(self._waiters)
-
-    @property
-    def unforced(self) -> int:
-        """How many bytes are put and not forced."""
-        return self._end() - self._flushed()
-
-    def is_behind(self) -> bool:
-        """True when more than `max_unforced_bytes` are put and not forced."""
-        bound = self.max_unforced_bytes
-        return bound > 0 and self.unforced >= bound
-
-    def reserve(self, size: int) -> bool:
-        """Take room for one put of a body of `size` bytes; False when there is none.
-
-        Whoever got it calls `add` or `release` then.
-        """
-        with self._lock:
-            if self._waiters or not self._has_room(size):
-                return False
-            self._take(size)
-            return True
-
-    async def wait_for_room(self, size: int) -> None:
-        """As `reserve`, but wait, in the order of the calls. Threads: an event loop's."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._ended or (not self._waiters and self._has_room(size)):
-                self._take(size)
-                return
-            waiter = _Waiter(size, loop)
-            self._waiters.append(waiter)
-        self.wake_flush()
-        try:
-            await waiter.future
-        except asyncio.CancelledError:
-            self._give_up(waiter)
-            raise
-
-    def release(self, size: int) -> None:
-        """Give back what `reserve` took: nothing was put."""
-        with self._lock:
-            self.count -= 1
-            self.bytes -= size + OVERHEAD
-        self.grant()
-        if self._waiters:
-            self.wake_flush()  # what was put may have to be forced first
-
-    def grant(self) -> None:
-        """Let go on who waits for room and has it now."""
-        granted: list[_Waiter] = []
-        with self._lock:
-            while self._waiters and (self._ended or self._has_room(self._waiters[0].size)):
-                waiter = self._waiters.popleft()
-                waiter.granted = True
-                self._take(waiter.size)
-                granted.append(waiter)
-        for waiter in granted:
-            if not _call_in(waiter.loop, _set_done, waiter.future):
-                self.release(waiter.size)
-
-    def _has_room(self, size: int) -> bool:
-        size += OVERHEAD
-        if self.sync:
-            if self.count == 0:  # one always fits
-                return True
-            return self.count < self._max_count and self.bytes + size <= self._max_bytes
-        behind = self.unforced + self.bytes
-        return behind == 0 or behind + size <= self.max_unforced_bytes
-
-    def _take(self, size: int) -> None:
-        self.count += 1
-        self.bytes += size + OVERHEAD
-
-    def _give_up(self, waiter: _Waiter) -> None:
-        with self._lock:
-            granted = waiter.granted
-            if not granted:
-                self._waiters.remove(waiter)
-        if granted:
-            self.release(waiter.size)
-        else:
-            self.grant()  # one behind it may be smaller
 
     # ---- what is in the log -------------------------------------------------------------------
 
-    def add(self, result: Result, size: int) -> Future[Result]:
+    def add(self, result: Result, room: Room) -> PutFuture:
         """A future for the flush of what was appended; call with `order` held, and then `ask`."""
-        future: Future[Result] = Future()
+        future = PutFuture()
         future.set_running_or_notify_cancel()  # in the log: it is too late to cancel
-        self._append(result, size, None, future)
+        self._append(result, room, None, future)
         return future
 
-    def add_to_loop(self, result: Result, size: int, loop: asyncio.AbstractEventLoop) -> LoopFuture:
+    def add_to_loop(
+        self, result: Result, room: Room, loop: asyncio.AbstractEventLoop
+    ) -> LoopFuture:
         """The same with a future of an event loop. Threads: the loop's."""
         future: LoopFuture = loop.create_future()
-        self._append(result, size, loop, future)
+        self._append(result, room, loop, future)
         return future
 
     def _append(
         self,
         result: Result,
-        size: int,
+        room: Room,
         loop: asyncio.AbstractEventLoop | None,
-        future: Future[Result] | LoopFuture,
+        future: PutFuture | LoopFuture,
     ) -> None:
         end = result.phy_offset + result.wrote_bytes
         deadline = self._clock() + self._timeout_ns
+        entry = _Pending(end, deadline, room, result, loop, future)
         with self._lock:
-            self._pending.append(_Pending(end, deadline, size, result, loop, future))
+            self._last_end = max(self._last_end, end)
+            self._hand_over(room)
+            self._pending.append(entry)
             watched, self._watched = self._watched, True
         if not watched:
             self.wake_watcher()
@@ -222,10 +156,17 @@ class AsyncPuts:
     def ask(self) -> None:
         """Ask for the flush of what was added, unless one is under way."""
         with self._lock:
-            if self._asked or not self._pending or self.submit is None:
+            if not self._pending or self.submit is None:
                 return
-            self._asked = end = self._pending[-1].end
-        self.submit(end).add_done_callback(self._on_flushed)
+            if self._flush is not None and not self._flush.done():
+                return  # its end asks again
+            end = self._last_end
+            flush = self._flush = self.submit(end)
+        on_flushed = functools.partial(self._on_flushed, end)
+        if flush.done():  # what a signal handler raises must not end in the future
+            on_flushed(flush)
+        else:
+            flush.add_done_callback(on_flushed)
 
     def expire(self) -> float | None:
         """Complete those that have waited for too long.
@@ -260,10 +201,9 @@ class AsyncPuts:
         self._deliver()
         self.grant()
 
-    def _on_flushed(self, flushed: Future[PutMessageStatus]) -> None:
+    def _on_flushed(self, target: int, flushed: Future[PutMessageStatus]) -> None:
         status = flushed.result()
         with self._lock:
-            target, self._asked = self._asked, 0
             where = self._flushed()
             while self._pending and self._pending[0].end <= max(where, target):
                 self._pop(where, status)
@@ -271,49 +211,66 @@ class AsyncPuts:
         self.ask()
 
     def _pop(self, where: int, status: PutMessageStatus) -> None:
-        # With the lock.
-        entry = self._pending.popleft()
+        # With the lock. An entry is in one list at least, whatever a signal handler raises.
+        entry = self._pending[0]
         ok = entry.end <= where
         self._done.append((entry, PutMessageStatus.PUT_OK if ok else status))
-        self.count -= 1
-        self.bytes -= entry.size + OVERHEAD
+        self._drop(entry.room)
+        if self._pending and self._pending[0] is entry:
+            self._pending.popleft()
 
     def _deliver(self) -> None:
         """Complete what is done, in order: one thread at a time, the others leave it theirs."""
-        with self._lock:
-            if self._delivering or not self._done:
-                return
-            self._delivering = True
-        try:
-            while batch := self._next_batch():
-                self._complete(batch)
-        finally:
-            with self._lock:
-                self._delivering = False
-        self.grant()
-        self._deliver()  # what came between the last look and now
+        raised: list[BaseException] = []
+        while self._deliver_all(raised):
+            self.grant()
+        _report(raised)
 
-    def _next_batch(self) -> list[tuple[_Pending, Result]]:
+    def _deliver_all(self, raised: list[BaseException]) -> bool:
+        """True when there was anything to complete; `raised` gets what callbacks raised."""
+        mine = False
+        try:
+            with self._lock:
+                if self._done and not self._delivering:
+                    mine = self._delivering = True
+            while mine and (batch := self._next_batch()):
+                raised += self._complete(batch)
+                self._delivered(batch)
+        finally:
+            if mine:
+                self._delivering = False
+        return mine
+
+    def _next_batch(self) -> list[tuple[_Pending, PutMessageStatus]]:
         """The next ones that belong to one event loop, or to none."""
-        batch: list[tuple[_Pending, Result]] = []
+        batch: list[tuple[_Pending, PutMessageStatus]] = []
         with self._lock:
-            while self._done and (not batch or self._done[0][0].loop is batch[0][0].loop):
-                entry, status = self._done.popleft()
-                ok = status is PutMessageStatus.PUT_OK
-                batch.append((entry, entry.result if ok else with_status(entry.result, status)))
-                if entry.loop is None:  # one at a time: what it calls may raise
+            for done in self._done:
+                if batch and done[0].loop is not batch[0][0].loop:
+                    break
+                batch.append(done)
+                if done[0].loop is None:  # one at a time: its callbacks may wait for each other
                     break
         return batch
 
-    def _complete(self, batch: list[tuple[_Pending, Result]]) -> None:
-        self._note([(result, entry.deadline_ns - self._timeout_ns) for entry, result in batch])
-        loop = batch[0][0].loop
-        if loop is None:
-            (entry, result), *_ = batch
-            entry.future.set_result(result)
-        else:
-            # A loop that was closed meanwhile awaits nothing; the messages stay.
-            _call_in(loop, _set_results, [(entry.future, result) for entry, result in batch])
+    def _delivered(self, batch: list[tuple[_Pending, PutMessageStatus]]) -> None:
+        with self._lock:
+            for done in batch:
+                if self._done and self._done[0] is done:
+                    self._done.popleft()
+
+    def _complete(self, batch: list[tuple[_Pending, PutMessageStatus]]) -> list[BaseException]:
+        """Complete futures of one loop, or one future; what its callbacks raised."""
+        results = [_with(entry.result, status) for entry, status in batch]
+        appended = (entry.deadline_ns - self._timeout_ns for entry, _ in batch)
+        self._note(zip(results, appended, strict=True))
+        entry = batch[0][0]
+        if isinstance(entry.future, PutFuture):
+            return entry.future.complete(results[0])
+        # A loop that was closed meanwhile awaits nothing; the messages stay.
+        futures = [entry.future for entry, _ in batch]
+        call_in(entry.loop, _set_results, list(zip(futures, results, strict=True)))
+        return []
 
 
 class FlushDiskWatcher(ServiceThread):
@@ -358,20 +315,16 @@ class MakeRoomService(ServiceThread):
                     break  # the room is with those that have not put yet: `release` wakes
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., None], argument: object) -> bool:
-    """Have an event loop make a call; False when it is closed."""
-    try:
-        loop.call_soon_threadsafe(call, argument)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
-        return False
-    return True
+def _with(result: Result, status: PutMessageStatus) -> Result:
+    return result if status is PutMessageStatus.PUT_OK else with_status(result, status)
 
 
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _report(raised: list[BaseException]) -> None:
+    """Log what callbacks raised; in the main thread, a signal handler may have: it is raised."""
+    for error in raised:
+        LOG.error("a callback of a future of a put raised %r", error, exc_info=error)
+    if raised and threading.current_thread() is threading.main_thread():
+        raise raised[0]
 
 
 def _set_results(pairs: list[tuple[LoopFuture, Result]]) -> None:

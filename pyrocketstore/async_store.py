@@ -15,6 +15,7 @@ from pyrocketstore._put_path import PutPath
 from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore.errors import PutError, StoreError
 from pyrocketstore.message import MessageExtBrokerInner
+from pyrocketstore.put_room import Room
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.stats import StoreStats
 
@@ -97,23 +98,19 @@ class AsyncStore(Face):
         if not puts.bounded:
             return self.put(topic, body, **options)
         size = memoryview(body).nbytes
-        if not puts.reserve(size):
-            await puts.wait_for_room(size)
-        if not puts.sync:
-            return await self._put_in_turn(topic, body, size, options)
-        future = None
-        try:
+        with puts.room(size) as room:
+            if not room.reserve():
+                await room.wait()
+            if not puts.sync:
+                return await self._put_in_turn(topic, body, room, options)
             with puts.order:
                 result = self._appender.put(topic, body, **options)
-                future = puts.add_to_loop(result, size, asyncio.get_running_loop())
-        finally:
-            if future is None:
-                puts.release(size)
+                future = puts.add_to_loop(result, room, asyncio.get_running_loop())
         puts.ask()
         return self._checked(await future, 1)
 
     async def _put_in_turn(
-        self, topic: str, body: Any, size: int, options: dict[str, Any]
+        self, topic: str, body: Any, room: Room, options: dict[str, Any]
     ) -> PutMessageResult:
         """ASYNC_FLUSH with a bound: again, where a thread's put was faster than the room given.
 
@@ -128,9 +125,9 @@ class AsyncStore(Face):
                 if not busy or store.is_os_page_cache_busy():
                     raise
             finally:
-                store.async_puts.release(size)
+                room.release()
             await asyncio.sleep(0)  # room that is there at once suspends nobody
-            await store.async_puts.wait_for_room(size)
+            await room.wait()
 
     async def aput_many(
         self, topic: str, bodies: Any, **options: Any

@@ -58,21 +58,16 @@ class MessageFutures:
         if not puts.sync or not wait_store_msg_ok:
             began = self.env.monotonic_ms()
             return _done(self._noted(self._wait(put(), wait_store_msg_ok), began))
-        if not puts.reserve(size):
-            busy = PutMessageStatus.OS_PAGECACHE_BUSY
-            self.stats_service.note_outcome(busy, 0, tried=False)
-            return _done(make_result(busy))
-        future = None
-        try:
+        with puts.room(size) as room:
+            if not room.reserve():
+                busy = PutMessageStatus.OS_PAGECACHE_BUSY
+                self.stats_service.note_outcome(busy, 0, tried=False)
+                return _done(make_result(busy))
             with puts.order:
                 result = put()
-                if result.status_code == 0:
-                    future = puts.add(result, size)
-        finally:
-            if future is None:
-                puts.release(size)
-        if future is None:
-            return _done(result)
+                if result.status_code:
+                    return _done(result)
+                future = puts.add(result, room)
         puts.ask()
         return future
 

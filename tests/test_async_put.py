@@ -238,9 +238,10 @@ def test_futures_end_in_time_without_the_statistics(
 
 
 def pending(puts: AsyncPuts, end: int) -> Future[Any]:
-    assert puts.reserve(1)
+    room = puts.room(1)
+    assert room.reserve()
     result = make_result(PutMessageStatus.PUT_OK, phy_offset=end - 1, wrote_bytes=1)
-    return puts.add(result, 1)
+    return puts.add(result, room)
 
 
 def test_deadlines_are_watched_one_after_the_other() -> None:
@@ -405,7 +406,8 @@ def test_who_makes_room_sleeps_while_others_have_it() -> None:
     puts = AsyncPuts(config, lambda: end[0], lambda: forced[0], time.monotonic_ns, lambda _: None)
     service = MakeRoomService(puts, force)
     loop = asyncio.new_event_loop()
-    tasks = [loop.create_task(puts.wait_for_room(700)) for _ in range(2)]
+    rooms = [puts.room(700) for _ in range(2)]
+    tasks = [loop.create_task(room.wait()) for room in rooms]
     loop.run_until_complete(asyncio.sleep(0))
     service.start()
     try:
@@ -414,10 +416,10 @@ def test_who_makes_room_sleeps_while_others_have_it() -> None:
         assert len(forces) <= 2
         loop.run_until_complete(asyncio.wait_for(tasks[0], WAIT_S))
         end[0] += 900
-        puts.release(700)
+        rooms[0].release()
         loop.run_until_complete(asyncio.wait_for(tasks[1], WAIT_S))
         assert forced == end
-        puts.release(700)
+        rooms[1].release()
     finally:
         assert service.shutdown()
         loop.close()
@@ -428,14 +430,15 @@ def test_room_that_was_given_is_not_lost() -> None:
     """Who got room and is cancelled before it goes on, or whose loop is closed, gives it back."""
     config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH", max_outstanding_puts=1)
     puts = AsyncPuts(config, lambda: 0, lambda: 0, time.monotonic_ns, lambda results: None)
-    assert puts.reserve(1)
+    first, lost, last = puts.room(1), puts.room(3), puts.room(4)
+    assert first.reserve()
 
     async def main() -> None:
-        cancelled = asyncio.create_task(puts.wait_for_room(2))
-        behind = asyncio.create_task(puts.wait_for_room(3))
+        cancelled = asyncio.create_task(puts.room(2).wait())
+        behind = asyncio.create_task(lost.wait())
         await asyncio.sleep(0)
         assert puts.waiting == 2
-        puts.release(1)
+        first.release()
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
@@ -444,11 +447,11 @@ def test_room_that_was_given_is_not_lost() -> None:
     run(main())
     assert (puts.count, puts.waiting) == (1, 0)
     loop = asyncio.new_event_loop()
-    task = loop.create_task(puts.wait_for_room(4))
+    task = loop.create_task(last.wait())
     loop.run_until_complete(asyncio.sleep(0))
     assert puts.waiting == 1
     loop.close()
-    puts.release(3)
+    lost.release()
     assert (puts.count, puts.bytes, puts.waiting) == (0, 0, 0)
     task.get_coro().close()  # type: ignore[union-attr]
     task._log_destroy_pending = False  # type: ignore[attr-defined]

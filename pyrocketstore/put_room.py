@@ -1,0 +1,240 @@
+"""The room of puts whose flush is outstanding: how many there may be, and the line for it."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import threading
+from collections.abc import Callable
+
+from pyrocketstore._tally import Claim, Tally
+from pyrocketstore.config import MessageStoreConfig
+
+__all__ = ["PutRoom", "Room", "call_in"]
+
+LOG = logging.getLogger(__name__)
+
+#: What a message costs beside its body, about (bytes).
+OVERHEAD = 200
+
+
+class Room:
+    """The room of one put: requested, taken, and given back exactly once however the put ends.
+
+    `AsyncPuts.add` and `add_to_loop` take it over (`handed_over`); otherwise `release` gives it
+    back, or the end of the object: a signal handler may raise before `release` does anything. Use
+    it as a context manager.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, line: PutRoom, size: int) -> None:
+        self.size = size
+        self.claim = Claim(line.tally, size + OVERHEAD)
+        #: the message is in the log: its flush gives the room back
+        self.handed_over = False
+        #: of one that waits
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[None] | None = None
+        self._line = line
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def reserve(self) -> bool:
+        """Take the room; False when there is none, or when others wait for it."""
+        return self._line.take_now(self)
+
+    async def wait(self) -> None:
+        """As `reserve`, but wait, in the order of the calls. Threads: an event loop's."""
+        self.loop = asyncio.get_running_loop()
+        self.future = self.loop.create_future()
+        try:
+            if not self._line.take_or_queue(self):
+                await self.future
+        except BaseException:  # cancelled, closed, thrown into, or a signal handler raised
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give back the room or the place in the line; nothing happens without either."""
+        if not self.handed_over:
+            self._line.give_back(self)
+
+
+class PutRoom:
+    """Counts the puts whose flush is outstanding, and keeps the line of those that wait for room.
+
+    Bounds: under SYNC_FLUSH `max_outstanding_puts` and `max_outstanding_put_bytes`; under
+    ASYNC_FLUSH, where a put is done at once, `max_unforced_bytes` of what is put and not on the
+    device (0: no bound).
+
+    Parameters
+    ----------
+    config : MessageStoreConfig
+    end, flushed : give the physical offset of the log's end, and up to which it is on the device
+
+    Threads: any. A signal handler may call any method inside any other, or raise.
+    """
+
+    def __init__(
+        self, config: MessageStoreConfig, end: Callable[[], int], flushed: Callable[[], int]
+    ) -> None:
+        self.sync = config.is_sync_flush
+        self.max_unforced_bytes = 0 if self.sync else config.max_unforced_bytes
+        #: False where a put is done as soon as it is in the log, whatever is outstanding.
+        self.bounded = self.sync or self.max_unforced_bytes > 0
+        self.wake_flush: Callable[[], None] = lambda: None
+        #: of what is put and not on the device, and of what may put now
+        self.tally = Tally()
+        self._max_count = config.max_outstanding_puts
+        self._max_bytes = config.max_outstanding_put_bytes
+        self._end, self._flushed = end, flushed
+        self._lock = threading.RLock()
+        #: A room that is taken and not woken yet is the first.
+        self._waiters: collections.deque[Room] = collections.deque()
+        #: Rooms of coroutines that were woken and have not put yet, by event loop.
+        self._granted: dict[asyncio.AbstractEventLoop, dict[Room, None]] = {}
+        self._ended = False
+
+    @property
+    def count(self) -> int:
+        """How many puts have room: outstanding ones, and those that put now."""
+        return self.tally.count
+
+    @property
+    def bytes(self) -> int:
+        """The size of their bodies, and OVERHEAD for each."""
+        return self.tally.size
+
+    @property
+    def waiting(self) -> int:
+        """How many puts wait for room."""
+        return len(self._waiters)
+
+    @property
+    def unforced(self) -> int:
+        """How many bytes are put and not on the device."""
+        return self._end() - self._flushed()
+
+    def is_behind(self) -> bool:
+        """True when more than `max_unforced_bytes` are put and not on the device."""
+        bound = self.max_unforced_bytes
+        return bound > 0 and self.unforced >= bound
+
+    def room(self, size: int) -> Room:
+        """The room for one put of a body of `size` bytes, which is not taken yet."""
+        return Room(self, size)
+
+    def take_now(self, room: Room) -> bool:
+        """Take the room; False when there is none, or when others wait for it."""
+        if self._waiters:
+            self.grant()
+        with self._lock:
+            if self._waiters or not self._has_room(room.size):
+                return False
+            room.claim.take()
+            return True
+
+    def take_or_queue(self, room: Room) -> bool:
+        """Take the room, or put it in the line of those that wait: False."""
+        with self._lock:
+            if self._ended or (not self._waiters and self._has_room(room.size)):
+                room.claim.take()
+                return True
+            self._waiters.append(room)
+        self.wake_flush()
+        return False
+
+    def give_back(self, room: Room) -> None:
+        """Give the room back, or the place in the line."""
+        with self._lock:
+            if not room.claim.taken:
+                try:
+                    self._waiters.remove(room)
+                except ValueError:
+                    return
+            self._drop(room)
+        self.grant()  # also for one that waited: the next one may be smaller
+        if self._waiters:
+            self.wake_flush()  # what was put may have to be on the device first
+
+    def grant(self) -> None:
+        """Wake the coroutines that wait for room and have it now."""
+        while (room := self._take_for_first()) is not None:
+            awake = call_in(room.loop, _set_done, room.future)
+            with self._lock:
+                self._leave_line(room)
+                if not awake:
+                    self._drop(room)
+
+    def _take_for_first(self) -> Room | None:
+        """Take the room of the first that waits; it keeps its place until it is woken."""
+        with self._lock:
+            for loop in [loop for loop in self._granted if loop.is_closed()]:
+                # Its coroutines cannot go on.
+                for lost in list(self._granted.pop(loop)):
+                    self._drop(lost)
+            room = self._waiters[0] if self._waiters else None
+            if room is None or room.loop is None:
+                return None
+            if not (room.claim.taken or self._ended or self._has_room(room.size)):
+                return None
+            room.claim.take()
+            self._granted.setdefault(room.loop, {})[room] = None
+            return room
+
+    def _has_room(self, size: int) -> bool:
+        size += OVERHEAD
+        if self.sync:
+            if self.count == 0:  # one always fits
+                return True
+            return self.count < self._max_count and self.bytes + size <= self._max_bytes
+        behind = self.unforced + self.bytes
+        return behind == 0 or behind + size <= self.max_unforced_bytes
+
+    def _drop(self, room: Room) -> None:
+        """Count a room no more; again: nothing happens. With the lock."""
+        room.claim.drop()
+        self._leave_line(room)
+        self._forget_granted(room)
+
+    def _hand_over(self, room: Room) -> None:
+        self._leave_line(room)
+        self._forget_granted(room)
+        room.handed_over = True
+
+    def _leave_line(self, room: Room) -> None:
+        if self._waiters and self._waiters[0] is room:
+            self._waiters.popleft()
+
+    def _forget_granted(self, room: Room) -> None:
+        if room.loop is not None and room.loop in self._granted:
+            rooms = self._granted[room.loop]
+            rooms.pop(room, None)
+            if not rooms:
+                self._granted.pop(room.loop, None)
+
+
+def call_in(
+    loop: asyncio.AbstractEventLoop | None, call: Callable[..., None], argument: object
+) -> bool:
+    """Have an event loop make a call; False when it cannot, as a closed one."""
+    if loop is None:
+        return False
+    try:
+        loop.call_soon_threadsafe(call, argument)
+    except Exception as error:
+        if not (isinstance(error, RuntimeError) and loop.is_closed()):
+            LOG.exception("the event loop %r takes no call", loop)
+        return False
+    return True
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
