@@ -160,7 +160,7 @@ class StoreStatsService(ServiceThread):
         self._clock = monotonic_ns
         self._boot_ns = monotonic_ns()
         self._counts_lock = threading.RLock()  # a signal handler may put inside
-        self._statuses: collections.Counter[str] = collections.Counter()
+        self._statuses = dict.fromkeys((status.name for status in PutMessageStatus), 0)
         self._times = [0] * len(PUT_TIME_LABELS)
         self._time_max = 0
         self._noted = 0  # messages whose put was timed here
@@ -176,17 +176,23 @@ class StoreStatsService(ServiceThread):
         """A call that took the long way has ended; the log took `count` messages of it."""
         if status:
             self.note_outcome(status, count)
+        bucket = _bucket(took_ms)
         with self._counts_lock:
             self._noted += count
-            self._time_max = max(self._time_max, took_ms)
-            self._times[_bucket(took_ms)] += 1
+            if took_ms > self._time_max:
+                self._time_max = took_ms
+            self._times[bucket] += 1
+
+    # With the lock nothing is called: a signal handler that waits for a thread, which may count
+    # too, would wait for ever if it ran there.
 
     def note_outcome(
         self, status: PutMessageStatus | int, count: int, *, tried: bool = True
     ) -> None:
         """A call was not PUT_OK; `tried` is False where the checks before the append refused it."""
+        name = PutMessageStatus(status).name
         with self._counts_lock:
-            self._statuses[PutMessageStatus(status).name] += 1
+            self._statuses[name] += 1
             self._stored_not_ok += count
             self.put_message_failed_times += tried and not count
 
@@ -196,7 +202,8 @@ class StoreStatsService(ServiceThread):
             self.get_message_transfered_msg_count += count
             self.get_message_times_total_found += count > 0
             self.get_message_times_total_miss += count <= 0
-            self.get_message_entire_time_max = max(self.get_message_entire_time_max, took_ms)
+            if took_ms > self.get_message_entire_time_max:
+                self.get_message_entire_time_max = took_ms
 
     # ---- figures ------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import functools
 import heapq
 import logging
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
@@ -56,6 +55,7 @@ from pyrocketstore.recovery import RecoveryPlan
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
 from pyrocketstore.shield import shielded
 from pyrocketstore.store_parts import (
+    ComingIds,
     DefaultStoreParts,
     KeyHits,
     StoreWarning,
@@ -75,8 +75,6 @@ LOG = logging.getLogger(__name__)
 
 #: Units that an iterator reads ahead: at first, since many want a few messages, and later.
 FIRST_READ_COUNT, READ_COUNT = 256, 8192
-#: A queue id from here on is more likely a mistake of the caller than one of many.
-COMING_ID_MAX = 1 << 16
 #: The compiled append's answers; the same numbers as rs_status.
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE, RS_BUSY = 0, 26, 28, 30
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -153,8 +151,8 @@ class Store(AsyncStore):
         self.path = parts.config.store_path_root_dir
         self.store_host = parts.store_host or parts.config.store_host
         self._topics: TopicConfigFile | None = None
-        #: queue ids of the put_many of a thread: the file is written once for all of them
-        self._coming_ids: dict[int, list[Any]] = {}
+        #: topics.json is written once for all queues of a put_many
+        self._coming_ids = ComingIds()
         self.message_store = DefaultMessageStore(
             parts.config,
             env=parts.env,
@@ -226,9 +224,7 @@ class Store(AsyncStore):
         light = self.message_store.config.enable_lmq and topic.startswith(LMQ_PREFIX)
         if self._topics is None or light:  # a broker knows light queues by their messages
             return
-        ids = self._coming_ids.get(threading.get_ident(), ())
-        wanted = [i for i in ids if type(i) is int and queue_id < i < COMING_ID_MAX]
-        count = max(wanted, default=queue_id)
+        count = self._coming_ids.highest(queue_id)
         shielded(functools.partial(self._add_topic, self._topics, topic, count))
 
     @staticmethod
@@ -435,7 +431,7 @@ class Store(AsyncStore):
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.env.monotonic_ms()
-        with self._coming(columns.queue_ids or []):
+        with self._coming_ids.known(columns.queue_ids or []):
             done, status, error = self._append_columns(
                 columns, queue_offsets, phy_offsets, born_host
             )
@@ -447,23 +443,6 @@ class Store(AsyncStore):
         if flushed is not PutMessageStatus.PUT_OK:
             raise PutError(flushed, True, count)
         return queue_offsets, phy_offsets
-
-    @contextlib.contextmanager
-    def _coming(self, queue_ids: list[Any]) -> Iterator[None]:
-        """Let `_on_new_queue` know the queue ids of this thread's put_many.
-
-        A signal handler may call put_many inside of put_many: the outer call's ids come back.
-        """
-        thread = threading.get_ident()
-        outer = self._coming_ids.get(thread)
-        self._coming_ids[thread] = queue_ids
-        try:
-            yield
-        finally:
-            if outer is None:
-                self._coming_ids.pop(thread, None)
-            else:
-                self._coming_ids[thread] = outer
 
     def _put_many_failed(
         self, done: int, status: int, error: int | Exception, began: int

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +16,45 @@ from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 
-__all__ = ["DefaultStoreParts", "KeyHits", "StoreWarning", "column_of", "settings_of"]
+__all__ = ["ComingIds", "DefaultStoreParts", "KeyHits", "StoreWarning", "column_of", "settings_of"]
+
+#: A queue id from here on is more likely a mistake of the caller than one of many.
+COMING_ID_MAX = 1 << 16
 
 
 class StoreWarning(UserWarning):
     """Something about a store or its settings that its owner should know."""
+
+
+class ComingIds:
+    """The queue ids of the put_many that each thread is in.
+
+    Threads: any. A signal handler may call put_many inside of put_many: the ids of the outer call
+    come back.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[int, list[Any]] = {}
+
+    @contextlib.contextmanager
+    def known(self, queue_ids: list[Any]) -> Iterator[None]:
+        """The ids of this thread's call."""
+        thread = threading.get_ident()
+        outer = self._ids.get(thread)
+        self._ids[thread] = queue_ids
+        try:
+            yield
+        finally:
+            if outer is None:
+                self._ids.pop(thread, None)
+            else:
+                self._ids[thread] = outer
+
+    def highest(self, queue_id: int) -> int:
+        """The highest plausible id of this thread's call, `queue_id` at least."""
+        ids = self._ids.get(threading.get_ident(), ())
+        wanted = [i for i in ids if type(i) is int and queue_id < i < COMING_ID_MAX]
+        return max(wanted, default=queue_id)
 
 
 class KeyHits(NamedTuple):

@@ -145,7 +145,7 @@ def test_a_put_many_inside_of_put_many(tmp_path: Path) -> None:
         offsets, _ = store.put_many("t", bodies, queue_ids=[0, 5] * 100)
         assert offsets[0::2].tolist() == list(range(1, 101))
         assert sorted(inner[0]) == list(range(15))
-        assert store._coming_ids == {}
+        assert store._coming_ids.highest(0) == 0
 
 
 @pytest.mark.timeout(30)
@@ -156,11 +156,8 @@ def test_a_handler_meets_locks_that_its_thread_holds(
     """The calls that a handler makes while the interrupted one counts or times something."""
     with pyrocketstore.open(tmp_path, **settings) as store:
         low = store.message_store
-        for lock in (low.stats_service._counts_lock, low.stall_log._lock):
-            with lock:
-                store.put_many("t", [b"a", b"b"], queue_ids=[0, 1])
-                store.put("t", b"c", keys="k", properties={"p": "v"})
-                store.flush()
-                assert len(list(store.read("t", 0))) == len(store.query("t", "k")) * 2
-                with low.stall_log.timed("something"):
-                    assert store.stats().put_messages_by_status["PUT_OK"] > 0
+        with low.stats_service._counts_lock:
+            store.put_many("t", [b"a", b"b"], queue_ids=[0, 1])
+            store.put("t", b"c", keys="k", properties={"p": "v"})
+            assert len(list(store.read("t", 0))) == len(store.query("t", "k")) * 2
+            assert store.stats().put_messages_by_status["PUT_OK"] == 3
