@@ -7,6 +7,9 @@
 #include <stdint.h>
 
 typedef struct rs_env {
+    /* Regular files, or with O_DIRECTORY a directory: -EISDIR, or -EBADFD for a FIFO, a socket or
+     * a device, and never a wait. Opened for writing: -ELOOP for a symbolic link at the last
+     * component of the path. O_CLOEXEC is added. */
     int (*open)(const char *path, int flags, int mode);
     int (*close)(int fd);
     int (*ftruncate)(int fd, int64_t size);
@@ -29,13 +32,19 @@ typedef struct rs_env {
     int (*mkdir)(const char *path, int mode);
     int (*rmdir)(const char *path);
     int (*fsync_directory)(const char *path);
-    int (*lock)(int fd); /* POSIX record lock on byte 0, exclusive, not waiting */
+    /* Record lock on byte 0, exclusive, not waiting; of the open file description where the system
+     * has that, else of the process. -EAGAIN or -EACCES: somebody else has it. */
+    int (*lock)(int fd);
     int64_t (*file_size)(int fd);
     int64_t (*now_ms)(void);       /* wall clock */
     int64_t (*monotonic_ns)(void);
     /* Keeps memory from being swapped out; `on_fault`: each page from its first use on. */
     int (*mlock)(void *base, int64_t size, int on_fault);
     int (*munlock)(void *base, int64_t size);
+    /* A descriptor of the directory, locked exclusively (flock) where the file system can do that.
+     * -EAGAIN: another open file has the lock. */
+    int (*lock_directory)(const char *path);
+    int (*unlock)(int fd); /* ends a lock of `lock` or `lock_directory`, also a forked child's */
 } rs_env;
 
 /* The functions of this operating system. */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #if defined(__linux__)
@@ -23,12 +24,30 @@
 
 static int negated(int result) { return result < 0 ? -errno : result; }
 
+#ifndef EBADFD
+#define EBADFD EINVAL
+#endif
+
+/* Files of a store are regular files. O_NONBLOCK keeps an open of a FIFO or a device from waiting;
+ * it changes nothing for a regular file. */
 static int system_open(const char *path, int flags, int mode) {
+    const int is_directory = flags & O_DIRECTORY;
+    if (!is_directory) flags |= O_NONBLOCK | O_NOCTTY;
+    if (!is_directory && ((flags & O_ACCMODE) != O_RDONLY || flags & O_CREAT)) flags |= O_NOFOLLOW;
     int fd;
     do {
         fd = open(path, flags | O_CLOEXEC, (mode_t)mode);
     } while (fd < 0 && errno == EINTR);
-    return negated(fd);
+    if (fd < 0) return errno == ENXIO ? -EBADFD : -errno; /* a socket, a FIFO without a reader */
+    if (is_directory) return fd;
+    struct stat status;
+    int error = 0;
+    if (fstat(fd, &status) < 0) error = -errno;
+    else if (S_ISDIR(status.st_mode)) error = -EISDIR;
+    else if (!S_ISREG(status.st_mode)) error = -EBADFD;
+    if (error == 0) return fd;
+    close(fd);
+    return error;
 }
 
 static int system_close(int fd) {
@@ -164,14 +183,41 @@ static int system_fsync_directory(const char *path) {
     return result < 0 ? result : closed;
 }
 
-static int system_lock(int fd) {
+/* A lock of the open file description: unlike a POSIX record lock it stays when another descriptor
+ * of the file is closed in this process. The two kinds exclude each other. */
+static int record_lock(int fd, short type) {
     struct flock range;
     memset(&range, 0, sizeof range);
-    range.l_type = F_WRLCK;
+    range.l_type = type;
     range.l_whence = SEEK_SET;
     range.l_start = 0;
     range.l_len = 1;
+#if defined(F_OFD_SETLK)
+    if (fcntl(fd, F_OFD_SETLK, &range) == 0) return 0;
+    if (errno != EINVAL) return -errno;
+#endif
     return negated(fcntl(fd, F_SETLK, &range));
+}
+
+static int system_lock(int fd) { return record_lock(fd, F_WRLCK); }
+
+static int system_lock_directory(const char *path) {
+    int fd = system_open(path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) return fd;
+    int result;
+    do {
+        result = flock(fd, LOCK_EX | LOCK_NB);
+    } while (result < 0 && errno == EINTR);
+    if (result == 0 || errno != EWOULDBLOCK) return fd; /* NFS locks no directory, for one */
+    close(fd);
+    return -EAGAIN;
+}
+
+static int system_unlock(int fd) {
+    /* A forked child may have the same description: closing alone would not end the lock. */
+    struct stat status;
+    if (fstat(fd, &status) < 0) return -errno;
+    return S_ISDIR(status.st_mode) ? negated(flock(fd, LOCK_UN)) : record_lock(fd, F_UNLCK);
 }
 
 static int64_t system_file_size(int fd) {
@@ -217,6 +263,8 @@ void rs_env_posix(rs_env *env) {
     env->monotonic_ns = system_monotonic_ns;
     env->mlock = system_mlock;
     env->munlock = system_munlock;
+    env->lock_directory = system_lock_directory;
+    env->unlock = system_unlock;
 }
 
 /* A forked child inherits objects on which threads of its parent sleep. Destroying those there

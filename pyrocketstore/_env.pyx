@@ -33,6 +33,7 @@ cdef tuple NAMES = (
     "open", "close", "ftruncate", "fallocate", "punch", "mmap", "munmap", "msync", "madvise",
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
+    "lock_directory", "unlock",
 )
 assert len(NAMES) * sizeof(void *) == sizeof(rs_env)
 
@@ -88,14 +89,23 @@ cdef class EnvTable:
         """Put this operating system's own functions back."""
         rs_env_posix(&self.table)
 
-    def open(self, path, int flags, int mode=0o644):
-        """Open a file (O_CLOEXEC is added); the descriptor."""
+    def open(self, path, int flags, int mode=0o644, *, list into=None):
+        """Open a regular file, or with O_DIRECTORY a directory; the descriptor.
+
+        Nothing else is opened, and no open waits: EISDIR for a directory, EBADFD for a FIFO, a
+        socket or a device. A file that is opened for writing may not be a symbolic link: ELOOP.
+        O_CLOEXEC is added.
+
+        into : gets the descriptor before a signal handler can run, and raise
+        """
         cdef bytes encoded = path_bytes(path)
         cdef const char *p = PyBytes_AS_STRING(encoded)
         cdef int result
         with nogil:
             result = self.table.open(p, flags, mode)
         check_io(result, "open", path, -1)
+        if into is not None:
+            into.append(result)
         return result
 
     def close(self, int fd, path=""):
@@ -240,7 +250,7 @@ cdef class EnvTable:
         check_io(result, "fsync_directory", path, -1)
 
     def lock(self, int fd, path=""):
-        """Take the record lock on byte 0, not waiting; False when another process has it."""
+        """Take the record lock on byte 0, not waiting; False when another open file has it."""
         cdef int result
         with nogil:
             result = self.table.lock(fd)
@@ -248,6 +258,30 @@ cdef class EnvTable:
             return False
         check_io(result, "lock", path, 0)
         return True
+
+    def lock_directory(self, path, list into not None):
+        """Open a directory and lock it, not waiting; False when another open file has the lock.
+
+        The descriptor is appended to `into`. The lock is a flock, on file systems that have it for
+        directories; on others there is the descriptor alone.
+        """
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef int result
+        with nogil:
+            result = self.table.lock_directory(p)
+        if result == -EAGAIN:
+            return False
+        check_io(result, "flock", path, -1)
+        into.append(result)
+        return True
+
+    def unlock(self, int fd, path=""):
+        """End the lock of `lock` or `lock_directory`, also where a forked child has `fd` too."""
+        cdef int result
+        with nogil:
+            result = self.table.unlock(fd)
+        check_io(result, "unlock", path, -1)
 
     def file_size(self, int fd, path=""):
         """The file's length in bytes."""

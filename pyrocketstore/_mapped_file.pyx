@@ -8,7 +8,7 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport ENOENT
 from libc.stdint cimport int64_t, uint8_t, uintptr_t
-from posix.fcntl cimport O_RDONLY
+from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from pyrocketstore._allocation cimport (
     PAGE_SIZE,
@@ -143,7 +143,7 @@ cdef class MappedFile:
         if path == NULL or (create and self.kind == MEMORY):
             return 0
         with nogil:
-            fd = env.open(path, O_RDONLY, 0)
+            fd = env.open(path, O_RDWR if self.kind == SHARED else O_RDONLY, 0)
         if fd == -ENOENT and create_now:
             return self.create_file()
         if fd == -ENOENT and self.kind == MEMORY:

@@ -28,6 +28,8 @@ cdef extern from "env.h" nogil:
         int64_t (*monotonic_ns)() noexcept nogil
         int (*mlock)(void *base, int64_t size, int on_fault) noexcept nogil
         int (*munlock)(void *base, int64_t size) noexcept nogil
+        int (*lock_directory)(const char *path) noexcept nogil
+        int (*unlock)(int fd) noexcept nogil
 
     void rs_env_posix(rs_env *env) noexcept
 

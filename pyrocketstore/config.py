@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrocketstore.config_keys import OTHER_KEYS
+from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.file_sizes import DirectoryReader, find_files, log_file_size, usual_size
 from pyrocketstore.properties_file import PropertyLine, read_properties
@@ -39,6 +41,8 @@ class BrokerRole(enum.Enum):
     SLAVE = "SLAVE"
 
 
+_PATH_KINDS = (bytes, os.PathLike)
+
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _LONG_NAMES = frozenset(
@@ -48,6 +52,11 @@ _LONG_NAMES = frozenset(
         "max_outstanding_put_bytes",
         "max_unforced_bytes",
     }
+)
+_PATH_NAMES = (
+    "store_path_root_dir",
+    "store_path_commit_log",
+    "read_only_commit_log_store_paths",
 )
 _POSITIVE_NAMES = (
     "mapped_file_size_commit_log",
@@ -260,6 +269,14 @@ class MessageStoreConfig:
         return _split_paths(self.read_only_commit_log_store_paths)
 
     @property
+    def named_directories(self) -> tuple[str, ...]:
+        """The directories that somebody named, which may therefore be symbolic links."""
+        if "store_path_commit_log" not in self.given:
+            return (self.store_path_root_dir,)
+        logs = (*self.commit_log_paths, *self.read_only_commit_log_paths)
+        return (self.store_path_root_dir, *logs)
+
+    @property
     def is_multi_path(self) -> bool:
         """True when the commit log lies in several directories."""
         return MULTI_PATH_SPLITTER in (self.store_path_commit_log or "")
@@ -323,6 +340,30 @@ class MessageStoreConfig:
             read_only_commit_log_store_paths=read_only,
         )
 
+    def absolute(self) -> MessageStoreConfig:
+        """A copy whose paths begin at the file system's root: a later chdir changes nothing.
+
+        Raises StoreFormatError for a path that is empty or cannot be made absolute.
+        """
+        paths: dict[str, Any] = {}
+        for name in _PATH_NAMES:
+            value = getattr(self, name)
+            if name == "store_path_root_dir":
+                paths[name] = absolute_path(value, name)
+            elif value is not None:
+                pieces = [absolute_path(piece, name) for piece in _split_paths(value)]
+                if any(MULTI_PATH_SPLITTER in piece for piece in pieces):
+                    raise StoreFormatError(
+                        f"{name}={value!r}: relative to a directory with a comma in its name;"
+                        " change to another directory, or give an absolute path"
+                    )
+                # A splitter at the end makes a list of one path.
+                last = MULTI_PATH_SPLITTER if MULTI_PATH_SPLITTER in value else ""
+                paths[name] = MULTI_PATH_SPLITTER.join(pieces) + last * (len(pieces) == 1)
+        if all(getattr(self, name) == value for name, value in paths.items()):
+            return self
+        return dataclasses.replace(self, **paths)
+
     @classmethod
     def from_broker_conf(
         cls, path: str | Path, *, strict: bool = False, root: str | Path | None = None
@@ -343,13 +384,13 @@ class MessageStoreConfig:
         ------
         StoreFormatError
             A file that 4.9.3 could not read either; with `strict`, an unknown key or a bad value.
-        OSError
-            The file cannot be read.
+        StoreIOError
+            The file cannot be read, or is not a regular file.
 
         Source: RocketMQ 4.9.3 BrokerStartup, MixAll#properties2Object.
         Differs: unknown keys and values that do not parse are dropped as in 4.9.3, with a warning.
         """
-        lines = read_properties(Path(path).read_bytes(), str(path))
+        lines = read_properties(Env().read_file(str(path)), str(path))
         settings: dict[str, Any] = {}
         warnings: list[str] = []
         for key, line in lines.items():
@@ -463,8 +504,10 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     if kind == "str?" and value is None:
         return None
     if kind is str or kind == "str?":
-        if isinstance(value, Path):
-            return str(value)
+        if isinstance(value, Path) or (name in _PATH_NAMES and isinstance(value, _PATH_KINDS)):
+            value = os.fsdecode(value)
+        if name in _PATH_NAMES and isinstance(value, str) and "\0" in value:
+            raise StoreFormatError(f"{name}={value!r}: a path cannot hold a NUL character")
         wanted: type = str
     elif kind in {int, bool}:
         wanted = kind
@@ -494,6 +537,25 @@ def _nearest(name: str, *, java: bool = False) -> str:
     known = sorted({*_SNAKE_NAMES, *OTHER_KEYS} if java else _KINDS)
     near = difflib.get_close_matches(name, known, n=1)
     return f"; the nearest is {near[0]}" if near else ""
+
+
+def absolute_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str) -> str:
+    """A path from the file system's root on; `..` and symbolic links stay as they are.
+
+    Raises StoreFormatError, with `name`, for an empty path, for one with a NUL, and for a relative
+    one when the working directory is gone.
+    """
+    text = os.fsdecode(path)
+    if not text:
+        raise StoreFormatError(f"{name}: the path is empty; '.' is the working directory")
+    if "\0" in text:
+        raise StoreFormatError(f"{name}={text!r}: a path cannot hold a NUL character")
+    try:
+        return str(Path(text).absolute())
+    except FileNotFoundError:
+        raise StoreFormatError(
+            f"{name}={text!r}: relative to a working directory that was deleted"
+        ) from None
 
 
 def _is_below(path: str, root: str) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
+from collections.abc import Callable, Iterable, Iterator
 
 from pyrocketstore._env import EnvTable
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import NOT_REGULAR, StoreIOError
 
 __all__ = [
     "O_CREAT",
+    "O_NOFOLLOW",
     "O_RDONLY",
     "O_RDWR",
     "O_WRONLY",
@@ -21,6 +24,7 @@ __all__ = [
 ]
 
 O_CREAT = os.O_CREAT
+O_NOFOLLOW = os.O_NOFOLLOW
 O_RDONLY = os.O_RDONLY
 O_RDWR = os.O_RDWR
 O_WRONLY = os.O_WRONLY
@@ -36,8 +40,42 @@ class Env(EnvTable):
     it. Raises StoreIOError unless said otherwise. Threads: any.
     """
 
+    #: Directories below which `check_directory` refuses symbolic links.
+    _guarded: frozenset[str] = frozenset()
+    _checked: set[str]
+
+    def guard(self, directories: Iterable[str]) -> None:
+        """Refuse symbolic links to directories below these from now on; they themselves, and the
+        directories above them, may be links.
+
+        A store that is written to guards the directories that its user named.
+        """
+        self._guarded |= frozenset(directories)
+        self._checked = set()
+
+    def unguard(self, directories: Iterable[str]) -> None:
+        """Take back `guard`."""
+        self._guarded -= frozenset(directories)
+        self._checked = set()
+
+    def check_directory(self, path: str) -> None:
+        """Raise StoreIOError, ELOOP, where a symbolic link leads out of a guarded directory."""
+        if not self._guarded or path in self._checked:
+            return
+        above = [top for top in self._guarded if path.startswith(f"{top}/")]
+        if not above:
+            return
+        at = max(above, key=len)
+        for name in path[len(at) + 1 :].split("/"):
+            at = f"{at}/{name}"
+            if os.path.islink(at):
+                raise StoreIOError(errno.ELOOP, "open", at)
+        if os.path.isdir(path):
+            self._checked.add(path)
+
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, sorted; [] when it is missing."""
+        self.check_directory(path)
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
@@ -55,6 +93,75 @@ class Env(EnvTable):
         except OSError as error:
             raise _as_store_error(error, "scandir", path) from error
 
+    def files_named(
+        self, path: str, is_wanted: Callable[[str], bool], *, follow: bool
+    ) -> list[tuple[str, int]]:
+        """(name, size in bytes) of the files whose names are wanted, by name; [] without the
+        directory.
+
+        Parameters
+        ----------
+        follow : bool; a symbolic link to a file counts as that file
+
+        Raises StoreIOError naming what has such a name and is not a regular file: EISDIR, EBADFD,
+        ELOOP for a link that is not followed.
+        """
+        self.check_directory(path)
+        try:
+            with os.scandir(path) as entries:
+                names = sorted(entry.name for entry in entries if is_wanted(entry.name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _as_store_error(error, "scandir", path) from error
+        found = []
+        for name in names:
+            size = self._size_of_file(f"{path}/{name}", follow)
+            if size is not None:
+                found.append((name, size))
+        return found
+
+    def _size_of_file(self, path: str, follow: bool) -> int | None:
+        """Bytes of a regular file; None for one that another process has just deleted."""
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _as_store_error(error, "stat", path) from error
+        if follow and stat.S_ISLNK(status.st_mode):
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                raise _as_store_error(error, "stat", path) from error
+        _check_regular(status, path)
+        return status.st_size
+
+    def check_file(self, path: str, *, follow: bool) -> bool:
+        """True for a regular file, False when nothing has that name.
+
+        Raises StoreIOError as `files_named` does.
+        """
+        return self._size_of_file(path, follow) is not None
+
+    def walk_files(self, directory: str) -> Iterator[tuple[str, int, int]]:
+        """(path, bytes, mtime in Unix ms) of all that is no directory below one, by name.
+
+        Symbolic links are not followed: they count as themselves.
+        """
+        for name in self.listdir(directory):
+            path = f"{directory}/{name}"
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            except OSError as error:
+                raise _as_store_error(error, "stat", path) from error
+            if stat.S_ISDIR(status.st_mode):
+                yield from self.walk_files(path)
+            else:
+                yield path, status.st_size, status.st_mtime_ns // 1_000_000
+
     def exists(self, path: str) -> bool:
         """True when something has that name."""
         return os.path.lexists(path)
@@ -70,12 +177,24 @@ class Env(EnvTable):
         except OSError as error:
             raise _as_store_error(error, "stat", path) from error
 
-    def identity(self, path: str) -> tuple[int, int]:
+    def identity(self, path: str, *, follow: bool = True) -> tuple[int, int]:
         """(device, inode), equal for two names of one file or directory."""
         try:
-            status = os.stat(path)
+            status = os.stat(path, follow_symlinks=follow)
         except OSError as error:
             raise _as_store_error(error, "stat", path) from error
+        return status.st_dev, status.st_ino
+
+    def is_link(self, path: str) -> bool:
+        """True for a symbolic link."""
+        return os.path.islink(path)
+
+    def identity_of(self, fd: int, path: str = "") -> tuple[int, int]:
+        """(device, inode) of an open file or directory."""
+        try:
+            status = os.fstat(fd)
+        except OSError as error:
+            raise _as_store_error(error, "fstat", path) from error
         return status.st_dev, status.st_ino
 
     def is_read_only(self, path: str) -> bool:
@@ -92,6 +211,7 @@ class Env(EnvTable):
         Durability: each new name is on the device when this returns.
         """
         path = os.path.abspath(path)
+        self.check_directory(path)
         if os.path.isdir(path):
             return
         parent = os.path.dirname(path)
@@ -116,9 +236,9 @@ class Env(EnvTable):
             if error.errno != errno.EACCES:
                 raise
 
-    def read_file(self, path: str) -> bytes:
-        """All bytes of a file."""
-        fd = self.open(path, os.O_RDONLY)
+    def read_file(self, path: str, *, follow: bool = True) -> bytes:
+        """All bytes of a file; `follow`: it may be a symbolic link."""
+        fd = self.open(path, os.O_RDONLY if follow else os.O_RDONLY | os.O_NOFOLLOW)
         pieces: list[bytes] = []
         position = 0
         try:
@@ -137,7 +257,9 @@ class Env(EnvTable):
         Durability: a crash leaves the old content or the new; on return it is the new.
         """
         temporary = path + TEMPORARY_SUFFIX
-        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        if self.exists(temporary):
+            self.unlink(temporary)  # of a killed process, or a link that leads elsewhere
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             self.pwrite_all(fd, data, 0, temporary)
             self.fsync(fd, temporary)
@@ -244,6 +366,16 @@ def parent_directory(path: str) -> str:
 def local_time_name(ms: int) -> str:
     """A Unix time (ms) as yyyyMMddHHmmssSSS in local time: how index files are named."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(ms // 1000)) + f"{ms % 1000:03d}"
+
+
+def _check_regular(status: os.stat_result, path: str) -> None:
+    """Raise the StoreIOError that opening the path for writing would raise."""
+    if stat.S_ISLNK(status.st_mode):
+        raise StoreIOError(errno.ELOOP, "open", path)
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreIOError(errno.EISDIR, "open", path)
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreIOError(NOT_REGULAR, "open", path)
 
 
 def _as_store_error(error: OSError, operation: str, path: str) -> StoreIOError:

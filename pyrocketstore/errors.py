@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import errno as _errno
 import os
+
+#: The errno of an open that met a FIFO, a socket or a device where a store has a file.
+NOT_REGULAR: int = getattr(_errno, "EBADFD", _errno.EINVAL)
+_OPEN_REASONS = {
+    _errno.ELOOP: "a symbolic link (a store writes through none), or a loop of links",
+    _errno.EISDIR: "a directory, and must be a regular file",
+    NOT_REGULAR: "not a regular file",
+}
 
 
 class StoreError(Exception):
@@ -32,7 +41,10 @@ class StoreIOError(StoreError, OSError):
 
     def __str__(self) -> str:
         where = f" at byte {self.position}" if self.position >= 0 else ""
-        return f"{self.operation} failed: {self.path}{where}: {self.strerror} (errno {self.errno})"
+        reason = self.strerror
+        if self.operation == "open" and self.errno is not None:
+            reason = _OPEN_REASONS.get(self.errno, reason)
+        return f"{self.operation} failed: {self.path}{where}: {reason} (errno {self.errno})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.errno, self.operation, self.path, self.position)

@@ -43,14 +43,20 @@ class FoundIndexFile:
         return int(self.name), self.begin_timestamp, self.name
 
 
-def find_index_files(env: Env, root: str) -> list[FoundIndexFile]:
-    """The files of a directory whose names are numbers, in their order. Raises StoreIOError."""
+def find_index_files(env: Env, root: str, *, follow: bool = True) -> list[FoundIndexFile]:
+    """The files of a directory whose names are numbers, in their order; `follow`: also through
+    symbolic links.
+
+    Raises StoreIOError, also for such a name that is neither a file nor a directory.
+    """
     found = []
-    for name in env.listdir(root):
+
+    def is_wanted(name: str) -> bool:
+        return name.isascii() and name.isdigit() and not env.is_dir(f"{root}/{name}")
+
+    for name, size in env.files_named(root, is_wanted, follow=follow):
         path = f"{root}/{name}"
-        if not (name.isascii() and name.isdigit()) or env.is_dir(path):
-            continue
-        item = FoundIndexFile(path, name, env.size(path))
+        item = FoundIndexFile(path, name, size)
         if item.size >= INDEX_HEADER_SIZE:
             _read_header(env, item)
         found.append(item)

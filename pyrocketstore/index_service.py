@@ -300,7 +300,7 @@ class IndexService:
         Differs: the geometry is checked; an empty file is what a crash left of a creation: it is
         dropped, and not extended; one that was cut, and all behind it, are put again.
         """
-        found = find_index_files(self._env, self._root)
+        found = find_index_files(self._env, self._root, follow=self._read_only)
         limit = self._checkpoint.index_msg_timestamp
         kept = dropped = [f for f in found if f.size > 0]
         count = len(kept) if last_exit_ok else self._checkpoint.forced_index_files(

@@ -185,11 +185,14 @@ class MappedFileQueue:
 
     def _find_files(self) -> list[tuple[str, int, str]]:
         """(name, bytes, path) of the files that lie there, by name."""
-        return [
-            (name, size, f"{self.store_path}/{name}")
-            for name, size in self.env.list_files(self.store_path)
-            if FILE_NAME.fullmatch(name)
-        ]
+        return self._files_in(self.store_path)
+
+    def _files_in(self, directory: str) -> list[tuple[str, int, str]]:
+        """Raises StoreIOError naming what is called as a file of the queue and is none."""
+        files = self.env.files_named(
+            directory, lambda name: FILE_NAME.fullmatch(name) is not None, follow=self.read_only
+        )
+        return [(name, size, f"{directory}/{name}") for name, size in files]
 
     def _new_path(self, offset: int) -> str:
         """Where the file is made that begins at byte `offset`."""

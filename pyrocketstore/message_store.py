@@ -25,6 +25,7 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.index_service import IndexService
+from pyrocketstore.lock_file import store_lock
 from pyrocketstore.mending import mend
 from pyrocketstore.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -49,12 +50,7 @@ from pyrocketstore.services import StoreServices
 from pyrocketstore.shield import one_at_a_time, shielded
 from pyrocketstore.stalls import StallLog
 from pyrocketstore.stats import StoreStats, StoreStatsService
-from pyrocketstore.store_checkpoint import (
-    AbortFile,
-    LockFile,
-    RunningFlags,
-    StoreCheckpoint,
-)
+from pyrocketstore.store_checkpoint import AbortFile, RunningFlags, StoreCheckpoint
 from pyrocketstore.transient_store_pool import TransientStorePool
 
 LOG = logging.getLogger(__name__)
@@ -93,7 +89,7 @@ class DefaultMessageStore(MessageFutures):
         on_new_queue: Callable[[str, int], None] | None = None,
         cleans: bool = True,
     ) -> None:
-        self.config = config
+        self.config = config = config.absolute()
         self.cleans = cleans
         self.env = Env() if env is None else env
         self.read_only = read_only
@@ -117,7 +113,7 @@ class DefaultMessageStore(MessageFutures):
         self.queue_table = ConsumeQueueTable(
             self.env, config, self.commit_log, self.running_flags, read_only
         )
-        self._lock_file = LockFile(self.env, os.path.join(self.root, "lock"))
+        self._lock_file = store_lock(self.env, config)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         #: told when no put is taken any more: on a failure, and in a forked child
         self.on_dead: Callable[[str | None], None] = lambda state: None
@@ -305,6 +301,7 @@ class DefaultMessageStore(MessageFutures):
             stall_log=self.stall_log,
             async_puts=self.async_puts,
             mend=lambda: mend(self),
+            check_lock=self._lock_file.check,
         )
         self.reports.services = self.services
         if self.cleans:
@@ -398,6 +395,7 @@ class DefaultMessageStore(MessageFutures):
         try:
             if not self._stopped:
                 flush_recovered(self)
+            self._lock_file.check()
             self.index_service.flush()
             self.checkpoint.flush()
         except StoreError as error:

@@ -10,7 +10,7 @@ from pyrocketstore import disk_space
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError
-from pyrocketstore.mapped_file_queue import FILE_NAME, MappedFileQueue, file_name_of
+from pyrocketstore.mapped_file_queue import MappedFileQueue, file_name_of
 
 __all__ = ["MultiPathMappedFileQueue"]
 
@@ -57,10 +57,7 @@ class MultiPathMappedFileQueue(MappedFileQueue):
     def _find_files(self) -> list[tuple[str, int, str]]:
         found: dict[str, tuple[str, int, str]] = {}
         for directory in dict.fromkeys((*self.store_paths, *self.read_only_paths)):
-            for name, size in self.env.list_files(directory):
-                if not FILE_NAME.fullmatch(name):
-                    continue
-                path = f"{directory}/{name}"
+            for name, size, path in self._files_in(directory):
                 if name in found:
                     reason = f"there is a file of this name in {found[name][2]} too"
                     raise StoreCorruptionError(path, -1, reason)

@@ -63,6 +63,7 @@ class StoreServices:
         stall_log: StallLog,
         async_puts: AsyncPuts,
         mend: Callable[[], bool],
+        check_lock: Callable[[], None],
     ) -> None:
         self.config = config
         self.env = env
@@ -72,6 +73,7 @@ class StoreServices:
         self.stats_service = stats_service
         self.async_puts = async_puts
         self._fail = fail
+        self._check_lock = check_lock
         self.mend_service = MendService(env, mend)
         self._mending_lock = threading.Lock()
         self._mending_ended = False
@@ -114,7 +116,16 @@ class StoreServices:
             lambda: int(dispatcher.position),
         )
         watch.group = self.log_flush.group
-        self.stats_service.watch = watch.look
+        self._look_for_stalls = watch.look
+        self.stats_service.watch = self._look
+
+    def _look(self) -> None:
+        """A few times a second: what is slow, and whether the store is still locked."""
+        self._look_for_stalls()
+        try:
+            self._check_lock()
+        except StoreError as error:
+            self._fail(error)
 
     @property
     def _commits(self) -> list[ServiceThread]:

@@ -29,7 +29,7 @@ from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
-from pyrocketstore.config import BrokerRole, MessageStoreConfig
+from pyrocketstore.config import BrokerRole, MessageStoreConfig, absolute_path
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
@@ -81,9 +81,9 @@ MAX_TIMESTAMP = (1 << 63) - 1
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
     *,
-    config: MessageStoreConfig | str | os.PathLike[str] | None = None,
+    config: MessageStoreConfig | str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     read_only: bool = False,
     unique_key: bool = False,
     topics_json: bool = True,
@@ -96,7 +96,8 @@ def open(
 
     Parameters
     ----------
-    path : the root directory; made when it is missing, unless `read_only`
+    path : the root directory; made when it is missing, unless `read_only`. Relative paths, here
+        and in the settings, count from the working directory at this call
     config : a MessageStoreConfig, or the path of a broker.conf
     read_only : nothing is created, written or locked; also of a store that another process writes
     unique_key : add a UNIQ_KEY to each message, as Java's clients do
@@ -114,7 +115,7 @@ def open(
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#load, #start.
     """
-    root = os.fspath(path)
+    root = absolute_path(path, "path")
     used = Env() if env is None else env
     notices: list[str] = []
 

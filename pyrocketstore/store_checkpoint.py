@@ -1,4 +1,4 @@
-"""The small files of a store: checkpoint, abort, lock; and the flags that say what it may do."""
+"""The small files of a store: checkpoint and abort; and the flags that say what it may do."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import errno
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
-from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError
 
-__all__ = ["CHECKPOINT_SIZE", "AbortFile", "LockFile", "RunningFlags", "StoreCheckpoint"]
+__all__ = ["CHECKPOINT_SIZE", "AbortFile", "RunningFlags", "StoreCheckpoint"]
 
 CHECKPOINT_SIZE = 4096
 #: The fields that 4.9.3 has; what 5.x keeps behind them is left as it is.
 LONGS = struct.Struct(">qqq")
 #: The checkpoint is this much older than the queues, so that recovery starts early enough (ms).
 MIN_TIMESTAMP_MARGIN_MS = 3000
-LOCK_TEXT = b"lock"
 
 
 class StoreCheckpoint:
@@ -336,8 +334,11 @@ class AbortFile:
         self.path = path
 
     def exists(self) -> bool:
-        """True when the store was not closed the last time."""
-        return self._env.exists(self.path)
+        """True when the store was not closed the last time.
+
+        Raises StoreIOError for a directory, a FIFO, a socket or a device of that name.
+        """
+        return self._env.is_link(self.path) or self._env.check_file(self.path, follow=False)
 
     def create(self) -> None:
         """Make the file if it is missing, and its directory. Raises StoreIOError."""
@@ -349,82 +350,3 @@ class AbortFile:
     def delete(self) -> None:
         """Delete the file if it is there. Raises StoreIOError."""
         self._env.remove(self.path)
-
-
-class LockFile:
-    """The lock that makes one process, and one store in it, the owner of a directory.
-
-    Parameters
-    ----------
-    env : Env
-    path : str, the file; its directory is made by `take`, and is what the lock stands for
-
-    Interoperates with 4.9.3: a POSIX record lock on byte 0. Such a lock goes when *any* descriptor
-    of the file is closed in the process, so nothing else may open the file; and it would be
-    granted again to the process that has it, so a registry of directories refuses that.
-
-    Threads: any. Source: RocketMQ 4.9.3 DefaultMessageStore#start.
-    Differs: to be taken before anything in the directory is touched.
-    """
-
-    _registry: ClassVar[dict[tuple[int, int], int]] = {}
-    _registry_lock = threading.Lock()
-
-    def __init__(self, env: Env, path: str) -> None:
-        self._env = env
-        self.path = path
-        self._fd = -1
-        self._process_id = -1
-        self._identity: tuple[int, int] | None = None
-
-    @property
-    def is_held(self) -> bool:
-        """True while this object has the lock (never in a forked child)."""
-        return self._fd >= 0 and self._process_id == self._env.process_id()
-
-    def take(self) -> None:
-        """Take the lock; StoreStateError when the directory is already open."""
-        env = self._env
-        if self.is_held:
-            raise StoreStateError(f"{self._directory} is already open by this process")
-        env.make_directories(self._directory)
-        identity = env.identity(self._directory)
-        process_id = env.process_id()
-        with self._registry_lock:
-            # An entry of another process was inherited through fork and is not ours.
-            if self._registry.get(identity) == process_id:
-                raise StoreStateError(f"{self._directory} is already open by this process")
-            self._registry[identity] = process_id
-        fd = -1
-        try:
-            fd = env.open(self.path, O_RDWR | O_CREAT)
-            if not env.lock(fd, self.path):
-                raise StoreStateError(f"{self._directory} is already open by another process")
-            env.pwrite_all(fd, LOCK_TEXT, 0, self.path)
-            env.fsync(fd, self.path)
-        except BaseException:
-            if fd >= 0:
-                env.close(fd, self.path)
-            self._forget(identity)
-            raise
-        self._fd, self._process_id, self._identity = fd, process_id, identity
-
-    def release(self) -> None:
-        """Let the lock go; nothing happens without it, nor in a forked child."""
-        if not self.is_held:
-            return
-        fd, self._fd = self._fd, -1
-        try:
-            self._env.close(fd, self.path)
-        finally:
-            if self._identity is not None:
-                self._forget(self._identity)
-
-    @property
-    def _directory(self) -> str:
-        return parent_directory(self.path)
-
-    @classmethod
-    def _forget(cls, identity: tuple[int, int]) -> None:
-        with cls._registry_lock:
-            cls._registry.pop(identity, None)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.config import MessageStoreConfig, detect_sizes
+from pyrocketstore.config import MessageStoreConfig, absolute_path, detect_sizes
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 
@@ -73,7 +73,7 @@ class KeyHits(NamedTuple):
 def settings_of(
     env: Env,
     root: str,
-    config: MessageStoreConfig | str | os.PathLike[str] | None,
+    config: MessageStoreConfig | str | bytes | os.PathLike[str] | os.PathLike[bytes] | None,
     strict: bool,
     settings: dict[str, Any],
     notices: list[str],
@@ -87,9 +87,10 @@ def settings_of(
     elif isinstance(config, MessageStoreConfig):
         base = config.at_root(root)
     else:
-        base, notes = MessageStoreConfig.from_broker_conf(Path(config), strict=strict, root=root)
+        path = Path(absolute_path(config, "config"))
+        base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
         notices += notes
-    base = base.replace(**settings) if settings else base
+    base = (base.replace(**settings) if settings else base).absolute()
     return detect_sizes(env, root, base, base.given)
 
 

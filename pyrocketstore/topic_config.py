@@ -76,9 +76,10 @@ class TopicConfigFile:
         if self.env.exists(folder) and not self.env.is_dir(folder):
             reason = "must be a directory; mend it, or open the store with topics_json=False"
             raise StoreCorruptionError(folder, -1, reason)
+        self.env.check_directory(folder)
         broken = None
         for path in (self.path, self.path + BACKUP_SUFFIX):
-            data = self.env.read_file(path) if self.env.exists(path) else b""
+            data = self._read(path)
             if not data.strip():
                 continue
             content = _parsed(data)
@@ -90,6 +91,11 @@ class TopicConfigFile:
             raise StoreCorruptionError(
                 broken, -1, "not JSON; mend it, or open the store with topics_json=False"
             )
+
+    def _read(self, path: str) -> bytes:
+        """The bytes of a file, none where it is missing. A symbolic link would be replaced by the
+        next `persist`, so it is refused."""
+        return self.env.read_file(path, follow=False) if self.env.exists(path) else b""
 
     def topics(self) -> dict[str, int]:
         """{topic: number of its queues}."""
@@ -129,7 +135,7 @@ class TopicConfigFile:
             if next(iter(self._content)) != "dataVersion":
                 self._content = {"dataVersion": version, **self._content}
             self.env.make_directories(os.path.dirname(self.path))
-            old = self.env.read_file(self.path) if self.env.exists(self.path) else b""
+            old = self._read(self.path)
             # Only what can be read: a backup that stands in for a damaged file must live on.
             if _parsed(old) is not None:
                 self.env.write_file(self.path + BACKUP_SUFFIX, old)

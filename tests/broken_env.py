@@ -43,6 +43,8 @@ PROTOTYPES = {
     "monotonic_ns": ctypes.CFUNCTYPE(I64),
     "mlock": ctypes.CFUNCTYPE(I32, MEMORY, I64, I32),
     "munlock": ctypes.CFUNCTYPE(I32, MEMORY, I64),
+    "lock_directory": ctypes.CFUNCTYPE(I32, PATH),
+    "unlock": ctypes.CFUNCTYPE(I32, I32),
 }
 
 

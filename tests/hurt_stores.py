@@ -228,9 +228,10 @@ def bounded() -> Iterator[None]:
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    if len(os.listdir("/proc/self/fd")) != before:
+    if len(os.listdir("/proc/self/fd")) > before:
         gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
+    # Fewer: what an earlier test left to the collector is gone.
+    assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor was left open"
 
 
 def assert_no_mappings(root: Path) -> None:

@@ -60,6 +60,7 @@ LEVELS = {
     "multi_path": 3.1,
     "mapped_file_queue": 3.0,
     "store_checkpoint": 3.0,
+    "lock_file": 3.0,
     "unique_id": 2.1,
     "stats": 2.5,
     "stalls": 2.1,
@@ -69,6 +70,7 @@ LEVELS = {
     "periodic": 2.1,
     "transient_store_pool": 2.5,
     "allocate_mapped_file_service": 2.9,
+    "config": 2.05,
     "env": 2.0,
     "arrow": 1.5,
     "_face": 1.6,
@@ -104,7 +106,6 @@ LEVELS = {
     "_allocation": 1.0,
     "_env": 1.0,
     "shield": 1.01,
-    "config": 0.4,
     "file_sizes": 0.3,
     "message": 0.3,
     "properties_file": 0.1,
@@ -122,6 +123,7 @@ PACKAGES = {"cli", "spark"}
 OS_MODULES = {"os", "time", "shutil", "tempfile", "mmap", "fcntl"}
 OS_PURE = {
     "os.strerror",
+    "os.fsdecode",
     "os.fspath",
     "os.PathLike",
     "os.sep",

@@ -70,7 +70,6 @@ def test_load_takes_what_is_named_by_20_digits(env, root):
     filled(env, root, 3)
     for stray in (".hidden", "x.tmp", "1", "0" * 21, "00000000000000008192.bak", "٠" * 20):
         Path(root, stray).write_bytes(b"x")
-    Path(root, file_name_of(9 * S)).mkdir()
     queue = MappedFileQueue(env, root, S)
     assert queue.load() is True
     assert [f.file_from_offset for f in queue.mapped_files] == [0, S, 2 * S]

@@ -235,12 +235,15 @@ print(i, flush=True)
 """
 
 
-def locks_of(root: Path) -> set[int]:
-    """Processes that hold a record lock on the store's lock file, as the kernel tells."""
-    inode = (root / "lock").stat().st_ino
+def locks_of(root: Path) -> list[tuple[str, str, int]]:
+    """Name, kind and process of the locks of the store's directories and of its lock file, as the
+    kernel tells. A lock of an open file description has no process (-1)."""
+    paths = [root, root / "lock", root / "commitlog"]
+    names = {path.stat().st_ino: path.name for path in paths}
     with open("/proc/locks") as table:
         rows = [line.split() for line in table]
-    return {int(row[4]) for row in rows if "POSIX" in row and row[5].endswith(f":{inode}")}
+    inodes = [(int(row[5].rpartition(":")[2]), row) for row in rows if row[1] != "->"]
+    return sorted((names[i], row[1], int(row[4])) for i, row in inodes if i in names)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="no /proc/locks")
@@ -252,7 +255,11 @@ def test_reading_a_store_that_another_process_writes(tmp_path):
         # The writer rests, its store open.
         before = snapshot(root)
         owners = locks_of(root)
-        assert owners == {child.pid}
+        assert owners == [
+            ("commitlog", "FLOCK", child.pid),
+            ("lock", "OFDLCK", -1),
+            (root.name, "FLOCK", child.pid),
+        ]
         with open_reader(root, None) as store:
             assert read_everything(store) == 500
             assert locks_of(root) == owners

@@ -14,7 +14,7 @@ import click
 
 import pyrocketstore
 from pyrocketstore.cli.output import Output
-from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.config import MessageStoreConfig, absolute_path
 from pyrocketstore.errors import StoreError
 
 
@@ -81,6 +81,7 @@ class Target:
                 self.output.warn(text)
         paths: tuple[str, ...] = (f"{self.path}/commitlog",)
         if config is not None:
+            config = config.absolute()
             paths = (*config.commit_log_paths, *config.read_only_commit_log_paths)
         for log_path in paths:
             if not Path(log_path).is_dir():
@@ -114,7 +115,7 @@ def store_command(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
     @functools.wraps(function)
     def command(store: str, config_path: str | None, as_json: bool, **rest: Any) -> Any:
-        target = Target(str(Path(store)), config_path, Output(as_json=as_json))
+        target = Target(absolute_path(store, "STORE"), config_path, Output(as_json=as_json))
         return function(target, **rest)
 
     return command

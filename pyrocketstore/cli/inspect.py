@@ -77,17 +77,16 @@ def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int
 
 
 def file_rows(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """(path, bytes, mtime in Unix ms) of every file, by path."""
+    """(path, bytes, mtime in Unix ms) of every file, by path.
+
+    Symbolic links count as themselves, but for the directories of the log.
+    """
     env = Env()
-    outside = [path for path in commit_log_paths if not f"{path}/".startswith(f"{root}/")]
-    for place in [root, *outside]:
-        yield from _walk(env, place)
-
-
-def _walk(env: Env, directory: str) -> Iterator[tuple[str, int, int]]:
-    for name in env.listdir(directory):
-        path = f"{directory}/{name}"
-        if env.is_dir(path):
-            yield from _walk(env, path)
-        else:
-            yield path, env.size(path), env.mtime_ms(path)
+    others = [
+        path
+        for path in commit_log_paths
+        if env.is_link(path) or not f"{path}/".startswith(f"{root}/")
+    ]
+    for place in [root, *others]:
+        if env.is_dir(place):
+            yield from env.walk_files(place)

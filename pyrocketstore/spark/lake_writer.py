@@ -23,6 +23,7 @@ from pyrocketstore.spark.manifest import (
     SkippedRange,
     Split,
     SplitResult,
+    make_lake_directory,
     read_note,
     sync_directory,
     topic_directory,
@@ -340,7 +341,7 @@ class DayFiles:
             count = self._counts[date] = self._counts.get(date, 0) + 1
             name = self.split.file_name + (f".{count}" if count > 1 else "") + ".parquet"
             folder = self.directory / f"date={date}"
-            folder.mkdir(parents=True, exist_ok=True)
+            make_lake_directory(self.directory.parent.parent, folder)
             temporary = folder / f"{TEMPORARY}{self._attempt}-{name}"
             self._written.append((temporary, folder / name))
             self._latest[date] = temporary

@@ -12,6 +12,7 @@ of it, at whatever time, writes the same rows under the same name.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -22,7 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pyrocketstore.errors import StoreFormatError, StoreStateError
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
 
 _Value = TypeVar("_Value")
 
@@ -157,9 +159,9 @@ class Manifest:
         self._lock: int | None = None
 
     def __enter__(self) -> Manifest:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        (self.out / MESSAGES_DIRECTORY).mkdir(exist_ok=True)
-        self._lock = os.open(self.directory / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        make_lake_directory(self.out, self.directory)
+        make_lake_directory(self.out, self.out / MESSAGES_DIRECTORY)
+        self._lock = Env().open(self.directory / "lock", os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -258,7 +260,7 @@ class Manifest:
             names.setdefault(split.topic, set()).add(split.file_name)
         count = 0
         for topic, unfinished in names.items():
-            for path in topic_directory(self.out, topic).glob("date=*/*"):
+            for path in _files_of_days(self.out, topic):
                 name = re.sub(r"(\.\d+)?\.parquet$", "", path.name)
                 is_left = name in unfinished and not temporary_only
                 if is_left or path.name.startswith(TEMPORARY):
@@ -271,7 +273,7 @@ class Manifest:
 
     @staticmethod
     def _read(path: Path) -> Run:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in _read_text(path).splitlines()]
         head = lines[0]
         if head["version"] != VERSION:
             raise StoreFormatError(f"{path}: version {head['version']}, only {VERSION} is known")
@@ -300,7 +302,7 @@ def write_note(directory: Path, task: int, results: Iterable[SplitResult]) -> No
 
 def read_note(directory: Path, task: int) -> list[SplitResult]:
     """What a task noted. Raises FileNotFoundError where it did not."""
-    text = (directory / f"{task}.jsonl").read_text(encoding="utf-8")
+    text = _read_text(directory / f"{task}.jsonl")
     return [_result_of(json.loads(line)) for line in text.splitlines()]
 
 
@@ -353,10 +355,44 @@ def topic_directory(out: Path, topic: str) -> Path:
     return out / MESSAGES_DIRECTORY / f"topic={escaped(topic)}"
 
 
+def make_lake_directory(out: Path, directory: Path) -> None:
+    """Make a directory of the lake at `out`. `out` may be a symbolic link, and nothing below it.
+
+    Raises StoreIOError, ELOOP, for such a link; OSError.
+    """
+    _check_way(out, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _check_way(out: Path, directory: Path) -> None:
+    env = Env()
+    env.guard([str(out)])
+    env.check_directory(str(directory))
+
+
+def _files_of_days(out: Path, topic: str) -> Iterator[Path]:
+    """The files of a topic; raises StoreIOError where a link leads out of the lake."""
+    directory = topic_directory(out, topic)
+    _check_way(out, directory)
+    for day in directory.glob("date=*"):
+        _check_way(out, day)
+        yield from (path for path in day.glob("*") if path.is_symlink() or not path.is_dir())
+
+
+def _read_text(path: Path) -> str:
+    """A file of the manifest. Raises FileNotFoundError, StoreIOError."""
+    try:
+        return Env().read_file(str(path)).decode("utf-8")
+    except StoreIOError as error:
+        if error.errno == errno.ENOENT:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+        raise
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part."""
     temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{path.name}")
-    with open(temporary, "wb") as file:
+    with open(temporary, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -260,8 +260,8 @@ def log_files_on_disk(env: Env, settings: MessageStoreConfig) -> tuple[LogFile, 
     found = [
         LogFile(f"{directory}/{name}", int(name), size)
         for directory in (*settings.commit_log_paths, *settings.read_only_commit_log_paths)
-        for name, size in env.list_files(directory)
-        if is_store_file(name) and size > 0
+        for name, size in env.files_named(directory, is_store_file, follow=True)
+        if size > 0
     ]
     return tuple(sorted(found, key=lambda file: file.from_offset))
 

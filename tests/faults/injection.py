@@ -32,6 +32,7 @@ TABLE = (
     "open", "close", "ftruncate", "fallocate", "punch", "mmap", "munmap", "msync", "madvise",
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
+    "lock_directory", "unlock",
 )  # fmt: skip
 ERROR, SHORT, KILL = range(3)
 FOREVER = 1 << 60
