@@ -119,8 +119,9 @@ SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 SOAK_TINY_STORES ?= 1000000
 .PHONY: bench-spark soak-stream soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz \
+	soak-odd-files \
 	soak-fuzz-buffers soak-fuzz-tiny
-soak: soak-power soak-kill soak-syscalls soak-threads soak-fuzz test-tsan coverage ## all faults, for hours
+soak: soak-power soak-kill soak-syscalls soak-threads soak-odd-files soak-fuzz test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
@@ -130,6 +131,9 @@ soak-syscalls: build ## every system call fails once
 		tests/faults/test_syscalls.py
 soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
+soak-odd-files: build ## something odd at every path of a store
+	ROCKETSTORE_SOAK_ODD_FILES=1 $(BIN)/python -m pytest -s --timeout 3600 \
+		tests/faults/test_odd_files.py
 # A length from a damaged file must not decide what is allocated. The quarantine holds what some
 # dozens of mutants gave back.
 soak-fuzz: soak-fuzz-buffers soak-fuzz-tiny ## SOAK_MUTANTS buffers, SOAK_STORES and SOAK_TINY_STORES stores under ASan

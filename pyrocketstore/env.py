@@ -60,7 +60,7 @@ class Env(EnvTable):
 
     def check_directory(self, path: str) -> None:
         """Raise StoreIOError, ELOOP, where a symbolic link leads out of a guarded directory."""
-        if not self._guarded or path in self._checked:
+        if not self._guarded or path in self._guarded or path in self._checked:
             return
         above = [top for top in self._guarded if path.startswith(f"{top}/")]
         if not above:

@@ -1,0 +1,112 @@
+"""Opens the stores that odd_files.py names on its standard input, a line of JSON each.
+
+For each it prints a line: {step: error}, "" for a step that went well. `kind` says of an error what
+it was: "store" for a StoreError or a command's one line, "other" for anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from click.testing import CliRunner
+
+import pyrocketstore
+from pyrocketstore.cli import commands, spark_commands
+from pyrocketstore.cli.app import app
+from pyrocketstore.env import Env
+from pyrocketstore.spark.options import StorePlace
+from pyrocketstore.spark.snapshot import StoreSnapshot, log_files_on_disk, store_settings
+
+BODY = b"put beside an odd file"
+assert commands and spark_commands  # importing them has registered the commands
+
+
+def read_all(store: pyrocketstore.Store) -> None:
+    for topic in store.topics():
+        for queue_id in store.queues(topic):
+            for message in store.read(topic, queue_id):
+                assert message.body
+    store.query("orders", "k1")
+
+
+def read_only(root: str, conf: str) -> None:
+    with pyrocketstore.open(root, config=conf, read_only=True) as store:
+        read_all(store)
+
+
+def verify(root: str, conf: str) -> None:
+    with pyrocketstore.open(root, config=conf, read_only=True) as store:
+        store.verify()
+
+
+def write(root: str, conf: str) -> None:
+    with pyrocketstore.open(root, config=conf) as store:
+        store.put("orders", BODY, keys="odd")
+        store.put("new", BODY, keys="odd")
+        store.put_many("orders", [bytes(1000)] * 40)  # into the next file
+        store.wait_dispatched()
+        read_all(store)
+
+
+def snapshot(root: str, conf: str) -> None:
+    place = StorePlace("b", root)
+    with StoreSnapshot(place, conf, "fail"):
+        env = Env()
+        log_files_on_disk(env, store_settings(env, place, conf))
+
+
+def command(name: str) -> Callable[[str, str], None]:
+    def run(root: str, conf: str) -> None:
+        result = CliRunner().invoke(app, [name, root, "--config", conf])
+        if isinstance(result.exception, SystemExit):
+            # `verify` says so with 1 where there is damage, and prints what.
+            if name != "verify":
+                raise pyrocketstore.StoreError(result.output)
+        elif result.exception is not None:
+            raise result.exception
+
+    return run
+
+
+STEPS: dict[str, Callable[[str, str], None]] = {
+    "read_only": read_only,
+    "verify": verify,
+    "info": command("info"),
+    "dump": command("dump"),
+    "snapshot": snapshot,
+    "write": write,
+}
+
+
+def attempt(step: Callable[[str, str], None], root: str, conf: str) -> dict[str, str]:
+    try:
+        step(root, conf)
+    except pyrocketstore.StoreError as error:
+        return {"kind": "store", "text": str(error)}
+    except BaseException as error:  # noqa: BLE001  what it is, is what is judged
+        return {"kind": "other", "text": repr(error)}
+    return {"kind": "", "text": ""}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    for line in sys.stdin:
+        case = json.loads(line)
+        before = len(os.listdir("/proc/self/fd"))
+        found: dict[str, Any] = {}
+        for name in case["steps"]:
+            found[name] = attempt(STEPS[name], case["root"], case["conf"])
+        left = len(os.listdir("/proc/self/fd")) - before
+        found["descriptors"] = {"kind": "other" if left > 0 else "", "text": f"{left} left open"}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
