@@ -12,3 +12,6 @@ cdef class Event:
 
 # The path as the file system's bytes: owned by the caller, without NUL bytes inside.
 cdef bytes path_bytes(object path)
+
+# Such bytes as Python shows them: `path_bytes` of this gives them back.
+cdef str path_text(bytes path)

@@ -24,8 +24,11 @@ from pyrocketstore._rocketstore cimport (
     rs_event_wait,
 )
 
+from pyrocketstore.errors import StoreFormatError
+
 cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
+    str PyUnicode_DecodeFSDefaultAndSize(const char *data, Py_ssize_t size)
     object PyOS_FSPath(object path)
 
 # The fields of rs_env in their order: the table is read as an array of addresses.
@@ -44,10 +47,18 @@ cdef int64_t LONG_SLICE_MS = 3600 * 1000
 
 cdef bytes path_bytes(object path):
     cdef object text = PyOS_FSPath(path)
-    cdef bytes encoded = text if isinstance(text, bytes) else PyUnicode_EncodeFSDefault(text)
+    cdef bytes encoded
+    try:
+        encoded = text if isinstance(text, bytes) else PyUnicode_EncodeFSDefault(text)
+    except UnicodeEncodeError:
+        raise StoreFormatError(f"{text}: not a path in this locale's encoding") from None
     if b"\0" in encoded:
-        raise ValueError(f"a path cannot hold a NUL byte: {path!r}")
+        raise StoreFormatError(f"a path cannot hold a NUL byte: {path!r}")
     return encoded
+
+
+cdef str path_text(bytes path):
+    return PyUnicode_DecodeFSDefaultAndSize(PyBytes_AS_STRING(path), len(path))
 
 
 @cython.auto_pickle(False)

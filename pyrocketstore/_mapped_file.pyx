@@ -22,7 +22,7 @@ from pyrocketstore._allocation cimport (
     zero_memory,
     zero_range,
 )
-from pyrocketstore._env cimport EnvTable, Event, path_bytes
+from pyrocketstore._env cimport EnvTable, Event, path_bytes, path_text
 from pyrocketstore._rocketstore cimport (
     check_io,
     rs_compare_and_swap,
@@ -101,7 +101,7 @@ cdef class MappedFile:
         if path is not None:
             self._path = path_bytes(path)
             self._path_text = PyBytes_AS_STRING(self._path)
-            self.path = self._path.decode("utf-8", "surrogateescape")
+            self.path = path_text(self._path)
         elif self.kind != MEMORY:
             raise ValueError(f"mode {mode!r} needs a path")
         if file_from_offset is None:

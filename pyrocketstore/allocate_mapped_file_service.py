@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from pyrocketstore._mapped_file import OS_PAGE_SIZE, MappedFile
 from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError
 from pyrocketstore.service_thread import ServiceThread
@@ -23,7 +23,7 @@ __all__ = [
     "make_allocate_service",
 ]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: How long a writer waits for its next file (s).
 WAIT_TIMEOUT = 5.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -13,13 +12,14 @@ from typing import NamedTuple
 
 from pyrocketstore._put_result import PutMessageResult, with_status
 from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.display import logger
 from pyrocketstore.put_room import PutRoom, Room, call_in
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 
 __all__ = ["AsyncPuts", "FlushDiskWatcher", "MakeRoomService"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 NS_PER_MS = 1_000_000
 

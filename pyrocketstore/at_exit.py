@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
+from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError
 from pyrocketstore.message_store import OPEN_STORES
 
@@ -24,4 +25,4 @@ def close_at_exit() -> None:
             texts.append(text)
     # Last, since a warning may be an error.
     for text in texts:
-        warnings.warn(text, ResourceWarning, stacklevel=1)
+        warnings.warn(printable(text), ResourceWarning, stacklevel=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 
@@ -10,6 +9,7 @@ from pyrocketstore import disk_space
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import DiskFullError, StoreError
 from pyrocketstore.index_service import IndexService
@@ -24,7 +24,7 @@ __all__ = [
     "parse_delete_when",
 ]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 MAX_MANUAL_DELETE_FILE_TIMES = 20
 HOUR_MS = 3_600_000

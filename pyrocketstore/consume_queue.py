@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable
 
 import numpy
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from pyrocketstore._consume_queue import MAX_PHY_OFFSET, VERDICTS, UnitAppender
 from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
@@ -28,7 +28,7 @@ from pyrocketstore.results import DispatchRequest
 
 __all__ = ["ConsumeQueue", "QueueUnits"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 LMQ_PREFIX = "%LMQ%"
 #: A put that fails is tried this often, this long apart.

@@ -7,10 +7,10 @@ stands in the queue unit in place of the tags code; addresses lie below every ta
 from __future__ import annotations
 
 import dataclasses
-import logging
 import struct
 
 from pyrocketstore._consume_queue import scan_ext_units
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError
 from pyrocketstore.mapped_file_queue import MappedFileQueue
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pyrocketstore._mapped_file import MappedFile
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 MIN_EXT_UNIT_SIZE = 20  # bytes, a unit without bit map
 MAX_EXT_UNIT_SIZE = 32767  # bytes: the size is a signed short

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterator
 
@@ -11,10 +10,11 @@ from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
 from pyrocketstore._scan import find_valid_record, status_name
 from pyrocketstore.commit_log import CommitLog
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.service_thread import ServiceThread
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: The statuses of the compiled loop; the same numbers as rs_status.
 RS_OK, RS_BLANK = 0, 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno as _errno
 import os
 
+from pyrocketstore.display import printable
+
 #: The errno of an open that met a FIFO, a socket or a device where a store has a file.
 NOT_REGULAR: int = getattr(_errno, "EBADFD", _errno.EINVAL)
 _OPEN_REASONS = {
@@ -15,7 +17,16 @@ _OPEN_REASONS = {
 
 
 class StoreError(Exception):
-    """Everything that this package raises on its own account."""
+    """Everything that this package raises on its own account.
+
+    Its text is printable, whatever the names in it are; attributes keep them as they are.
+    """
+
+    def __str__(self) -> str:
+        return printable(self._text())
+
+    def _text(self) -> str:
+        return super().__str__()
 
 
 class StoreStateError(StoreError):
@@ -39,7 +50,7 @@ class StoreIOError(StoreError, OSError):
         self.path = path
         self.position = position
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         where = f" at byte {self.position}" if self.position >= 0 else ""
         reason = self.strerror
         if self.operation == "open" and self.errno is not None:
@@ -66,7 +77,7 @@ class StoreCorruptionError(StoreError):
         self.position = position
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         where = f" at byte {self.position}" if self.position >= 0 else ""
         return f"{self.path}{where}: {self.reason}"
 
@@ -89,7 +100,7 @@ class OffsetOutOfRange(StoreError, LookupError):
         self.max_offset = max_offset
         self.offset = offset
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         asked = "the offset" if self.offset is None else f"offset {self.offset}"
         return (
             f"{asked} is outside of the queue, which holds {self.min_offset} to {self.max_offset}"
@@ -112,7 +123,7 @@ class DiskFullError(StoreError):
         self.ratio = ratio
         self.limit = limit
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         used, limit = round(self.ratio * 100), round(self.limit * 100)
         return f"{self.path}: {used} % of the disk is in use; above {limit} % no put is taken"
 
@@ -134,7 +145,7 @@ class PutError(StoreError):
         self.count = count
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         name = getattr(self.status, "name", self.status)
         text = f"{name}: {self.count} message(s) of this call are in the log"
         return f"{text}: {self.reason}" if self.reason else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -13,13 +12,14 @@ from pyrocketstore._group_commit import GroupCommit
 from pyrocketstore._mapped_file import OS_PAGE_SIZE
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import FORCE, untimed
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: How long the thread of GroupCommitService sleeps while nobody wants anything (ms).
 SERVE_MS = 500

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import struct
 from collections.abc import Sequence
 
 from pyrocketstore._index_file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "set_aside",
 ]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 _HEADER = struct.Struct(">qqqqii")
 #: So many bytes of a file's entries are looked at; the first ones are filled first.

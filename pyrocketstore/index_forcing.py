@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import collections
-import logging
 from collections.abc import Callable
 
 from pyrocketstore._env import Event
 from pyrocketstore._index_file import IndexFile
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreStateError
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 __all__ = ["FlushIndexFileThread"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: How long `wait_forced` sleeps before it looks whether the thread still lives (s).
 LOOK_S = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pyrocketstore._index_file import (
     index_file_size,
 )
 from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.index_directory import (
@@ -32,7 +32,7 @@ from pyrocketstore.index_forcing import FlushIndexFileThread
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: 4.9.3's maxHashSlotNum and maxIndexNum.
 DEFAULT_HASH_SLOT_NUM = 5_000_000

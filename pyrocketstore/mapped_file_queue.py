@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import logging
 import re
 import threading
 from collections.abc import Callable
@@ -15,13 +14,14 @@ from pyrocketstore.allocate_mapped_file_service import (
     FileSettings,
     create_mapped_file,
 )
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.file_sizes import MAX_FILE_END
 
 __all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 MAX_OFFSET = (1 << 63) - 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from pyrocketstore.display import logger
 from pyrocketstore.periodic import PeriodicService
 from pyrocketstore.recovery import Recoverable, replay
 from pyrocketstore.store_checkpoint import RunningFlags
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MEND_INTERVAL_MS", "MendService", "mend"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: From the error to the first try, and between tries.
 MEND_INTERVAL_MS = 10_000

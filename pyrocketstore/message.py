@@ -107,7 +107,7 @@ class MessageRefused(StoreFormatError):
         self.status = status
         self.reason = reason
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.status}: {self.reason}"
 
 

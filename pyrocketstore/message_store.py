@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import threading
 import weakref
@@ -22,6 +21,7 @@ from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
 from pyrocketstore.index_service import IndexService
@@ -53,7 +53,7 @@ from pyrocketstore.stats import StoreStats, StoreStatsService
 from pyrocketstore.store_checkpoint import AbortFile, RunningFlags, StoreCheckpoint
 from pyrocketstore.transient_store_pool import TransientStorePool
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: What 4.9.3 answers for the buffers that are left where there is no pool.
 INTEGER_MAX = (1 << 31) - 1

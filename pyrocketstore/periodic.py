@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError
 from pyrocketstore.service_thread import ServiceThread
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PeriodicService"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 
 class PeriodicService(ServiceThread):

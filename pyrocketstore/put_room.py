@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import logging
 import threading
 from collections.abc import Callable
 
 from pyrocketstore._tally import Claim, Tally
 from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.display import logger
 
 __all__ = ["PutRoom", "Room", "call_in"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: What a message costs beside its body, about (bytes).
 OVERHEAD = 200

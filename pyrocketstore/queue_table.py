@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pyrocketstore.commit_log import LMQ_PREFIX, CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
@@ -19,7 +19,7 @@ from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 if TYPE_CHECKING:
     from pyrocketstore.env import Env
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: Together with the dispatcher's own, well below vm.max_map_count's 65530.
 ATTACHED_MAX = 16384

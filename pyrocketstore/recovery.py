@@ -9,7 +9,6 @@ applied: the log and the queues are cut, and the replay fills what is missing. I
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from pyrocketstore._scan import TopicQueueMap, find_valid_record, scan_file, sta
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyrocketstore._mapped_file import MappedFile
     from pyrocketstore.env import Env
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 RS_OK, RS_BLANK, RS_END = 0, 1, 2
 MESSAGE_MAGIC = bytes.fromhex("DAA320A7")

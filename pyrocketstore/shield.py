@@ -12,16 +12,16 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyrocketstore._env import Event
+from pyrocketstore.display import logger
 
 __all__ = ["Abandoned", "Shield", "check_abandoned", "is_interruptible", "shielded"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 Result = TypeVar("Result")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-LOG = logging.getLogger(__name__)
+from pyrocketstore.display import logger
+
+LOG = logger(__name__)
 
 __all__ = ["StallLog", "StallWatch", "untimed"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import decimal
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from pyrocketstore.display import logger
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 __all__ = ["PUT_TIME_LABELS", "StoreStats", "StoreStatsService", "Tps", "java_double"]
 

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import functools
 import heapq
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from pyrocketstore.batches import Piece, by_file, read_record_batch
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, MessageStoreConfig, absolute_path
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     OffsetOutOfRange,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from pyrocketstore.verify import VerifyReport
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: Units that an iterator reads ahead: at first, since many want a few messages, and later.
 FIRST_READ_COUNT, READ_COUNT = 256, 8192

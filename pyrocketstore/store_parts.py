@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.config import MessageStoreConfig, absolute_path, detect_sizes
+from pyrocketstore.display import printable
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 
@@ -24,6 +25,9 @@ COMING_ID_MAX = 1 << 16
 
 class StoreWarning(UserWarning):
     """Something about a store or its settings that its owner should know."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ComingIds:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from pyrocketstore._writes import WriterBuffer
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError
 
 __all__ = ["TransientStorePool"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: Fewer than this part of all buffers is told.
 FEW = 0.4

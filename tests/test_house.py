@@ -112,6 +112,7 @@ LEVELS = {
     "config_keys": 0.0,
     "results": 0.0,
     "errors": 0.0,
+    "display": -1.0,
     "_rocketstore": 0.9,
 }
 

@@ -15,21 +15,38 @@ import click
 import pyrocketstore
 from pyrocketstore.cli.output import Output
 from pyrocketstore.config import MessageStoreConfig, absolute_path
+from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Escape the text of click's errors, which repeat names and arguments."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = printable(error.message)  # typed as final
+        raise
 
 
 class StoreGroup(click.Group):
     """Turns what can go wrong with a store into one line and exit code 1."""
 
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """Parse what stands before the command's name."""
+        with _printable_errors():
+            return super().make_context(*args, **settings)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a StoreError or OSError becomes a ClickException."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # click ends quietly: the reader of our output has seen enough
-        except (StoreError, OSError) as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise click.ClickException(text) from error
+        with _printable_errors():
+            try:
+                return super().invoke(ctx)
+            except BrokenPipeError:
+                raise  # click ends quietly: the reader of our output has seen enough
+            except (StoreError, OSError) as error:
+                text = " ".join(str(error).split()) or type(error).__name__
+                raise click.ClickException(text) from error
 
 
 if TYPE_CHECKING:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import datetime
-import json
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
+
+from pyrocketstore.display import json_text, printable
 
 #: Characters of a body that a line shows.
 PREVIEW_COUNT = 60
@@ -43,13 +46,6 @@ MESSAGE_FIELDS = (
 _LINE_COLUMNS = ("store time", "queue", "offset", "phy offset", "size", "tags", "keys", "body")
 
 
-def one_line(text: str) -> str:
-    """Text with every character that could move a terminal's cursor escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def time_text(time_ms: int) -> str:
     """Unix ms as ISO 8601 in UTC, as a number where no calendar has it."""
     if time_ms <= 0:
@@ -63,7 +59,7 @@ def time_text(time_ms: int) -> str:
 
 def body_preview(body: bytes, count: int = PREVIEW_COUNT) -> str:
     """The first characters of a body, printable and on one line."""
-    text = one_line(body[: 4 * count].decode("utf-8", "backslashreplace"))
+    text = printable(body[: 4 * count].decode("utf-8", "backslashreplace"))
     return text if len(text) <= count and len(body) <= 4 * count else text[: count - 1] + "…"
 
 
@@ -94,14 +90,17 @@ def message_cells(message: Any) -> list[str]:
         str(message.queue_offset),
         str(message.phy_offset),
         str(message.size),
-        one_line(message.tags or ""),
-        one_line(_keys_text(message.keys)),
+        printable(message.tags or ""),
+        printable(_keys_text(message.keys)),
         body_preview(message.body),
     ]
 
 
 class Output:
     """Where a command prints.
+
+    Names, properties and bodies are printed with `printable` and `json_text`, and a character that
+    standard output's encoding lacks as an escape.
 
     Parameters
     ----------
@@ -110,13 +109,18 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        # An escape that the stream's encoder writes is none of JSON's.
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        self._json_in_ascii = codecs.lookup(encoding).name != "utf-8"
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self.errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self.is_rich = self.console.is_terminal and not as_json
 
     def json_line(self, row: Mapping[str, Any]) -> None:
-        """One object on one line."""
-        sys.stdout.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+        """One object on one line, in ASCII where standard output is not UTF-8."""
+        sys.stdout.write(json_text(row, ascii_only=self._json_in_ascii) + "\n")
 
     def lines(self, lines: Iterable[str]) -> int:
         """Print lines as they are; their count."""
@@ -128,7 +132,7 @@ class Output:
 
     def warn(self, text: str) -> None:
         """One line on standard error."""
-        self.errors.print(Text(f"warning: {one_line(text)}", style="yellow"))
+        self.errors.print(Text(f"warning: {printable(text)}", style="yellow"))
 
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
@@ -140,7 +144,7 @@ class Output:
                 self.json_line({kind: dict(zip(names, row, strict=True))})
             return
         if not self.is_rich:
-            self.lines(["\t".join(columns)])
+            self.lines(["\t".join(map(printable, columns))])
             self.lines(
                 "\t".join(_cell(name, v) for name, v in zip(columns, row, strict=True))
                 for row in rows
@@ -148,7 +152,8 @@ class Output:
             return
         table = Table(title=title or None, title_justify="left")
         for column in columns:
-            table.add_column(column, overflow="fold")  # never cut what someone may copy
+            # Folded: never cut what someone may copy.
+            table.add_column(Text(printable(column)), overflow="fold")
         for row in rows:
             cells = [_cell(name, value) for name, value in zip(columns, row, strict=True)]
             for at, name in enumerate(columns):
@@ -163,7 +168,7 @@ class Output:
             self.json_line({kind: dict(facts)})
             return
         for name, value in facts.items():
-            label = name.replace("_", " ")
+            label = printable(name.replace("_", " "))
             text = _cell(name, value)
             if self.is_rich:
                 self.console.print(Text.assemble((f"{label:<20} ", "bold"), text))
@@ -209,7 +214,7 @@ class Output:
         row["keys"] = _keys_text(row["keys"])
         self.facts("message", row)
         for name in sorted(properties):
-            self.facts("property", {f"property {one_line(name)}": properties[name]})
+            self.facts("property", {f"property {name}": properties[name]})
         self.facts("body", {"body": body_preview(message.body, 10 * PREVIEW_COUNT)})
 
 
@@ -224,7 +229,7 @@ def _cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int) and _is_time(name):
         return time_text(value)
-    return one_line(str(value))
+    return printable(str(value))
 
 
 def _styled(cells: Sequence[str]) -> Text:

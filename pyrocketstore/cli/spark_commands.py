@@ -78,7 +78,7 @@ def spark_session(what: str, master: str) -> Iterator[SparkSession]:
 
 def _last_line(text: str) -> str:
     """Of a Python traceback that came through the JVM, the error itself."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
     named = [line for line in lines if line.startswith("pyrocketstore.")]
     return named[-1] if named else (lines[0] if lines else "an error without a text")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -12,6 +11,7 @@ import numpy as np
 from pyrocketstore._log_walk import walk_records
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
@@ -28,7 +28,7 @@ from pyrocketstore.spark.snapshot import (
 )
 from pyrocketstore.spark.units import RangeUnits
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: A task costs some 70 ms before it reads anything, so small stores are not cut further (bytes).
 TASK_BYTES_MIN = 16 << 20

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
 import os
 import shutil
 import time
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDWR, Env, parent_directory
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.index_directory import find_index_files
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: Units that a task sorts, and the driver holds, at a time.
 UNITS_AT_ONCE = 1 << 18

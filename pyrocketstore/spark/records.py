@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._reader import gather_records
 from pyrocketstore._scan import status_name
 from pyrocketstore.commit_log import LMQ_PREFIX
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.message import PROPERTY_INNER_MULTI_DISPATCH
@@ -35,7 +35,7 @@ from pyrocketstore.spark.snapshot import DataLossError, LogFile
 if TYPE_CHECKING:
     import pyarrow
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]

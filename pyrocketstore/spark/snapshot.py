@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -19,6 +18,7 @@ import numpy as np
 from pyrocketstore._consume_queue import find_last_unit, unit_at
 from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import (
     StoreCorruptionError,
@@ -32,7 +32,7 @@ from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
 from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace, local_path
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: No record lies before the one or behind the other, bytes of the log.
 LOG_BEGIN, LOG_END = -1, 1 << 62

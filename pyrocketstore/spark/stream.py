@@ -7,7 +7,6 @@ gives the same rows whenever it is read. Spark keeps no start of its own: the fi
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.spark.live import LiveQueues, Waiting
@@ -49,7 +49,7 @@ from pyrocketstore.spark.source import TaskPartition, read_task
 if TYPE_CHECKING:
     import pyarrow
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 #: A store that is opened after a kill takes the last units away and puts them back: only what is
 #: gone for longer is lost.
