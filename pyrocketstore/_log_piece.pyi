@@ -1,6 +1,9 @@
 from collections.abc import Mapping
 from typing import Final, Self, final
 
+import numpy
+from numpy.typing import NDArray
+
 from pyrocketstore._env import EnvTable
 from pyrocketstore._scan import TopicQueueMap
 
@@ -32,7 +35,21 @@ class LogPiece:
     def queues(self) -> TopicQueueMap: ...
     @property
     def has_records(self) -> bool: ...
+    @property
+    def has_own_memory(self) -> bool: ...
     def position(self, number: int) -> int: ...
+    def rows(
+        self,
+    ) -> tuple[
+        NDArray[numpy.int32],
+        NDArray[numpy.int64],
+        NDArray[numpy.int64],
+        NDArray[numpy.int32],
+        NDArray[numpy.int64],
+        NDArray[numpy.int64],
+    ]: ...
+    def queue_keys(self) -> list[tuple[str, int]]: ...
+    def multi_rows(self) -> list[tuple[int, int, int]]: ...
 
 @final
 class LogScanner:

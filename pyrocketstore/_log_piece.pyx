@@ -35,6 +35,9 @@ from pyrocketstore._scan cimport (
     next_record,
     scan_state,
 )
+from pyrocketstore._text cimport java_text
+
+import numpy
 
 from pyrocketstore.errors import StoreIOError
 
@@ -125,6 +128,11 @@ cdef class LogPiece:
         free(self.found)
 
     @property
+    def has_own_memory(self):
+        """bool, whether the records take memory of the piece's own."""
+        return self.is_own
+
+    @property
     def has_records(self):
         """bool, whether the records can be dispatched from here."""
         return self.records != NULL or self.count == 0
@@ -135,23 +143,72 @@ cdef class LogPiece:
             raise IndexError(f"record {number} of {self.count}")
         return self.begin + self.records[number].position
 
+    def rows(self):
+        """What each record asks of its queue's unit, as columns of one length.
+
+        Records that go into no queue, or whose numbers do not fit here, are left out.
+
+        Returns
+        -------
+        (number int32, queue_offset int64, phy_offset int64, size int32, tags_code int64,
+        delayed_from int64): the queue's number in `queue_keys`; the store time (ms) of a record
+        whose tags code is when it is to be delivered, else -1
+        """
+        cdef int64_t i, at
+        cdef int64_t found = 0
+        cdef const piece_record *row
+        cdef int64_t room = self.count if self.records != NULL else 0
+        number = numpy.empty(room, numpy.int32)
+        longs = numpy.empty((4, room), numpy.int64)
+        size = numpy.empty(room, numpy.int32)
+        cdef int32_t[::1] numbers = number
+        cdef int32_t[::1] sizes = size
+        cdef int64_t[:, ::1] columns = longs
+        for i in range(room):
+            row = &self.records[i]
+            if queue_number_of(row) < 0 or row.kind & KIND_UNCOMMON:
+                continue
+            at = found
+            numbers[at] = queue_number_of(row)
+            columns[0, at] = queue_offset_of(self, i)
+            columns[1, at] = phy_offset_of(self, i)
+            sizes[at] = row[1].position - row.position
+            columns[2, at] = tags_code_of_row(self, i)
+            columns[3, at] = store_timestamp_of(self, i) if row.kind & KIND_DELAYED else -1
+            found += 1
+        return (number[:found], longs[0, :found], longs[1, :found], size[:found],
+                longs[2, :found], longs[3, :found])
+
+    def queue_keys(self):
+        """[(topic, queue id)] of the queues that the piece has records of, by number."""
+        cdef int64_t i
+        return [(java_text(self.entries[i].topic, self.entries[i].topic_size),
+                 self.entries[i].queue_id) for i in range(self.queues.count)]
+
+    def multi_rows(self):
+        """[(phy_offset, size, tags_code)] of the records that name further queues."""
+        cdef int64_t i
+        cdef int64_t room = self.count if self.records != NULL else 0
+        return [(phy_offset_of(self, i), self.records[i + 1].position - self.records[i].position,
+                 tags_code_of_row(self, i)) for i in range(room)
+                if self.records[i].kind & (KIND_MULTI | KIND_UNCOMMON) == KIND_MULTI]
+
     cdef int keep(self, RecordBuffer buffer, RecordMemory memory) except -1:
-        # Takes over what a scan gathered; without `memory` in memory of its own.
+        # Takes over what a scan gathered; without `memory`, or room there, in memory of its own.
         cdef size_t size = <size_t>(buffer.count + 1) * sizeof(piece_record)
         cdef size_t key_size = <size_t>buffer.records[buffer.count].first_key * sizeof(int32_t)
         cdef piece_record *records
         cdef int32_t *keys
-        self.memory = memory
-        if memory is None:
+        cdef void *room = NULL if memory is None else memory.take(size + key_size)
+        if room == NULL:
             self.is_own = True
             self.records = records = <piece_record *>malloc(size)
             self.keys = keys = <int32_t *>malloc(key_size + 1)
             if records == NULL or keys == NULL:
                 raise MemoryError()
         else:
-            records = <piece_record *>memory.take(size + key_size)
-            if records == NULL:
-                return 0
+            self.memory = memory
+            records = <piece_record *>room
             keys = <int32_t *>(<uint8_t *>records + size)
         memcpy(records, buffer.records, size)
         if key_size > 0:
@@ -354,7 +411,6 @@ cdef class LogScanner:
         piece.number_queues()
         if buffer.count > 0:
             piece.keep(buffer, self.memory)
-            self.keep = self.memory is None or self.memory.used < self.memory.size
         self.buffers.append(buffer)
         return piece
 

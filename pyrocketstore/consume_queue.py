@@ -381,7 +381,7 @@ class ConsumeQueue(UnitAppender):
         Differs: pre-blank units at the end of a file do not hide the messages before them.
         """
         count = self.mapped_file_queue.delete_expired_file_by_offset(
-            min_phy_offset, self.reader.last_phy_offset_in
+            min_phy_offset, self.reader.newest_phy_offset_in
         )
         self.correct_min_offset(min_phy_offset)
         return int(count)

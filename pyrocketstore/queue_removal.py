@@ -61,7 +61,9 @@ def clean_expired_consumer_queue(store: QueueOwner) -> None:
     """
 
     def is_expired(queue: ConsumeQueue) -> bool:
-        return -1 < queue.get_last_offset() < store.commit_log.get_min_offset()
+        # Of the two one may come from a damaged unit: no queue goes because of that.
+        last = max(queue.get_last_offset(), queue.covered_phy_offset)
+        return -1 < last < store.commit_log.get_min_offset()
 
     for queue in store.queue_table.all():
         if queue.topic != SCHEDULE_TOPIC and is_expired(queue):

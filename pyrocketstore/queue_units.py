@@ -13,6 +13,7 @@ from pyrocketstore._consume_queue import (
     decode_units,
     find_last_unit,
     find_min_unit,
+    read_units,
     truncate_units,
     unit_at,
 )
@@ -33,6 +34,8 @@ _FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
 _LAST_READ_SIZE = 6144 * CQ_STORE_UNIT_SIZE
 _LAST_READ_COUNT = 65536
 _TAIL_READ_SIZE = 8192
+#: So many units at a file's end say together what it names last.
+NEWEST_UNITS = 64
 
 #: (phy_offset, size) of a message to its store time, Unix ms; -1 where it cannot be read.
 PickupStoreTimestamp = Callable[[int, int], int]
@@ -148,13 +151,46 @@ class UnitReader:
     def find_min(
         self, mapped_file: MappedFile, min_phy_offset: int
     ) -> tuple[int, tuple[int, int, int]] | None:
-        """The first message of a file at or behind `min_phy_offset`: (position, unit), or None."""
+        """The first message of a file at or behind `min_phy_offset`: (position, unit), or None.
+
+        A damaged unit among expired ones, behind which two name earlier places, is passed over.
+        """
         for position, piece in self.pieces(mapped_file):
             found = find_min_unit(piece, min_phy_offset)
-            unit = unit_at(piece, found)
-            if unit is not None:
-                return position + found, unit
+            while found >= 0:
+                unit = unit_at(piece, found)
+                if unit is None:
+                    break
+                next_units = (
+                    self.read(
+                        mapped_file, position + found + CQ_STORE_UNIT_SIZE, 2 * CQ_STORE_UNIT_SIZE
+                    )
+                    if (position + found + 3 * CQ_STORE_UNIT_SIZE <= mapped_file.wrote)
+                    else b""
+                )
+                if not _is_before(next_units, min(unit[0], min_phy_offset)):
+                    return position + found, unit
+                found = find_min_unit(piece, min_phy_offset, found + CQ_STORE_UNIT_SIZE)
         return None
+
+    def newest_phy_offset_in(self, mapped_file: MappedFile) -> int:
+        """Where the last message lies that a file names, bytes of the log; -1 for none.
+
+        Judged by several units, and by the next file's first, so that one damaged unit does not
+        decide whether the file is deleted.
+        """
+        end = mapped_file.wrote
+        start = max(0, end - NEWEST_UNITS * CQ_STORE_UNIT_SIZE)
+        phy_offset, size, code = read_units(self.read(mapped_file, start, end - start))
+        known = ~QueueUnits(phy_offset, size, code).is_pre_blank() & (phy_offset >= 0) & (size > 0)
+        found = phy_offset[known]
+        behind = self.mapped_file_queue.find_mapped_file_by_offset(
+            mapped_file.file_from_offset + self.mapped_file_size, False
+        )
+        first = None if behind is None else unit_at(self.read(behind, 0, CQ_STORE_UNIT_SIZE))
+        if first is not None and first[0] > 0 and bool((found < first[0]).any()):
+            found = found[found < first[0]]
+        return int(found.max()) if len(found) else self.last_phy_offset_in(mapped_file)
 
     def last_unit(self, with_ext: bool = False) -> tuple[int, int, int] | None:
         """The last message of the queue, or the last one that has an ext unit."""
@@ -194,20 +230,52 @@ class UnitReader:
         """Byte of the stream behind the units before `phy_offset`; None: no file would remain."""
         mapped_files = self.mapped_file_queue.mapped_files
         for mapped_file in reversed(mapped_files):
-            valid_size, _, _ = self.scan(mapped_file, phy_offset)
-            if valid_size > 0:
-                return int(mapped_file.file_from_offset + valid_size)
+            end = self._end_in(mapped_file, phy_offset)
+            if end > 0:
+                return int(mapped_file.file_from_offset + end)
         if mapped_files and mapped_files[0].wrote == 0:
             # Nothing in it, but its name says where the queue goes on.
             return int(mapped_files[0].file_from_offset)
         return None
 
+    def _end_in(self, mapped_file: MappedFile, phy_offset: int) -> int:
+        """Position behind the last unit of a file before `phy_offset`; 0: there is none.
+
+        Looked for from the end on, so that a damaged unit in the middle, which seems to lie behind
+        the log, takes none of those that follow it away.
+        """
+        if phy_offset <= 0:
+            return 0
+        end = mapped_file.wrote
+        step = _FIRST_READ_SIZE
+        while end > 0:
+            start = max(0, end - step)
+            phy_offsets, size, code = read_units(self.read(mapped_file, start, end - start))
+            blank = QueueUnits(phy_offsets, size, code).is_pre_blank()
+            before = ~blank & (phy_offsets >= 0) & (size > 0) & (phy_offsets < phy_offset)
+            found = numpy.flatnonzero(before)
+            if len(found):
+                last = start + int(found[-1]) * CQ_STORE_UNIT_SIZE
+                return self._end_of_blanks(mapped_file, last + CQ_STORE_UNIT_SIZE)
+            end = start
+            step = min(2 * step, _LAST_READ_SIZE)
+        return self._end_of_blanks(mapped_file, 0)
+
+    def _end_of_blanks(self, mapped_file: MappedFile, position: int) -> int:
+        """Position behind the pre-blank units that stand at `position`."""
+        while position < mapped_file.wrote:
+            size = min(_FIRST_READ_SIZE, mapped_file.wrote - position)
+            units = QueueUnits(*read_units(self.read(mapped_file, position, size)))
+            others = numpy.flatnonzero(~units.is_pre_blank())
+            if len(others) or not len(units.size):
+                return position + (int(others[0]) if len(others) else 0) * CQ_STORE_UNIT_SIZE
+            position += len(units.size) * CQ_STORE_UNIT_SIZE
+        return position
+
     def first_readable(self, min_phy_offset: int) -> int | None:
         """Queue offset of the first message at or behind `min_phy_offset`, or None."""
         for mapped_file in self.mapped_file_queue.mapped_files:
-            end = mapped_file.wrote
-            last = unit_at(self.read(mapped_file, end - CQ_STORE_UNIT_SIZE, CQ_STORE_UNIT_SIZE))
-            if last is not None and last != PRE_BLANK and last[0] < min_phy_offset:
+            if 0 <= self.newest_phy_offset_in(mapped_file) < min_phy_offset:
                 continue
             found = self.find_min(mapped_file, min_phy_offset)
             if found is not None:
@@ -337,6 +405,13 @@ class UnitReader:
             start += len(units.phy_offset) or per_file - start % per_file
             count = min(4 * count, _LAST_READ_COUNT)
         return None
+
+
+def _is_before(units: bytes, phy_offset: int) -> bool:
+    """Whether all of these units name messages before `phy_offset`, bytes of the log."""
+    places, size, code = read_units(units)
+    blank = QueueUnits(places, size, code).is_pre_blank()
+    return len(places) > 0 and bool(((places < phy_offset) & (size > 0) & ~blank).all())
 
 
 def _units_of(position: int) -> int:

@@ -14,7 +14,7 @@ from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.queue_table import ConsumeQueueTable
-from pyrocketstore.queue_units import QueueUnits
+from pyrocketstore.queue_units import PRE_BLANK_SIZE, QueueUnits
 from pyrocketstore.results import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -113,6 +113,10 @@ class QueryMessageResult:
         self.message_mapped_list.clear()
 
 
+def _is_pre_blank(phy_offset: int, size: int) -> bool:
+    return phy_offset == 0 and size == PRE_BLANK_SIZE
+
+
 class StoreReads:
     """The read methods of the store, over log, queues and index.
 
@@ -197,11 +201,15 @@ class StoreReads:
         """Walk the units; numbered as in the specification of the pull loop."""
         result.status = GetMessageStatus.NO_MATCHED_MESSAGE
         log_end = self.commit_log.get_max_offset()
+        log_begin = self.commit_log.get_min_offset()
         skip_until, last, visited = -1, 0, 0
         rows = zip(*(column.tolist() for column in units), strict=True)
         for phy_offset, size, unit_code in rows:
             last = phy_offset
-            if phy_offset < skip_until:
+            blank = _is_pre_blank(phy_offset, size)
+            if blank and not result.message_mapped_list:
+                result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+            if blank or phy_offset < skip_until:
                 visited += 1
                 continue
             if self._is_full(result, size, max_msg_nums, log_end - phy_offset > self.memory_bound):
@@ -219,7 +227,9 @@ class StoreReads:
             if view is None:
                 if empty:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                if size > 0:  # a hole in the queue says nothing of a file of the log
+                # Only a file that is gone takes the units behind this one along: a damaged unit
+                # says nothing of a file of the log.
+                if size > 0 and phy_offset < log_begin:
                     skip_until = self.commit_log.roll_next_file(phy_offset)
                 continue
             if message_filter is not None and not message_filter.is_matched_by_commit_log(

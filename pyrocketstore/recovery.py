@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,9 +26,17 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
-from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import StoreCheckpoint
+from pyrocketstore.unit_check import (
+    Log,
+    QueueEnd,
+    Repairs,
+    UnitCheck,
+    look_at_end,
+    repair_units,
+)
 
 if TYPE_CHECKING:
     from pyrocketstore._mapped_file import MappedFile
@@ -107,8 +116,12 @@ class RecoveryPlan:
     empty: bool = False
 
     def __post_init__(self) -> None:
-        # Not a field: what is told of a plan does not include it.
+        # No fields: what is reported of a plan does not include them.
         self.pieces: deque[LogPiece] = deque()
+        #: units that contradict the log, as they must be
+        self.repairs: Repairs = {}
+        #: of queues whose last unit is wrong: how far the log is surely in them, bytes; -1: not
+        self.covered: dict[tuple[str, int], int] = {}
 
 
 def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
@@ -127,18 +140,24 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     seen = TopicQueueMap()
     first = max(0, len(files) - LAST_FILES) if clean else _start_file(store, files)
     plan.scan_from = files[first].file_from_offset
-    at_file, status = _scan(store, files, first, seen, plan)
+    check = UnitCheck(
+        {(q.topic, q.queue_id): q for q in store.consume_queues()},
+        multi=store.config.enable_multi_dispatch,
+        lmq=store.config.enable_lmq,
+    )
+    at_file, status = _scan(store, files, first, seen, plan, check)
     plan.ended_by = status_name(status)
     if store.read_only and plan.pieces:
         _await_last_record(store, files[at_file], plan.pieces[-1])
         plan.pieces.pop()  # read once more when it is dispatched
+    seen = _check_ends(store, files, seen, plan, check)
     furthest = max((q.max_physic_offset for q in store.consume_queues()), default=-1)
     # A queue that knows more than the log holds: its end is no usual one.
     is_usual = clean and status in (RS_END, RS_BLANK) and furthest <= plan.log_end
     plan.broken = _valid_records_behind(store, files, at_file, is_usual, plan)
     if plan.broken and store.read_only and _has_grown(store, files[at_file], plan):
         plan.broken = []  # another process has written on meanwhile: nothing is damaged
-    plan.cut_queues = furthest >= plan.log_end
+    plan.cut_queues |= furthest >= plan.log_end
     found = seen.seen()
     lowest = store.commit_log.get_min_offset()
     if not plan.clean:
@@ -203,6 +222,7 @@ def _scan(
     first: int,
     seen: TopicQueueMap,
     plan: RecoveryPlan,
+    check: UnitCheck,
 ) -> tuple[int, int]:
     """Find the log's end; gives the index of its file and the verdict."""
     index = first
@@ -215,8 +235,8 @@ def _scan(
         stop,
         delay_levels=store.commit_log.delay_levels,
         check_crc=store.config.check_crc_on_recover,
-        # After a clean exit there is hardly ever anything to replay.
-        records_max=0 if plan.clean else min(RECORDS_MAX, stop - plan.scan_from),
+        # After a clean exit there is hardly ever anything to replay: nothing is kept.
+        records_max=None if plan.clean else max(1, min(RECORDS_MAX, stop - plan.scan_from)),
     )
     complete = True
     for piece in scan.pieces():
@@ -229,11 +249,111 @@ def _scan(
         seen.add(piece.queues)
         plan.records += piece.count
         plan.log_end = piece.file_from_offset + piece.end
-        complete = complete and piece.has_records
+        check.add(piece)
+        complete = complete and not piece.has_own_memory
         if complete:
             plan.pieces.append(piece)
         status = piece.status
     return index, status
+
+
+def _check_ends(
+    store: Recoverable,
+    files: tuple[MappedFile, ...],
+    seen: TopicQueueMap,
+    plan: RecoveryPlan,
+    check: UnitCheck,
+) -> TopicQueueMap:
+    """Hold the last unit of each queue against the log; gives what was seen of the queues.
+
+    Where a last unit names no record of its queue, the log is read from the last one that does, so
+    that every unit behind that one is compared. One that no record asks for becomes a pre-blank
+    unit, and its queue offset stays used up.
+    """
+    log = _log_of(store, files, plan)
+    plan.repairs = check.finish(log)
+    ends = _doubtful_ends(store, log, plan.repairs)
+    doubts = [max(log.begin, end.covered) for end in ends.values() if end.doubtful]
+    start = min(doubts, default=plan.scan_from)
+    if start < plan.scan_from:
+        earlier = TopicQueueMap()
+        for piece in _records_between(store, start, plan.scan_from):
+            earlier.add(piece.queues)
+            check.add(piece)
+        earlier.add(seen)
+        seen = earlier
+        later = plan.repairs
+        plan.repairs = check.finish(log)
+        for key, units in later.items():
+            plan.repairs.setdefault(key, {}).update(units)
+        ends = _doubtful_ends(store, log, plan.repairs)
+    for queue in store.consume_queues():
+        key = queue.topic, queue.queue_id
+        end = ends.get(key)
+        if end is None:
+            continue
+        if end.doubtful:
+            lost = dict.fromkeys(end.doubtful, PRE_BLANK)
+            plan.repairs[key] = lost | plan.repairs.get(key, {})
+        plan.covered[key] = end.covered
+        if end.is_cut:
+            plan.cut_queues = True
+        else:
+            queue.core.reset(queue.get_max_offset_in_queue(), end.covered)
+    return seen
+
+
+def _log_of(store: Recoverable, files: tuple[MappedFile, ...], plan: RecoveryPlan) -> Log:
+    """The log for who looks at units, which a log that ended too early has lost the records of."""
+    find = store.commit_log.mapped_file_queue.find_mapped_file_by_offset
+    last = files[-1].file_from_offset + files[-1].file_size
+    usual = plan.clean and plan.ended_by in (status_name(RS_END), status_name(RS_BLANK))
+    # A killed process may have dispatched records of a file that is gone with the power.
+    cut_end = plan.log_end if usual else last + store.commit_log.file_size
+    return Log(lambda at: find(at, False), files[0].file_from_offset, plan.log_end, cut_end)
+
+
+def _doubtful_ends(
+    store: Recoverable, log: Log, repairs: Repairs
+) -> dict[tuple[str, int], QueueEnd]:
+    """The queues that do not end with a unit that names its record."""
+    found = {}
+    for queue in store.consume_queues():
+        if queue.covered_phy_offset < 0:
+            continue
+        key = queue.topic, queue.queue_id
+        end = look_at_end(log, key, queue, repairs.get(key, {}))
+        if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
+            found[key] = end
+    return found
+
+
+def _records_between(store: Recoverable, start: int, stop: int) -> Iterator[LogPiece]:
+    """Scan the records in [start, stop) of the log; damage is stepped over."""
+    log = store.commit_log
+    files = log.mapped_file_queue.mapped_files
+    while start < stop:
+        piece = None
+        scan = LogScan(
+            store.env,
+            files,
+            start,
+            stop,
+            delay_levels=log.delay_levels,
+            check_crc=False,
+            records_max=None,
+        )
+        for piece in scan.pieces():
+            yield piece
+        if piece is None or piece.status in (RS_OK, RS_BLANK):
+            return
+        base, position = piece.file_from_offset, piece.end
+        file = log.mapped_file_queue.find_mapped_file_by_offset(base, False)
+        limit = min(stop - base, log.file_size)
+        found = -1
+        if file is not None and position + 1 < limit:
+            found = find_valid_record(store.env, file.path, base, position + 1, limit)
+        start = base + found if found >= 0 else log.roll_next_file(base)
 
 
 def _valid_records_behind(
@@ -294,7 +414,8 @@ def _replay_from(
     lowest = max(0, store.commit_log.get_min_offset())
     starts = [] if plan.clean else [plan.scan_from]
     table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
-    starts += [q.covered_phy_offset for q in table.values() if q.cut_short]
+    covered_by = {key: q.covered_phy_offset for key, q in table.items()} | plan.covered
+    starts += [max(0, covered_by[key]) for key, q in table.items() if q.cut_short]
     starts += [lowest for _ in plan.headless]
     if not table:
         starts.append(lowest)  # all were taken away: older files may name queues that these do not
@@ -305,7 +426,7 @@ def _replay_from(
             continue
         starts.append(first_phy_offset)
         if held < first_offset:
-            covered = -1 if queue is None else queue.covered_phy_offset
+            covered = -1 if queue is None else covered_by[key]
             starts.append(lowest if covered < 0 else min(covered, plan.log_end))
     if not plan.clean and store.index_enabled:
         starts.append(max(lowest, store.index_service.indexed_phy_offset))
@@ -324,7 +445,8 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     anything is cut. Raises StoreIOError.
     """
     log = store.commit_log
-    if plan.replay_from is not None and plan.replay_from < scan_start(store, False):
+    is_early = plan.replay_from is not None and plan.replay_from < scan_start(store, False)
+    if is_early or (plan.repairs and not store.read_only):
         store.checkpoint.uncover_log()
     if plan.empty:
         _set_queues_aside(store)
@@ -340,6 +462,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
     if store.config.message_index_enable:
         store.index_service.drop_files_behind(plan.log_end, replays=plan.replay_from is not None)
+    _repair_queues(store, plan)
     if plan.cut_queues:
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)
@@ -357,6 +480,21 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _force_again(store, plan)
+
+
+def _repair_queues(store: Recoverable, plan: RecoveryPlan) -> None:
+    """Write the units that contradict the log as they must be.
+
+    A read-only store shows what the files have, so that `verify` reports it.
+    """
+    if store.read_only:
+        return
+    for queue in store.consume_queues():
+        units = plan.repairs.get((queue.topic, queue.queue_id))
+        if units:
+            repair_units(queue, units)
+            covered = queue.reader.last_phy_offset()
+            queue.core.reset(queue.get_max_offset_in_queue(), covered)
 
 
 def _force_again(store: Recoverable, plan: RecoveryPlan) -> None:

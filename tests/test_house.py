@@ -50,6 +50,7 @@ LEVELS = {
     "log_scan": 4.0,
     "commit_log": 4.1,
     "consume_queue": 4.1,
+    "unit_check": 4.3,
     "topic_config": 4.0,
     "index_service": 4.1,
     "index_directory": 4.0,

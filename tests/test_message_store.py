@@ -470,10 +470,10 @@ def test_a_pull_goes_on_behind_units_that_were_never_written(tmp_path: Path) -> 
     with Opened(tmp_path / "store") as store:
         for i in range(400):
             assert store.put_message(message(b"%d" % i)).status is PutMessageStatus.PUT_OK
-    path = tmp_path / "store" / "consumequeue" / "t" / "0" / f"{0:020}"
-    data = path.read_bytes()
-    path.write_bytes(bytes(10 * 20) + data[10 * 20 :])  # recovery looks at the last three files
-    with Opened(tmp_path / "store") as store:
+        store.wait_dispatched()
+        path = tmp_path / "store" / "consumequeue" / "t" / "0" / f"{0:020}"
+        with path.open("r+b") as file:
+            file.write(bytes(10 * 20))  # the next opening would repair them
         result = store.get_message("group", "t", 0, 0, 32)
         assert result is not None
         assert result.status is GetMessageStatus.FOUND

@@ -1,0 +1,405 @@
+"""Units of consume queues compared with the records of the log that they should name.
+
+A unit has no checksum, and one wrong bit in it decides much: the last unit of a queue says which
+records the queue has already. Recovery therefore compares the unit of each record that it scans
+with the record, and the last unit of each queue with the record that the unit names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyrocketstore._consume_queue import MAX_ADDR
+from pyrocketstore._record import check_message
+from pyrocketstore._text import string_to_properties
+from pyrocketstore.env import O_RDWR
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.message import java_split, parse_java_int
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK
+
+if TYPE_CHECKING:
+    from pyrocketstore._log_piece import LogPiece
+    from pyrocketstore._mapped_file import MappedFile
+    from pyrocketstore.consume_queue import ConsumeQueue
+
+__all__ = [
+    "Log",
+    "QueueEnd",
+    "Repairs",
+    "Unit",
+    "UnitCheck",
+    "look_at_end",
+    "names_record",
+    "repair_units",
+]
+
+LOG = logging.getLogger(__name__)
+
+Unit = tuple[int, int, int]
+Key = tuple[str, int]
+#: {(topic, queue id): {queue offset: the unit as the log says it}}
+Repairs = dict[Key, dict[int, Unit]]
+
+#: So many records are compared at a time, so that a queue is read once for many of its records.
+BATCH_MAX = 1 << 20
+#: A delivery time lies at most this far behind the store time (ms). Delays are settings, and may
+#: have been others when the unit was written.
+DELAY_MAX_MS = 366 * 86_400_000
+#: Units that are read at a time.
+CHUNK = 4096
+LMQ_PREFIX = "%LMQ%"
+TRANSACTION_MASK, TRANSACTION_COMMIT = 0xC, 0x8
+#: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag
+_HEAD = struct.Struct(">iiiiiqqi")
+_UNIT = struct.Struct(">qiq")
+#: Of these fields of a damaged record so many must agree with a unit that is believed.
+AGREEING_MIN = 3
+
+
+class _Batch(NamedTuple):
+    """Rows of `LogPiece.rows`, with queue numbers that hold for all pieces."""
+
+    number: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    phy_offset: NDArray[np.int64]
+    size: NDArray[np.int32]
+    tags_code: NDArray[np.int64]
+    delayed_from: NDArray[np.int64]
+
+    def take(self, at: NDArray[np.intp]) -> _Batch:
+        """The rows with these numbers."""
+        return _Batch(*[column[at] for column in self])  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """The files of the log while recovery reads them, up to `end` (bytes of the log)."""
+
+    find: Callable[[int], MappedFile | None]
+    begin: int
+    end: int
+    #: units that name places in [end, cut_end) name what the log has lost
+    cut_end: int
+
+    def read(self, phy_offset: int, size: int) -> bytes:
+        """The bytes of one file there; none where the log has no such bytes.
+
+        Raises StoreIOError; of ENOENT where another process has just deleted the file.
+        """
+        file = self.find(phy_offset) if self.begin <= phy_offset < self.end else None
+        if file is None or size <= 0 or phy_offset + size > self.end:
+            return b""
+        position = phy_offset - file.file_from_offset
+        if size > file.file_size - position:
+            return b""
+        return file.read(position, size)
+
+
+class UnitCheck:
+    """Gathers the records of a scan and finds the units that contradict them.
+
+    Parameters
+    ----------
+    queues : {(topic, queue id): ConsumeQueue}
+    multi : bool, records may name further queues
+
+    Nothing is changed. Threads: one.
+    """
+
+    def __init__(self, queues: Mapping[Key, ConsumeQueue], *, multi: bool, lmq: bool) -> None:
+        self._queues = queues
+        self._multi, self._lmq = multi, lmq
+        self._numbers: dict[Key, int] = {}
+        self._keys: list[Key] = []
+        self._parts: list[_Batch] = []
+        self._count = 0
+        self._multi_rows: list[Unit] = []
+        self._suspects: list[tuple[Key, int, Unit, Unit]] = []  # the unit, and as the log says it
+
+    # ---- records that are scanned ----------------------------------------------------------------
+
+    def add(self, piece: LogPiece) -> None:
+        """Take in the records of a scanned piece of the log, in the log's order."""
+        rows = _Batch(*piece.rows())
+        if len(rows.number):
+            keys = piece.queue_keys()
+            known = np.array([self._number(key) for key in keys], np.int32)
+            self._parts.append(rows._replace(number=known[rows.number]))
+            self._count += len(rows.number)
+        if self._multi:
+            self._multi_rows += piece.multi_rows()
+        if self._count >= BATCH_MAX:
+            self._compare()
+
+    def _number(self, key: Key) -> int:
+        number = self._numbers.setdefault(key, len(self._keys))
+        if number == len(self._keys):
+            self._keys.append(key)
+        return number
+
+    def _compare(self) -> None:
+        """Compare what was gathered with the units, queue by queue."""
+        if not self._parts:
+            return
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        batch = _Batch(*columns)
+        self._parts, self._count = [], 0
+        order = np.argsort(batch.number, kind="stable")
+        number = batch.number[order]
+        begins = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+        for begin, end in zip(begins, [*begins[1:], len(number)], strict=True):
+            key = self._keys[int(number[begin])]
+            queue = self._queues.get(key)
+            if queue is not None:
+                at = order[begin:end]
+                self._compare_queue(key, queue, batch.take(at))
+
+    def _compare_queue(self, key: Key, queue: ConsumeQueue, rows: _Batch) -> None:
+        first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+        inside = (rows.queue_offset >= first) & (rows.queue_offset < queue.core.unit_count)
+        wanted = np.unique(rows.queue_offset[inside])
+        for start, count in _runs(wanted):
+            units = queue.reader.columns(start, count)
+            at = np.flatnonzero(
+                inside
+                & (rows.queue_offset >= start)
+                & (rows.queue_offset < start + len(units.phy_offset))
+            )
+            unit = rows.queue_offset[at] - start
+            same = (units.phy_offset[unit] == rows.phy_offset[at]) & (
+                units.size[unit] == rows.size[at]
+            )
+            code, stored = units.tags_code[unit], rows.delayed_from[at]
+            is_time = (stored >= 0) & (code >= stored) & (code <= stored + DELAY_MAX_MS)
+            same &= (code == rows.tags_code[at]) | (code <= MAX_ADDR) | is_time
+            for row, place in zip(at[~same].tolist(), unit[~same].tolist(), strict=True):
+                found = units.phy_offset[place], units.size[place], units.tags_code[place]
+                says = rows.phy_offset[row], rows.size[row], rows.tags_code[row]
+                self._suspects.append((key, start + place, _unit(found), _unit(says)))
+
+    # ---- verdicts --------------------------------------------------------------------------------
+
+    def finish(self, log: Log) -> Repairs:
+        """The units that contradict the records which were added, as they must be.
+
+        A unit that names another record of its queue and its queue offset stays as it is: a topic
+        that was deleted and put to again has two of each, and the queue names the newer one. Of two
+        records for one damaged unit the later counts.
+        """
+        self._compare()
+        self._compare_multi(log)
+        repairs: Repairs = {}
+        for key, queue_offset, unit, says in self._suspects:
+            if unit[:2] != says[:2] and names_record(log, key, queue_offset, unit):
+                continue
+            repairs.setdefault(key, {})[queue_offset] = says
+        self._suspects = []
+        return repairs
+
+    def _compare_multi(self, log: Log) -> None:
+        for says in self._multi_rows:
+            record = _Record(log.read(*says[:2]))
+            for key, queue_offset in record.further_queues(self._lmq):
+                queue = self._queues.get(key)
+                unit = None if queue is None else queue.reader.unit(queue_offset)
+                if unit is not None and unit != says:
+                    self._suspects.append((key, queue_offset, unit, says))
+        self._multi_rows = []
+
+
+def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges (start, count) that cover sorted queue offsets, with few others in between."""
+    if not len(offsets):
+        return
+    gaps = np.flatnonzero(np.diff(offsets) > CHUNK) + 1
+    for part in np.split(offsets, gaps):
+        start, end = int(part[0]), int(part[-1]) + 1
+        for begin in range(start, end, BATCH_MAX):
+            yield begin, min(BATCH_MAX, end - begin)
+
+
+def _unit(values: tuple[np.int64, np.int32, np.int64]) -> Unit:
+    return int(values[0]), int(values[1]), int(values[2])
+
+
+# ---- one record --------------------------------------------------------------------------------
+
+
+class _Record:
+    """The fields of a record that say which unit is its own, of bytes that may be anything."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.is_head = len(data) >= _HEAD.size
+        head = _HEAD.unpack_from(data.ljust(_HEAD.size, b"\0"))
+        self.total_size, _, _, self.queue_id, _, self.queue_offset = head[:6]
+        self.phy_offset, self.sys_flag = head[6:]
+
+    def is_whole(self, phy_offset: int) -> bool:
+        """Whether the bytes are a record that belongs there."""
+        return check_message(self.data, phy_offset, check_crc=False)[0] == "ok"
+
+    def _texts(self) -> tuple[bytes, bytes]:
+        """The topic and the properties of a whole record."""
+        data = self.data
+        at = 40 + 8 + (20 if self.sys_flag & 0x10 else 8)
+        at += 8 + (20 if self.sys_flag & 0x20 else 8) + 4 + 8
+        at += 4 + max(0, int.from_bytes(data[at : at + 4], "big", signed=True))
+        topic_end = at + 1 + data[at]
+        size = int.from_bytes(data[topic_end : topic_end + 2], "big", signed=True)
+        return data[at + 1 : topic_end], data[topic_end + 2 : topic_end + 2 + max(0, size)]
+
+    def is_of(self, key: Key, queue_offset: int) -> bool:
+        """Whether a whole record belongs into that queue, at that queue offset."""
+        topic, _ = self._texts()
+        if self.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+            own = (topic.decode("utf-8", "replace"), self.queue_id, self.queue_offset)
+            if own == (*key, queue_offset):
+                return True
+        further = self.further_queues(True) + self.further_queues(False)
+        return (key, queue_offset) in further
+
+    def further_queues(self, lmq: bool) -> list[tuple[Key, int]]:
+        """The further queues that a whole record names, and its queue offset in each."""
+        if not self.data:
+            return []
+        _, text = self._texts()
+        properties = string_to_properties(text.decode("utf-8", "replace"))
+        names = java_split(properties.get("INNER_MULTI_DISPATCH", ""))
+        offsets = java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
+        if len(names) != len(offsets):
+            return []
+        found = []
+        for name, number in zip(names, offsets, strict=True):
+            queue_offset = parse_java_int(number, 64)
+            queue_id = 0 if lmq and name.startswith(LMQ_PREFIX) else self.queue_id
+            if queue_offset is not None:
+                found.append(((name, queue_id), queue_offset))
+        return found
+
+
+def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:
+    """Whether a unit names the record of its queue and queue offset.
+
+    Of a record that the log does not have any more only the place can be judged. Where the record
+    is damaged, the unit is believed if the record's first fields agree with it.
+    """
+    phy_offset, size, _ = unit
+    if phy_offset < 0 or size <= 0 or unit == PRE_BLANK:
+        return False
+    if phy_offset < log.begin:
+        return phy_offset + size <= log.begin
+    try:
+        return _names_record(log, key, queue_offset, phy_offset, size)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return True  # expired just now, in the process that owns the store
+
+
+def _names_record(log: Log, key: Key, queue_offset: int, phy_offset: int, size: int) -> bool:
+    record = _Record(log.read(phy_offset, size))
+    if record.is_head and record.total_size == size and record.is_whole(phy_offset):
+        return record.is_of(key, queue_offset)
+    if not record.is_head:  # as much as there is of it in the file
+        record = _Record(log.read(phy_offset, _HEAD.size))
+    whole = _Record(log.read(phy_offset, record.total_size))
+    if whole.is_head and whole.is_whole(phy_offset):
+        return False  # a record of another size
+    agreeing = (
+        (record.total_size == size)
+        + (record.phy_offset == phy_offset)
+        + (record.queue_offset == queue_offset)
+        + (record.queue_id == key[1])
+    )
+    return record.is_head and agreeing >= AGREEING_MIN
+
+
+# ---- the end of a queue --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class QueueEnd:
+    """What the end of a queue is worth.
+
+    Parameters
+    ----------
+    covered : int, one past the last record that a unit surely names, bytes of the log; -1: none
+    doubtful : {queue offset: unit}, units behind that one that name no record of the queue
+    is_cut : bool, units behind that one name records that the log has lost
+    """
+
+    covered: int = -1
+    doubtful: dict[int, Unit] = dataclasses.field(default_factory=dict)
+    is_cut: bool = False
+
+
+def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, Unit]) -> QueueEnd:
+    """Go back from a queue's end to the last unit that names its record, or will once repaired."""
+    found = QueueEnd()
+    end = queue.core.unit_count
+    first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+    step = 1  # nearly always the last one
+    while end > first:
+        start = max(first, end - step)
+        units = queue.reader.columns(start, end - start)
+        for i in range(len(units.phy_offset) - 1, -1, -1):
+            unit = _unit((units.phy_offset[i], units.size[i], units.tags_code[i]))
+            known = repairs.get(start + i)
+            if known is not None or names_record(log, key, start + i, unit):
+                phy_offset, size, _ = unit if known is None else known
+                found.covered = phy_offset + size
+                return found
+            if log.end <= unit[0] < log.cut_end:
+                found.is_cut = True
+            elif unit != PRE_BLANK:
+                found.doubtful[start + i] = unit
+        end = start
+        step = CHUNK
+    return found
+
+
+# ---- repair --------------------------------------------------------------------------------------
+
+
+def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
+    """Write units over those that stand at their queue offsets; not in a read-only store.
+
+    Raises StoreIOError. Durability: none before the next flush, which forces these files again.
+    Differs: 4.9.3 leaves a wrong unit as it is.
+    """
+    count = 0
+    for queue_offset, unit in sorted(units.items()):
+        position = queue_offset * CQ_STORE_UNIT_SIZE
+        file = queue.mapped_file_queue.find_mapped_file_by_offset(position, False)
+        if queue_offset >= queue.core.unit_count or file is None:
+            continue
+        _overwrite(queue, file, position - file.file_from_offset, _UNIT.pack(*unit))
+        count += 1
+    if count:
+        LOG.warning(
+            "%s/%d: %d units did not name their records and were repaired",
+            queue.topic,
+            queue.queue_id,
+            count,
+        )
+
+
+def _overwrite(queue: ConsumeQueue, file: MappedFile, position: int, data: bytes) -> None:
+    files = queue.mapped_file_queue
+    fd = queue.env.open(file.path, O_RDWR)
+    try:
+        queue.env.pwrite_all(fd, data, position, file.path)
+    finally:
+        queue.env.close(fd, file.path)
+    file.force_again()
+    files.flushed_where = min(files.flushed_where, file.file_from_offset)
+    queue.core.dirty = True
