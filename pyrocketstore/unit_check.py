@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyrocketstore._consume_queue import MAX_ADDR
 from pyrocketstore._record import check_message
 from pyrocketstore._text import string_to_properties
-from pyrocketstore.env import O_RDWR
+from pyrocketstore.env import O_RDWR, parent_directory
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.message import java_split, parse_java_int
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK
@@ -166,6 +166,7 @@ class UnitCheck:
         first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
         inside = (rows.queue_offset >= first) & (rows.queue_offset < queue.core.unit_count)
         wanted = np.unique(rows.queue_offset[inside])
+        has_ext = queue.ext is not None or _has_ext_files(queue)
         for start, count in _runs(wanted):
             units = queue.reader.columns(start, count)
             at = np.flatnonzero(
@@ -179,7 +180,7 @@ class UnitCheck:
             )
             code, stored = units.tags_code[unit], rows.delayed_from[at]
             is_time = (stored >= 0) & (code >= stored) & (code <= stored + DELAY_MAX_MS)
-            same &= (code == rows.tags_code[at]) | (code <= MAX_ADDR) | is_time
+            same &= (code == rows.tags_code[at]) | ((code <= MAX_ADDR) & has_ext) | is_time
             for row, place in zip(at[~same].tolist(), unit[~same].tolist(), strict=True):
                 found = units.phy_offset[place], units.size[place], units.tags_code[place]
                 says = rows.phy_offset[row], rows.size[row], rows.tags_code[row]
@@ -213,6 +214,12 @@ class UnitCheck:
                 if unit is not None and unit != says:
                     self._suspects.append((key, queue_offset, unit, says))
         self._multi_rows = []
+
+
+def _has_ext_files(queue: ConsumeQueue) -> bool:
+    """Whether ext units were written while the queue was opened with other settings."""
+    root = parent_directory(queue.store_path)
+    return queue.env.is_dir(f"{root}/consumequeue_ext/{queue.topic}/{queue.queue_id}")
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
