@@ -45,6 +45,14 @@ typedef struct rs_env {
      * -EAGAIN: another open file has the lock. */
     int (*lock_directory)(const char *path);
     int (*unlock)(int fd); /* ends a lock of `lock` or `lock_directory`, also a forked child's */
+    /* A descriptor, for reading and writing, of a new file without a name in the directory's file
+     * system. -EOPNOTSUPP where the file system or the kernel has no such files. */
+    int (*open_unnamed)(const char *directory, int mode);
+    /* Gives a file of `open_unnamed` its name. -EEXIST: the name is taken. -EOPNOTSUPP: the process
+     * may not, or there is no /proc. */
+    int (*link_unnamed)(int fd, const char *path);
+    /* Gives a file a second name. -EEXIST: the name is taken. */
+    int (*link)(const char *source, const char *target);
 } rs_env;
 
 /* The functions of this operating system. */

@@ -169,6 +169,40 @@ static int64_t system_pwrite(int fd, const void *buffer, int64_t size, int64_t p
 static int system_rename(const char *source, const char *target) {
     return negated(rename(source, target));
 }
+
+static int system_open_unnamed(const char *directory, int mode) {
+#if defined(O_TMPFILE)
+    int fd;
+    do {
+        fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, (mode_t)mode);
+    } while (fd < 0 && errno == EINTR);
+    /* A kernel or a file system that does not know the flag sees an open of the directory. */
+    if (fd < 0 && (errno == EISDIR || errno == EINVAL)) return -EOPNOTSUPP;
+    return negated(fd);
+#else
+    (void)directory, (void)mode;
+    return -EOPNOTSUPP;
+#endif
+}
+
+static int system_link_unnamed(int fd, const char *path) {
+#if defined(O_TMPFILE)
+    char source[32];
+    if (linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH) == 0) return 0;
+    /* Kernels before 6.10 ask for CAP_DAC_READ_SEARCH, and say ENOENT without it. */
+    if (errno != ENOENT) return -errno;
+    snprintf(source, sizeof source, "/proc/self/fd/%d", fd);
+    if (linkat(AT_FDCWD, source, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0) return 0;
+    return errno == ENOENT ? -EOPNOTSUPP : -errno;
+#else
+    (void)fd, (void)path;
+    return -EOPNOTSUPP;
+#endif
+}
+
+static int system_link(const char *source, const char *target) {
+    return negated(link(source, target));
+}
 static int system_unlink(const char *path) { return negated(unlink(path)); }
 static int system_mkdir(const char *path, int mode) { return negated(mkdir(path, (mode_t)mode)); }
 static int system_rmdir(const char *path) { return negated(rmdir(path)); }
@@ -265,6 +299,9 @@ void rs_env_posix(rs_env *env) {
     env->munlock = system_munlock;
     env->lock_directory = system_lock_directory;
     env->unlock = system_unlock;
+    env->open_unnamed = system_open_unnamed;
+    env->link_unnamed = system_link_unnamed;
+    env->link = system_link;
 }
 
 /* A forked child inherits objects on which threads of its parent sleep. Destroying those there

@@ -59,11 +59,6 @@ cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) 
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil
 
-# Makes a file of full length without blocks; with a `directory` both are on the device then.
-# `step`: which call failed, of open, ftruncate, fdatasync and fsync_directory.
-cdef int create_sparse(const rs_env *env, const char *path, int64_t size, const char *directory,
-                       int *step) noexcept nogil
-
 # Maps `size` bytes of a file that is not open, or of memory where there is no path. `length`: the
 # file's; nothing is mapped where that is less. `step`: which call failed, of open, fstat and mmap.
 cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,

@@ -6,7 +6,7 @@ from libc.errno cimport EINVAL, EIO, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, e
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
-from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
+from posix.fcntl cimport O_RDONLY, O_RDWR
 from posix.unistd cimport lseek
 
 from pyrocketstore._rocketstore cimport (
@@ -373,28 +373,6 @@ cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noex
     # An old kernel answers EINVAL and a writer takes its page faults itself: nothing is lost.
     if f.base != NULL and end > start and not f.by_write:
         f.env.madvise(f.base + start, end - start, ADVICE_POPULATE_WRITE)
-
-
-cdef int create_sparse(const rs_env *env, const char *path, int64_t size, const char *directory,
-                       int *step) noexcept nogil:
-    cdef int fd = env.open(path, O_RDWR | O_CREAT, 0o644)
-    cdef int error
-    step[0] = 0
-    if fd < 0:
-        return fd
-    step[0] = 1
-    error = env.ftruncate(fd, size)
-    if error >= 0 and directory != NULL:
-        step[0] = 2
-        error = env.fdatasync(fd)
-    env.close(fd)
-    if error >= 0 and directory != NULL:
-        step[0] = 3
-        error = env.fsync_directory(directory)
-    if error < 0:
-        # A file that is not at full length, or not for sure there, must not stay.
-        env.unlink(path)
-    return error
 
 
 cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,

@@ -37,6 +37,7 @@ cdef tuple NAMES = (
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
+    "open_unnamed", "link_unnamed", "link",
 )
 assert len(NAMES) * sizeof(void *) == sizeof(rs_env)
 

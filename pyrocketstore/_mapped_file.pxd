@@ -31,7 +31,7 @@ cdef class MappedFile:
     cdef int drop_buffer(self) except -1
     cdef int open_file(self, bint create) except -1
     cdef bytes directory(self)
-    cdef int create_file(self) except -1
+    cdef int create_file(self, bint is_there) except -1
     cdef void give_up_from(self, int64_t position) noexcept
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1

@@ -14,7 +14,6 @@ from pyrocketstore._allocation cimport (
     PAGE_SIZE,
     append_position,
     confirm,
-    create_sparse,
     fill_room_ahead,
     keep_room_ahead,
     map_path,
@@ -23,6 +22,7 @@ from pyrocketstore._allocation cimport (
     zero_range,
 )
 from pyrocketstore._env cimport EnvTable, Event, path_bytes, path_text
+from pyrocketstore._new_file cimport make_file
 from pyrocketstore._rocketstore cimport (
     check_io,
     rs_compare_and_swap,
@@ -45,7 +45,6 @@ cdef enum:
 
 cdef tuple MODES = ("shared", "memory", "read")
 cdef tuple FILLS = ("no", "folios", "pages")     # by RS_FILL_...
-cdef tuple CREATE_STEPS = ("open", "ftruncate", "fdatasync", "fsync_directory")
 cdef tuple MAP_STEPS = ("open", "fstat", "mmap")
 
 #: The unit in which flush counts (bytes). Source: RocketMQ 4.9.3 MappedFile.OS_PAGE_SIZE.
@@ -145,7 +144,7 @@ cdef class MappedFile:
         with nogil:
             fd = env.open(path, O_RDWR if self.kind == SHARED else O_RDONLY, 0)
         if fd == -ENOENT and create_now:
-            return self.create_file()
+            return self.create_file(False)
         if fd == -ENOENT and self.kind == MEMORY:
             return 0
         check_io(fd, "open", self.path, -1)
@@ -154,7 +153,7 @@ cdef class MappedFile:
             env.close(fd)
         check_io(size, "fstat", self.path, -1)
         if size == 0 and create_now:
-            return self.create_file()
+            return self.create_file(True)
         if self.kind == MEMORY:
             self.source_size = min(size, self.file.file_size)
         elif size != self.file.file_size:
@@ -165,17 +164,9 @@ cdef class MappedFile:
     cdef bytes directory(self):
         return self._path.rpartition(b"/")[0] or (b"/" if self._path.startswith(b"/") else b".")
 
-    cdef int create_file(self) except -1:
-        cdef bytes directory = self.directory()
-        cdef const char *directory_path = PyBytes_AS_STRING(directory)
-        cdef bint force = not self.force_name
-        cdef const char *path = self._path_text
-        cdef int error
-        cdef int step = 0
-        with nogil:
-            error = create_sparse(self.file.env, path, self.file.file_size,
-                                  directory_path if force else NULL, &step)
-        check_io(error, CREATE_STEPS[step], self.path, -1)
+    cdef int create_file(self, bint is_there) except -1:
+        make_file(self.file.env, self._path, self.file.file_size, not self.force_name, is_there,
+                  self.path)
         self.created = True
         return 0
 

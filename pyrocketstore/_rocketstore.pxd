@@ -30,6 +30,9 @@ cdef extern from "env.h" nogil:
         int (*munlock)(void *base, int64_t size) noexcept nogil
         int (*lock_directory)(const char *path) noexcept nogil
         int (*unlock)(int fd) noexcept nogil
+        int (*open_unnamed)(const char *directory, int mode) noexcept nogil
+        int (*link_unnamed)(int fd, const char *path) noexcept nogil
+        int (*link)(const char *source, const char *target) noexcept nogil
 
     void rs_env_posix(rs_env *env) noexcept
 

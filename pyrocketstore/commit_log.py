@@ -34,6 +34,7 @@ from pyrocketstore.message import (
     MessageRefused,
 )
 from pyrocketstore.multi_path import MultiPathMappedFileQueue
+from pyrocketstore.new_files import remove_temporary_files
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 from pyrocketstore.shield import shielded
 from pyrocketstore.stalls import NEXT_FILE, untimed
@@ -170,6 +171,9 @@ class CommitLog:
 
     def load(self) -> None:
         """Find the files. Raises StoreCorruptionError naming a file of the wrong size."""
+        if not self.read_only:
+            for path in self.config.commit_log_paths:
+                remove_temporary_files(self.env, path)
         self.mapped_file_queue.load()
 
     def open_end(self, log_end: int, forced_to: int | None = None) -> None:

@@ -591,6 +591,8 @@ def _usual_queue_size(env: DirectoryReader, directory: str, unit: int) -> int | 
     counted: Counter[int] = Counter()
     for topic in env.listdir(directory):
         for queue_id in env.listdir(f"{directory}/{topic}"):
+            if not queue_id.isdigit():
+                continue  # such as a temporary file, see new_files.py
             size = usual_size(find_files(env, unit, f"{directory}/{topic}/{queue_id}"))
             if size is not None:
                 counted[size] += 1

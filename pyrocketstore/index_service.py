@@ -29,6 +29,7 @@ from pyrocketstore.index_directory import (
     set_aside,
 )
 from pyrocketstore.index_forcing import FlushIndexFileThread
+from pyrocketstore.new_files import remove_temporary_files
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -300,6 +301,8 @@ class IndexService:
         Differs: the geometry is checked; an empty file is what a crash left of a creation: it is
         dropped, and not extended; one that was cut, and all behind it, are put again.
         """
+        if not self._read_only:
+            remove_temporary_files(self._env, self._root)
         found = find_index_files(self._env, self._root, follow=self._read_only)
         limit = self._checkpoint.index_msg_timestamp
         kept = dropped = [f for f in found if f.size > 0]

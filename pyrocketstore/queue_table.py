@@ -13,6 +13,7 @@ from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.new_files import remove_temporary_queue_files
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -66,13 +67,23 @@ class ConsumeQueueTable:
             if not self.env.is_dir(topic_path):
                 continue
             check_abandoned()
-            ids = {_queue_id(name) for name in self.env.listdir(topic_path)} - {None}
+            names = self.env.listdir(topic_path)
+            self._remove_temporary_files(topic, names)
+            ids = {_queue_id(name) for name in names} - {None}
             for queue_id in sorted(number for number in ids if number is not None):
                 queue = self._new(topic, queue_id)
                 queue.load()
                 self._table[topic, queue_id] = queue
             if ids and self._is_lmq(topic):
                 self.lmq_count += 1
+
+    def _remove_temporary_files(self, topic: str, names: list[str]) -> None:
+        if self.read_only:
+            return
+        remove_temporary_queue_files(self.env, os.path.join(self.path, topic), names)
+        if self.config.enable_consume_queue_ext:
+            ext_path = os.path.join(self.ext_path, topic)
+            remove_temporary_queue_files(self.env, ext_path, self.env.listdir(ext_path))
 
     def recover(self, phy_offset: int) -> None:
         """Find the end of each queue; what lies behind `phy_offset` (bytes of the log) may have

@@ -52,7 +52,10 @@ class StoreCheckpoint:
     def _prepare(self) -> None:
         env = self._env
         env.make_directories(parent_directory(self._path))
-        fd = env.open(self._path, O_RDWR | O_CREAT)
+        if not env.exists(self._path):
+            # At once, so that no process that is killed leaves a shorter file.
+            env.write_file(self._path, bytes(CHECKPOINT_SIZE))
+        fd = env.open(self._path, O_RDWR)
         try:
             short = env.file_size(fd, self._path) < CHECKPOINT_SIZE
             if short:

@@ -45,6 +45,9 @@ PROTOTYPES = {
     "munlock": ctypes.CFUNCTYPE(I32, MEMORY, I64),
     "lock_directory": ctypes.CFUNCTYPE(I32, PATH),
     "unlock": ctypes.CFUNCTYPE(I32, I32),
+    "open_unnamed": ctypes.CFUNCTYPE(I32, PATH, I32),
+    "link_unnamed": ctypes.CFUNCTYPE(I32, I32, PATH),
+    "link": ctypes.CFUNCTYPE(I32, PATH, PATH),
 }
 
 

@@ -102,6 +102,8 @@ LEVELS = {
     "_message": 1.2,
     "_mapped_file": 1.1,
     "_writes": 1.05,
+    "_new_file": 1.05,
+    "new_files": 2.1,
     "_record": 1.1,
     "_text": 1.0,
     "_allocation": 1.0,

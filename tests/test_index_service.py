@@ -576,7 +576,9 @@ def test_begin_new_file(place):
 # ---- what fails --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["mkdir", "open", "ftruncate", "fsync_directory", "mmap"])
+@pytest.mark.parametrize(
+    "call", ["mkdir", "open", "ftruncate", "link_unnamed", "fsync_directory", "mmap"]
+)
 def test_creation_that_fails(call, place):
     """Three tries, then the flag, and silence for a while; nothing is left lying about."""
     service = place.open()

@@ -133,7 +133,7 @@ def test_get_last_mapped_file(env, root):
 
 def test_a_file_that_cannot_be_made_can_be_made_later(env, root):
     queue = MappedFileQueue(env, root, S)
-    for call in ("mkdir", "open", "ftruncate", "fsync_directory"):
+    for call in ("mkdir", "open", "open_unnamed", "ftruncate", "link_unnamed", "fsync_directory"):
         with failing(env, call, errno.ENOSPC), pytest.raises(StoreIOError):
             queue.get_last_mapped_file(0)
         assert names(root) == []
@@ -350,7 +350,18 @@ def test_destroy_and_shutdown(env, root):
 def test_read_only_leaves_the_disk_alone(env, root):
     filled(env, root, 2)
     before = {name: Path(root, name).read_bytes() for name in names(root)}
-    writing = ("ftruncate", "fallocate", "punch", "pwrite", "unlink", "mkdir", "rmdir", "rename")
+    writing = (
+        "ftruncate",
+        "fallocate",
+        "punch",
+        "pwrite",
+        "unlink",
+        "link",
+        "open_unnamed",
+        "mkdir",
+        "rmdir",
+        "rename",
+    )
     queue = MappedFileQueue(env, root, S, read_only=True)
     queue.load()
     faults = [failing(env, call, errno.EROFS) for call in writing]

@@ -31,8 +31,8 @@ from test_lifecycle import SETTINGS, TIMEOUT_S, filled, open_store, run, start
 
 #: What a reader has no business with.
 CHANGING = (
-    "ftruncate fallocate punch msync fdatasync fsync pwrite rename unlink mkdir rmdir"
-    " fsync_directory lock"
+    "ftruncate fallocate punch msync fdatasync fsync pwrite rename unlink mkdir rmdir link"
+    " open_unnamed fsync_directory lock"
 ).split()
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 

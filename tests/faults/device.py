@@ -31,10 +31,10 @@ PAGE = 4096
 #: lock for which a thread may wait with the GIL, which a function in Python could never get then.
 NOTED = (
     "open close ftruncate mmap munmap msync fdatasync fsync rename unlink mkdir rmdir"
-    " fsync_directory"
+    " fsync_directory open_unnamed link_unnamed link"
 ).split()
 #: Of these there are many, and little lies between two: a moment is looked at now and then.
-FREQUENT = {"open", "close", "mmap", "munmap"}
+FREQUENT = {"open", "close", "mmap", "munmap", "open_unnamed"}
 FREQUENT_RATE = 0.1
 #: How many calls are remembered, for the text of a failure.
 EVENTS = 40
@@ -351,6 +351,27 @@ class Device:
             assert file.inode == os.fstat(fd).st_ino, f"{text} was changed behind the table"
             self._fds[fd] = file
         return fd
+
+    def _open_unnamed(self, original: Callable[..., int], path: bytes, mode: int) -> int:
+        fd = original(path, mode)
+        if fd >= 0:
+            self._fds[fd] = File(f"/proc/self/fd/{fd}", b"")
+        return fd
+
+    def _link_unnamed(self, original: Callable[..., int], fd: int, path: bytes) -> int:
+        result = original(fd, path)
+        if result >= 0:
+            # The file comes down with its name, and its bytes and length only with an fsync.
+            self._change(Change(*self._find(os.fsdecode(path)), self._fds[fd]))
+        return result
+
+    def _link(self, original: Callable[..., int], source: bytes, target: bytes) -> int:
+        result = original(source, target)
+        if result >= 0:
+            folder, name = self._find(os.fsdecode(source))
+            file = folder.cached[name]
+            self._change(Change(*self._find(os.fsdecode(target)), file))
+        return result
 
     def _close(self, original: Callable[..., int], fd: int) -> int:
         self._fds.pop(fd, None)

@@ -24,7 +24,7 @@
 
 enum {
     OPEN, FTRUNCATE, FALLOCATE, PUNCH, MMAP, MSYNC, FDATASYNC, FSYNC, FSYNC_DIRECTORY,
-    PREAD, PWRITE, RENAME, UNLINK, MKDIR, CALL_KINDS, ANY = CALL_KINDS
+    PREAD, PWRITE, RENAME, UNLINK, MKDIR, OPEN_UNNAMED, LINK, CALL_KINDS, ANY = CALL_KINDS
 };
 enum { ACTION_ERROR, ACTION_SHORT, ACTION_KILL };
 
@@ -47,6 +47,7 @@ typedef struct report {
 
 static _Atomic long counts[CALL_KINDS + 1];
 static _Atomic int fired;
+static _Atomic int no_unnamed;
 static fault armed = {-1, 0, 0, 0, 0, ""};
 static _Atomic int is_armed;
 static report first_fired;
@@ -60,13 +61,23 @@ void inject_arm(int kind, long first, long last, int action, int error, const ch
     armed = (fault){kind, first, last, action, error, only[0] ? strdup(only) : ""};
     atomic_store(&is_armed, 1);
 }
+/* From now on the file system has no files without a name, or has them. */
+void inject_no_unnamed(int on) { atomic_store(&no_unnamed, on); }
 void inject_disarm(void) { atomic_store(&is_armed, 0); }
 long inject_count(int kind) { return atomic_load(&counts[kind]); }
 int inject_fired(void) { return atomic_load(&fired); }
 const report *inject_report(void) { return &first_fired; }
 
+/* Names of open files that were made without one: the kernel goes on to call them deleted. */
+enum { FDS = 1024 };
+static char linked[FDS][512];
+
 static void path_of_fd(int fd, char *path, size_t size) {
     char link[64];
+    if (fd >= 0 && fd < FDS && linked[fd][0] != '\0') {
+        snprintf(path, size, "%s", linked[fd]);
+        return;
+    }
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t got = readlink(link, path, size - 1);
     path[got > 0 ? got : 0] = '\0';
@@ -150,7 +161,17 @@ static int fail(void) {
 
 static int fault_open(const char *path, int flags, mode_t mode) {
     int kind = flags & O_DIRECTORY ? FSYNC_DIRECTORY : OPEN;
-    return hit(kind, path, -1, NULL, 0, -1) ? fail() : open(path, flags, mode);
+    if ((flags & O_TMPFILE) == O_TMPFILE) {
+        if (atomic_load(&no_unnamed)) {
+            errno = EOPNOTSUPP;
+            return -1;
+        }
+        kind = OPEN_UNNAMED;
+    }
+    if (hit(kind, path, -1, NULL, 0, -1)) return fail();
+    int fd = open(path, flags, mode);
+    if (fd >= 0 && fd < FDS) linked[fd][0] = '\0';
+    return fd;
 }
 static int fault_ftruncate(int fd, off_t size) {
     return hit(FTRUNCATE, NULL, fd, NULL, 0, size) ? fail() : ftruncate(fd, size);
@@ -198,6 +219,17 @@ static int fault_rename(const char *source, const char *target) {
 static int fault_unlink(const char *path) {
     return hit(UNLINK, path, -1, NULL, 0, -1) ? fail() : unlink(path);
 }
+static int fault_link(const char *source, const char *target) {
+    return hit(LINK, target, -1, NULL, 0, -1) ? fail() : link(source, target);
+}
+static int fault_linkat(int from, const char *source, int to, const char *target, int flags) {
+    if (hit(LINK, target, -1, NULL, 0, -1)) return fail();
+    int result = linkat(from, source, to, target, flags);
+    int fd = from;
+    if (source[0] != '\0') sscanf(source, "/proc/self/fd/%d", &fd);
+    if (result == 0 && fd >= 0 && fd < FDS) snprintf(linked[fd], sizeof linked[fd], "%s", target);
+    return result;
+}
 static int fault_mkdir(const char *path, mode_t mode) {
     return hit(MKDIR, path, -1, NULL, 0, -1) ? fail() : mkdir(path, mode);
 }
@@ -214,4 +246,6 @@ static int fault_mkdir(const char *path, mode_t mode) {
 #define rename(...) fault_rename(__VA_ARGS__)
 #define unlink(...) fault_unlink(__VA_ARGS__)
 #define mkdir(...) fault_mkdir(__VA_ARGS__)
+#define link(...) fault_link(__VA_ARGS__)
+#define linkat(...) fault_linkat(__VA_ARGS__)
 #include "env_posix.c"

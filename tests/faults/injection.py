@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 #: In the order of the enum in inject.c.
 CALLS = (
     "open", "ftruncate", "fallocate", "punch", "mmap", "msync", "fdatasync", "fsync",
-    "fsync_directory", "pread", "pwrite", "rename", "unlink", "mkdir",
+    "fsync_directory", "pread", "pwrite", "rename", "unlink", "mkdir", "open_unnamed", "link",
 )  # fmt: skip
 ANY = "any"
 #: The fields of rs_env in their order.
@@ -33,6 +33,7 @@ TABLE = (
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
+    "open_unnamed", "link_unnamed", "link",
 )  # fmt: skip
 ERROR, SHORT, KILL = range(3)
 FOREVER = 1 << 60
@@ -132,6 +133,10 @@ class Faults:
         those alone count whose path holds it."""
         kind = kind_of(call)
         self.library.inject_arm(kind, first, last, action, errno, only.encode())
+
+    def no_unnamed_files(self, *, on: bool) -> None:
+        """Let the file system have no files without a name (O_TMPFILE), or have them again."""
+        self.library.inject_no_unnamed(int(on))
 
     def disarm(self) -> None:
         """Let every call pass."""

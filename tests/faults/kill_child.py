@@ -1,10 +1,10 @@
 """Processes that are killed. This one forks a child for each line that it reads, so that a child
-is there at once: {"do": "live" | "open", …} with the arguments of the function. It answers with the
+is there at once: {"do": "live", …} with the arguments of the function. It answers with the
 child's pid, and, when the child has ended, with its exit status.
 
 "live" opens the store, puts from several threads and an event loop, closes it under them, and opens
-it again, for ever. "open" opens and closes it once. Either may be given a call that kills it: see
-injection.py.
+it again, for ever. "open" opens and closes it once. "make_files" puts to one new queue after the
+other, into very small files. Each may be given a call that kills it: see injection.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyrocketstore
 from injection import KILL, Faults
 from journal import SETTINGS, Journal, LaterPutter, Putter, PutterThread
 from pyrocketstore.env import Env
+from small_files import SMALL
 
 KINDS = (Putter, Putter, Putter, LaterPutter)
 #: What the flush services do in between is to be met too.
@@ -32,13 +33,16 @@ LIVELY: dict[str, Any] = {
 }
 
 
-def armed(library: str, call: str, number: int) -> Env:
-    """An Env in which that call is the process's last; number 0: none is."""
-    if number == 0:
+def armed(library: str, call: str, number: int, *, unnamed: bool = True) -> Env:
+    """An Env in which that call is the process's last; number 0: none is. Without `unnamed`, the
+    file system has no files without a name."""
+    if number == 0 and unnamed:
         return Env()
     faults = Faults(library)
     env = faults.env()
-    faults.arm(call, number, number, action=KILL)
+    faults.no_unnamed_files(on=not unnamed)
+    if number:
+        faults.arm(call, number, number, action=KILL)
     return env
 
 
@@ -75,9 +79,23 @@ def open_once(path: str, kill: tuple[str, str, int]) -> None:
     pyrocketstore.open(path, env=armed(*kill), **LIVELY).close()
 
 
+def make_files(path: str, seed: str, kill: tuple[str, str, int], unnamed: bool) -> None:
+    """Put to queues, each of them new, until killed."""
+    env = armed(*kill, unnamed=unnamed)
+    rng = random.Random(seed)
+    number = 0
+    while True:
+        with pyrocketstore.open(path, env=env, **SMALL) as store:
+            for _ in range(rng.randrange(50, 400)):
+                topic = f"{seed.replace('.', '-')}-{number // 20}"
+                body = bytes(rng.randrange(300))
+                store.put(topic, body, queue_id=rng.randrange(2), keys=f"k{number}", tags="T")
+                number += 1
+
+
 def main() -> None:
     """As the module says."""
-    actions = {"live": live, "open": open_once}
+    actions = {"live": live, "open": open_once, "make_files": make_files}
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()

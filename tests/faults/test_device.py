@@ -4,6 +4,7 @@ alone, on plain files, and what may be left after it."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import random
@@ -166,3 +167,49 @@ def test_the_classes_of_names_differ(device: Device, env: Env) -> None:
     assert len(kinds["old"]) == len(kinds["new"]) == 1
     assert len(kinds["first ones"]) == 7
     assert len(kinds["mixed"]) > 15
+
+
+def unnamed(env: Env, device: Device, size: int) -> int:
+    folder = os.fsencode(device.root)
+    fd = PROTOTYPES["open_unnamed"](env.address("open_unnamed"))(folder, 0o644)
+    assert fd >= 0
+    env.ftruncate(fd, size)
+    return int(fd)
+
+
+def test_a_file_without_a_name_is_not_there(device: Device, env: Env) -> None:
+    fd = unnamed(env, device, 5)
+    env.fsync(fd)
+    assert "new" not in after(device, NEW)
+    link = PROTOTYPES["link_unnamed"](env.address("link_unnamed"))
+    assert link(fd, f"{device.root}/there".encode()) == -errno.EEXIST
+    assert link(fd, f"{device.root}/new".encode()) == 0
+    env.close(fd)
+    assert "new" not in after(device, OLD)
+    assert after(device, NEW)["new"] == bytes(5)
+    env.fsync_directory(device.root)
+    assert after(device, OLD)["new"] == bytes(5)
+
+
+def test_a_name_does_not_bring_the_length_down(device: Device, env: Env) -> None:
+    fd = unnamed(env, device, 5)
+    link = PROTOTYPES["link_unnamed"](env.address("link_unnamed"))
+    assert link(fd, f"{device.root}/new".encode()) == 0
+    env.fsync_directory(device.root)
+    assert after(device, OLD)["new"] == b""
+    env.fdatasync(fd)
+    env.close(fd)
+    assert after(device, OLD)["new"] == bytes(5)
+
+
+def test_a_second_name_is_durable_by_itself(device: Device, env: Env) -> None:
+    link = PROTOTYPES["link"](env.address("link"))
+    source, target = f"{device.root}/there", f"{device.root}/second"
+    assert link(source.encode(), target.encode()) == 0
+    assert list(after(device, OLD)) == ["there"]
+    assert after(device, NEW)["second"] == b"a" * 3 * PAGE
+    env.fsync_directory(device.root)
+    env.unlink(source)
+    assert set(after(device, OLD)) == {"there", "second"}
+    env.fsync_directory(device.root)
+    assert list(after(device, OLD)) == ["second"]

@@ -39,6 +39,9 @@ SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_FAULTS", "0"))
 BEGIN = int(os.environ.get("ROCKETSTORE_SOAK_BEGIN", "0"))
 SAMPLE = 160
+#: How files are made where there are none without a name.
+MAKING_BY_LINK = ("open", "ftruncate", "link", "unlink")
+SAMPLE_BY_LINK = 24
 PROGRESS = 1000
 FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 ERRORS = ("EIO", "ENOSPC", "EINTR", "EDQUOT", "EROFS", "EMFILE")
@@ -46,8 +49,8 @@ ERRORS = ("EIO", "ENOSPC", "EINTR", "EDQUOT", "EROFS", "EMFILE")
 EINTR_TIMES = 3
 WATCHDOG_S = 60
 #: Calls that are made again at once after EINTR, below the table.
-RETRIED = {"open", "ftruncate", "fallocate", "punch", "fdatasync", "fsync", "fsync_directory",
-           "pread", "pwrite"}  # fmt: skip
+RETRIED = {"open", "open_unnamed", "ftruncate", "fallocate", "punch", "fdatasync", "fsync",
+           "fsync_directory", "pread", "pwrite"}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -58,10 +61,12 @@ class Case(NamedTuple):
     number: int
     error: str  # or "short"
     forever: bool
+    unnamed: bool = True  # the file system has files without a name
 
     def __str__(self) -> str:
         since = " and all after it" if self.forever else ""
-        return f"{self.flush}: {self.call} number {self.number}{since}: {self.error}"
+        where = "" if self.unnamed else ", without unnamed files"
+        return f"{self.flush}: {self.call} number {self.number}{since}: {self.error}{where}"
 
 
 @pytest.fixture(scope="module")
@@ -83,28 +88,33 @@ def counts(faults: Faults, flush: str) -> dict[str, int]:
     return found
 
 
-def all_cases(faults: Faults) -> Iterator[Case]:
+def all_cases(
+    faults: Faults, calls: tuple[str, ...] = CALLS, *, unnamed: bool = True
+) -> Iterator[Case]:
     for flush in FLUSHES:
-        for call, count in counts(faults, flush).items():
+        counted = counts(faults, flush)
+        for call in calls:
+            count = counted[call]
             assert count, f"no {call} in a whole life"
             kinds = [*itertools.product(ERRORS, (False, True))]
             kinds += [("short", False), ("short", True)] if call in ("pread", "pwrite") else []
             for number in range(1, count + 1):
                 for error, forever in kinds:
-                    yield Case(flush, call, number, error, forever)
+                    yield Case(flush, call, number, error, forever, unnamed)
 
 
-def chosen(faults: Faults) -> list[Case]:
+def chosen(cases: Iterator[Case], sample: int) -> list[Case]:
     """All in the soak; else as many of each call, wherever they are in the life."""
-    cases = list(all_cases(faults))
     if SOAK:
-        return cases
+        return list(cases)
     rng = random.Random(SEED)
-    by_call = {call: [case for case in cases if case.call == call] for call in CALLS}
+    by_call: dict[str, list[Case]] = {}
+    for case in cases:
+        by_call.setdefault(case.call, []).append(case)
     return [
         case
-        for call in CALLS
-        for case in rng.sample(by_call[call], min(len(by_call[call]), SAMPLE // len(CALLS)))
+        for some in by_call.values()
+        for case in rng.sample(some, min(len(some), sample // len(by_call)))
     ]
 
 
@@ -152,6 +162,8 @@ def is_made_good(case: Case, hit: Hit) -> bool:
     if case.call in ("msync", "fdatasync", "fsync"):
         # A force that is tried again says nothing of the bytes of the first.
         return hit.removed
+    if case.call == "link" and not case.unnamed:
+        return True  # the file was made under its own name
     # A file made ahead, which nobody came to need.
     return hit.again or hit.removed or not os.path.lexists(hit.path)
 
@@ -238,12 +250,24 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(4 * 3600 if SOAK else 300)
 def test_a_failing_system_call_loses_nothing(faults: Faults) -> None:
-    cases = chosen(faults)
+    cases = chosen(all_cases(faults), SAMPLE)
     print(f"seed {SEED}: {len(cases)} lives, from {BEGIN} on", flush=True)
     for number, case in enumerate(cases[BEGIN:], BEGIN + 1):
         try_case(faults, case)
         if number % PROGRESS == 0:
             print(f"{number} lives are done", flush=True)
+
+
+def test_without_unnamed_files_a_failing_call_loses_nothing(faults: Faults) -> None:
+    """New files get their length under another name, and if that fails too, under their own."""
+    faults.no_unnamed_files(on=True)
+    try:
+        cases = chosen(all_cases(faults, MAKING_BY_LINK, unnamed=False), SAMPLE_BY_LINK)
+        print(f"seed {SEED}: {len(cases)} lives without unnamed files")
+        for case in cases:
+            try_case(faults, case)
+    finally:
+        faults.no_unnamed_files(on=False)
 
 
 def refused(store: pyrocketstore.Store, *, reason: str) -> None:
@@ -279,7 +303,7 @@ def test_a_file_that_cannot_be_made_is_followed_by_none(faults: Faults, tmp_path
     service = AllocateMappedFileService(env)
     service.start()
     log = MappedFileQueue(env, f"{tmp_path}/log", 4096, allocate_service=service)
-    faults.arm("ftruncate", 1, FOREVER, errno=errno.EIO, only=f"{4096:020d}")
+    faults.arm("link", 1, FOREVER, errno=errno.EIO, only=f"{4096:020d}")
     first = log.get_last_mapped_file(0)
     assert first is not None
     first.set_positions(4096)

@@ -1,0 +1,55 @@
+"""Temporary files of processes that were killed while they made a new file: see _new_file.pyx."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Sequence
+
+from pyrocketstore.env import Env, parent_directory
+from pyrocketstore.errors import StoreIOError
+
+__all__ = ["remove_temporary_files", "remove_temporary_queue_files"]
+
+LOG = logging.getLogger(__name__)
+
+TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9]{17,20}\.new", re.ASCII | re.DOTALL)
+QUEUE_ID = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+def remove_temporary_files(env: Env, directory: str) -> None:
+    """Remove the temporary files of new files in `directory`; they are in the directory above it.
+
+    Raises StoreIOError. Nothing is removed where the directory above may not be read.
+    """
+    above = parent_directory(directory)
+    try:
+        names = env.listdir(above)
+    except StoreIOError as error:
+        if error.errno == errno.EACCES:
+            return
+        raise
+    for name in names:
+        match = TEMPORARY_NAME.fullmatch(name)
+        if match is not None and match[1] == os.path.basename(directory):
+            _remove(env, f"{above}/{name}")
+
+
+def remove_temporary_queue_files(env: Env, topic_directory: str, names: Sequence[str]) -> None:
+    """Remove the temporary files of a topic's queues.
+
+    names : of what is in the topic's directory
+
+    Raises StoreIOError.
+    """
+    for name in names:
+        match = TEMPORARY_NAME.fullmatch(name)
+        if match is not None and QUEUE_ID.fullmatch(match[1]):
+            _remove(env, f"{topic_directory}/{name}")
+
+
+def _remove(env: Env, path: str) -> None:
+    LOG.info("%s: removed; a process was killed while it made this file", path)
+    env.unlink(path)
