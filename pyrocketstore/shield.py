@@ -61,18 +61,23 @@ class Shield(Generic[Result]):
     ) -> None:
         self._call = call
         self._dispose = dispose
-        self.can_be_given_up = dispose is not None
+        self.has_dispose = dispose is not None
         self._end = Event()
         self._result: list[Result] = []
         self._error: BaseException | None = None
         self.abandoned = False
-        self._done = False
+        self._started = self._done = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin the call. Raises RuntimeError where no thread can be had."""
         # Not by Thread.start, which leaves the thread's name behind where it is interrupted.
-        _thread.start_new_thread(self._begin, ())
+        self._started = True  # no signal is handled from here to the call below
+        try:
+            _thread.start_new_thread(self._begin, ())
+        except RuntimeError:
+            self._started = False
+            raise
 
     def _begin(self) -> None:
         # Now by Thread.start, so that the thread is known by its name.
@@ -110,16 +115,11 @@ class Shield(Generic[Result]):
                 LOG.error("after a call that was interrupted: %s", error)
 
     def wait(self) -> Result:
-        """The call's result, or what it raised. A signal handler that raises gets through."""
-        try:
-            self._end.wait(0)
-            if self._thread is not None:
-                self._thread.join()
-        except BaseException:
-            self.abandoned = True
-            if self._done:  # and it did not see that
-                shielded(self._dispose_of_result)
-            raise
+        """Return the call's result, or raise what it raised. A signal handler that raises gets
+        through."""
+        self._end.wait(0)
+        if self._thread is not None:
+            self._thread.join()
         error = self._error
         if error is not None:
             try:
@@ -128,9 +128,19 @@ class Shield(Generic[Result]):
                 del error  # it has this frame
         return self._result[0]
 
-    def wait_given_up(self) -> None:
-        """After an interrupt: wait for the end of the call, not for long."""
-        if not self._end.wait(0, GIVE_UP_SECONDS):
+    def abandon(self) -> None:
+        """Nobody receives the result: a call with `dispose` ends soon, or its result is disposed of.
+
+        Waits for that, not for long.
+        """
+        self.abandoned = True
+        if self._dispose is None or not self._started:
+            return
+        if self._done and not self._result:
+            return
+        if self._done:  # and may not have seen that
+            shielded(self._dispose_of_result)
+        elif not self._end.wait(0, GIVE_UP_SECONDS):
             LOG.warning("an interrupted call goes on for a while")
 
 
@@ -151,14 +161,13 @@ def shielded(
         return call()
     shield = Shield(call, dispose)
     try:
-        shield.start()
-    except RuntimeError:
-        return call()  # no thread is left, as at the end of the interpreter
-    try:
+        try:
+            shield.start()
+        except RuntimeError:
+            return call()  # no thread is left, as at the end of the interpreter
         return shield.wait()
     except BaseException:
-        if shield.abandoned and dispose is not None:
-            shield.wait_given_up()
+        shield.abandon()
         raise
 
 
@@ -176,5 +185,5 @@ def one_at_a_time(method: Callable[[Locked], None]) -> Callable[[Locked], None]:
 def check_abandoned() -> None:
     """End a call whose caller was interrupted: raises Abandoned. Does nothing elsewhere."""
     shield = _running.get(threading.get_ident())
-    if shield is not None and shield.abandoned and shield.can_be_given_up:
+    if shield is not None and shield.abandoned and shield.has_dispose:
         raise Abandoned

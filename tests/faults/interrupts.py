@@ -1,0 +1,584 @@
+"""Processes whose signal handlers raise, put, flush and close.
+
+`python interrupts.py MODE KIND SEED AMOUNT`, MODE one of
+
+`steps`: a handler raises at the first step of a call, then at the second, ..., AMOUNT seconds long;
+`closes`: the same, with a handler that closes the store before it raises;
+`timer`: a timer raises every few hundred microseconds, through every call there is;
+`enters`: such a timer's handler puts, flushes and closes instead;
+`target`: puts until SIGTERM, whose handler closes the store and ends the process.
+
+Each judges itself: after each interrupt the store goes on within a bounded time, and at the end
+every acknowledged message is there once, and no thread, descriptor or lock is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import dis
+import errno
+import faulthandler
+import functools
+import gc
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyrocketstore
+from pyrocketstore import (
+    MessageExtBrokerInner,
+    PutError,
+    PutMessageResult,
+    PutMessageStatus,
+    StoreError,
+    StoreIOError,
+    StoreStateError,
+)
+from pyrocketstore.store_checkpoint import LockFile
+
+#: Small files: each call meets the end of one.
+SETTINGS: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 20 * 40,
+    "max_hash_slot_num": 20,
+    "max_index_num": 80,
+    "enable_multi_dispatch": True,
+    "sync_flush_timeout": 2000,
+    "max_outstanding_puts": 8,
+}
+#: By name: how the log is flushed, and what else there is.
+KINDS: dict[str, dict[str, Any]] = {
+    "ASYNC_FLUSH": {"flush_disk_type": "ASYNC_FLUSH"},
+    "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
+    "POOL": {
+        "flush_disk_type": "ASYNC_FLUSH",
+        "transient_store_pool_enable": True,
+        "transient_store_pool_size": 3,
+    },
+    "BOUNDED": {"flush_disk_type": "ASYNC_FLUSH", "max_unforced_bytes": 1 << 15},
+}
+#: No call takes longer, interrupted or not (s).
+LONGEST_S = 20.0
+BODY = b"." * 3000
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised by a handler, as Ctrl-C is."""
+
+
+class Refused(Exception):
+    """Raised by a handler, and caught by those who catch Exception."""
+
+
+@functools.cache
+def tracer() -> ctypes.PyDLL:
+    """interrupt.c, compiled."""
+    folder = tempfile.mkdtemp()
+    target = f"{folder}/interrupt.so"
+    source = str(Path(__file__).parent / "interrupt.c")
+    include = sysconfig.get_paths()["include"]
+    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", f"-I{include}"]
+    compiler = shutil.which("cc") or "gcc"
+    subprocess.run([compiler, *flags, source, "-o", target], check=True)
+    library = ctypes.PyDLL(target)
+    shutil.rmtree(folder)
+    library.interrupt_at.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_char_p]
+    library.interrupt_at.restype = None
+    library.interrupt_end.restype = ctypes.c_long
+    return library
+
+
+def checked_instructions() -> bytes:
+    """A table of 256: behind which instructions CPython looks for signals."""
+    names = ("CALL", "RESUME", "SEND", "YIELD")
+    return bytes(
+        name.startswith(names) or "BACKWARD" in name for name in (*dis.opname, "")[:256]
+    ).ljust(256, b"\0")
+
+
+class Life:
+    """A store, what was put to it, and the calls that are interrupted.
+
+    Bodies are numbers; `acknowledged` are those whose call returned, `tried` all.
+    """
+
+    def __init__(self, kind: str, seed: str) -> None:
+        self.path = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self.settings = {**SETTINGS, **KINDS[kind]}
+        self.rng = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.next = 0
+        self.topics = 0
+        self.call: Callable[[Life], None] = Life.put
+        self.acknowledged: set[int] = set()
+        self.store = self.open()
+        self.loop = asyncio.new_event_loop()
+        self.loop.close()
+
+    def open(self) -> pyrocketstore.Store:
+        """Open the store; an interrupted close may go on for a moment."""
+        end = time.monotonic() + LONGEST_S
+        while True:
+            try:
+                return pyrocketstore.open(self.path / "store", **self.settings)
+            except StoreStateError:
+                assert time.monotonic() < end, "the directory stays taken"
+                time.sleep(0.001)
+
+    # ---- calls ------------------------------------------------------------------------------
+
+    def bodies(self, count: int) -> tuple[list[int], list[bytes]]:
+        """New ones."""
+        numbers = list(range(self.next, self.next + count))
+        self.next += count
+        size = self.rng.choice((10, 700, len(BODY)))
+        return numbers, [b"%d " % number + BODY[:size] for number in numbers]
+
+    def put(self, **options: Any) -> None:
+        (number,), (body,) = self.bodies(1)
+        self.store.put("T", body, keys=f"k{number % 50}", **options)
+        self.acknowledged.add(number)
+
+    def put_slowly(self) -> None:
+        self.put(properties={"a": "b"})
+
+    def put_rolling(self) -> None:
+        """As many as end a file of the log."""
+        for _ in range(25):
+            (number,), (body,) = self.bodies(1)
+            self.store.put("T", body[:6] + BODY, keys="k")
+            self.acknowledged.add(number)
+
+    def put_new_queue(self) -> None:
+        self.topics += 1
+        (number,), (body,) = self.bodies(1)
+        self.store.put(f"T{self.topics % 40}", body, queue_id=self.topics // 40)
+        self.acknowledged.add(number)
+
+    def put_many(self) -> None:
+        numbers, bodies = self.bodies(60)
+        ids = [number % 3 for number in numbers]
+        self.store.put_many("M", bodies, queue_ids=ids, keys=[f"k{n % 50}" for n in numbers])
+        self.acknowledged.update(numbers)
+
+    def put_batch(self) -> None:
+        numbers, bodies = self.bodies(5)
+        self.store.put_batch("B", bodies)
+        self.acknowledged.update(numbers)
+
+    def put_multi(self) -> None:
+        self.put(properties={"INNER_MULTI_DISPATCH": "X,Y"})
+
+    def put_inner(self) -> None:
+        (number,), (body,) = self.bodies(1)
+        message = MessageExtBrokerInner("D", body, 0)
+        self.expect_ok(self.store.message_store.put_message(message))
+        self.acknowledged.add(number)
+
+    def put_future(self) -> None:
+        (number,), (body,) = self.bodies(1)
+        message = MessageExtBrokerInner("D", body, 0)
+        future = self.store.message_store.async_put_message(message)
+        self.expect_ok(future.result(LONGEST_S))
+        self.acknowledged.add(number)
+
+    def expect_ok(self, result: PutMessageResult) -> None:
+        """Raise PutError for another status."""
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise PutError(result.status, False, 0)
+
+    def aput(self) -> None:
+        async def one(number: int, body: bytes) -> None:
+            await self.store.aput("A", body)
+            self.acknowledged.add(number)
+
+        async def several() -> None:
+            await asyncio.gather(*map(one, *self.bodies(12)))
+
+        self.loop.run_until_complete(several())
+
+    def flush(self) -> None:
+        self.store.flush()
+
+    def read(self) -> None:
+        low, high = self.store.min_offset("T"), self.store.max_offset("T")
+        if high > low:
+            list(self.store.read("T", start=max(low, high - 20)))
+            self.store.read_batch("T", start=max(low, high - 20))
+            self.store.offset_at("T", 0, int(time.time() * 1000) - 100)
+        self.store.topics()
+
+    def query(self) -> None:
+        hits = self.store.query_many("T", ["k1", "k2", "k3"])
+        self.store.get_many(hits.phy_offset[:5])
+        for message in self.store.query("T", "k7"):
+            self.store.get(message.phy_offset)
+
+    def stats(self) -> None:
+        self.store.stats()
+        self.store.message_store.get_runtime_info()
+
+    def verify(self) -> None:
+        report = self.store.verify()
+        assert report.ok, report.problems[:3]
+
+    def clean(self) -> None:
+        """Destroy the queues of topics that are not needed; the log keeps their messages."""
+        self.store.message_store.clean_unused_topic({"T", "M", "B", "D", "A", "P", "X", "Y"})
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = pyrocketstore.open(self.path / "store", **self.settings)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def read_only(self) -> None:
+        try:
+            store = pyrocketstore.open(self.path / "store", read_only=True, **self.settings)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:  # a handler closed: a file that was made ahead went
+                raise
+        else:
+            with store:
+                store.topics()
+
+    CALLS = (
+        put, put_slowly, put_rolling, put_rolling, put_new_queue, put_new_queue, put_many, put_many,
+        put_batch, put_multi, put_inner, put_future, aput, aput, flush, read, query, stats, clean,
+        reopen, read_only,
+    )  # fmt: skip
+
+    def prepare(self, call: Callable[[Life], None]) -> None:
+        """What a call needs and no interrupt should hit."""
+        self.call = call
+        if call is Life.flush:
+            self.put_many()
+        if call is Life.aput:
+            self.loop = asyncio.new_event_loop()
+
+    def tidy(self) -> None:
+        """End an event loop and its tasks, as asyncio.run does."""
+        if self.call is Life.aput:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            while any(not task.done() for task in tasks):
+                with contextlib.suppress(Interrupted):  # an interrupted task raises it again
+                    self.loop.run_until_complete(asyncio.wait(tasks))
+            self.loop.close()
+
+    # ---- judging ----------------------------------------------------------------------------
+
+    def probe(self) -> None:
+        """The store goes on: it takes a put, or can be opened."""
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+        try:
+            if self.store.closed:
+                self.store.close()
+                self.store = self.open()
+            (number,), (body,) = self.bodies(1)
+            self.store.put("P", body)
+            self.acknowledged.add(number)
+            assert self.store.message_store.failure is None, self.store.message_store.failure
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def check(self) -> None:
+        """Everything acknowledged is there once, and what is left is sound."""
+        self.probe()
+        self.store.flush()
+        self.store.close()
+        del self.store
+        with pyrocketstore.open(self.path / "store", **self.settings) as store:
+            assert store.message_store.plan.clean, "the close was not clean"
+            report = store.verify()
+            # Queues that `clean` destroyed are not built again.
+            problems = [p for p in report.problems if not re.search(r"queue/T\d+/", p.path)]
+            assert not problems, problems[:5]
+            found = self.found(store)
+        twice = [number for number, count in found.items() if count > 1]
+        assert not twice, f"there twice: {twice[:5]}"
+        missing = self.acknowledged - found.keys()
+        assert not missing, f"{len(missing)} acknowledged messages are missing"
+        assert not found.keys() - set(range(self.next))
+        self.counts["messages"] += len(found)
+
+    def found(self, store: pyrocketstore.Store) -> Counter[int]:
+        """How often each body is in the log."""
+        found: Counter[int] = Counter()
+        log = store.message_store.commit_log
+        at = log.get_min_offset()
+        while at < log.get_max_offset():
+            size = log.record_size(at)
+            message = log.look_message(at, size)
+            if message is None:
+                at = log.roll_next_file(at)
+                continue
+            found.update([int(part.split()[0]) for part in [message.body]])
+            at += size
+        return found
+
+    def end(self) -> None:
+        """Judge, and remove the store."""
+        self.check()
+        shutil.rmtree(self.path)
+
+
+# ---- interrupting -------------------------------------------------------------------------------
+
+
+class Armed:
+    """What a handler does, while it is armed; how often it did."""
+
+    def __init__(self, life: Life, act: Callable[[], None]) -> None:
+        self.life = life
+        self.act = act
+        self.is_armed = False
+        self.count = 0
+        for number in (signal.SIGALRM, signal.SIGUSR1):
+            signal.signal(number, self.handle)
+
+    def handle(self, number: int, frame: object) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            self.count += 1
+            self.act()
+
+    @contextlib.contextmanager
+    def expected(self) -> Iterator[None]:
+        """What the handler raised may come out, also as the cause of an error."""
+        try:
+            yield
+        except (Interrupted, Refused):
+            pass
+        except StoreError as error:
+            if not was_interrupted(error) and not self.life.store.closed:
+                raise
+        finally:
+            self.is_armed = False
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error has an interrupt among its causes."""
+    while error is not None:
+        if isinstance(error, (Interrupted, Refused)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def raiser(life: Life) -> Callable[[], None]:
+    def act() -> None:
+        # An event loop only lets KeyboardInterrupt out.
+        raise Refused if life.rng.random() < 0.3 and life.call is not Life.aput else Interrupted
+
+    return act
+
+
+@contextlib.contextmanager
+def after(first: float, interval: float) -> Iterator[None]:
+    """SIGALRM after `first` s, and then every `interval`."""
+    signal.setitimer(signal.ITIMER_REAL, first, interval)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+#: Calls whose every step is interrupted.
+STEPPED = (
+    Life.put_rolling, Life.put_new_queue, Life.put_many, Life.put_multi, Life.put_slowly,
+    Life.put_future, Life.aput, Life.flush, Life.close, Life.reopen, Life.clean, Life.put_batch,
+    Life.read, Life.query, Life.stats,
+)  # fmt: skip
+
+
+def steps(life: Life, seconds: float, *, closes: bool, only: str = "") -> None:
+    """Raise at each step of each call in turn, until the time is up."""
+    rng = life.rng
+    table = checked_instructions()
+
+    def close() -> None:
+        life.store.close()
+        life.counts["closed"] += 1
+        raise Interrupted
+
+    armed = Armed(life, close if closes else raiser(life))
+    reached = dict.fromkeys((call for call in STEPPED if only in call.__name__), 0)
+    done: set[Any] = set()
+    # With less time than all steps take, a part of them, chosen anew each run.
+    stride = 1 if seconds > 60 else rng.randrange(2, 40)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and len(done) < len(reached):
+        for call in [c for c in reached if c not in done]:
+            reached[call] += rng.randrange(1, 2 * stride)
+            where = f"step {reached[call]} of {call.__name__}"
+            life.counts["steps"] += 1
+            faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+            try:
+                life.prepare(call)
+                armed.is_armed = True
+                with armed.expected():
+                    tracer().interrupt_at(reached[call], signal.SIGUSR1, table)
+                    try:
+                        call(life)
+                    finally:
+                        seen = tracer().interrupt_end()
+                life.tidy()
+                if seen < reached[call]:
+                    done.add(call)
+                life.probe()
+            except BaseException as error:
+                error.add_note(where)
+                raise
+            if time.monotonic() >= end:
+                break
+    life.counts["handlers"] += armed.count
+    life.counts["whole calls"] = len(done)
+
+
+def timer(life: Life, seconds: float) -> None:
+    """Raise at random moments of all calls."""
+    rng = life.rng
+    armed = Armed(life, raiser(life))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        call = rng.choice(Life.CALLS)
+        life.prepare(call)
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+        first = rng.uniform(20e-6, rng.choice((300e-6, 3e-3, 30e-3)))
+        try:
+            with armed.expected(), after(first, rng.uniform(100e-6, 900e-6)):
+                armed.is_armed = True
+                call(life)
+            life.tidy()
+            if life.store.closed or rng.random() < 0.5:
+                life.probe()
+        except BaseException as error:
+            error.add_note(f"{call.__name__} after {armed.count} interrupts")
+            raise
+        life.counts[call.__name__] += 1
+    life.counts["handlers"] += armed.count
+
+
+def enters(life: Life, seconds: float) -> None:
+    """Call the store from a handler, at random moments of all calls."""
+    rng = life.rng
+    entered = (
+        Life.put, Life.put_slowly, Life.put_rolling, Life.put_new_queue, Life.put_many,
+        Life.put_batch, Life.put_multi, Life.put_future, Life.flush, Life.read, Life.query,
+        Life.stats, Life.clean, Life.close, Life.close,
+    )  # fmt: skip
+
+    def act() -> None:
+        call = rng.choice(entered)
+        life.counts[f"entered {call.__name__}"] += 1
+        try:
+            call(life)
+        except (StoreStateError, PutError):
+            if not life.store.closed:
+                raise
+
+    armed = Armed(life, act)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        call = rng.choice(Life.CALLS)
+        life.prepare(call)
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+        first = rng.uniform(20e-6, rng.choice((300e-6, 3e-3, 30e-3)))
+        try:
+            with after(first, rng.uniform(100e-6, 900e-6)):
+                armed.is_armed = True
+                try:
+                    call(life)
+                except (StoreStateError, PutError):
+                    if not life.store.closed:
+                        raise
+                finally:
+                    armed.is_armed = False
+            life.tidy()
+            life.probe()
+        except BaseException as error:
+            error.add_note(f"{call.__name__} after {armed.count} interrupts")
+            raise
+    life.counts["handlers"] += armed.count
+
+
+def target(life: Life, seconds: float) -> None:
+    """Put for ever; SIGTERM closes the store and ends the process, as a service does.
+
+    The acknowledged numbers go to standard output, which the handler writes too.
+    """
+
+    def handler(number: int, frame: object) -> None:
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True)
+        life.store.close()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, handler)
+    print(life.path, flush=True)
+    calls = [call for call in Life.CALLS if call not in (Life.reopen, Life.read_only)]
+    while True:
+        life.acknowledged.clear()
+        call = life.rng.choice(calls)
+        life.prepare(call)
+        call(life)
+        life.tidy()
+        os.write(1, b"".join(b"%d\n" % number for number in sorted(life.acknowledged)))
+
+
+def left_over() -> tuple[int, int, int]:
+    """Threads, descriptors and directories that are taken."""
+    gc.collect()
+    return (
+        threading.active_count(),
+        len(os.listdir("/proc/self/fd")),
+        len(LockFile._registry),
+    )
+
+
+def main() -> None:
+    """Run a mode and judge it."""
+    # Interrupts of destructors.
+    sys.unraisablehook = lambda unraisable: None
+    mode, kind, seed, amount = sys.argv[1:5]
+    only = sys.argv[5] if len(sys.argv) > 5 else ""
+    tracer()
+    before = left_over()
+    life = Life(kind, seed)
+    if mode == "target":
+        target(life, float(amount))
+    elif mode == "timer":
+        timer(life, float(amount))
+    elif mode == "enters":
+        enters(life, float(amount))
+    else:
+        steps(life, float(amount), closes=mode == "closes", only=only)
+    faulthandler.dump_traceback_later(3 * LONGEST_S, exit=True)
+    life.end()
+    end = time.monotonic() + LONGEST_S
+    while left_over() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    now = left_over()
+    assert now <= before, f"left over: {now}, before: {before}: {threading.enumerate()}"
+    faulthandler.cancel_dump_traceback_later()
+    print(dict(life.counts))
+
+
+if __name__ == "__main__":
+    main()

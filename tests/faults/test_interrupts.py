@@ -1,0 +1,81 @@
+"""Goal: whatever moment a signal handler runs at, and whether it raises, puts, flushes or closes,
+the store goes on within a bounded time, keeps every acknowledged message once, and holds no lock,
+descriptor or thread afterwards.
+Method: child processes in which a signal arrives at one step of Python code after the other, or
+when a timer says so; see interrupts.py. And children that are ended by SIGTERM as services are.
+
+ROCKETSTORE_SOAK_INTERRUPTS=S makes each child last S seconds; ROCKETSTORE_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from interrupts import SETTINGS
+
+SEED = os.environ.get("ROCKETSTORE_SEED") or str(random.SystemRandom().randrange(1 << 32))
+SOAK = float(os.environ.get("ROCKETSTORE_SOAK_INTERRUPTS", "0"))
+HERE = Path(__file__).parent
+#: How long a child works (s), and how many are ended by SIGTERM.
+SECONDS = SOAK or 2.0
+TERMINATED = int(SOAK) or 4
+CASES = [
+    (mode, kind)
+    for mode in ("steps", "closes", "timer", "enters")
+    for kind in ("ASYNC_FLUSH", "SYNC_FLUSH", "POOL", "BOUNDED")
+    if SOAK or kind.endswith("_FLUSH")
+]
+
+
+def child(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A process of interrupts.py."""
+    paths = [str(Path(pyrocketstore.__file__).parent.parent), str(HERE), str(HERE.parent)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, str(HERE / "interrupts.py"), *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        **options,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(120 + 4 * SECONDS)
+@pytest.mark.parametrize(("mode", "kind"), CASES)
+def test_a_handler_leaves_the_store_usable(mode: str, kind: str) -> None:
+    process = child(mode, kind, SEED, SECONDS)
+    output, errors = process.communicate()
+    print(f"seed {SEED}: {mode} {kind}: {output}")
+    assert process.returncode == 0, f"seed {SEED}\n{errors[-6000:]}"
+    assert "'handlers': 0" not in output
+
+
+@pytest.mark.parametrize("kind", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_handler_that_closes_and_exits_always_ends_cleanly(kind: str) -> None:
+    rng = random.Random(f"{SEED}.{kind}")
+    for number in range(TERMINATED):
+        process = child("target", kind, f"{SEED}.{number}", 0)
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        time.sleep(rng.uniform(0.05, 0.5))
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, f"seed {SEED}, number {number}\n{errors[-6000:]}"
+        with pyrocketstore.open(path / "store", **SETTINGS) as store:
+            plan = store.message_store.plan
+            assert plan is not None
+            assert plan.clean
+            bodies = [m.body for t in store.topics() for m in store.read(t, None)]
+        found = {int(body.split()[0]) for body in bodies}
+        missing = set(map(int, output.split())) - found
+        assert not missing, f"seed {SEED}, number {number}"
+        shutil.rmtree(path)
