@@ -74,6 +74,13 @@ LINK = {
 }.get(BUILD, [])
 CHECKED = BUILD in {"debug", "asan"}
 
+#: Compiled from Python as it stands: signal handlers do not run inside, see shield.py.
+PYTHON = ("put_room", "async_put")
+PYTHON_DIRECTIVES = {
+    "language_level": 3,
+    "annotation_typing": False,
+    "binding": True,
+}
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": CHECKED,
@@ -85,12 +92,12 @@ DIRECTIVES = {
 }
 
 wanted = os.environ.get("ROCKETSTORE_MODULES", "")
-names = wanted.split(",") if wanted else list(MODULES)
+names = wanted.split(",") if wanted else [*MODULES, *PYTHON]
 
 extensions = [
     Extension(
         f"pyrocketstore.{name}",
-        [f"pyrocketstore/{name}.pyx", *MODULES[name]],
+        [f"pyrocketstore/{name}.{'py' if name in PYTHON else 'pyx'}", *MODULES.get(name, [])],
         include_dirs=["csrc", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*FLAGS, "-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"],
@@ -100,11 +107,16 @@ extensions = [
     for name in names
 ]
 
-setup(
-    ext_modules=cythonize(
-        extensions,
-        compiler_directives=DIRECTIVES,
+
+def cythonized(python: bool) -> list[Extension]:
+    """The extensions of the modules that are Python, or of the others."""
+    found: list[Extension] = cythonize(
+        [e for e in extensions if (e.name.rpartition(".")[2] in PYTHON) is python],
+        compiler_directives=PYTHON_DIRECTIVES if python else DIRECTIVES,
         build_dir=f"build/cython-{BUILD}",
         nthreads=0,
     )
-)
+    return found
+
+
+setup(ext_modules=[*cythonized(False), *cythonized(True)])

@@ -22,6 +22,8 @@ __all__ = ["AsyncPuts", "FlushDiskWatcher", "MakeRoomService"]
 LOG = logger(__name__)
 
 NS_PER_MS = 1_000_000
+#: How long a close waits for futures whose locks or callbacks take their time (s).
+COMPLETE_SECONDS = 1.0
 
 Result = PutMessageResult
 LoopFuture = asyncio.Future[PutMessageResult]
@@ -106,14 +108,15 @@ class AsyncPuts(PutRoom):
         super().__init__(config, end, flushed)
         #: Over the append and its registration, so that both have one order.
         self.order = threading.RLock()
-        self.submit: Callable[[int], Future[PutMessageStatus]] | None = None
+        #: has the log flushed up to an offset, and a call made then; False when nobody does that
+        self.request: Callable[[int, Callable[[PutMessageStatus], None]], bool] | None = None
         #: told of the first put whose deadline nobody watches
         self.wake_watcher: Callable[[], None] = lambda: None
         self._clock, self._note = monotonic_ns, note
         self._timeout_ns = config.sync_flush_timeout * NS_PER_MS
         self._pending: collections.deque[_Pending] = collections.deque()
         self._watched = False  # `expire` is called at the first one's deadline
-        self._flush: Future[PutMessageStatus] | None = None  # the last that was asked for
+        self._requested = self._answered = 0  # the greatest ends that a flush was asked for
         self._last_end = 0  # the greatest end that was added: a signal handler's put may come first
         self._done: collections.deque[tuple[_Pending, PutMessageStatus]] = collections.deque()
         self._delivering = False
@@ -156,17 +159,21 @@ class AsyncPuts(PutRoom):
     def ask(self) -> None:
         """Ask for the flush of what was added, unless one is under way."""
         with self._lock:
-            if not self._pending or self.submit is None:
+            if not self._pending or self.request is None:
                 return
-            if self._flush is not None and not self._flush.done():
+            if self._requested > self._answered:
                 return  # its end asks again
             end = self._last_end
-            flush = self._flush = self.submit(end)
-        on_flushed = functools.partial(self._on_flushed, end)
-        if flush.done():  # what a signal handler raises must not end in the future
-            on_flushed(flush)
+        try:
+            taken = self.request(end, functools.partial(self._on_flushed, end))
+        except BaseException:
+            self.wake_watcher()  # it asks instead of one whom a signal handler interrupted
+            raise
+        if taken:
+            # Only now: one that asks inside a signal handler must not wait for this call.
+            self._requested = max(self._requested, end)
         else:
-            flush.add_done_callback(on_flushed)
+            self._on_flushed(end, PutMessageStatus.FLUSH_DISK_TIMEOUT)
 
     def expire(self) -> float | None:
         """Complete those that have waited for too long.
@@ -178,7 +185,8 @@ class AsyncPuts(PutRoom):
             where = self._flushed()
             while self._pending and self._pending[0].deadline_ns <= now:
                 self._pop(where, PutMessageStatus.FLUSH_DISK_TIMEOUT)
-        self._deliver()
+        self._deliver(futures=True)
+        self.ask()
         with self._lock:
             self._watched = bool(self._pending)
             if not self._watched:
@@ -199,11 +207,18 @@ class AsyncPuts(PutRoom):
             while self._pending:
                 self._pop(where, PutMessageStatus.FLUSH_DISK_TIMEOUT)
         self._deliver()
+        if self._done:  # futures, in whose locks another thread may stand still
+            name = "FlushDiskWatcher"
+            rest = threading.Thread(
+                target=self._deliver, kwargs={"futures": True}, name=name, daemon=True
+            )
+            rest.start()
+            rest.join(COMPLETE_SECONDS)
         self.grant()
 
-    def _on_flushed(self, target: int, flushed: Future[PutMessageStatus]) -> None:
-        status = flushed.result()
+    def _on_flushed(self, target: int, status: PutMessageStatus) -> None:
         with self._lock:
+            self._answered = max(self._answered, target)
             where = self._flushed()
             while self._pending and self._pending[0].end <= max(where, target):
                 self._pop(where, status)
@@ -219,21 +234,27 @@ class AsyncPuts(PutRoom):
         if self._pending and self._pending[0] is entry:
             self._pending.popleft()
 
-    def _deliver(self) -> None:
-        """Complete what is done, in order: one thread at a time, the others leave it theirs."""
+    def _deliver(self, *, futures: bool = False) -> None:
+        """Complete what is done, in order: one thread at a time, the others leave it theirs.
+
+        With `futures` those that belong to no event loop too, whose locks and callbacks are the
+        caller's: the watcher's thread alone may wait for them.
+        """
         raised: list[BaseException] = []
-        while self._deliver_all(raised):
+        while self._deliver_all(raised, futures):
             self.grant()
+        if self._done and not futures:
+            self.wake_watcher()
         _report(raised)
 
-    def _deliver_all(self, raised: list[BaseException]) -> bool:
+    def _deliver_all(self, raised: list[BaseException], futures: bool) -> bool:
         """True when there was anything to complete; `raised` gets what callbacks raised."""
         mine = False
         try:
             with self._lock:
                 if self._done and not self._delivering:
-                    mine = self._delivering = True
-            while mine and (batch := self._next_batch()):
+                    mine = self._delivering = futures or self._done[0][0].loop is not None
+            while mine and (batch := self._next_batch(futures)):
                 raised += self._complete(batch)
                 self._delivered(batch)
         finally:
@@ -241,12 +262,14 @@ class AsyncPuts(PutRoom):
                 self._delivering = False
         return mine
 
-    def _next_batch(self) -> list[tuple[_Pending, PutMessageStatus]]:
+    def _next_batch(self, futures: bool) -> list[tuple[_Pending, PutMessageStatus]]:
         """The next ones that belong to one event loop, or to none."""
         batch: list[tuple[_Pending, PutMessageStatus]] = []
         with self._lock:
             for done in self._done:
                 if batch and done[0].loop is not batch[0][0].loop:
+                    break
+                if done[0].loop is None and not futures:
                     break
                 batch.append(done)
                 if done[0].loop is None:  # one at a time: its callbacks may wait for each other
@@ -283,7 +306,7 @@ class FlushDiskWatcher(ServiceThread):
     def __init__(self, puts: AsyncPuts) -> None:
         super().__init__("FlushDiskWatcher")
         self.puts = puts
-        puts.wake_watcher = self.wakeup
+        puts.wake_watcher = self.event.signal  # compiled: no signal handler runs before it is done
 
     def run(self) -> None:
         """Wait for deadlines, which come in the order of the puts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -140,6 +141,9 @@ class GroupCommitService(ServiceThread):
         flush.group = flush.lock = self.group
         self._requests: list[tuple[int, Future[PutMessageStatus]]] = []
         self._requests_lock = threading.Lock()
+        self._calls: collections.deque[tuple[int, Callable[[PutMessageStatus], None]]] = (
+            collections.deque()
+        )
         self._ended = False
 
     def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
@@ -164,6 +168,28 @@ class GroupCommitService(ServiceThread):
             self.group.ask()
         return future
 
+    def request(self, end_offset: int, done: Callable[[PutMessageStatus], None]) -> bool:
+        """Have everything before `end_offset` flushed, and `done` called then by this thread.
+
+        False when the service has ended. A signal handler that raises leaves it done or not begun.
+        """
+        self._calls.append((end_offset, done))
+        self.group.expect(True)
+        self.group.ask()
+        return not self._ended
+
+    def _call_flushed(self, *, all_of_them: bool = False) -> None:
+        forced = self.flush.flushed_where
+        hopeless = all_of_them or self.flush.error is not None
+        for _ in range(len(self._calls)):
+            end_offset, done = self._calls.popleft()
+            if end_offset <= forced:
+                done(PutMessageStatus.PUT_OK)
+            elif hopeless:
+                done(PutMessageStatus.FLUSH_DISK_TIMEOUT)
+            else:
+                self._calls.append((end_offset, done))
+
     def _complete(self, requests: list[tuple[int, Future[PutMessageStatus]]]) -> None:
         for end_offset, future in requests:
             ok = self.flush.flushed_where >= end_offset
@@ -171,12 +197,17 @@ class GroupCommitService(ServiceThread):
             future.set_result(PutMessageStatus.PUT_OK if ok else timeout)
 
     def _complete_forced(self) -> None:
+        self.group.expect(False)  # first: who asks from here on is seen below, or sets it again
+        self._call_flushed()
+        if self._calls:
+            self.group.expect(True)
         forced = self.flush.flushed_where
         with self._requests_lock:
             hopeless = self.flush.error is not None
             done = [r for r in self._requests if hopeless or r[0] <= forced]
             self._requests = [r for r in self._requests if not (hopeless or r[0] <= forced)]
-            self.group.expect(bool(self._requests))
+            if self._requests:
+                self.group.expect(True)
         self._complete(done)
 
     def request_stop(self) -> None:
@@ -202,6 +233,7 @@ class GroupCommitService(ServiceThread):
                 self._ended = True
                 requests, self._requests = self._requests, []
             self._complete(requests)
+            self._call_flushed(all_of_them=True)
 
 
 class CommitRealTimeService(ServiceThread):

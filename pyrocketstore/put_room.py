@@ -134,16 +134,18 @@ class PutRoom:
         """Take the room; False when there is none, or when others wait for it."""
         if self._waiters:
             self.grant()
+        behind = self._behind()
         with self._lock:
-            if self._waiters or not self._has_room(room.size):
+            if self._waiters or not self._has_room(room.size, behind):
                 return False
             room.claim.take()
             return True
 
     def take_or_queue(self, room: Room) -> bool:
         """Take the room, or put it in the line of those that wait: False."""
+        behind = self._behind()
         with self._lock:
-            if self._ended or (not self._waiters and self._has_room(room.size)):
+            if self._ended or (not self._waiters and self._has_room(room.size, behind)):
                 room.claim.take()
                 return True
             self._waiters.append(room)
@@ -174,27 +176,34 @@ class PutRoom:
 
     def _take_for_first(self) -> Room | None:
         """Take the room of the first that waits; it keeps its place until it is woken."""
+        behind = self._behind()
+        closed = [loop for loop in list(self._granted) if loop.is_closed()]
         with self._lock:
-            for loop in [loop for loop in self._granted if loop.is_closed()]:
+            for loop in closed:
                 # Its coroutines cannot go on.
-                for lost in list(self._granted.pop(loop)):
+                for lost in list(self._granted.pop(loop, ())):
                     self._drop(lost)
             room = self._waiters[0] if self._waiters else None
             if room is None or room.loop is None:
                 return None
-            if not (room.claim.taken or self._ended or self._has_room(room.size)):
+            if not (room.claim.taken or self._ended or self._has_room(room.size, behind)):
                 return None
             room.claim.take()
             self._granted.setdefault(room.loop, {})[room] = None
             return room
 
-    def _has_room(self, size: int) -> bool:
+    def _behind(self) -> int:
+        """Bytes that are put and not on the device, where they count. Not with the lock: in what is
+        not compiled a signal handler runs, which may wait for a thread that wants the lock."""
+        return 0 if self.sync else self.unforced
+
+    def _has_room(self, size: int, behind: int) -> bool:
         size += OVERHEAD
         if self.sync:
             if self.count == 0:  # one always fits
                 return True
             return self.count < self._max_count and self.bytes + size <= self._max_bytes
-        behind = self.unforced + self.bytes
+        behind += self.bytes
         return behind == 0 or behind + size <= self.max_unforced_bytes
 
     def _drop(self, room: Room) -> None:

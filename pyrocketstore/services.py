@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterable
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
 from pyrocketstore.allocate_mapped_file_service import AllocateMappedFileService
-from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher, MakeRoomService
+from pyrocketstore.async_put import (
+    COMPLETE_SECONDS,
+    AsyncPuts,
+    FlushDiskWatcher,
+    MakeRoomService,
+)
 from pyrocketstore.cleaning import (
     CleanCommitLogService,
     CleanConsumeQueueService,
@@ -98,7 +103,8 @@ class StoreServices:
             config, checkpoint, consume_queues, queued_timestamp, env.monotonic_ms, fail
         )
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
-        async_puts.submit = self.flush_service.submit
+        if isinstance(self.flush_service, GroupCommitService):
+            async_puts.request = self.flush_service.request
         self.make_room_service = MakeRoomService(async_puts, self.log_flush.flush_to_end)
         self.flush_disk_watcher = FlushDiskWatcher(async_puts)
         self._watch(stall_log, env, commit_log, dispatcher)
@@ -217,7 +223,10 @@ class StoreServices:
             self.flush_queue_service,
             self.stats_service,
         ):
-            service.shutdown(None)
+            # Futures are the caller's: one whose lock is held, or whose callback waits, holds up no
+            # close.
+            bounded = service is self.flush_disk_watcher
+            service.shutdown(COMPLETE_SECONDS if bounded else None)
         forced = self._force_rest()
         self.async_puts.close()
         return (

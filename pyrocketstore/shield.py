@@ -129,7 +129,7 @@ class Shield(Generic[Result]):
         return self._result[0]
 
     def abandon(self) -> None:
-        """Nobody receives the result: a call with `dispose` ends soon, or its result is disposed of.
+        """Nobody receives the result: with `dispose` the call ends soon, or its result goes there.
 
         Waits for that, not for long.
         """

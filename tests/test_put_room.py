@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import queue
 import signal
 import sys
 import threading
@@ -22,7 +23,7 @@ from broken_env import broken
 from gates import SYNC_SIZES, WAIT_S, Gate, wait_until
 from pyrocketstore import MessageExtBrokerInner, MessageStoreConfig, PutMessageStatus
 from pyrocketstore._put_result import make_result
-from pyrocketstore.async_put import AsyncPuts
+from pyrocketstore.async_put import AsyncPuts, FlushDiskWatcher
 from pyrocketstore.env import Env
 
 Aput = Coroutine[Any, Any, Any]
@@ -174,9 +175,18 @@ def test_signal_handlers_that_raise_lose_no_room() -> None:
     """At any bytecode of the main thread; what was taken is given back by who took it."""
     config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH", max_outstanding_puts=2)
     puts = AsyncPuts(config, lambda: 0, lambda: 0, lambda: 0, lambda results: None)
-    puts.submit = lambda end: done
-    done: Future[PutMessageStatus] = Future()
-    done.set_result(PutMessageStatus.PUT_OK)
+    requests: queue.SimpleQueue[Callable[[PutMessageStatus], None] | None]
+    requests = queue.SimpleQueue()
+    puts.request = lambda end, done: requests.put(done) is None
+
+    def serve() -> None:
+        while done := requests.get():
+            done(PutMessageStatus.PUT_OK)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    watcher = FlushDiskWatcher(puts)
+    watcher.start()
     result = make_result(PutMessageStatus.PUT_OK, phy_offset=0, wrote_bytes=1)
     main = threading.main_thread().ident
     assert main is not None
@@ -203,7 +213,7 @@ def test_signal_handlers_that_raise_lose_no_room() -> None:
                 with puts.order:
                     future = puts.add(result, room)
                 puts.ask()
-                assert future.result(0) is not None
+                assert future.result(20) is not None
 
     before = signal.signal(signal.SIGUSR1, handler)
     interval = sys.getswitchinterval()
@@ -228,6 +238,9 @@ def test_signal_handlers_that_raise_lose_no_room() -> None:
         thread.join()
         sys.setswitchinterval(interval)
         signal.signal(signal.SIGUSR1, before)
+        requests.put(None)
+        server.join()
+        watcher.shutdown()
     assert hits > 50
     puts.close()
     assert (puts.count, puts.bytes, puts.waiting) == (0, 0, 0)
