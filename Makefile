@@ -13,7 +13,8 @@ BAD_INPUT ?= -m bad_input
 C_SOURCES := $(wildcard csrc/*.c bench/limits/*.c)
 COMPILED := $(basename $(notdir $(wildcard pyrocketstore/_*.pyx)))
 BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
-	$(wildcard pyrocketstore/*.pyx pyrocketstore/*.pxd)
+	$(wildcard pyrocketstore/*.pyx pyrocketstore/*.pxd) \
+	pyrocketstore/async_put.py pyrocketstore/put_room.py
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help
@@ -115,13 +116,14 @@ test-tsan: build/tsan.stamp ## threads under ThreadSanitizer
 SOAK_IMAGES ?= 10000
 SOAK_KILLS ?= 1000
 SOAK_LOOPS ?= 100000
+SOAK_INTERRUPTS ?= 120
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 SOAK_TINY_STORES ?= 1000000
 .PHONY: bench-spark soak-stream soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz \
-	soak-odd-files \
+	soak-odd-files soak-interrupts \
 	soak-fuzz-buffers soak-fuzz-tiny
-soak: soak-power soak-kill soak-syscalls soak-threads soak-odd-files soak-fuzz test-tsan coverage ## all faults, for hours
+soak: soak-power soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
@@ -134,6 +136,9 @@ soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 soak-odd-files: build ## something odd at every path of a store
 	ROCKETSTORE_SOAK_ODD_FILES=1 $(BIN)/python -m pytest -s --timeout 3600 \
 		tests/faults/test_odd_files.py
+soak-interrupts: build ## signal handlers at every step, SOAK_INTERRUPTS seconds for each way
+	ROCKETSTORE_SOAK_INTERRUPTS=$(SOAK_INTERRUPTS) $(BIN)/python -m pytest -s \
+		tests/faults/test_interrupts.py
 # A length from a damaged file must not decide what is allocated. The quarantine holds what some
 # dozens of mutants gave back.
 soak-fuzz: soak-fuzz-buffers soak-fuzz-tiny ## SOAK_MUTANTS buffers, SOAK_STORES and SOAK_TINY_STORES stores under ASan

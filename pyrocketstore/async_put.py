@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyrocketstore._put_result import PutMessageResult, with_status
 from pyrocketstore.config import MessageStoreConfig
@@ -40,6 +40,17 @@ class _Pending(NamedTuple):
     future: PutFuture | LoopFuture
 
 
+class _Condition(threading.Condition):
+    """A condition whose lock is left where a signal handler raises: compiled, it is never taken or
+    released by halves."""
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()  # type: ignore[attr-defined, no-any-return]
+
+    def __exit__(self, *exc: Any) -> None:
+        self._lock.__exit__(*exc)  # type: ignore[attr-defined]
+
+
 class PutFuture(Future[Result]):
     """A future whose callbacks cannot end the thread that completes it.
 
@@ -49,6 +60,7 @@ class PutFuture(Future[Result]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._condition = _Condition()
         self._raised: list[BaseException] | None = None
 
     def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:

@@ -260,8 +260,9 @@ class Store(AsyncStore):
     def close(self) -> None:
         """Dispatch and force everything, note the clean end, give the directory free.
 
-        A second call does nothing, unless Ctrl-C got through the first: then it goes on, and until
-        it has, the directory stays taken. Durability: all that was put is on the device.
+        A second call does nothing, unless Ctrl-C got through the first: then it waits for that to
+        end, and until it has, the directory stays taken. A signal handler may call it, whatever it
+        interrupts, and end the process then. Durability: all that was put is on the device.
 
         Raises the StoreError that kept that from being so, also one that was told before, after
         all was given back: `abort` stays, and the next opening recovers. Where the body of a `with`

@@ -22,6 +22,7 @@ import errno
 import faulthandler
 import functools
 import gc
+import itertools
 import os
 import random
 import re
@@ -48,7 +49,7 @@ from pyrocketstore import (
     StoreIOError,
     StoreStateError,
 )
-from pyrocketstore.store_checkpoint import LockFile
+from pyrocketstore.lock_file import LockFile
 
 #: Small files: each call meets the end of one.
 SETTINGS: dict[str, Any] = {
@@ -110,6 +111,22 @@ def checked_instructions() -> bytes:
     ).ljust(256, b"\0")
 
 
+def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
+    """How often each body is in the log."""
+    found: Counter[int] = Counter()
+    log = store.message_store.commit_log
+    at = log.get_min_offset()
+    while at < log.get_max_offset():
+        size = log.record_size(at)
+        message = log.look_message(at, size)
+        if message is None:
+            at = log.roll_next_file(at)
+            continue
+        found[int(message.body.split()[0])] += 1
+        at += size
+    return found
+
+
 class Life:
     """A store, what was put to it, and the calls that are interrupted.
 
@@ -121,7 +138,7 @@ class Life:
         self.settings = {**SETTINGS, **KINDS[kind]}
         self.rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.next = 0
+        self.numbers = itertools.count()
         self.topics = 0
         self.call: Callable[[Life], None] = Life.put
         self.acknowledged: set[int] = set()
@@ -143,8 +160,7 @@ class Life:
 
     def bodies(self, count: int) -> tuple[list[int], list[bytes]]:
         """New ones."""
-        numbers = list(range(self.next, self.next + count))
-        self.next += count
+        numbers = list(itertools.islice(self.numbers, count))  # one step: a handler draws too
         size = self.rng.choice((10, 700, len(BODY)))
         return numbers, [b"%d " % number + BODY[:size] for number in numbers]
 
@@ -315,28 +331,13 @@ class Life:
             # Queues that `clean` destroyed are not built again.
             problems = [p for p in report.problems if not re.search(r"queue/T\d+/", p.path)]
             assert not problems, problems[:5]
-            found = self.found(store)
+            found = bodies_of(store)
         twice = [number for number, count in found.items() if count > 1]
         assert not twice, f"there twice: {twice[:5]}"
         missing = self.acknowledged - found.keys()
         assert not missing, f"{len(missing)} acknowledged messages are missing"
-        assert not found.keys() - set(range(self.next))
+        assert max(found) < next(self.numbers)
         self.counts["messages"] += len(found)
-
-    def found(self, store: pyrocketstore.Store) -> Counter[int]:
-        """How often each body is in the log."""
-        found: Counter[int] = Counter()
-        log = store.message_store.commit_log
-        at = log.get_min_offset()
-        while at < log.get_max_offset():
-            size = log.record_size(at)
-            message = log.look_message(at, size)
-            if message is None:
-                at = log.roll_next_file(at)
-                continue
-            found.update([int(part.split()[0]) for part in [message.body]])
-            at += size
-        return found
 
     def end(self) -> None:
         """Judge, and remove the store."""
