@@ -114,18 +114,21 @@ test-tsan: build/tsan.stamp ## threads under ThreadSanitizer
 
 # Half a day of the machine; each part prints its seeds and counts, and says how to repeat a failure.
 SOAK_IMAGES ?= 10000
+SOAK_FSYNCS ?= 5000
 SOAK_KILLS ?= 1000
 SOAK_LOOPS ?= 100000
 SOAK_INTERRUPTS ?= 120
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 SOAK_TINY_STORES ?= 1000000
-.PHONY: bench-spark soak-stream soak soak-power soak-kill soak-syscalls soak-threads soak-fuzz \
+.PHONY: bench-spark soak-stream soak soak-power soak-fsync soak-kill soak-syscalls soak-threads soak-fuzz \
 	soak-odd-files soak-interrupts \
 	soak-fuzz-buffers soak-fuzz-tiny
-soak: soak-power soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz test-tsan coverage ## all faults, for hours
+soak: soak-power soak-fsync soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
+soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYNCS times
+	ROCKETSTORE_SOAK_FSYNC=$(SOAK_FSYNCS) $(BIN)/python -m pytest -s tests/faults/test_fsync.py
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
 	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
 soak-syscalls: build ## every system call fails once

@@ -53,6 +53,9 @@ typedef struct rs_env {
     int (*link_unnamed)(int fd, const char *path);
     /* Gives a file a second name. -EEXIST: the name is taken. */
     int (*link)(const char *source, const char *target);
+    /* Not functions: see fsync.h. */
+    int32_t fsync_is_final;
+    int32_t fsync_error;
 } rs_env;
 
 /* The functions of this operating system. */

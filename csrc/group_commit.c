@@ -45,6 +45,7 @@ struct rs_group {
     int handed; /* the lead is the serving thread's, which does not know yet */
     int idle;   /* that thread sleeps */
     int asked;  /* it is to force once more, whoever waits */
+    int woken;  /* it is to come back without the lead */
     int failed;
     int closed;
     pthread_cond_t work;
@@ -313,9 +314,10 @@ int rs_group_serve(rs_group *group, int64_t timeout_ms) {
     pthread_mutex_lock(&group->mutex);
     int result = 0;
     group->idle = 1;
-    while (!group->handed && result == 0)
+    while (!group->handed && !group->woken && result == 0)
         result = pthread_cond_timedwait(&group->work, &group->mutex, &until);
     group->idle = 0;
+    group->woken = 0;
     const int leads = group->handed;
     group->handed = 0;
     if (leads) {
@@ -329,7 +331,11 @@ int rs_group_serve(rs_group *group, int64_t timeout_ms) {
 void rs_group_ask(rs_group *group) {
     wakes wake = {{NULL}, 0, NULL};
     pthread_mutex_lock(&group->mutex);
-    if (group->leading)
+    if (group->failed) {
+        /* Another fsync could succeed without what the failed one has lost. */
+        group->woken = 1;
+        if (group->idle) wake.leader = &group->work;
+    } else if (group->leading)
         group->asked = !group->handed;
     else if (!group->closed)
         hand_to_server(group, &wake);

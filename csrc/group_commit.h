@@ -53,7 +53,8 @@ void rs_group_hand_over(rs_group *group);
 /* For the one thread that serves: sleeps until somebody waits, or for `timeout_ms`. 1: it leads
  * now, must force, and call rs_group_finish. */
 int rs_group_serve(rs_group *group, int64_t timeout_ms);
-/* Lets the serving thread force once more, and does not wait. */
+/* Lets the serving thread fsync once more, and does not wait. After a failure that thread only
+ * comes back from rs_group_serve. */
 void rs_group_ask(rs_group *group);
 /* Nobody is served any more: whoever waits for more than is forced has FAILED, now and later. */
 void rs_group_close(rs_group *group);

@@ -11,6 +11,7 @@ from pyrocketstore.errors import (
     StoreCorruptionError,
     StoreError,
     StoreFormatError,
+    StoreFsyncError,
     StoreIOError,
     StoreStateError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "StoreCorruptionError",
     "StoreError",
     "StoreFormatError",
+    "StoreFsyncError",
     "StoreIOError",
     "StoreStateError",
     "StoreWarning",

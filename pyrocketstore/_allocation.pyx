@@ -17,12 +17,14 @@ from pyrocketstore._rocketstore cimport (
     rs_event,
     rs_event_sequence,
     rs_event_wait,
+    rs_fdatasync,
     rs_load_acquire,
     rs_lock,
     rs_lock_new,
     rs_lock_release,
     rs_lock_take,
     rs_mapped_file,
+    rs_opened,
 )
 
 cdef extern from "unistd.h" nogil:
@@ -417,18 +419,18 @@ cdef void zero_memory(const rs_env *env, uint8_t *base, int64_t position,
 
 
 cdef int sync_path(const rs_env *env, const char *path) noexcept nogil:
-    cdef int fd = env.open(path, O_RDWR, 0)
+    cdef int fd = rs_opened(env.open(path, O_RDWR, 0))
     cdef int error, closed
     if fd < 0:
         return fd
-    error = env.fdatasync(fd)
+    error = rs_fdatasync(env, fd)
     closed = env.close(fd)
     return error if error < 0 else closed
 
 
 cdef int zero_range(const rs_env *env, const char *path, int64_t position,
                     int64_t size) noexcept nogil:
-    cdef int fd = env.open(path, O_RDWR, 0)
+    cdef int fd = rs_opened(env.open(path, O_RDWR, 0))
     cdef int error = 0
     if fd < 0:
         return fd
@@ -438,6 +440,6 @@ cdef int zero_range(const rs_env *env, const char *path, int64_t position,
             error = rewrite(env, fd, position, position + size, True)
     if error >= 0:
         # Also where there are zeros: who wrote them may have been killed before they were forced.
-        error = env.fdatasync(fd)
+        error = rs_fdatasync(env, fd)
     env.close(fd)
     return error

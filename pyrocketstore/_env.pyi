@@ -1,9 +1,13 @@
 import os
+from collections.abc import Callable
 from typing import Final, final
 
 from typing_extensions import Buffer, disjoint_base
 
+from pyrocketstore.errors import StoreFsyncError
+
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+_Watcher = Callable[[], Callable[[StoreFsyncError], None] | None]
 
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
@@ -11,6 +15,12 @@ __test__: Final[dict[str, object]]
 @disjoint_base
 class EnvTable:
     def __new__(cls, *args: object, **kwargs: object) -> EnvTable: ...
+    @property
+    def new_directories(self) -> set[str]: ...
+    def watch_fsyncs(self, watcher: _Watcher) -> None: ...
+    def unwatch_fsyncs(self, watcher: _Watcher) -> None: ...
+    @property
+    def fsync_failure(self) -> StoreFsyncError | None: ...
     def replace(self, name: str, address: int) -> int: ...
     def address(self, name: str) -> int: ...
     def reset(self) -> None: ...

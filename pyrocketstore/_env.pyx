@@ -9,10 +9,17 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EACCES, EAGAIN, EIO, errno
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from posix.stat cimport stat as stat_call, struct_stat
 
 from pyrocketstore._rocketstore cimport (
+    RS_FAILED_CALL,
+    RS_FAILED_FDATASYNC,
+    RS_FAILED_FSYNC,
+    RS_FAILED_FSYNC_DIRECTORY,
+    RS_FAILED_MSYNC,
+    RS_FAILED_OPEN,
+    RS_FSYNC_REFUSED,
     check_io,
     rs_env,
     rs_env_posix,
@@ -22,9 +29,13 @@ from pyrocketstore._rocketstore cimport (
     rs_event_sequence,
     rs_event_signal,
     rs_event_wait,
+    rs_fdatasync,
+    rs_fsync,
+    rs_fsync_directory,
+    rs_fsync_error,
 )
 
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.errors import StoreFormatError, StoreFsyncError, StoreIOError
 
 cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
@@ -39,7 +50,13 @@ cdef tuple NAMES = (
     "lock_directory", "unlock",
     "open_unnamed", "link_unnamed", "link",
 )
-assert len(NAMES) * sizeof(void *) == sizeof(rs_env)
+assert len(NAMES) * sizeof(void *) + 2 * sizeof(int32_t) == sizeof(rs_env)
+
+# By the number in a result, see fsync.h.
+cdef dict FAILED_CALLS = {
+    RS_FAILED_OPEN: "open", RS_FAILED_MSYNC: "msync", RS_FAILED_FDATASYNC: "fdatasync",
+    RS_FAILED_FSYNC: "fsync", RS_FAILED_FSYNC_DIRECTORY: "fsync_directory",
+}
 
 # How long Ctrl-C may wait for a sleeping main thread.
 cdef int64_t SIGNAL_SLICE_MS = 50
@@ -66,15 +83,77 @@ cdef str path_text(bytes path):
 cdef class EnvTable:
     """The calls into the operating system, each replaceable.
 
-    A method gives the call's value or raises StoreIOError(errno, operation, path, position). Paths
-    are str or os.PathLike.
+    A method gives the call's value or raises StoreIOError(errno, operation, path, position), and
+    StoreFsyncError for an fsync. Paths are str or os.PathLike. While anyone watches
+    (`watch_fsyncs`), the first fsync that fails is final: later ones are not made.
 
     Threads: any; each call is made without the GIL. `replace` is for tests, before threads start.
     """
 
     def __cinit__(self, *args, **kwargs):
         rs_env_posix(&self.table)
+        self.fsync_watchers = []
+        self.new_directories = set()
 
+    # ---- fsyncs that failed ------------------------------------------------------------------
+    def watch_fsyncs(self, watcher not None):
+        """Make the first failed fsync final; `watcher`, a weak reference, is called with the error.
+
+        Without another watcher an earlier failure is forgotten: a store opens its files again.
+        """
+        self.fsync_watchers = [w for w in self.fsync_watchers if w() is not None]
+        if not self.fsync_watchers:
+            self.forget_fsyncs()
+        self.fsync_watchers.append(watcher)
+        self.table.fsync_is_final = 1
+
+    def unwatch_fsyncs(self, watcher not None):
+        """End `watch_fsyncs`, by the same weak reference; nothing happens without it."""
+        self.fsync_watchers = [w for w in self.fsync_watchers if w is not watcher]
+        if not self.fsync_watchers:
+            self.forget_fsyncs()
+
+    cdef int forget_fsyncs(self) except -1:
+        self.table.fsync_is_final = 0
+        self.table.fsync_error = 0
+        self.fsync_failed = None
+        return 0
+
+    @property
+    def fsync_failure(self):
+        """The StoreFsyncError of the fsync that failed while somebody watched, None without one."""
+        cdef int error = rs_fsync_error(&self.table)
+        if error == 0:
+            return None
+        if self.fsync_failed is not None:
+            return self.fsync_failed
+        # Another thread has not yet come back with it.
+        return StoreFsyncError(error, "fsync", "a file of the store")
+
+    cdef object error_of(self, int result, str operation, object path, int64_t position):
+        cdef int call = -result & RS_FAILED_CALL
+        cdef int error = -result & ~RS_FAILED_CALL
+        if call == RS_FSYNC_REFUSED:
+            found = self.fsync_failure
+            return StoreFsyncError(error, "fsync", path) if found is None else found
+        operation = FAILED_CALLS.get(call, operation)
+        if call <= RS_FAILED_OPEN:
+            return StoreIOError(error, operation, path, position)
+        found = StoreFsyncError(error, operation, path, position)
+        if self.table.fsync_is_final and self.fsync_failed is None:
+            self.fsync_failed = found
+            for watcher in self.fsync_watchers:
+                called = watcher()
+                if called is not None:
+                    called(found)
+        return found
+
+    cdef int check(self, int result, str operation, object path, int64_t position) except -1:
+        if result >= 0:
+            return 0
+        raise self.error_of(result, operation, path, position)
+
+    # ---- calls -------------------------------------------------------------------------------
     def replace(self, str name not None, address):
         """Put the C function at `address` (an int, e.g. from ctypes) into the table.
 
@@ -145,15 +224,15 @@ cdef class EnvTable:
         """Force the file's bytes, and its length, to the device."""
         cdef int result
         with nogil:
-            result = self.table.fdatasync(fd)
-        check_io(result, "fdatasync", path, -1)
+            result = rs_fdatasync(&self.table, fd)
+        self.check(result, "fdatasync", path, -1)
 
     def fsync(self, int fd, path=""):
         """Force the file's bytes and all that is known about it to the device."""
         cdef int result
         with nogil:
-            result = self.table.fsync(fd)
-        check_io(result, "fsync", path, -1)
+            result = rs_fsync(&self.table, fd)
+        self.check(result, "fsync", path, -1)
 
     def pread(self, int fd, int64_t size, int64_t position, path=""):
         """Up to `size` bytes from `position` on: fewer only where the file ends."""
@@ -258,8 +337,8 @@ cdef class EnvTable:
         cdef const char *p = PyBytes_AS_STRING(encoded)
         cdef int result
         with nogil:
-            result = self.table.fsync_directory(p)
-        check_io(result, "fsync_directory", path, -1)
+            result = rs_fsync_directory(&self.table, p)
+        self.check(result, "fsync_directory", path, -1)
 
     def lock(self, int fd, path=""):
         """Take the record lock on byte 0, not waiting; False when another open file has it."""

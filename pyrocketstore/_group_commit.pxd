@@ -44,6 +44,7 @@ cdef class GroupCommit:
     cdef int64_t expecting        # somebody in Python wants to hear of each force
 
     cdef bint wait_for(self, int64_t end) except -1
+    cdef int wait_once(self, int64_t end, int64_t deadline) except -2
     cdef void note_force(self, int64_t took_ns) noexcept nogil
     cdef int64_t slice_ms(self, int64_t deadline) noexcept nogil
     cdef int sleep(self, rs_waiter *waiter, int64_t deadline) except -1

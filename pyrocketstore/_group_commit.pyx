@@ -11,12 +11,13 @@ from pyrocketstore._rocketstore cimport (
     rs_fetch_add,
     rs_load_acquire,
     rs_mapped_file,
+    rs_msync,
     rs_store_release,
 )
 
 from functools import partial
 
-from pyrocketstore.errors import StoreError, StoreIOError
+from pyrocketstore.errors import StoreError
 from pyrocketstore.shield import shielded
 
 cdef enum:
@@ -30,6 +31,8 @@ cdef int64_t SLICE_MS = 50
 # The serving thread tells Python how far it came when it has been idle for this long, or busy.
 cdef int64_t NOTE_IDLE_MS = 2
 cdef int64_t NOTE_BUSY_NS = 1000000000
+# Between two tries to open a file (s).
+cdef double RETRY_S = 0.01
 
 
 @cython.final
@@ -100,6 +103,10 @@ cdef class GroupCommit:
         rs_store_release(&self.ending, 1)
         rs_group_ask(self.group)
 
+    def note_failure(self, int result, path):
+        """Tell `flush` that the fsync of the file at `path` gave `result`."""
+        self.flush.failed(self.core.env.error_of(result, "msync", path, -1))
+
     def close(self):
         """Nobody serves any more: who waits, now or later, is told at once."""
         rs_group_close(self.group)
@@ -144,7 +151,7 @@ cdef class GroupCommit:
             return self.force_slowly()
         if state < 0:
             try:
-                shielded(partial(self.flush.failed, StoreIOError(-state, "msync", file.path)))
+                shielded(partial(self.note_failure, state, file.path))
             finally:
                 rs_group_finish(self.group, 0, 1)
             return 0
@@ -164,9 +171,21 @@ cdef class GroupCommit:
         rs_group_finish(self.group, self.flush.flushed_where, self.flush.error is not None)
 
     cdef bint wait_for(self, int64_t end) except -1:
+        cdef int64_t deadline = self.core.env.table.monotonic_ns() + self.timeout_ns
+        cdef int reached = self.wait_once(end, deadline)
+        while reached < 0:
+            # The bytes lie in several files, or a file could not be opened: that is tried again.
+            if self.flush.error is not None or self.slice_ms(deadline) == 0:
+                return False
+            if self.flush.retried is not None:
+                self.core.env.sleep(RETRY_S)
+            reached = self.wait_once(end, deadline)
+        return reached
+
+    cdef int wait_once(self, int64_t end, int64_t deadline) except -2:
+        # -1: this thread has led, and `end` was not reached.
         cdef rs_waiter waiter
         cdef MappedFile file = self.core.mapped_file
-        cdef int64_t deadline = self.core.env.table.monotonic_ns() + self.timeout_ns
         cdef int64_t slice_ms = self.slice_ms(deadline)
         cdef int64_t forced = 0
         cdef int64_t timestamp = 0
@@ -195,12 +214,10 @@ cdef class GroupCommit:
             # Python may run a signal handler, which may raise, or wait for who leads: the serving
             # thread runs none.
             rs_group_hand_over(self.group)
-            return self.wait_for(end)
+            return -1
         self.settle(error, file, forced, timestamp)
-        if rs_group_forced(self.group) >= end:
-            return True
         # The log may have rolled to the next file after the one that was held.
-        return self.flush.error is None and self.wait_for(end)
+        return 1 if rs_group_forced(self.group) >= end else -1
 
     def take_force_times(self):
         """(longest, running), ns: of the leaders' forces since the last call, and of one that has
@@ -279,7 +296,7 @@ cdef class GroupCommit:
             return NEEDS_PYTHON
         start = page_down(start)
         rs_store_release(&self.force_began_ns, f.env.monotonic_ns())
-        error = f.env.msync(f.base + start, end - start)
+        error = rs_msync(f.env, f.base + start, end - start)
         self.note_force(f.env.monotonic_ns() - rs_load_acquire(&self.force_began_ns))
         if error < 0:
             return error
@@ -296,7 +313,7 @@ cdef class GroupCommit:
         try:
             self.flush.flush_to(self.core.end)
         except StoreError:
-            pass  # `flush` was told, and so are those who wait
+            pass  # `flush` knows it, and those who wait: it is final, or tried again
         finally:
             self.__exit__()
         return 0

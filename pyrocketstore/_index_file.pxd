@@ -26,10 +26,12 @@ cdef class IndexFile:
     cdef bint available
     cdef int32_t flushed_count
     cdef int flush_errno
+    cdef object flush_lock
 
     cpdef open_for_writing(self)
 
     cdef int _allocate_chunks(self) except -1
+    cdef int _flush(self) except -1
     cdef int _preset(self, int64_t end_phy_offset, int64_t end_timestamp) except -1
     cdef int _take_header(self, bytes raw) except -1
     cdef object _put_error(self, int status)

@@ -47,11 +47,13 @@ from pyrocketstore._rocketstore cimport (
     rs_load_acquire32,
     rs_load_be32,
     rs_load_be64,
+    rs_msync,
     rs_prefetch_read,
     rs_store_be64,
 )
 
 from collections.abc import Sequence
+from threading import RLock
 
 from pyrocketstore.errors import (
     StoreCorruptionError,
@@ -169,6 +171,8 @@ cdef class IndexFile:
     ):
         self.index.index_count = 1
         self.available = True
+        # Of two threads in one msync the kernel tells one alone that it failed.
+        self.flush_lock = RLock()
         if not (1 <= hash_slot_num <= 2147483647 and 2 <= index_num <= 2147483647):
             raise StoreFormatError(
                 f"an index of {hash_slot_num} slots and {index_num} entries: there must be at least"
@@ -321,29 +325,33 @@ cdef class IndexFile:
         Durability: everything put before the call survives a power cut once it returns.
         Source: RocketMQ 4.9.3 IndexFile#flush.
         """
+        if self.mode == "shared":
+            with self.flush_lock:
+                self._flush()
+
+    cdef int _flush(self) except -1:
         cdef int32_t count = rs_load_acquire32(&self.index.index_count)
         cdef int64_t used = self._used(count)
         cdef int result
         cdef rs_env *table = &self.env.table
         cdef uint8_t *base
-        if self.mode != "shared":
-            return
         if self.flush_errno != 0:
-            raise StoreIOError(self.flush_errno, "msync", self.path)
+            self.env.check(-self.flush_errno, "msync", self.path, -1)
         if count == self.flushed_count:
-            return
+            return 0
         if not self.available or not self.mapped_file.hold():
-            return
+            return 0
         try:
             base = self.mapped_file.file.base
             with nogil:
-                result = table.msync(base, used)
+                result = rs_msync(table, base, used)
         finally:
             self.mapped_file.release()
         if result < 0:
             self.flush_errno = -result
-            raise StoreIOError(-result, "msync", self.path)
+            self.env.check(result, "msync", self.path, -1)
         self.flushed_count = count
+        return 0
 
     def destroy(self, interval_ms: int = 0) -> bool:
         """Remove the file; a mapping that someone still reads goes when they let go.

@@ -36,6 +36,7 @@ cdef class MappedFile:
     cdef int check_position(self, int64_t position) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int settle_name(self) except -1
+    cdef bint is_unwanted(self)
     cdef bytes pread(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 

@@ -24,14 +24,8 @@ from pyrocketstore._allocation cimport (
 from pyrocketstore._env cimport EnvTable, Event, path_bytes, path_text
 from pyrocketstore._new_file cimport make_file
 from pyrocketstore._rocketstore cimport (
-    check_io,
-    rs_compare_and_swap,
-    rs_env,
-    rs_event,
-    rs_load_acquire,
-    rs_lock_free,
-    rs_lock_new,
-    rs_store_release,
+    check_io, rs_compare_and_swap, rs_env, rs_event, rs_fsync_directory, rs_fsync_error,
+    rs_load_acquire, rs_lock_free, rs_lock_new, rs_store_release,
 )
 from pyrocketstore._writes cimport WriterBuffer, commit_appended, force_range, store_bytes
 
@@ -165,7 +159,7 @@ cdef class MappedFile:
         return self._path.rpartition(b"/")[0] or (b"/" if self._path.startswith(b"/") else b".")
 
     cdef int create_file(self, bint is_there) except -1:
-        make_file(self.file.env, self._path, self.file.file_size, not self.force_name, is_there,
+        make_file(self.env, self._path, self.file.file_size, not self.force_name, is_there,
                   self.path)
         self.created = True
         return 0
@@ -466,7 +460,7 @@ cdef class MappedFile:
             with nogil:
                 error = keep_room_ahead(&self.file, ahead, populate, &self.populated,
                                         &self.available)
-            check_io(error, "fallocate", self.path, rs_load_acquire(&self.file.confirmed))
+            self.env.check(error, "fallocate", self.path, rs_load_acquire(&self.file.confirmed))
         finally:
             self.release()
 
@@ -565,7 +559,7 @@ cdef class MappedFile:
             try:
                 with nogil:
                     error = commit_appended(&self.file)
-                check_io(error, "pwrite", self.path, rs_load_acquire(&self.file.wrote))
+                self.env.check(error, "pwrite", self.path, rs_load_acquire(&self.file.wrote))
             finally:
                 self.release()
         if self.file.buffer != NULL and rs_load_acquire(&self.file.wrote) == self.file.file_size:
@@ -604,9 +598,9 @@ cdef class MappedFile:
                     error = force_range(&self.file, flushed, position)
             finally:
                 self.release()
-            if error < 0 and (self.unlinked or not self.available):
+            if error < 0 and self.is_unwanted():
                 return flushed  # deleted while we forced it: nothing of it is wanted any more
-            check_io(error, "msync", self.path, flushed)
+            self.env.check(error, "msync", self.path, flushed)
             self.settle_name()
         while True:
             now = rs_load_acquire(&self.file.flushed)
@@ -615,6 +609,10 @@ cdef class MappedFile:
                 return now
             if rs_compare_and_swap(&self.file.flushed, now, position):
                 return position
+
+    cdef bint is_unwanted(self):
+        # Deleted. A failed fsync that is final is an error all the same.
+        return (self.unlinked or not self.available) and not rs_fsync_error(self.file.env)
 
     cdef int settle_name(self) except -1:
         # After a force of the file itself, which took its length with it.
@@ -626,10 +624,10 @@ cdef class MappedFile:
         directory = self.directory()
         directory_path = PyBytes_AS_STRING(directory)
         with nogil:
-            error = self.file.env.fsync_directory(directory_path)
-        if error < 0 and (self.unlinked or not self.available):
+            error = rs_fsync_directory(self.file.env, directory_path)
+        if error < 0 and self.is_unwanted():
             return 0  # deleted meanwhile, its directory perhaps too
-        check_io(error, "fsync_directory", self.path, -1)
+        self.env.check(error, "fsync_directory", self.path, -1)
         self.force_name = False
         return 0
 
@@ -660,7 +658,7 @@ cdef class MappedFile:
             return
         with nogil:
             error = zero_range(self.file.env, self._path_text, position, size)
-        check_io(error, "punch", self.path, position)
+        self.env.check(error, "punch", self.path, position)
         self.settle_name()
 
     # ---- reading -----------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from libc.errno cimport EEXIST, EIO, EOPNOTSUPP
 from libc.stdint cimport int64_t
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
 
-from pyrocketstore._rocketstore cimport check_io, rs_env
+from pyrocketstore._env cimport EnvTable
+from pyrocketstore._rocketstore cimport rs_env, rs_fdatasync, rs_fsync_directory
 
 cdef enum:
     FILE_MODE = 0o644
@@ -24,8 +25,9 @@ cdef enum:
 cdef tuple STEPS = ("open", "ftruncate", "link", "unlink", "fdatasync", "fsync_directory")
 
 
-cdef int make_file(const rs_env *env, bytes path, int64_t size, bint durable, bint is_there,
+cdef int make_file(EnvTable owner, bytes path, int64_t size, bint durable, bint is_there,
                    object shown) except -1:
+    cdef const rs_env *env = &owner.table
     cdef bytes directory, temporary, name
     cdef const char *path_text = PyBytes_AS_STRING(path)
     cdef const char *directory_text
@@ -46,7 +48,7 @@ cdef int make_file(const rs_env *env, bytes path, int64_t size, bint durable, bi
             error = create(env, path_text, size, directory_text, temporary_text, &step)
         if error >= 0:
             error = finish(env, error, path_text, directory_text if durable else NULL, &step)
-    check_io(error, STEPS[step], shown, -1)
+    owner.check(error, STEPS[step], shown, -1)
     return 0
 
 
@@ -131,11 +133,11 @@ cdef int finish(const rs_env *env, int fd, const char *path, const char *directo
     if directory != NULL:
         # After the file has its name: btrfs makes nothing of a file without one durable.
         step[0] = STEP_FDATASYNC
-        error = env.fdatasync(fd)
+        error = rs_fdatasync(env, fd)
     env.close(fd)
     if error >= 0 and directory != NULL:
         step[0] = STEP_FSYNC_DIRECTORY
-        error = env.fsync_directory(directory)
+        error = rs_fsync_directory(env, directory)
     if error < 0:
         env.unlink(path)  # a file that may not survive a power cut must not stay
     return error

@@ -33,6 +33,8 @@ cdef extern from "env.h" nogil:
         int (*open_unnamed)(const char *directory, int mode) noexcept nogil
         int (*link_unnamed)(int fd, const char *path) noexcept nogil
         int (*link)(const char *source, const char *target) noexcept nogil
+        int32_t fsync_is_final
+        int32_t fsync_error
 
     void rs_env_posix(rs_env *env) noexcept
 
@@ -52,6 +54,23 @@ cdef extern from "env.h" nogil:
     void rs_lock_take(rs_lock *lock) noexcept
     int rs_lock_take_for(rs_lock *lock, int64_t timeout_ms) noexcept
     void rs_lock_release(rs_lock *lock) noexcept
+
+
+cdef extern from "fsync.h" nogil:
+    enum:
+        RS_FAILED_OPEN
+        RS_FAILED_MSYNC
+        RS_FAILED_FDATASYNC
+        RS_FAILED_FSYNC
+        RS_FAILED_FSYNC_DIRECTORY
+        RS_FSYNC_REFUSED
+        RS_FAILED_CALL
+    int rs_fsync_error(const rs_env *env) noexcept
+    int rs_opened(int fd) noexcept
+    int rs_msync(const rs_env *env, void *base, int64_t size) noexcept
+    int rs_fdatasync(const rs_env *env, int fd) noexcept
+    int rs_fsync(const rs_env *env, int fd) noexcept
+    int rs_fsync_directory(const rs_env *env, const char *path) noexcept
 
 
 cdef extern from "bytes.h" nogil:

@@ -21,6 +21,8 @@ from pyrocketstore._rocketstore cimport (
     check_io,
     rs_load_acquire,
     rs_mapped_file,
+    rs_msync,
+    rs_opened,
     rs_store_release,
 )
 
@@ -68,7 +70,7 @@ cdef int force_range(rs_mapped_file *f, int64_t start, int64_t end) noexcept nog
         # To write pages out they are made read-only, each by an interrupt on all processors. What
         # is not mapped goes without, and comes back by a fault that maps many at once.
         f.env.madvise(base + start, page_down(end) - start, ADVICE_DONTNEED)
-    return f.env.msync(base + start, end - start)
+    return rs_msync(f.env, base + start, end - start)
 
 
 cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
@@ -83,7 +85,7 @@ cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
     if f.buffer == NULL or appended <= start:
         return 0
     if start < stop:
-        fd = f.env.open(f.path, O_RDWR, 0)
+        fd = rs_opened(f.env.open(f.path, O_RDWR, 0))
         if fd < 0:
             return fd
         error = write_all(f.env, fd, f.buffer + start, stop - start, start)

@@ -212,18 +212,22 @@ class Env(EnvTable):
         """
         path = os.path.abspath(path)
         self.check_directory(path)
-        if os.path.isdir(path):
+        if os.path.isdir(path) and path not in self.new_directories:
             return
         parent = os.path.dirname(path)
         if parent != path:
             self.make_directories(parent)
+        self.new_directories.add(path)
         try:
             self.mkdir(path)
         except StoreIOError:
-            # Another thread may have made it; then its name still has to be forced.
+            # Another thread may have made it, or this one when it could not open the parent; then
+            # the name still has to be flushed.
             if not os.path.isdir(path):
+                self.new_directories.discard(path)
                 raise
         self.fsync_directory(parent)
+        self.new_directories.discard(path)
 
     def force_name(self, path: str) -> None:
         """Make the name of a directory durable that another process may have made and not forced.
@@ -321,6 +325,21 @@ class Env(EnvTable):
         finally:
             self.close(fd, path)
         return ranges
+
+    def write_again(self, path: str) -> None:
+        """Write the data of a file over itself, holes left out; nobody else may write to it.
+
+        After an fsync has failed the page cache may hold bytes that the device lacks, in pages that
+        count as clean: no fsync writes them until they are written to again.
+        """
+        fd = self.open(path, os.O_RDWR)
+        try:
+            for begin, end in self.data_ranges(path, 0, self.file_size(fd, path)):
+                for at in range(begin, end, READ_SIZE):
+                    data = self.pread(fd, min(READ_SIZE, end - at), at, path)
+                    self.pwrite_all(fd, data, at, path)
+        finally:
+            self.close(fd, path)
 
     def copy_range(self, source: str, target: str, position: int, size: int) -> None:
         """Copy `size` bytes from `position` of one file into a new file.

@@ -61,6 +61,22 @@ class StoreIOError(StoreError, OSError):
         return type(self), (self.errno, self.operation, self.path, self.position)
 
 
+def is_failed_open(error: BaseException) -> bool:
+    """Whether a file could not be opened, as in a process without a free descriptor."""
+    return isinstance(error, StoreIOError) and error.operation == "open"
+
+
+class StoreFsyncError(StoreIOError):
+    """An fsync failed: bytes or a name may never reach the device, and another fsync would not say.
+
+    The store takes no more puts and acknowledges nothing until it is opened again. The parameters
+    are those of StoreIOError.
+    """
+
+    def _text(self) -> str:
+        return f"{super()._text()}; a failed fsync is final: open the store again"
+
+
 class StoreCorruptionError(StoreError):
     """Bytes on disk that 4.9.3 would not have written.
 

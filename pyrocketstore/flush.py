@@ -14,7 +14,7 @@ from pyrocketstore._mapped_file import OS_PAGE_SIZE
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError
+from pyrocketstore.errors import StoreError, StoreFsyncError, StoreIOError, is_failed_open
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import FORCE, untimed
@@ -24,6 +24,8 @@ LOG = logger(__name__)
 
 #: How long the thread of GroupCommitService sleeps while nobody wants anything (ms).
 SERVE_MS = 500
+#: Until it opens a file again that could not be opened (s).
+RETRY_S = 0.01
 #: Before any time of the monotonic clock: the first pass is a thorough one.
 NEVER_MS = -(1 << 62)
 
@@ -36,10 +38,16 @@ class Flushable(Protocol):
         ...
 
 
+def may_pass(error: StoreError) -> bool:
+    """Whether a flush that met this error is tried again. A failed fsync never is."""
+    return isinstance(error, StoreIOError) and not isinstance(error, StoreFsyncError)
+
+
 class CommitLogFlush:
     """Forces the commit log and keeps the checkpoint's physicMsgTimestamp behind it.
 
-    `on_failure` is told of a force that failed: what was not forced is never reported as forced.
+    `on_failure` is called with a fsync that failed: it is final. A file that could not be opened is
+    opened again by the next flush. Bytes that no fsync covered are never reported as flushed.
 
     Threads: any; one thread at a time forces, the others wait for it.
     Source: RocketMQ 4.9.3 MappedFileQueue#flush.
@@ -59,7 +67,10 @@ class CommitLogFlush:
         self.group: GroupCommit | None = None
         #: times each force: what is slow is logged
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
+        #: final: nothing is flushed any more
         self.error: StoreError | None = None
+        #: why the last flush came to nothing; the next may work
+        self.retried: StoreError | None = None
 
     @property
     def flushed_where(self) -> int:
@@ -84,10 +95,18 @@ class CommitLogFlush:
 
         Raises StoreError.
         """
+        self.check_fsyncs()
         self.commit_log.commit_buffers()
         with self.lock:
             self.flush_to(self.commit_log.get_max_offset())
+        self.check_fsyncs()
         return self.flushed_where
+
+    def check_fsyncs(self) -> None:
+        """Raise the StoreFsyncError of the store's first failed fsync, of whichever file."""
+        failure = self.commit_log.env.fsync_failure
+        if failure is not None:
+            raise failure
 
     def flush_step(self, flush_least_pages: int) -> bool:
         """One call of MappedFileQueue.flush; True when nothing moved. Call with `lock` held."""
@@ -98,8 +117,12 @@ class CommitLogFlush:
             with self.timed(FORCE):
                 idle = queue.flush(flush_least_pages)
         except StoreError as error:
-            self.failed(error)
+            if may_pass(error):
+                self.retried = error
+            else:
+                self.failed(error)
             raise
+        self.retried = None
         if queue.store_timestamp > 0:
             self.checkpoint.physic_msg_timestamp = queue.store_timestamp
         return idle
@@ -150,7 +173,8 @@ class GroupCommitService(ServiceThread):
         """PUT_OK once everything before `end_offset` is on the device, else FLUSH_DISK_TIMEOUT."""
         if not wait_store_msg_ok:
             self.group.ask()
-            return PutMessageStatus.PUT_OK
+            failed = self.flush.error is not None
+            return PutMessageStatus.FLUSH_DISK_TIMEOUT if failed else PutMessageStatus.PUT_OK
         ok = self.group.wait(end_offset)
         return PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
@@ -221,11 +245,17 @@ class GroupCommitService(ServiceThread):
             while not self.stopped:
                 self.group.serve(SERVE_MS)
                 self._complete_forced()
+                if self.flush.retried is not None:
+                    self.flush.commit_log.env.sleep(RETRY_S)
+                    self.group.ask()
             while self.flush.error is None and (
                 self.flush.flushed_where < self.flush.commit_log.get_max_offset()
             ):
                 self.group.ask()
                 self.group.serve(SERVE_MS)
+                if self.flush.retried is not None:
+                    self.flush.on_failure(self.flush.retried)
+                    break
         finally:
             # Nobody may wait for a thread that is gone.
             self.group.close()
@@ -244,7 +274,8 @@ class CommitRealTimeService(ServiceThread):
     Threads: `commit` from any. Durability: what is in a buffer is lost with the process; it lies
     there for `commit_interval_commit_log` ms at most while the thread gets its turn.
     Source: RocketMQ 4.9.3 CommitLog#CommitRealTimeService.
-    Differs: over however many files; a commit that fails ends the puts, and is tried again.
+    Differs: over however many files; a commit that fails ends the puts, but for a file that could
+    not be opened, and is tried again.
     """
 
     def __init__(
@@ -279,7 +310,8 @@ class CommitRealTimeService(ServiceThread):
                     moved = True
             except StoreError as error:
                 self.error = error
-                self._tell(error)
+                if not is_failed_open(error):
+                    self._tell(error)
                 raise
             finally:
                 self.commit_log.core.publish_end(queue.committed_where)
@@ -304,6 +336,8 @@ class CommitRealTimeService(ServiceThread):
                 self._last_ms = now
             self.wait_for_running(self.config.commit_interval_commit_log)
         self._try(0)
+        if self.error is not None:
+            self._tell(self.error)
 
     def _try(self, pages: int) -> bool:
         try:
@@ -331,8 +365,9 @@ class FlushRealTimeService(ServiceThread):
             flush.commit_log.core.watch_appends(self.event)
 
     def handle_disk_flush(self, end_offset: int, wait_store_msg_ok: bool) -> PutMessageStatus:
-        """PUT_OK at once: the thread forces the log later."""
-        return PutMessageStatus.PUT_OK
+        """PUT_OK at once, before an fsync has failed: the thread flushes the log later."""
+        failed = self.flush.error is not None
+        return PutMessageStatus.FLUSH_DISK_TIMEOUT if failed else PutMessageStatus.PUT_OK
 
     def on_committed(self) -> None:
         """Something came from a buffer into the files."""
@@ -342,7 +377,7 @@ class FlushRealTimeService(ServiceThread):
     def submit(self, end_offset: int) -> Future[PutMessageStatus]:
         """A future that is done."""
         future: Future[PutMessageStatus] = Future()
-        future.set_result(PutMessageStatus.PUT_OK)
+        future.set_result(self.handle_disk_flush(end_offset, False))
         return future
 
     def run(self) -> None:
@@ -375,13 +410,15 @@ class FlushRealTimeService(ServiceThread):
                 self.flush.flush_to(self.flush.commit_log.get_max_offset())
         except StoreError as error:
             LOG.error("the last flush failed: %s", error)
+            self.flush.on_failure(error)
 
 
 class FlushConsumeQueueService(ServiceThread):
     """Forces the consume queues, and the checkpoint after them.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#FlushConsumeQueueService.
-    Differs: logicsMsgTimestamp is only ever what was dispatched before a complete force began.
+    Differs: logicsMsgTimestamp is only ever what was dispatched before a complete flush began; a
+    pass that failed is tried again unless an fsync failed, which is final.
     """
 
     def __init__(
@@ -428,13 +465,26 @@ class FlushConsumeQueueService(ServiceThread):
 
     def run(self) -> None:
         """A pass every `flush_interval_consume_queue` ms, and a thorough one at the end."""
+        while not self.stopped:
+            self.wait_for_running(self.config.flush_interval_consume_queue)
+            # After a pass that failed the next covers everything: the failed one covered less.
+            if not self.stopped and not self._try(self.error is not None):
+                return
+        self._try(True)
+        if self.error is not None:
+            self._tell(self.error)
+
+    def _try(self, thorough: bool) -> bool:
+        """Make one pass; False when it failed for good."""
         try:
-            while not self.stopped:
-                self.wait_for_running(self.config.flush_interval_consume_queue)
-                if not self.stopped:
-                    self.do_flush(False)
-            self.do_flush(True)
+            self.do_flush(thorough)
         except StoreError as error:
+            if self.error is None or str(error) != str(self.error):
+                LOG.error("a flush of the consume queues failed: %s", error)
             self.error = error
-            LOG.error("a flush of the consume queues failed: %s", error)
-            self._tell(error)
+            if not may_pass(error):
+                self._tell(error)
+                return False
+        else:
+            self.error = None
+        return True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyrocketstore._env import Event
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreStateError, is_failed_open
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
@@ -18,6 +18,8 @@ LOG = logger(__name__)
 
 #: How long `wait_forced` sleeps before it looks whether the thread still lives (s).
 LOOK_S = 1.0
+#: After a file could not be opened (ms).
+RETRY_MS = 1000
 
 
 class FlushIndexFileThread(ServiceThread):
@@ -28,14 +30,18 @@ class FlushIndexFileThread(ServiceThread):
 
     Parameters
     ----------
-    checkpoint : its index_msg_timestamp never passes a file that could not be forced
-    on_error : called with each StoreError, in this thread
+    checkpoint : its index_msg_timestamp never passes a file that could not be flushed
+    on_error : called with the StoreError that ended it, in this thread
+
+    A file that could not be opened is tried again; any other error ends the work of this thread.
     """
 
     def __init__(self, checkpoint: StoreCheckpoint, on_error: Callable[[StoreError], None]) -> None:
         super().__init__("FlushIndexFileThread")
-        #: the last error of forcing; None while there is none
+        #: why the file whose turn it is could not be flushed; None when nothing failed, or what
+        #: failed has worked since. A failed fsync stays
         self.error: StoreError | None = None
+        self._is_final = False
         self._checkpoint = checkpoint
         self._on_error = on_error
         self._files: collections.deque[IndexFile] = collections.deque()
@@ -48,8 +54,12 @@ class FlushIndexFileThread(ServiceThread):
         self.wakeup()
 
     def wait_forced(self) -> None:
-        """Wait until all are forced, or the thread has died. Ctrl-C gets through."""
-        while self._files and self.is_alive:
+        """Wait until all are flushed, one could not be, or the thread has died. Ctrl-C gets
+        through."""
+        if self.error is not None and not self._is_final:
+            self.error = None  # until it was tried once more, which is now
+            self.wakeup()
+        while self._files and self.is_alive and self.error is None:
             seen = self._forced.sequence()
             if self._files:
                 self._forced.wait(seen, LOOK_S)
@@ -58,13 +68,16 @@ class FlushIndexFileThread(ServiceThread):
         """Force what there is, also when asked to end."""
         while True:
             is_last = self.stopped
-            while self._files:
+            while self._files and not self._is_final:
                 self._force(self._files[0])
+                if self.error is not None:
+                    break
                 self._files.popleft()
                 self._forced.signal()
+            self._forced.signal()
             if is_last:
                 return
-            self.wait_for_running(None)
+            self.wait_for_running(RETRY_MS if self._files and not self._is_final else None)
 
     def on_failure(self, error: BaseException) -> None:
         """Tell it as an error of the index."""
@@ -76,9 +89,14 @@ class FlushIndexFileThread(ServiceThread):
         try:
             index_file.flush()
             index_file.close_for_writing()
-            if self.error is None:
-                self._checkpoint.index_msg_timestamp = index_file.end_timestamp
-                self._checkpoint.flush()
+            self._checkpoint.index_msg_timestamp = index_file.end_timestamp
+            self._checkpoint.flush()
         except StoreError as error:
+            self._is_final = not is_failed_open(error)
+            if self._is_final:
+                self._on_error(error)
+            elif self.error is None:
+                LOG.error("index: %s; it is tried again", error)
             self.error = error
-            self._on_error(error)
+        else:
+            self.error = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.env import O_CREAT, O_RDWR, Env, parent_directory
-from pyrocketstore.errors import StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreFsyncError, StoreIOError, StoreStateError
 
 __all__ = ["LockFile", "store_lock"]
 
@@ -31,6 +31,8 @@ class LockFile:
     directories : the other directories that the store writes to; missing ones are passed over
     guarded : directories below which nothing is written through a symbolic link while the lock is
         held
+    on_fsync_failure : a method, called with the first fsync that fails while the lock is held; no
+        other is made after it. It is not kept alive
 
     Three locks exclude three kinds of others:
 
@@ -51,12 +53,18 @@ class LockFile:
     _held: ClassVar[weakref.WeakSet[LockFile]] = weakref.WeakSet()
 
     def __init__(
-        self, env: Env, path: str, directories: Sequence[str] = (), guarded: Sequence[str] = ()
+        self,
+        env: Env,
+        path: str,
+        directories: Sequence[str] = (),
+        guarded: Sequence[str] = (),
+        on_fsync_failure: Callable[[StoreFsyncError], None] | None = None,
     ) -> None:
         self._env = env
         self.path = path
         self._directories = tuple(dict.fromkeys((parent_directory(path), *directories)))
         self._guarded = tuple(guarded)
+        self._watcher = None if on_fsync_failure is None else weakref.WeakMethod(on_fsync_failure)
         self._process_id = -1
         self._token = object()
         # Compiled code fills the lists of descriptors: a signal handler that raises comes after.
@@ -85,11 +93,15 @@ class LockFile:
             self._let_go()
             raise
         self._env.guard(self._guarded)
+        if self._watcher is not None:
+            self._env.watch_fsyncs(self._watcher)
 
     def release(self) -> None:
         """Let the lock go; nothing happens without it, nor in a forked child."""
         if self.is_held:
             self._env.unguard(self._guarded)
+            if self._watcher is not None:
+                self._env.unwatch_fsyncs(self._watcher)
             self._let_go()
 
     def check(self) -> None:
@@ -171,13 +183,18 @@ class LockFile:
         self._close()
 
 
-def store_lock(env: Env, config: MessageStoreConfig) -> LockFile:
+def store_lock(
+    env: Env,
+    config: MessageStoreConfig,
+    on_fsync_failure: Callable[[StoreFsyncError], None] | None = None,
+) -> LockFile:
     """The lock of a store: of its root and of all directories of its log."""
     return LockFile(
         env,
         os.path.join(config.store_path_root_dir, "lock"),
         (*config.commit_log_paths, *config.read_only_commit_log_paths),
         config.named_directories,
+        on_fsync_failure,
     )
 
 

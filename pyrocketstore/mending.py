@@ -36,7 +36,7 @@ def mend(store: Mendable) -> bool:
     """Dispatch the log again from where a queue or the index gave up; True when all is whole.
 
     Puts stay refused meanwhile, and when something fails again. What is there already is passed
-    over, as in recovery.
+    over, as in recovery. A failed fsync is final and never repaired here.
 
     Threads: one at a time; waits for the dispatcher, and holds it up.
     Raises StoreError when the log cannot be read; the flags stay then.
@@ -45,6 +45,8 @@ def mend(store: Mendable) -> bool:
     flags, dispatcher = store.running_flags, store.dispatcher
     if not flags.is_write_error():
         return True
+    if store.env.fsync_failure is not None:
+        return False
     with store.dispatch_paused():
         index_failed = flags.is_index_file_error()
         if index_failed and not store.index_service.try_again():

@@ -99,8 +99,7 @@ class DefaultMessageStore(MessageFutures):
         self.failure: BaseException | None = None
         self.plan: RecoveryPlan | None = None
         self.pid = os.getpid()
-        self.appended = Event()
-        self.moved = Event()
+        self.appended, self.moved = Event(), Event()
         self.allocate_service = None if read_only else make_allocate_service(self.env, config)
         self.commit_log = CommitLog(
             self.env,
@@ -113,7 +112,7 @@ class DefaultMessageStore(MessageFutures):
         self.queue_table = ConsumeQueueTable(
             self.env, config, self.commit_log, self.running_flags, read_only
         )
-        self._lock_file = store_lock(self.env, config)
+        self._lock_file = store_lock(self.env, config, self.fail)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         #: told when no put is taken any more: on a failure, and in a forked child
         self.on_dead: Callable[[str | None], None] = lambda state: None
@@ -332,11 +331,10 @@ class DefaultMessageStore(MessageFutures):
 
     def fail(self, error: BaseException) -> None:
         """A service cannot go on: no put is taken any more, and `abort` stays."""
-        first = self.failure is None
-        if first:
-            self.failure = error
+        first, self.failure = self.failure is None, self.failure or error
         self.running_flags.get_and_make_not_writeable()
         self.async_puts.let_go()
+        self._abort_file.mark_failed_fsync()
         if first:
             LOG.error("the store is not writeable any more: %s", error)
 
@@ -567,8 +565,7 @@ class DefaultMessageStore(MessageFutures):
     def flush(self) -> int:
         """Force what has been put; gives the physical offset up to which it is on the device.
 
-        Source: RocketMQ 4.9.3 DefaultMessageStore#flush.
-        Differs: over however many files.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#flush. Differs: over however many files.
         """
         return shielded(self.services.log_flush.flush_to_end)
 
@@ -584,6 +581,7 @@ class DefaultMessageStore(MessageFutures):
         self.flush()
         self.services.flush_queue_service.do_flush(True)
         self.index_service.flush()
+        self.services.log_flush.check_fsyncs()
 
     def wait_dispatched(self, timeout: float | None = None) -> bool:
         """Wait until every put that returned before is in its queue and in the index."""

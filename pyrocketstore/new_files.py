@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 from collections.abc import Sequence
 
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
 from pyrocketstore.errors import StoreIOError
 
 __all__ = ["remove_temporary_files", "remove_temporary_queue_files"]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9]{17,20}\.new", re.ASCII | re.DOTALL)
 QUEUE_ID = re.compile(r"[+-]?[0-9]+", re.ASCII)

@@ -28,7 +28,7 @@ from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.shield import check_abandoned
-from pyrocketstore.store_checkpoint import StoreCheckpoint
+from pyrocketstore.store_checkpoint import AbortFile, StoreCheckpoint
 from pyrocketstore.unit_check import (
     Log,
     QueueEnd,
@@ -498,14 +498,27 @@ def _repair_queues(store: Recoverable, plan: RecoveryPlan) -> None:
 
 
 def _force_again(store: Recoverable, plan: RecoveryPlan) -> None:
-    """What a killed process made and did not force: names now, what queues hold by their flush."""
+    """What a killed process made and did not force: names now, what queues hold by their flush.
+
+    After a failed fsync it is written again first, or no flush would bring it to the device.
+    """
     root = store.config.store_path_root_dir
-    folders = {root, os.path.join(root, "consumequeue"), *store.config.commit_log_paths}
+    again = store.env.write_again
+    if not AbortFile(store.env, os.path.join(root, "abort")).is_marked():
+        again = _leave
+    for file in store.commit_log.mapped_file_queue.mapped_files:
+        if file.file_from_offset >= plan.scan_from:
+            again(file.path)
+    folders = {os.path.join(root, name) for name in ("", "consumequeue", "index")}
+    folders.update(store.config.commit_log_paths)
     for queue in store.consume_queues():
         if queue.covered_phy_offset > plan.scan_from:
             folders.add(os.path.join(queue.store_path, queue.topic))
             files = queue.mapped_file_queue
+            for file in () if queue.ext is None else queue.ext.mapped_file_queue.mapped_files:
+                again(file.path)
             for file in reversed(files.mapped_files):
+                again(file.path)
                 file.force_again()
                 files.flushed_where = min(files.flushed_where, file.file_from_offset)
                 if int.from_bytes(file.read(0, 8), "big", signed=True) < plan.scan_from:
@@ -513,6 +526,10 @@ def _force_again(store: Recoverable, plan: RecoveryPlan) -> None:
     for folder in sorted(folders):
         if store.env.is_dir(folder):
             store.env.fsync_directory(folder)
+
+
+def _leave(path: str) -> None:
+    """The next fsync writes what is dirty."""
 
 
 def _replay_plan(store: Recoverable, plan: RecoveryPlan, start: int) -> None:

@@ -235,6 +235,7 @@ class StoreServices:
             and (self.commit_service is None or self.commit_service.error is None)
             and self.flush_queue_service.error is None
             and self.log_flush.error is None
+            and self.log_flush.flushed_where >= self.commit_log.get_max_offset()
         )
 
     def _force_rest(self) -> bool:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 import threading
 from collections.abc import Callable, Sequence
 
+from pyrocketstore.display import logger
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
 from pyrocketstore.errors import StoreError, StoreIOError
 
 __all__ = ["CHECKPOINT_SIZE", "AbortFile", "RunningFlags", "StoreCheckpoint"]
+
+LOG = logger(__name__)
 
 CHECKPOINT_SIZE = 4096
 #: The fields that 4.9.3 has; what 5.x keeps behind them is left as it is.
 LONGS = struct.Struct(">qqq")
 #: The checkpoint is this much older than the queues, so that recovery starts early enough (ms).
 MIN_TIMESTAMP_MARGIN_MS = 3000
+#: Of the file `abort`, once an fsync has failed; 4.9.3 looks only whether the file is there.
+FSYNC_FAILED = b"an fsync failed"
 
 
 class StoreCheckpoint:
@@ -326,7 +332,7 @@ class RunningFlags:
 
 
 class AbortFile:
-    """The empty file that says: this store was not closed.
+    """The file that says: this store was not closed. Empty, unless an fsync failed.
 
     Durability: its making and its deletion are on the device when they return.
     Source: RocketMQ 4.9.3 DefaultMessageStore#createTempFile.
@@ -350,6 +356,42 @@ class AbortFile:
         self._env.close(self._env.open(self.path, O_WRONLY | O_CREAT), self.path)
         self._env.fsync_directory(directory)
 
+    def mark_failed_fsync(self) -> None:
+        """Note in the file that an fsync has failed; nothing happens unless one has.
+
+        Not durable: the note is about the page cache. An error is logged.
+        """
+        if self._env.fsync_failure is None or not self.exists():
+            return
+        try:
+            fd = self._env.open(self.path, O_WRONLY)
+            try:
+                self._env.pwrite_all(fd, FSYNC_FAILED, 0, self.path)
+            finally:
+                self._env.close(fd, self.path)
+        except StoreIOError as error:
+            LOG.error("the next opening will not know that an fsync has failed: %s", error)
+
+    def is_marked(self) -> bool:
+        """True when an fsync had failed: pages of the page cache may be clean and not on the
+        device. Raises StoreIOError."""
+        fd = self._env.open(self.path, O_RDONLY)
+        try:
+            return self._env.pread(fd, len(FSYNC_FAILED), 0, self.path) == FSYNC_FAILED
+        finally:
+            self._env.close(fd, self.path)
+
     def delete(self) -> None:
-        """Delete the file if it is there. Raises StoreIOError."""
-        self._env.remove(self.path)
+        """Delete the file if it is there. Raises StoreIOError: then it is there again.
+
+        After a failed fsync it stays, and the StoreFsyncError is raised.
+        """
+        failure = self._env.fsync_failure
+        if failure is not None:
+            raise failure
+        try:
+            self._env.remove(self.path)
+        except StoreIOError:
+            with contextlib.suppress(StoreIOError):
+                self._env.close(self._env.open(self.path, O_WRONLY | O_CREAT), self.path)
+            raise

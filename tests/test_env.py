@@ -144,8 +144,14 @@ def test_make_directories_forces_each_new_name(env, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreIOError):
         env.make_directories(str(tmp_path / "file" / "x"))
-    with failing(env, "fsync_directory", errno.EIO), pytest.raises(StoreIOError):
+    for code in (errno.EIO, errno.EMFILE):
+        with failing(env, "fsync_directory", code), pytest.raises(StoreIOError):
+            env.make_directories(str(tmp_path / "z"))
+    # It is there now, and its name is not surely on the device.
+    with watched(env, "fsync_directory") as calls:
         env.make_directories(str(tmp_path / "z"))
+        env.make_directories(str(tmp_path / "z"))
+    assert [args[0].decode() for args in calls] == [str(tmp_path)]
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "rename"])

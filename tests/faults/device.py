@@ -8,6 +8,11 @@ cut may leave.
 
 What counts as forced is what POSIX promises, but for one thing that Linux adds: an msync is an
 fdatasync of a range, and so brings the file's length down too.
+
+An fsync can fail (`fail_sync`) as the kernel lets it fail: once. The dirty pages of its range are
+clean afterwards. Everybody still sees their bytes, but no later fsync writes them unless they are
+written to again. Names and lengths are the file system's own journal: a later fsync writes those.
+An open can fail for a while (`fail_opens`), as in a process without a free descriptor.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import errno
 import os
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +44,10 @@ FREQUENT = {"open", "close", "mmap", "munmap", "open_unnamed"}
 FREQUENT_RATE = 0.1
 #: How many calls are remembered, for the text of a failure.
 EVENTS = 40
+#: Calls that make something durable: each may be the one that fails.
+SYNCS = {"msync", "fdatasync", "fsync", "fsync_directory"}
+#: A call that began so soon after the failed one may have passed the store's check before it (s).
+GRACE_S = 0.05
 
 
 class File:
@@ -46,9 +56,12 @@ class File:
     def __init__(self, path: str | None, durable: bytes, cached: bytes | None = None) -> None:
         self.durable = bytearray(durable)
         self._cached = cached
+        self.path = path or ""
         # Of its own, so that a file that was unlinked can still be looked at.
         self._fd = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.inode = -1 if path is None else os.fstat(self._fd).st_ino
+        #: pages whose fsync failed, by position: what they held then
+        self.lost: dict[int, bytes] = {}
 
     def cached(self) -> bytes:
         """The bytes as everybody sees them."""
@@ -62,7 +75,23 @@ class File:
         stop = len(data) if stop is None else min(stop, len(data))
         del self.durable[len(data) :]
         self.durable += bytes(len(data) - len(self.durable))
-        self.durable[start:stop] = data[start:stop]
+        for at in list(self.lost):
+            if data[at : at + PAGE] != self.lost[at]:
+                del self.lost[at]  # it was written to since
+        for at in sorted(at for at in self.lost if start < at + PAGE and at < stop):
+            self.durable[start:at] = data[start:at]
+            start = at + PAGE
+        if start < stop:
+            self.durable[start:stop] = data[start:stop]
+
+    def drop(self, start: int = 0, stop: int | None = None) -> None:
+        """The fsync of [start, stop) failed: its dirty pages are clean, and not on the device."""
+        data = self.cached()
+        stop = len(data) if stop is None else min(stop, len(data))
+        for at in range(start - start % PAGE, stop, PAGE):
+            page = data[at : at + PAGE]
+            if page != bytes(self.durable[at : at + PAGE]).ljust(len(page), b"\0"):
+                self.lost[at] = page
 
     def close(self) -> None:
         """Forget the page cache."""
@@ -115,7 +144,8 @@ class Change(NamedTuple):
 class Captured(NamedTuple):
     """A moment: what is on the device, what is only in the page cache, and the store's promises.
 
-    `files` has (durable, cached) bytes. `promised` is what `Device.promises` said.
+    `files` has (durable, cached) bytes, `lost` the pages that no fsync writes any more. `promised`
+    is what `Device.promises` said.
     """
 
     root: Folder
@@ -126,6 +156,7 @@ class Captured(NamedTuple):
     clock_ms: int
     promised: Any
     events: list[str]
+    lost: dict[File, dict[int, bytes]]
 
 
 class Device:
@@ -154,6 +185,17 @@ class Device:
         self.error: Exception | None = None
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.calls = 0
+        #: how many calls asked for something to become durable; the one of this number fails
+        self.syncs = 0
+        self.fail_sync = 0
+        #: the one that failed, in words; and those that came after it all the same
+        self.failed = ""
+        self.late: list[str] = []
+        self._failed_at = 0.0
+        #: how many opens there were; those of these numbers fail with EMFILE
+        self.opens = 0
+        self.fail_opens = range(0)
+        self.refused_opens = 0
         self._looked_at = 0
         self._changes: list[Change] = []
         self._fds: dict[int, File] = {}
@@ -202,6 +244,7 @@ class Device:
             ours_file = known(node)
             assert isinstance(ours_file, File)
             ours_file.durable = bytearray(moment.files[node][0])
+            ours_file.lost = dict(moment.lost[node])
         for folder, name, node, source in moment.changes:
             at = known(folder)
             assert isinstance(at, Folder)
@@ -227,15 +270,31 @@ class Device:
         keep.append(clock)
         env.replace("now_ms", ctypes.cast(clock, ctypes.c_void_p).value)
         env.keep = keep  # type: ignore[attr-defined]
+        write_again = env.write_again
+
+        def write_again_and_note(path: str) -> None:
+            write_again(path)
+            with self._lock:
+                folder, name = self._find(path)
+                file = folder.cached[name]
+                assert isinstance(file, File), path
+                file.lost.clear()  # each page was written to, with the bytes that it had
+
+        env.write_again = write_again_and_note  # type: ignore[method-assign]
         return env
 
     def _noted(self, name: str, original: Callable[..., int]) -> Callable[..., int]:
         handler = getattr(self, f"_{name}", None)
 
         def call(*args: Any) -> int:
+            began = time.monotonic()
             with self._lock:
                 try:
                     self.moment(name, args[0] if isinstance(args[0], bytes) else None)
+                    if name in SYNCS and self._fails(name, began, args):
+                        return -errno.EIO
+                    if name in ("open", "fsync_directory") and self._refuses():
+                        return -errno.EMFILE
                     if handler is not None:
                         return int(handler(original, *args))
                     return original(*args)
@@ -244,6 +303,39 @@ class Device:
                     return -errno.EIO
 
         return call
+
+    def _fails(self, name: str, began: float, args: tuple[Any, ...]) -> bool:
+        """Count a call that makes something durable; whether it is the one that fails."""
+        self.syncs += 1
+        if self.failed and began > self._failed_at + GRACE_S:
+            self.late.append(f"{name} {self._path_of(name, args)}")
+        if self.syncs != self.fail_sync:
+            return False
+        if name == "msync":
+            file, start = self._mapped_at(args[0])
+            file.drop(start, _page_up(start + args[1]))
+        elif name != "fsync_directory":
+            self._fds[args[0]].drop()
+        self.failed = f"{name} {self._path_of(name, args)}"
+        self._failed_at = time.monotonic()
+        return True
+
+    def sync_fails_from_here(self, count: int) -> None:
+        """Let the call of that number fail, counted from now on; nothing has failed yet."""
+        self.fail_sync = self.syncs + count if count else 0
+        self.failed, self.late = "", []
+
+    def _refuses(self) -> bool:
+        self.opens += 1
+        refused = self.opens in self.fail_opens
+        self.refused_opens += refused
+        return refused
+
+    def _path_of(self, name: str, args: tuple[Any, ...]) -> str:
+        if name == "fsync_directory":
+            return os.path.relpath(os.fsdecode(args[0]), self.root)
+        file = self._mapped_at(args[0])[0] if name == "msync" else self._fds[args[0]]
+        return file.path
 
     def moment(self, place: str, path: bytes | None = None) -> None:
         """A moment at which the power may be cut, and pages may come down by themselves."""
@@ -291,7 +383,8 @@ class Device:
             files = {file: (bytes(file.durable), file.cached()) for file in self._reachable()}
             changes = [change for change in self._changes if change.folder in names]
             return Captured(self.top, names, changes, files, place, self.clock_ms,
-                            self.promises(), list(self.events))  # fmt: skip
+                            self.promises(), list(self.events),
+                            {file: dict(file.lost) for file in files})  # fmt: skip
 
     def _reachable(self) -> list[File]:
         """Files that have a name, in the page cache, on the device, or soon."""
@@ -429,12 +522,16 @@ class Device:
     def _msync(self, original: Callable[..., int], base: int, size: int) -> int:
         result = original(base, size)
         if result >= 0:
-            for start, (file, length) in self._maps.items():
-                if start <= base < start + length:
-                    file.force(base - start, _page_up(base - start + size))
-                    return result
-            raise ValueError("msync of memory that is no file's")
+            file, start = self._mapped_at(base)
+            file.force(start, _page_up(start + size))
         return result
+
+    def _mapped_at(self, address: int) -> tuple[File, int]:
+        """The file that is mapped there, and the position in it."""
+        for start, (file, length) in self._maps.items():
+            if start <= address < start + length:
+                return file, address - start
+        raise ValueError("msync of memory that is no file's")
 
     def _fsync(self, original: Callable[..., int], fd: int) -> int:
         result = original(fd)

@@ -250,12 +250,23 @@ class Runner:
             waiting.append((number, message.wait_store_msg_ok, future))
         for number, waited, future in waiting:
             result = future.result(60)
-            assert result.status.name == "PUT_OK", result
+            if result.status.name != "PUT_OK":
+                self.refused(result)
+                continue
             promise = Promise(number, result.queue_offset, result.phy_offset)
             self.journal.accept([promise], waited)
 
+    def refused(self, result: Any) -> None:
+        """The future of a put is not PUT_OK."""
+        raise AssertionError(result)
+
     async def at_once(self, store: Any, count: int) -> None:
-        await asyncio.gather(*[self.one(store) for _ in range(count)])
+        outcomes = await asyncio.gather(
+            *[self.one(store) for _ in range(count)], return_exceptions=True
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     async def one(self, store: Any) -> None:
         number = self.entries(1)
