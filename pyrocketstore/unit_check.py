@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from pyrocketstore._consume_queue import MAX_ADDR
 from pyrocketstore._record import check_message
 from pyrocketstore._text import string_to_properties
+from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDWR, parent_directory
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.message import java_split, parse_java_int
@@ -41,7 +41,7 @@ __all__ = [
     "repair_units",
 ]
 
-LOG = logging.getLogger(__name__)
+LOG = logger(__name__)
 
 Unit = tuple[int, int, int]
 Key = tuple[str, int]
