@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyrocketstore import _message
@@ -35,6 +36,7 @@ from pyrocketstore.message import (
 )
 from pyrocketstore.multi_path import MultiPathMappedFileQueue
 from pyrocketstore.new_files import remove_temporary_files
+from pyrocketstore.queue_directories import check_queue_directory
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus
 from pyrocketstore.shield import shielded
 from pyrocketstore.stalls import NEXT_FILE, untimed
@@ -100,6 +102,15 @@ def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
         return None
 
 
+def _before_new_queue(
+    env: Env, root: str, told: Callable[[str, int], None] | None, topic: str, queue_id: int
+) -> None:
+    """Refuse a put that could never be dispatched to its queue."""
+    check_queue_directory(env, f"{root}/consumequeue", topic, queue_id)
+    if told is not None:
+        told(topic, queue_id)
+
+
 class CommitLog:
     """The log of all messages: appends under one put lock, reads by physical offset.
 
@@ -148,7 +159,8 @@ class CommitLog:
             else MappedFileQueue(env, paths[0], self.file_size, **settings)
         )
         largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
-        self.core = CommitLogCore(env, largest, appended, on_new_queue)
+        before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
+        self.core = CommitLogCore(env, largest, appended, before)
         self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         if allocate_service is not None:
             ahead = CONFIRM_STEP_SYNC if sync else POPULATE_ASYNC // 2

@@ -590,10 +590,10 @@ def _usual_queue_size(env: DirectoryReader, directory: str, unit: int) -> int | 
     """The same over the queues below `consumequeue` or `consumequeue_ext`."""
     counted: Counter[int] = Counter()
     for topic in env.listdir(directory):
-        for queue_id in env.listdir(f"{directory}/{topic}"):
-            if not queue_id.isdigit():
-                continue  # such as a temporary file, see new_files.py
-            size = usual_size(find_files(env, unit, f"{directory}/{topic}/{queue_id}"))
+        topic_path = f"{directory}/{topic}"
+        for queue_id in env.listdir(topic_path) if env.is_dir(topic_path) else ():
+            path = f"{topic_path}/{queue_id}"
+            size = usual_size(find_files(env, unit, path)) if env.is_dir(path) else None
             if size is not None:
                 counted[size] += 1
             if counted.total() >= DETECT_QUEUE_COUNT_MAX:

@@ -37,6 +37,10 @@ class DirectoryReader(Protocol):
         """Sorted names in a directory, none if it is missing."""
         ...
 
+    def is_dir(self, path: str, /) -> bool:
+        """Whether a path is a directory's."""
+        ...
+
     def size(self, path: str, /) -> int:
         """Size of a file in bytes."""
         ...

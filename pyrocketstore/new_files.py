@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
 
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
 from pyrocketstore.errors import StoreIOError
 
-__all__ = ["remove_temporary_files", "remove_temporary_queue_files"]
+__all__ = ["is_temporary_queue_file", "remove_temporary_files", "remove_temporary_queue_files"]
 
 LOG = logger(__name__)
 
@@ -37,16 +36,16 @@ def remove_temporary_files(env: Env, directory: str) -> None:
             _remove(env, f"{above}/{name}")
 
 
-def remove_temporary_queue_files(env: Env, topic_directory: str, names: Sequence[str]) -> None:
-    """Remove the temporary files of a topic's queues.
+def is_temporary_queue_file(name: str) -> bool:
+    """Whether a name in a topic's directory is that of the temporary file of a queue's new file."""
+    match = TEMPORARY_NAME.fullmatch(name)
+    return match is not None and QUEUE_ID.fullmatch(match[1]) is not None
 
-    names : of what is in the topic's directory
 
-    Raises StoreIOError.
-    """
-    for name in names:
-        match = TEMPORARY_NAME.fullmatch(name)
-        if match is not None and QUEUE_ID.fullmatch(match[1]):
+def remove_temporary_queue_files(env: Env, topic_directory: str) -> None:
+    """Remove the temporary files of a topic's queues. Raises StoreIOError."""
+    for name in env.listdir(topic_directory):
+        if is_temporary_queue_file(name):
             _remove(env, f"{topic_directory}/{name}")
 
 

@@ -14,6 +14,7 @@ from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.new_files import remove_temporary_queue_files
+from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -62,28 +63,23 @@ class ConsumeQueueTable:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
         """
-        for topic in self.env.listdir(self.path):
-            topic_path = os.path.join(self.path, topic)
-            if not self.env.is_dir(topic_path):
-                continue
+        for topic, ids in find_queues(self.env, self.path):
             check_abandoned()
-            names = self.env.listdir(topic_path)
-            self._remove_temporary_files(topic, names)
-            ids = {_queue_id(name) for name in names} - {None}
-            for queue_id in sorted(number for number in ids if number is not None):
+            self._remove_temporary_files(topic)
+            for queue_id in ids:
                 queue = self._new(topic, queue_id)
                 queue.load()
                 self._table[topic, queue_id] = queue
             if ids and self._is_lmq(topic):
                 self.lmq_count += 1
 
-    def _remove_temporary_files(self, topic: str, names: list[str]) -> None:
+    def _remove_temporary_files(self, topic: str) -> None:
         if self.read_only:
             return
-        remove_temporary_queue_files(self.env, os.path.join(self.path, topic), names)
+        remove_temporary_queue_files(self.env, os.path.join(self.path, topic))
         if self.config.enable_consume_queue_ext:
             ext_path = os.path.join(self.ext_path, topic)
-            remove_temporary_queue_files(self.env, ext_path, self.env.listdir(ext_path))
+            remove_temporary_queue_files(self.env, ext_path)
 
     def recover(self, phy_offset: int) -> None:
         """Find the end of each queue; what lies behind `phy_offset` (bytes of the log) may have
@@ -238,15 +234,6 @@ def close_gaps(queue: ConsumeQueue, min_phy_offset: int, before_cut: Callable[[]
             lost = True
             before_cut()
             files.truncate_dirty_files(before.file_from_offset + size)
-
-
-def _queue_id(name: str) -> int | None:
-    """A directory name as Java's Integer.parseInt takes it, None for any other."""
-    digits = name[1:] if name[:1] in ("+", "-") else name
-    if not digits.isascii() or not digits.isdigit():
-        return None
-    value = int(name)
-    return value if -(1 << 31) <= value < 1 << 31 else None
 
 
 def is_safe_name(name: str) -> bool:

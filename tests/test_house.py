@@ -60,6 +60,7 @@ LEVELS = {
     "queue_units": 4.0,
     "multi_path": 3.1,
     "mapped_file_queue": 3.0,
+    "queue_directories": 3.0,
     "store_checkpoint": 3.0,
     "lock_file": 3.0,
     "unique_id": 2.1,
@@ -128,6 +129,7 @@ OS_MODULES = {"os", "time", "shutil", "tempfile", "mmap", "fcntl"}
 OS_PURE = {
     "os.strerror",
     "os.fsdecode",
+    "os.fsencode",
     "os.fspath",
     "os.PathLike",
     "os.sep",

@@ -20,6 +20,7 @@ from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.file_sizes import is_store_file
+from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
 from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE, Piece, is_dispatched_to
@@ -212,12 +213,13 @@ class LiveQueues:
     def _list(self) -> None:
         """Queues first: then the log's files hold whatever they name."""
         queues: dict[QueueName, _Queue] = {}
-        for topic in self.env.listdir(self.queues_directory):
-            for text in self._names(f"{self.queues_directory}/{topic}"):
-                if text.isdecimal() and self.options.wants(topic, int(text)):
-                    queue = self._listed(topic, int(text), self._queues.get((topic, int(text))))
+        for topic, ids in find_queues(self.env, self.queues_directory, warn=False):
+            for queue_id in ids:
+                name = topic, queue_id
+                if queue_id >= 0 and self.options.wants(*name):
+                    queue = self._listed(*name, self._queues.get(name))
                     if queue is not None:
-                        queues[topic, int(text)] = queue
+                        queues[name] = queue
         self._queues = queues
         self._log = log_files_on_disk(self.env, self._settings)
         self._log_begins = [file.from_offset for file in self._log]
