@@ -4,11 +4,15 @@ ROCKETSTORE_MODULES=_message,_columns builds only those."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 BUILD = os.environ.get("ROCKETSTORE_BUILD", "release")
 FLAVOURS = ("release", "debug", "asan", "tsan", "cov")
@@ -81,6 +85,49 @@ PYTHON_DIRECTIVES = {
     "annotation_typing": False,
     "binding": True,
 }
+
+#: Hardening of the release build: of each tuple the first alternative that the compiler takes.
+#: A sanitizer brings its own checks, and FORTIFY needs an optimizing build.
+HARDENING = (
+    (["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"], ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]),
+    (["-fstack-protector-strong"],),
+    (["-fstack-clash-protection"],),
+    (["-fcf-protection"],),
+)
+HARDENED_LINK = ((["-Wl,-z,relro", "-Wl,-z,now"],),)
+PROBE = "#include <string.h>\nint probe(char *to, char *from) { strcpy(to, from); return 0; }\n"
+
+
+def accepted(command: list[str], alternatives: tuple[list[str], ...]) -> list[str]:
+    """The first alternative with which a compiler turns PROBE into the output of `command`, no
+    warning given; [] if there is none: other compilers, macOS and old C libraries lack some."""
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / "probe.c"
+        source.write_text(PROBE)
+        output = ["-o", str(Path(directory) / "probe.out")]
+        for flags in alternatives:
+            words = [*command, "-O2", "-fPIC", "-Werror", *flags, str(source), *output]
+            if subprocess.run(words, capture_output=True).returncode == 0:
+                return flags
+    return []
+
+
+class HardenedBuild(build_ext):
+    """Adds to every extension the hardening flags that this machine's compiler has."""
+
+    def build_extensions(self) -> None:
+        """Probe the compiler once, then build."""
+        if BUILD == "release" and self.compiler.compiler_type == "unix":
+            compiler = [*self.compiler.compiler_so, "-c"]
+            compile_args = [word for each in HARDENING for word in accepted(compiler, each)]
+            linker = list(self.compiler.linker_so)
+            link_args = [word for each in HARDENED_LINK for word in accepted(linker, each)]
+            for extension in self.extensions:
+                extension.extra_compile_args += compile_args
+                extension.extra_link_args += link_args
+        super().build_extensions()
+
+
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": CHECKED,
@@ -102,7 +149,7 @@ extensions = [
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*FLAGS, "-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"],
         extra_link_args=[*LINK, "-pthread"],
-        depends=[f"csrc/{h}" for h in os.listdir("csrc") if h.endswith(".h")],
+        depends=["setup.py", *(f"csrc/{h}" for h in os.listdir("csrc") if h.endswith(".h"))],
     )
     for name in names
 ]
@@ -120,3 +167,13 @@ def cythonized(python: bool) -> list[Extension]:
 
 
 setup(ext_modules=[*cythonized(False), *cythonized(True)])
+
+setup(
+    cmdclass={"build_ext": HardenedBuild},
+    ext_modules=cythonize(
+        extensions,
+        compiler_directives=DIRECTIVES,
+        build_dir=f"build/cython-{BUILD}",
+        nthreads=0,
+    ),
+)
