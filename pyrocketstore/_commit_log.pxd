@@ -87,6 +87,9 @@ cdef class CommitLogCore:
     cdef dict recovered
     cdef RecordBuffer spare
     cdef readonly object on_new_queue
+    cdef const uint8_t *bare      # the properties text of a message without properties
+    cdef int32_t bare_size
+    cdef bytes _bare_text
     cdef int64_t slow_puts[PUT_TIME_BUCKETS]
     cdef int64_t slow_put_max_ms
     cdef int64_t lock_waited_ms

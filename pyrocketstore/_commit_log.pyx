@@ -333,6 +333,12 @@ cdef class CommitLogCore:
             mapped_file.release()
             raise
 
+    def fill_bare(self, bytes text):
+        """Let messages without properties be written with this text of properties."""
+        self._bare_text = text
+        self.bare = <const uint8_t *>PyBytes_AS_STRING(text)
+        self.bare_size = <int32_t>PyBytes_GET_SIZE(text)
+
     def publish_end(self, int64_t end_offset):
         """What was appended to buffers is in the files up to there: readers may see it."""
         cdef int64_t seen = rs_load_acquire(&self.end_offset)

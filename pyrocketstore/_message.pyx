@@ -550,7 +550,8 @@ cdef int64_t _join_properties(
     return size + shared_size
 
 
-def encode_batch(batch, *, int64_t max_message_size=4194304) -> "tuple[bytes, int]":
+def encode_batch(batch, *, int64_t max_message_size=4194304,
+                 bytes bare=b"") -> "tuple[bytes, int]":
     """The records of a batch, one behind the other, with queueOffset, physicalOffset and
     storeTimestamp zero.
 
@@ -559,6 +560,7 @@ def encode_batch(batch, *, int64_t max_message_size=4194304) -> "tuple[bytes, in
     batch : MessageExtBatch: its body is what encode_messages gives; its `properties` are appended
         to those of every message
     max_message_size : int, bytes, for one record and for all of them together
+    bare : bytes, the text of properties of a message that has none
 
     Returns
     -------
@@ -590,7 +592,6 @@ def encode_batch(batch, *, int64_t max_message_size=4194304) -> "tuple[bytes, in
     out.prepared_transaction_offset = 0
     out.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
     out.topic_size = <int32_t>PyBytes_GET_SIZE(topic)
-    out.properties = joined
     while c.position < c.size:
         if not _take_item(&c, &item):
             raise MessageRefused("MESSAGE_ILLEGAL", f"message {count} of the batch is cut short")
@@ -599,6 +600,10 @@ def encode_batch(batch, *, int64_t max_message_size=4194304) -> "tuple[bytes, in
         )
         if size < 0:
             raise MessageRefused("MESSAGE_ILLEGAL", f"message {count}: too many properties")
+        out.properties = joined
+        if size == 0:
+            out.properties = <const uint8_t *>PyBytes_AS_STRING(bare)
+            size = PyBytes_GET_SIZE(bare)
         out.flag = item.flag
         out.body = item.body
         out.body_size = item.body_size

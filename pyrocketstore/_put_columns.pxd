@@ -49,6 +49,7 @@ cdef class Chunk:
     cdef QueueSlot slot
     cdef TopicEntry owner
     cdef const uint8_t *texts
+    cdef const uint8_t *bare      # of a row whose text_position is -1
     cdef int reserve(self, Py_ssize_t capacity) except -1
     cdef void clear(self) noexcept
     cdef void unpin(self) noexcept

@@ -250,6 +250,9 @@ cdef class Chunk:
             text_position = columns.text_ends[i]
             part.text_position = text_position
             part.text_size = <int32_t>(columns.text_ends[i + 1] - text_position)
+            if part.text_size == 0:
+                part.text_position = -1
+                part.text_size = core.bare_size
             self.pin(columns.bodies[i], part)
             size = fixed + part.body_size + part.text_size
             if part.body_size > 0x7FFFFFFF or size > core.max_message_size:
@@ -266,6 +269,7 @@ cdef class Chunk:
             self.count += 1
         buffer.ensure(bytes_total)
         self.texts = columns.texts.data
+        self.bare = core.bare
         self.size = bytes_total
         self.slot = slot
         return self.count
@@ -308,7 +312,8 @@ cdef class Chunk:
             part = &self.parts[i]
             message.body = part.body
             message.body_size = part.body_size
-            message.properties = self.texts + part.text_position
+            message.properties = (
+                self.bare if part.text_position < 0 else self.texts + part.text_position)
             message.properties_size = part.text_size
             message.flag = part.flag
             message.queue_id = self.rows[i].queue_id

@@ -114,8 +114,9 @@ cdef class PutPath:
             return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                   born_timestamp, born_host)
         memcpy(&message, &self.template, sizeof(message))
-        message.properties = text
-        message.properties_size = <int32_t>size
+        message.properties, message.properties_size = text, <int32_t>size
+        if size == 0:
+            message.properties, message.properties_size = core.bare, core.bare_size
         message.topic = entry.data
         message.topic_size = entry.size
         message.queue_id = slot.queue_id
