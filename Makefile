@@ -121,14 +121,16 @@ SOAK_INTERRUPTS ?= 120
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 SOAK_TINY_STORES ?= 1000000
-.PHONY: bench-spark soak-stream soak soak-power soak-fsync soak-kill soak-syscalls soak-threads soak-fuzz \
+.PHONY: bench-spark soak-stream soak soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-fuzz \
 	soak-odd-files soak-interrupts \
 	soak-fuzz-buffers soak-fuzz-tiny
-soak: soak-power soak-fsync soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz test-tsan coverage ## all faults, for hours
+soak: soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYNCS times
 	ROCKETSTORE_SOAK_FSYNC=$(SOAK_FSYNCS) $(BIN)/python -m pytest -s tests/faults/test_fsync.py
+soak-bits: build ## every bit of the last units of queues is turned
+	ROCKETSTORE_SOAK_BITS=1 $(BIN)/python -m pytest -s tests/test_damaged_units.py -k wrong_bit
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
 	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
 soak-syscalls: build ## every system call fails once

@@ -79,6 +79,7 @@ cdef class CommitLogCore:
     cdef public int64_t busy_ms
     cdef readonly int64_t max_message_size
     cdef int64_t last_timestamp
+    cdef public int64_t floor_ms  # the first record of a file is not stored before it
     cdef readonly int64_t put_count        # messages, and their bytes, since the log was opened
     cdef readonly int64_t put_bytes
     cdef bint write_failed                # the last RS_IO_ERROR: pwrite's, not fallocate's

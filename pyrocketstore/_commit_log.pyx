@@ -539,6 +539,8 @@ cdef class CommitLogCore:
         # Store times do not go back between records: another put may have been between.
         out.store_timestamp = now if now and now >= self.last_timestamp else (
             self.env.table.now_ms())
+        if position == 0 and out.store_timestamp < self.floor_ms:
+            out.store_timestamp = self.floor_ms     # the clock went back since the file was begun
         self.last_timestamp = out.store_timestamp
         self.begin_hold()
         out.phy_offset = file.file_from_offset + position
@@ -613,6 +615,8 @@ cdef class CommitLogCore:
             return RS_END_OF_FILE
         size = rows[stop - 1].position + rows[stop - 1].size - first
         now = self.env.table.now_ms()
+        if position == 0 and now < self.floor_ms:
+            now = self.floor_ms
         self.begin_hold()
         if position + size > rs_load_acquire(&file.confirmed):
             out.error = confirm(file, position + size)

@@ -42,6 +42,7 @@ from pyrocketstore.shield import shielded
 from pyrocketstore.stalls import NEXT_FILE, untimed
 
 if TYPE_CHECKING:
+    from pyrocketstore._mapped_file import MappedFile
     from pyrocketstore.env import Env
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -180,6 +181,8 @@ class CommitLog:
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         #: brings what lies in buffers into the files; set by who commits
         self.commit_buffers: Callable[[], None] = lambda: None
+        #: called with the first byte of a file, and the time, before its first record
+        self.begin_file: Callable[[int, int], None] = lambda offset, now_ms: None
         self._roll_lock = threading.Lock()  # never held by a thread that runs signal handlers
         self._closed = False
         # By the main thread too: a handler's put moves the offsets, and they are read again.
@@ -212,6 +215,7 @@ class CommitLog:
             return
         last = self.mapped_file_queue.get_last_mapped_file()
         if last is not None and not last.is_full():
+            self._begin(last)
             self.core.attach(last)
 
     def close(self) -> None:
@@ -524,9 +528,17 @@ class CommitLog:
             if not file.has_buffer:
                 # What is put from now on may be read at once, so what was put before must be too.
                 self.commit_buffers()
+            self._begin(file)
             self.core.attach(file)
         finally:
             self._roll_lock.release()
+
+    def _begin(self, file: MappedFile) -> None:
+        """Tell the checkpoint of a file before its first record, whose time is not before now."""
+        if file.appended == 0:
+            now = self.env.now_ms()
+            self.begin_file(file.file_from_offset, now)
+            self.core.floor_ms = now
 
     def _last_path(self) -> str:
         last = self.mapped_file_queue.get_last_mapped_file()

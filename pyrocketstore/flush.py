@@ -124,7 +124,7 @@ class CommitLogFlush:
             raise
         self.retried = None
         if queue.store_timestamp > 0:
-            self.checkpoint.physic_msg_timestamp = queue.store_timestamp
+            self.checkpoint.note_log_flushed(queue.store_timestamp, queue.flushed_where)
         return idle
 
     def failed(self, error: StoreError) -> None:
@@ -139,7 +139,7 @@ class CommitLogFlush:
             queue.flushed_where = where
             if timestamp > 0:
                 queue.store_timestamp = timestamp
-                self.checkpoint.physic_msg_timestamp = timestamp
+                self.checkpoint.note_log_flushed(timestamp, where)
 
 
 class GroupCommitService(ServiceThread):
@@ -427,6 +427,7 @@ class FlushConsumeQueueService(ServiceThread):
         checkpoint: StoreCheckpoint,
         queues: Callable[[], Iterable[Flushable]],
         logics_timestamp: Callable[[], int],
+        dispatched: Callable[[], int],
         monotonic_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -435,6 +436,7 @@ class FlushConsumeQueueService(ServiceThread):
         self.checkpoint = checkpoint
         self.queues = queues
         self.logics_timestamp = logics_timestamp
+        self.dispatched = dispatched
         self.monotonic_ms = monotonic_ms
         self._tell = on_failure
         self.error: StoreError | None = None
@@ -453,6 +455,7 @@ class FlushConsumeQueueService(ServiceThread):
             if thorough or now >= self._last_thorough_ms + interval:
                 self._last_thorough_ms = now
                 pages = 0
+            end = self.dispatched()
             logics = self.logics_timestamp()
             for queue in list(self.queues()):
                 while not queue.flush(pages):
@@ -460,7 +463,7 @@ class FlushConsumeQueueService(ServiceThread):
                         break
             if pages == 0:
                 if logics > 0:
-                    self.checkpoint.logics_msg_timestamp = logics
+                    self.checkpoint.note_queues_flushed(logics, end)
                 self.checkpoint.flush()
 
     def run(self) -> None:

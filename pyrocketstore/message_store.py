@@ -221,6 +221,7 @@ class DefaultMessageStore(MessageFutures):
         )
         self.index_service.load(clean)
         self.queue_table.checkpoint = self.checkpoint
+        self.commit_log.begin_file = self.checkpoint.begin_log_file
         self.dispatcher = Dispatcher(
             on_new_queue=self.queue_table.for_dispatch,
             on_queue_record=self._dispatch_record,
@@ -572,7 +573,7 @@ class DefaultMessageStore(MessageFutures):
     def flush_all(self) -> None:
         """Force the log, the queues, the index and the checkpoint up to what has been put.
 
-        Durability: everything that was put before is on the device and found without a replay.
+        Durability: all that was put before is on the device, in its queue and in the index.
         """
         self.wait_dispatched()
         shielded(self._flush_all)

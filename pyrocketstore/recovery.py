@@ -206,14 +206,19 @@ def _start_file(store: Recoverable, files: tuple[MappedFile, ...]) -> int:
     else:
         limit = store.checkpoint.get_min_timestamp()
     for index in range(len(files) - 1, -1, -1):
-        head = files[index].read(0, min(HEAD_SIZE, files[index].file_size))
-        if len(head) < HEAD_SIZE or head[4:8] != MESSAGE_MAGIC:
-            continue
-        at = 68 if head[39] & 0x10 else 56
-        stored = int.from_bytes(head[at : at + 8], "big", signed=True)
-        if stored != 0 and stored <= limit:
+        stored = _first_store_time(files[index])
+        if stored is not None and stored != 0 and stored <= limit:
             return index
     return 0
+
+
+def _first_store_time(file: MappedFile) -> int | None:
+    """Store time (Unix ms) of a file's first record, None without one."""
+    head = file.read(0, min(HEAD_SIZE, file.file_size))
+    if len(head) < HEAD_SIZE or head[4:8] != MESSAGE_MAGIC:
+        return None
+    at = 68 if head[39] & 0x10 else 56
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
 def _scan(
@@ -459,6 +464,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     if plan.broken and not store.read_only:
         _keep_broken(store, plan)
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
+    store.checkpoint.begin_log(*_covered_log(store, plan))
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
     if store.config.message_index_enable:
         store.index_service.drop_files_behind(plan.log_end, replays=plan.replay_from is not None)
@@ -480,6 +486,16 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _force_again(store, plan)
+
+
+def _covered_log(store: Recoverable, plan: RecoveryPlan) -> tuple[int, list[tuple[int, int]]]:
+    """Up to where the log was surely forced, and the first store time of each file behind that."""
+    if plan.clean:
+        return plan.log_end, []
+    files = store.commit_log.mapped_file_queue.mapped_files
+    behind = [f for f in files if plan.scan_from < f.file_from_offset < plan.log_end]
+    times = [(f.file_from_offset, _first_store_time(f)) for f in behind]
+    return plan.scan_from, [(offset, stored) for offset, stored in times if stored is not None]
 
 
 def _repair_queues(store: Recoverable, plan: RecoveryPlan) -> None:

@@ -100,7 +100,13 @@ class StoreServices:
                 commit_log, config, self.flush_service.on_committed, fail
             )
         self.flush_queue_service = FlushConsumeQueueService(
-            config, checkpoint, consume_queues, queued_timestamp, env.monotonic_ms, fail
+            config,
+            checkpoint,
+            consume_queues,
+            queued_timestamp,
+            lambda: int(dispatcher.position),
+            env.monotonic_ms,
+            fail,
         )
         self.reput_service = ReputMessageService(commit_log, dispatcher, appended, moved)
         if isinstance(self.flush_service, GroupCommitService):

@@ -54,6 +54,12 @@ class StoreCheckpoint:
         self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp = (
             LONGS.unpack(head)
         )
+        # Recovery starts at the newest log file that begins before the times on the device. Where
+        # the wall clock was set back, files that begin behind what is covered have such times too,
+        # so that positions are needed to know what may be written.
+        self._log_end = self._queues_end = self._written_end = 0
+        self._written_limit = self.get_min_timestamp()
+        self._begun: list[tuple[int, int]] = []  # (first byte, earliest store time) of log files
 
     def _prepare(self) -> None:
         env = self._env
@@ -111,9 +117,12 @@ class StoreCheckpoint:
         headers : of (end timestamp, Unix ms; entries and one more), oldest first
         """
         limit = self.index_msg_timestamp
+        # The newest forced file is the one that ends at that time. Where the clock was set back
+        # later ones end earlier.
+        newest = next((i for i, (end, _) in enumerate(headers) if end == limit), len(headers))
         for number, (end, index_count) in enumerate(headers):
             is_same_ms = number > 0 and headers[number - 1][0] == end == limit
-            if end > limit or index_count < 2 or is_same_ms:
+            if end > limit or index_count < 2 or is_same_ms or number > newest:
                 return number
         return len(headers)
 
@@ -146,15 +155,58 @@ class StoreCheckpoint:
         if self._read_only:
             return
         with self._lock:
-            head = LONGS.pack(
-                self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp
-            )
-            fd = self._env.open(self._path, O_RDWR)
-            try:
-                self._env.pwrite_all(fd, head, 0, self._path)
-                self._env.fdatasync(fd, self._path)
-            finally:
-                self._env.close(fd, self._path)
+            self._write()
+
+    def _write(self) -> None:
+        end = min(self._log_end, self._queues_end)
+        self._begun = [file for file in self._begun if file[0] > end]
+        physic, logics = self.physic_msg_timestamp, self.logics_msg_timestamp
+        earliest = min((store_time for _, store_time in self._begun), default=None)
+        if earliest is not None and earliest <= self.get_min_timestamp():
+            physic, logics = min(physic, earliest - 1), min(logics, earliest - 1)
+        head = LONGS.pack(physic, logics, self.index_msg_timestamp)
+        fd = self._env.open(self._path, O_RDWR)
+        try:
+            self._env.pwrite_all(fd, head, 0, self._path)
+            self._env.fdatasync(fd, self._path)
+        finally:
+            self._env.close(fd, self._path)
+        self._written_limit = max(0, min(physic, logics) - MIN_TIMESTAMP_MARGIN_MS)
+        self._written_end = end
+
+    def begin_log(self, covered: int, begun: list[tuple[int, int]]) -> None:
+        """Install what recovery knows of the log.
+
+        Parameters
+        ----------
+        covered : int, bytes of the log: all before it is surely on the device and in its queues
+        begun : of (first byte, store time of the first record in Unix ms), the log's files behind
+        """
+        self._log_end = self._queues_end = self._written_end = covered
+        self._begun = begun
+
+    def begin_log_file(self, offset: int, now_ms: int) -> None:
+        """A log file that begins at byte `offset` gets records, none stored before `now_ms`.
+
+        Where the times on the device claim that such a file is covered already, since the wall
+        clock was set back, they are lowered first. Raises StoreIOError.
+        """
+        if self._read_only:
+            return
+        with self._lock:
+            self._begun.append((offset, now_ms))
+            if offset > self._written_end and now_ms <= self._written_limit:
+                self._write()
+
+    def note_log_flushed(self, timestamp: int, end: int) -> None:
+        """The log is on the device before byte `end`; the last record there is of that time."""
+        self.physic_msg_timestamp = timestamp
+        self._log_end = end
+
+    def note_queues_flushed(self, timestamp: int, end: int) -> None:
+        """The units of records before byte `end` are on the device; `timestamp` as above."""
+        self.logics_msg_timestamp = timestamp
+        self._queues_end = end
 
     def shutdown(self) -> None:
         """Force what was set for the last time."""

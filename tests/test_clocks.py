@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import pyrocketstore
 from broken_env import broken
 from gates import Gate, wait_until
 from pyrocketstore.env import Env
+from pyrocketstore.store_checkpoint import StoreCheckpoint
 
 HOUR = 3_600_000
 JUMPS = {"back an hour": -HOUR, "forward a day": 24 * HOUR, "back ten years": -87_600 * HOUR}
@@ -164,3 +167,90 @@ def test_a_clock_that_jumps_at_random(tmp_path: Path, kind: str) -> None:
             for i in range(0, 300, 7):
                 assert len(list(store.query("T", f"k{session}-{i}"))) == 1
             assert store.verify().ok
+
+
+# ---- stored times that go back -------------------------------------------------------------------
+
+SLOW = {
+    "flush_interval_commit_log": 600_000,
+    "flush_commit_log_timed": True,
+    "flush_interval_consume_queue": 600_000,
+    "max_index_num": 4000,
+}
+
+
+def first_store_time(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[56:64], "big")
+
+
+def limit_of(path: Path) -> int:
+    physic, logics = struct.unpack(">qq", checkpoint_of(path))
+    return int(min(physic, logics)) - 3000
+
+
+@pytest.mark.parametrize("jump", [-HOUR, -20_000, -87_600 * HOUR])
+@pytest.mark.parametrize("many", [False, True])
+def test_recovery_does_not_begin_behind_what_was_forced(
+    tmp_path: Path, jump: int, many: bool
+) -> None:
+    """The clock is set back behind the checkpoint; the power is cut when a page of the log that was
+    written since, and not forced, is not on the device."""
+    clock = Clock()
+    root, image = tmp_path / "store", tmp_path / "image"
+    bodies = []
+
+    def put(count: int) -> None:
+        new = [b"%d " % (len(bodies) + i) * 300 for i in range(count)]
+        bodies.extend(new)
+        if many:
+            store.put_many("T", new)
+        else:
+            for body in new:
+                store.put("T", body)
+
+    with opened(root, clock, **SLOW) as store:
+        put(5)
+        store.flush()
+        forced = store.message_store.services.log_flush.flushed_where
+        clock.ahead_ms = jump
+        put(400)
+        store.wait_dispatched()
+        files = sorted((root / "commitlog").iterdir())
+        unforced = [f for f in files if int(f.name) > forced and f.read_bytes()[:1000].strip(b"\0")]
+        assert len(unforced) > 3
+        assert all(first_store_time(f) > limit_of(root) for f in unforced)
+        # The service that flushes queues does not claim more than there is, either.
+        store.message_store.services.flush_queue_service.do_flush(True)
+        assert all(first_store_time(f) > limit_of(root) for f in unforced)
+        shutil.copytree(root, image, ignore=lambda *_: {"lock"})
+        store.flush()
+    lost = image / "commitlog" / unforced[1].name
+    lost.write_bytes(bytes(lost.stat().st_size))
+    with (
+        pytest.warns(pyrocketstore.StoreWarning),
+        pyrocketstore.open(image, **QUICK | SLOW) as store,
+    ):
+        found = [m.body for m in store.read("T")]
+        assert 5 < len(found) < 300 and found == bodies[: len(found)]
+        assert store.message_store.get_max_phy_offset() == int(lost.name)
+        assert store.put("T", b"next").queue_offset == len(found)
+
+
+def test_a_clock_that_is_right_costs_no_write_of_the_checkpoint(tmp_path: Path) -> None:
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **QUICK | SLOW) as store:
+        store.put("T", b"x")
+        store.flush()
+        seen = checkpoint_of(tmp_path)
+        for _ in range(200):
+            store.put("T", bytes(2000))
+        assert checkpoint_of(tmp_path) == seen
+
+
+def test_an_index_file_of_a_clock_that_went_back_is_not_believed(tmp_path: Path) -> None:
+    """It ends before the time up to which files were forced, and was not."""
+    checkpoint = StoreCheckpoint(Env(), str(tmp_path / "checkpoint"))
+    checkpoint.index_msg_timestamp = 2000
+    assert checkpoint.forced_index_files([(1000, 10), (2000, 10), (1500, 10)]) == 2
+    assert checkpoint.forced_index_files([(1000, 10), (2000, 10), (2500, 10)]) == 2
+    assert checkpoint.forced_index_files([(1000, 10), (1900, 10)]) == 2

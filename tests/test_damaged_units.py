@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import oracle
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner
 from pyrocketstore._message import properties_to_string
@@ -284,3 +285,38 @@ def test_a_log_record_that_is_damaged_keeps_its_queue_offset(
         assert store.max_offset("idle") == 25
         assert put(store, "idle", 25, False) == 25
     assert path.read_bytes()[position : position + 12] == UNIT.pack(phy_offset, size, 0)[:12]
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_a_unit_follows_a_record_that_lost_its_tags(tmp_path: Path, delay: int) -> None:
+    """A power cut leaves zeros for the properties of a message that nobody was promised: its unit
+    has the tags, or the time of delivery, of what was put."""
+    topic = "SCHEDULE_TOPIC_XXXX" if delay else "T"
+    queue_id = delay - 1 if delay else 0
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        for i in range(4):
+            properties = {"TAGS": "red"} | ({"DELAY": str(delay)} if delay else {})
+            message = MessageExtBrokerInner(
+                "T", b"%d" % i, properties=properties,
+                properties_string=properties_to_string(properties),
+            )  # fmt: skip
+            assert store.message_store.put_message(message).status.name == "PUT_OK"
+        store.wait_dispatched()
+        queue = store.message_store.get_consume_queue(topic, queue_id)
+        assert queue is not None
+        unit = queue.reader.unit(2)
+        before = queue.reader.unit(1)
+        assert unit is not None and unit[2] != 0
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(unit[0])
+        size = len(oracle.decode_record(file.read(unit[1])).properties)
+        assert size > 0
+        file.seek(unit[0] + unit[1] - size)
+        file.write(bytes(size))
+    kill(tmp_path)
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        queue = store.message_store.get_consume_queue(topic, queue_id)
+        assert queue is not None
+        assert queue.reader.unit(2) == (unit[0], unit[1], 0)
+        assert queue.reader.unit(1) == before
+        assert store.verify().ok

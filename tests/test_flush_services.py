@@ -101,7 +101,7 @@ def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) 
     queue = Queue()
     config = pyrocketstore.MessageStoreConfig()
     service = FlushConsumeQueueService(
-        config, checkpoint, lambda: [queue], lambda: 77, lambda: now[0], lambda error: None
+        config, checkpoint, lambda: [queue], lambda: 77, lambda: 0, lambda: now[0], print
     )
     with watched(env, "pwrite") as writes:
         service.do_flush(False)
@@ -134,6 +134,7 @@ def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -
         checkpoint,
         lambda: [Late()],
         lambda: dispatched[0],
+        lambda: 0,
         lambda: 1_000_000,
         lambda error: None,
     )

@@ -24,6 +24,8 @@ NEVER = 10_000_000
 TOPICS = ("orders", "events", "%RETRY%g")
 QUEUES = 3
 DIRECTORY = "store"
+#: What a wall clock is set back or forward by (ms).
+JUMPS = (-3_600_000, -3_600_000, -20_000, 86_400_000, -86_400_000, 3_600_000)
 
 
 class Entry(NamedTuple):
@@ -138,6 +140,9 @@ class Runner:
         # Of their own, so that what was drawn before they were there stays as it was.
         self.unwaited = random.Random(program.seed + " unwaited")
         self.awaited = random.Random(program.seed + " awaited")
+        #: the wall clock is set back and forward while this program runs
+        self.clock = random.Random(program.seed + " clock")
+        self.jumps = self.clock.random() < 0.5
         device.promises = journal.moment
 
     def run(self, steps: int | None = None) -> None:
@@ -173,6 +178,8 @@ class Runner:
             self.journal.flushed()
             self.device.moment("closed")
             return self.open()
+        if self.jumps and self.clock.random() < 0.2:
+            self.device.clock_ms += self.clock.choice(JUMPS)
         step = self.rng.choices([s for s, _ in steps], [weight for _, weight in steps])[0]
         step(store)
         return store

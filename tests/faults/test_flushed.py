@@ -82,6 +82,24 @@ def test_flush_leaves_nothing_to_the_page_cache(tmp_path: Path, device: Device) 
         check(store, COUNT + 2)
 
 
+def test_a_put_after_a_flush_is_replayed_and_nothing_is_lost(
+    tmp_path: Path, device: Device
+) -> None:
+    """What flush promises holds on, but not without a replay: the put writes to the same pages."""
+    store = open_store(Path(device.root), QUIET, device)
+    put(store, device)
+    store.flush()
+    put(store, device, COUNT, 1)
+    forced = image(device, FORCED)
+    store.close()
+    write({DIRECTORY: forced}, tmp_path / "cut")
+    with open_store(tmp_path / "cut", QUIET, None) as store:
+        plan = store.message_store.plan
+        assert plan is not None and not plan.clean
+        assert plan.replay_from is not None and plan.replay_from > 0, "not from the beginning"
+        check(store, COUNT)
+
+
 def test_the_time_of_the_queues_is_of_what_was_forced(tmp_path: Path, device: Device) -> None:
     """The index writes the checkpoint when a file is full; the queues are not forced then."""
     store = open_store(Path(device.root), QUIET, device)
