@@ -121,10 +121,11 @@ SOAK_INTERRUPTS ?= 120
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 SOAK_TINY_STORES ?= 1000000
+SOAK_API ?= 200
 .PHONY: bench-spark soak-stream soak soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-fuzz \
 	soak-odd-files soak-interrupts \
-	soak-fuzz-buffers soak-fuzz-tiny
-soak: soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz test-tsan coverage ## all faults, for hours
+	soak-fuzz-buffers soak-fuzz-tiny soak-api
+soak: soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz soak-api test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYNCS times
@@ -156,6 +157,9 @@ soak-fuzz-buffers: build/asan.stamp
 soak-fuzz-tiny: PYTHON_MALLOC = pymalloc
 soak-fuzz-tiny: build/asan.stamp
 	$(ASAN_ENV) $(BIN)/python tests/faults/fuzz_run.py --tiny $(SOAK_TINY_STORES) --processes $(JOBS)
+
+soak-api: build ## calls of every compiled class and function, SOAK_API blocks for each module
+	ROCKETSTORE_SOAK_API=$(SOAK_API) $(BIN)/python -m pytest -s tests/faults/test_compiled_api.py
 
 soak-stream: build ## streams whose queries and stores are killed, SOAK_ROUNDS times
 	ROCKETSTORE_SOAK_STREAM=$(or $(SOAK_ROUNDS),20) $(BIN)/python -m pytest -s \

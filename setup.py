@@ -136,6 +136,8 @@ DIRECTIVES = {
     "cdivision": True,
     "embedsignature": True,
     "binding": True,
+    # None where an extension type belongs is a TypeError; `X argument=None` and `or None` take it.
+    "allow_none_for_extension_args": False,
 }
 
 wanted = os.environ.get("ROCKETSTORE_MODULES", "")

@@ -260,7 +260,7 @@ cdef class VarColumn:
         self.is_text = is_text
 
     def __len__(self):
-        return len(self.offsets) - 1
+        return max(len(self.offsets) - 1, 0)
 
     def __getitem__(self, index):
         cdef Py_ssize_t i = index
@@ -312,7 +312,7 @@ cdef class MapColumn:
         self.null_count = null_count
 
     def __len__(self):
-        return len(self.offsets) - 1
+        return max(len(self.offsets) - 1, 0)
 
     def __getitem__(self, index):
         cdef Py_ssize_t i = index
@@ -355,6 +355,7 @@ cdef bytes _inflate(const uint8_t *p, int64_t size, str path, int64_t position):
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class ColumnPass:
     """One call: the targets while they are filled, and what becomes of them."""
 

@@ -56,6 +56,7 @@ cdef class RecordBuffer:
 cdef class CommitLogCore:
     cdef readonly EnvTable env
     cdef rs_lock *lock
+    cdef bint lent                # a caller in Python took the put lock
     cdef rs_mapped_file *file
     cdef int indirect             # 0: a record is stored into the file's mapping
     cdef int fd                   # WRITTEN: the file
@@ -95,8 +96,8 @@ cdef class CommitLogCore:
     cdef int64_t slow_put_max_ms
     cdef int64_t lock_waited_ms
 
-    cpdef take(self)
-    cpdef release(self)
+    cdef void take_lock(self) noexcept
+    cdef QueueSlot new_slot(self, TopicEntry entry, str topic, int64_t queue_id)
     cdef TopicEntry topic_entry(self, str topic)
     cdef QueueSlot slot_of(self, str topic, int64_t queue_id)
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,

@@ -24,6 +24,7 @@ from pyrocketstore._rocketstore cimport (
     RS_END_OF_FILE,
     RS_FILL_PAGES,
     RS_IO_ERROR,
+    RS_MESSAGE_MIN_SIZE,
     RS_NEED_FILE,
     RS_OK,
     RS_RETRY,
@@ -75,6 +76,7 @@ cdef enum:
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class QueueSlot:
     """One entry of topicQueueTable: the offset that the queue's next message gets.
 
@@ -92,6 +94,7 @@ cdef class QueueSlot:
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class TopicEntry:
     """A topic that was put to: its UTF-8 bytes and its queues' slots."""
 
@@ -112,6 +115,7 @@ cdef class TopicEntry:
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class RecordBuffer:
     """A growing buffer that records are encoded into before the put lock is taken."""
 
@@ -139,7 +143,22 @@ cdef Py_ssize_t rows_within(rs_run_row *rows, Py_ssize_t first, Py_ssize_t count
     return count
 
 
+cdef int check_rows(const uint8_t *records, int64_t size, int32_t count) except -1:
+    # Each of `count` records has the fields that an append patches, and they fill `size` bytes.
+    cdef int64_t at = 0
+    cdef int32_t i
+    for i in range(count):
+        if size - at < RS_MESSAGE_MIN_SIZE or not (
+                RS_MESSAGE_MIN_SIZE <= rs_load_be32(records + at) <= size - at):
+            raise StoreFormatError(f"record {i} of {count}: its size does not fit {size} bytes")
+        at += rs_load_be32(records + at)
+    if count < 0 or at != size:
+        raise StoreFormatError(f"{count} records end at byte {at} of {size}")
+    return 0
+
+
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class CommitLogCore:
     """The state that an append touches.
 
@@ -170,7 +189,8 @@ cdef class CommitLogCore:
             raise MemoryError()
 
     def __dealloc__(self):
-        if self.fd >= 0:
+        # Where __cinit__ refused its arguments, every field is zero: the descriptor, too.
+        if self.lock != NULL and self.fd >= 0:
             self.env.table.close(self.fd)
         rs_lock_free(self.lock)
 
@@ -186,10 +206,10 @@ cdef class CommitLogCore:
         cdef TopicEntry entry = self.topic_entry(topic)
         slot = entry.slots.get(queue_id)
         if slot is None:
-            slot = self._new_slot(entry, topic, queue_id)
+            slot = self.new_slot(entry, topic, queue_id)
         return <QueueSlot>slot
 
-    def _new_slot(self, TopicEntry entry, str topic, queue_id):
+    cdef QueueSlot new_slot(self, TopicEntry entry, str topic, int64_t queue_id):
         cdef QueueSlot slot
         if not 0 <= queue_id <= 0x7FFFFFFF:
             raise StoreFormatError(f"queue_id {queue_id}: must be 0 to 2147483647")
@@ -201,7 +221,7 @@ cdef class CommitLogCore:
         slot.next_offset = self.recovered.get((topic, queue_id), 0)
         slot = entry.slots.setdefault(queue_id, slot)
         if queue_id < NEAR_QUEUES:
-            entry.nearest[<int64_t>queue_id] = <PyObject *>slot
+            entry.nearest[queue_id] = <PyObject *>slot
         return slot
 
     def slot(self, str topic, int64_t queue_id):
@@ -215,7 +235,7 @@ cdef class CommitLogCore:
         entry = self.topics.get(topic)
         slot = None if entry is None else entry.slots.get(queue_id)
         if slot is not None:
-            self.take()
+            self.take_lock()
             (<QueueSlot>slot).next_offset = next_offset
             rs_lock_release(self.lock)
 
@@ -240,8 +260,12 @@ cdef class CommitLogCore:
 
     # ---- the file that is written to -----------------------------------------------------------
 
-    cpdef take(self):
+    def take(self):
         """Take the put lock; the GIL is let go while waiting."""
+        self.take_lock()
+        self.lent = True
+
+    cdef void take_lock(self) noexcept:
         if not rs_lock_try(self.lock):
             with nogil:
                 rs_lock_take(self.lock)
@@ -283,18 +307,21 @@ cdef class CommitLogCore:
         """
         return self.held_too_long()
 
-    cpdef release(self):
-        """Let the put lock go."""
+    def release(self):
+        """Let the put lock go. Raises StoreStateError: `take` was not called."""
+        if not self.lent:
+            raise StoreStateError("the put lock is released and was not taken")
+        self.lent = False
         rs_lock_release(self.lock)
 
-    def attach(self, MappedFile mapped_file):
+    def attach(self, MappedFile mapped_file or None):
         """Write to this file from now on; None: to none. The old one's hold is given back."""
         cdef MappedFile old
         cdef int fd = -1
         cdef int old_fd
         if mapped_file is not None:
             fd = self.open_for_writing(mapped_file)
-        self.take()
+        self.take_lock()
         old = self.mapped_file
         self.mapped_file = mapped_file
         self.file = NULL if mapped_file is None else &mapped_file.file
@@ -317,20 +344,23 @@ cdef class CommitLogCore:
                 self.env.close(fd, old.path)
         finally:
             if old is not None:
-                old.release()
+                old.drop_hold()
         return 0
 
     cdef int open_for_writing(self, MappedFile mapped_file) except -2:
         # Holds it, and gives a descriptor, or -1 where none is needed.
-        if not mapped_file.hold():
+        if not mapped_file.take_hold():
             raise StoreStateError(f"{mapped_file.path} is not available")
+        if mapped_file.file.base == NULL:
+            mapped_file.drop_hold()
+            raise StoreStateError(f"{mapped_file.path} is open for reading only")
         if mapped_file.file.buffer != NULL or not (
                 mapped_file.file.by_write or mapped_file.file.zero_fill == RS_FILL_PAGES):
             return -1
         try:
             return self.env.open(mapped_file.path, O_RDWR)
         except StoreIOError:
-            mapped_file.release()
+            mapped_file.drop_hold()
             raise
 
     def fill_bare(self, bytes text):
@@ -383,7 +413,7 @@ cdef class CommitLogCore:
     def fits(self, int64_t size):
         """True when the attached file takes a record of `size` bytes."""
         cdef bint room
-        self.take()
+        self.take_lock()
         room = (self.file != NULL and size + RS_END_FILE_MIN_BLANK_LENGTH
                 <= self.file.file_size - append_position(self.file))
         rs_lock_release(self.lock)
@@ -401,7 +431,7 @@ cdef class CommitLogCore:
         cdef MappedFile old = None
         cdef uint8_t mark[RS_END_FILE_MIN_BLANK_LENGTH]
         cdef int fd = -1
-        self.take()
+        self.take_lock()
         if self.file != NULL:
             self.begin_hold()
             position = append_position(self.file)
@@ -491,6 +521,8 @@ cdef class CommitLogCore:
             if self.unclean:
                 return -EIO
             return write_records(file, self.fd, position, data, size, &self.unclean)
+        if self.indirect == BUFFERED and file.buffer == NULL:
+            return -EIO     # a caller committed a full file that it then shortened
         memcpy((file.buffer if self.indirect == BUFFERED else file.base) + position, data,
                <size_t>size)
         return 0
@@ -718,15 +750,19 @@ cdef class CommitLogCore:
         cdef rs_append out
         cdef int status = RS_OK
         cdef bint moved = False
+        cdef list slots = []
         memset(&out, 0, sizeof(out))
         buffer.ensure(size)
         memcpy(buffer.data, PyBytes_AS_STRING(records), <size_t>size)
+        check_rows(buffer.data, size, count)
+        for other, value in expected or ():
+            slots.append((<QueueSlot?>other, <int64_t>value))
         if expected is None:
             status = self.append(buffer.data, size, count, slot, queued, 0, &out)
         else:
-            self.take()
-            for other, value in expected:
-                if (<QueueSlot>other).next_offset != value:
+            self.take_lock()
+            for other, value in slots:
+                if (<QueueSlot>other).next_offset != <int64_t>value:
                     moved = True
             if moved:
                 status = RS_RETRY
@@ -734,8 +770,8 @@ cdef class CommitLogCore:
                 status = self.append_locked(buffer.data, size, count, &slot.next_offset, queued, 0,
                                             &out)
                 if status == RS_OK and queued:
-                    for other, value in expected:
-                        rs_store_release(&(<QueueSlot>other).next_offset, value + 1)
+                    for other, value in slots:
+                        rs_store_release(&(<QueueSlot>other).next_offset, <int64_t>value + 1)
             rs_lock_release(self.lock)
             if status == RS_OK:
                 self.signal_appended()

@@ -332,6 +332,7 @@ cdef int64_t written(ConsumeQueueCore core, int64_t done) except -1:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class ConsumeQueueCore:
     """The writing end of one queue: the struct that the dispatch loop writes through.
 
@@ -408,7 +409,7 @@ cdef class ConsumeQueueCore:
         StoreIOError : it cannot be mapped
         """
         self.detach()
-        if not mapped_file.hold():
+        if not mapped_file.take_hold():
             return False
         self.mapped_file = mapped_file
         self.queue.file = &mapped_file.file
@@ -420,7 +421,7 @@ cdef class ConsumeQueueCore:
         cdef list retired = self.retired
         self.retired = []
         for mapped_file in retired:
-            mapped_file.release()
+            (<MappedFile>mapped_file).drop_hold()
             mapped_file.unmap_idle()
 
     def retire(self):
@@ -478,6 +479,7 @@ cdef class ConsumeQueueCore:
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class UnitAppender:
     """What ConsumeQueue inherits: the call that appends one unit, without Python in between.
 

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from typing_extensions import disjoint_base
 
@@ -13,8 +13,8 @@ __test__: Final[dict[str, object]]
 
 @disjoint_base
 class Dispatcher:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *args: object,
         on_new_queue: Callable[[str, int], Any],
         on_queue_record: Callable[[DispatchRequest, bool], None],
@@ -25,7 +25,7 @@ class Dispatcher:
         index_enabled: bool,
         multi_dispatch: bool,
         moved: Event,
-    ) -> None: ...
+    ) -> Self: ...
     position: int  # bytes
     logics_timestamp: int  # Unix ms
     def set_index_file(self, index_file: IndexFile | None) -> None: ...

@@ -5,6 +5,7 @@ full, a record that feeds more than one queue, damage.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memset
 
 from pyrocketstore._consume_queue cimport ConsumeQueueCore, put_position_info
 from pyrocketstore._env cimport EnvTable, Event
@@ -57,11 +58,17 @@ from pyrocketstore._rocketstore cimport (
     rs_record,
     rs_store_release,
 )
-from pyrocketstore._scan cimport WINDOW_BYTES, FileWindow, TopicQueueMap, map_entry
+from pyrocketstore._scan cimport (
+    WINDOW_BYTES,
+    FileWindow,
+    TopicQueueMap,
+    check_range,
+    map_entry,
+)
 from pyrocketstore._text cimport java_text
 
 from pyrocketstore._text import string_to_properties
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.results import DispatchRequest
 
 # What the compiled loop wants of Python.
@@ -80,6 +87,7 @@ cdef enum:
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class Dispatcher:
     """Feeds consume queues and index from ranges of the log.
 
@@ -99,6 +107,10 @@ cdef class Dispatcher:
     """
     cdef TopicQueueMap queues
     cdef dict owners
+    cdef dict cores         # the ConsumeQueueCore of each queue: the table points into it
+    cdef dict names         # a topic's other spellings in the table: bytes that are not UTF-8
+    cdef bint busy          # a thread dispatches into queues
+    cdef bint indexing      # a thread puts the keys of a piece
     cdef dict attached
     cdef rs_index_file *index
     cdef IndexFile index_owner
@@ -125,10 +137,12 @@ cdef class Dispatcher:
     cdef int64_t keys_until         # the index's count when it has all of theirs
     cdef bint stalled               # one could not be indexed whole
 
-    def __init__(self, *, on_new_queue, on_queue_record, on_index_file, on_index_record, on_error,
+    def __cinit__(self, *, on_new_queue, on_queue_record, on_index_file, on_index_record, on_error,
                  delay_levels, bint index_enabled, bint multi_dispatch, Event moved):
         self.queues = TopicQueueMap()
         self.owners = {}
+        self.cores = {}
+        self.names = {}
         self.attached = {}
         self.on_new_queue = on_new_queue
         self.on_queue_record = on_queue_record
@@ -160,8 +174,13 @@ cdef class Dispatcher:
     def logics_timestamp(self, int64_t value):
         rs_store_release(&self.logics, value)
 
-    def set_index_file(self, IndexFile index_file):
-        """Index into this file from now on; None: ask `on_index_file`."""
+    def set_index_file(self, IndexFile index_file or None):
+        """Index into this file from now on; None: ask `on_index_file`.
+
+        Raises StoreStateError: another thread is in `index_piece`.
+        """
+        if self.indexing:
+            raise StoreStateError("another thread puts keys into the index")
         if index_file is not None:
             index_file.open_for_writing()
         self.index_owner = index_file
@@ -174,13 +193,17 @@ cdef class Dispatcher:
 
     def forget(self, str topic, int32_t queue_id):
         """Take a destroyed queue out of the table; only while nothing is dispatched."""
-        cdef bytes name = topic.encode("utf-8")
-        cdef map_entry *entry = self.queues.find(<const uint8_t *><char *>name, <int32_t>len(name),
-                                                 queue_id)
-        if entry != NULL:
-            entry.queue = NULL
-        self.owners.pop((topic, queue_id), None)
-        self.attached.pop((topic, queue_id), None)
+        # A record's topic may be bytes that are not UTF-8: several spellings of one name.
+        cdef bytes name
+        cdef map_entry *entry
+        key = (topic, queue_id)
+        for name in self.names.pop(key, ()):
+            entry = self.queues.find(<const uint8_t *><char *>name, <int32_t>len(name), queue_id)
+            if entry != NULL:
+                entry.queue = NULL
+        self.owners.pop(key, None)
+        self.cores.pop(key, None)
+        self.attached.pop(key, None)
 
     def dispatch_mapped(self, MappedFile mapped_file, int64_t position):
         """Dispatch what a mapped file holds from `position` up to its write position.
@@ -190,16 +213,38 @@ cdef class Dispatcher:
         cdef rs_mapped_file *file = &mapped_file.file
         cdef int64_t consumed, wrote
         cdef int status = RS_OK
-        while True:
-            wrote = rs_load_acquire(&file.wrote)
-            if position >= wrote:
-                break
-            status = self.walk(file.base + position, wrote - position,
-                               file.file_from_offset + position, &consumed)
-            position += consumed
-            if status != RS_OK:
-                break
+        if position < 0:
+            raise ValueError(f"position {position} is negative")
+        self.begin()
+        try:
+            if not mapped_file.take_hold():
+                raise StoreStateError(f"{mapped_file.path} is not available")
+            try:
+                if file.base == NULL:
+                    raise StoreStateError(f"{mapped_file.path} is not mapped")
+                while True:
+                    wrote = rs_load_acquire(&file.wrote)
+                    if position >= wrote:
+                        break
+                    status = self.walk(file.base + position, wrote - position,
+                                       file.file_from_offset + position, &consumed)
+                    position += consumed
+                    if status != RS_OK:
+                        break
+            finally:
+                mapped_file.drop_hold()
+        finally:
+            self.busy = False
         return status, position
+
+    cdef int begin(self) except -1:
+        # One thread at a time, and not from a callback of the dispatcher itself.
+        if self.busy:
+            raise StoreStateError("the dispatcher is at work already")
+        self.busy = True
+        self.queue_done = self.index_begun = False
+        self.keys_done = 0
+        return 0
 
     def dispatch_file(self, EnvTable env, str path, int64_t file_from_offset, int64_t position,
                       int64_t stop):
@@ -207,12 +252,15 @@ cdef class Dispatcher:
 
         Returns (status, position reached): RS_OK at `stop`, RS_BLANK, or what is wrong there.
         """
-        cdef FileWindow window = FileWindow(env, path)
+        cdef FileWindow window
         cdef int64_t consumed = 0
         cdef int64_t got = 0
         cdef int64_t wanted = WINDOW_BYTES
         cdef int status = RS_OK
+        check_range(file_from_offset, position, stop)
+        self.begin()
         try:
+            window = FileWindow(env, path)
             while position < stop:
                 if wanted > stop - position:
                     wanted = stop - position
@@ -233,8 +281,9 @@ cdef class Dispatcher:
                     continue
                 if status != RS_OK:
                     break
-        finally:
             window.close()
+        finally:
+            self.busy = False
         return status, position
 
     cdef int walk(self, const uint8_t *p, int64_t size, int64_t phy_offset,
@@ -391,22 +440,37 @@ cdef class Dispatcher:
         """
         cdef int64_t queued
         cdef int64_t done = first
-        if first < 0 or (piece.records == NULL and piece.count > 0):
-            raise ValueError("the piece was scanned without records")
-        queued = self.queue_records(piece, first)
-        while self.index_enabled and done < queued:
-            if self.index == NULL or self.index.index_count >= self.index.index_num:
-                self.fulfil(INDEX_FILE, NULL)
-                continue
-            with nogil:
-                done = self.piece_into_index(piece, done, queued,
-                                             self.index_owner.mapped_file.created)
-            if self.index.index_count < self.index.index_num:
-                break
-        if not self.index_enabled:
-            done = queued
-        self.pass_to(piece, first, done)
+        if not 0 <= first <= piece.count or piece.records == NULL:
+            if first == piece.count == 0:
+                return 0
+            raise ValueError(f"record {first} of {piece.count}, or a piece without records")
+        self.begin()
+        try:
+            queued = self.queue_records(piece, first)
+            while self.index_enabled and done < queued:
+                if self.index == NULL or self.index.index_count >= self.index.index_num:
+                    self.fulfil(INDEX_FILE, NULL)
+                    continue
+                done = self.keys_of_piece(piece, done, queued)
+                if self.index.index_count < self.index.index_num:
+                    break
+            if not self.index_enabled:
+                done = queued
+            self.pass_to(piece, first, done)
+        finally:
+            self.busy = False
         rs_event_signal(self.moved.event)
+        return done
+
+    cdef int64_t keys_of_piece(self, LogPiece piece, int64_t done, int64_t queued) except -1:
+        # As piece_into_index; the file stays this dispatcher's until it returns.
+        cdef IndexFile owner = self.index_owner
+        if self.indexing:
+            raise StoreStateError("another thread puts keys into the index")
+        self.indexing = True
+        with nogil:
+            done = self.piece_into_index(piece, done, queued, owner.mapped_file.created)
+        self.indexing = False
         return done
 
     def queue_piece(self, LogPiece piece not None, bint alone):
@@ -422,6 +486,13 @@ cdef class Dispatcher:
         bool, whether `index_piece` is to do the rest; else `dispatch_piece` has to do it all, once
         no other piece waits
         """
+        self.begin()
+        try:
+            return self.make_room(piece, alone)
+        finally:
+            self.busy = False
+
+    cdef bint make_room(self, LogPiece piece, bint alone) except -1:
         cdef rs_index_file *x
         cdef int64_t keys
         cdef bint has_room
@@ -458,16 +529,23 @@ cdef class Dispatcher:
         Threads: one at a time, in the order of the pieces; `queue_piece` may go on beside it.
         """
         cdef int64_t done = 0
+        cdef IndexFile owner = self.index_owner
+        if piece.records == NULL or owner is None or self.index == NULL or self.indexing:
+            raise StoreStateError("queue_piece did not give True for this piece")
         if not self.stalled:
+            self.indexing = True
             with nogil:
                 prefill_slots(self.index, piece.records[piece.count].first_key,
-                              self.index_owner.mapped_file.created)
+                              owner.mapped_file.created)
                 done = self.put_common_keys(piece, 0, piece.count)
+            self.indexing = False
             self.stalled = done < piece.count
         return not self.stalled
 
     def pass_piece(self, LogPiece piece not None):
         """A piece is in queues and index: move `position`."""
+        if piece.records == NULL:
+            raise ValueError("a piece without records")
         self.pass_to(piece, 0, piece.count)
         rs_event_signal(self.moved.event)
 
@@ -476,6 +554,8 @@ cdef class Dispatcher:
         cdef int64_t queued = first
         cdef bint go_on = True
         cdef int wish = NOTHING
+        # Queues that were found for an earlier call may be gone.
+        memset(piece.found, 0, <size_t>(piece.queues.count + 1) * sizeof(rs_queue *))
         while go_on and queued < piece.count:
             with nogil:
                 queued = self.piece_into_queues(piece, queued, &wish)
@@ -640,7 +720,9 @@ cdef class Dispatcher:
     cdef int provide_file(self, str topic, int32_t queue_id, int64_t queue_offset) except -1:
         # Only so many queues keep their last file mapped: the longest attached one lets go.
         key = (topic, queue_id)
-        owner = self.owners[key]
+        owner = self.owners.get(key)
+        if owner is None:
+            raise StoreStateError(f"the queue {topic}/{queue_id} is gone")
         self.attached.pop(key, None)
         if len(self.attached) >= ATTACHED_MAX:
             oldest = self.attached.pop(next(iter(self.attached)))
@@ -664,11 +746,17 @@ cdef class Dispatcher:
         if queue is None:
             self.queue_done = True       # a name that must not become a directory
             return 0
+        core = queue.core
+        if core is None:
+            raise TypeError("the queue has no core")
+        if self.cores.get((topic, queue_id), core) is not core:
+            raise StoreStateError(f"two queues for {topic}/{queue_id}")
         entry = self.queues.insert(name, size, queue_id)
         if entry == NULL:
             raise MemoryError()
-        core = queue.core
+        self.names.setdefault((topic, queue_id), set()).add(name[:size])
         self.owners[topic, queue_id] = queue
+        self.cores[topic, queue_id] = core
         entry.queue = &core.queue
         return 0
 

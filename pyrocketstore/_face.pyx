@@ -5,8 +5,11 @@ from libc.stdint cimport INT64_MAX, int64_t
 from pyrocketstore._key_search cimport KeySearch
 from pyrocketstore._put_path cimport PutPath
 
+from pyrocketstore.errors import StoreStateError
+
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class Face(PutPath):
     """`query` as one call.
 
@@ -35,11 +38,15 @@ cdef class Face(PutPath):
         Threads: any.
         Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
         """
+        cdef KeySearch search
         cdef int64_t until = INT64_MAX if end is None else end
         if self._state != "open":
             self._check_open()
+        search = self._key_search
+        if search is None:
+            raise StoreStateError("the store is not open")
         try:
-            return self._key_search.query(topic, key, begin, until, max_num, exact)
+            return search.query(topic, key, begin, until, max_num, exact)
         finally:
             if self._state != "open":
                 self._check_open()

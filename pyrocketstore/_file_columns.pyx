@@ -77,7 +77,7 @@ def decode_file_records(
     if sizes.shape[0] != count:
         raise StoreFormatError("phy_offsets and sizes must have one entry a record")
     work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path)
-    if not mapped_file.hold():
+    if not mapped_file.take_hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
     try:
@@ -108,4 +108,4 @@ def decode_file_records(
         return work.close(&phy_offsets[0] if count else NULL, start)
     finally:
         free(records)
-        mapped_file.release()
+        mapped_file.drop_hold()

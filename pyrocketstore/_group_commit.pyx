@@ -190,7 +190,7 @@ cdef class GroupCommit:
         cdef int64_t forced = 0
         cdef int64_t timestamp = 0
         cdef int error = NEEDS_PYTHON
-        cdef bint held = file is not None and file.hold()
+        cdef bint held = file is not None and file.take_hold()
         cdef int state
         # Held by each that waits: it may come to lead, and forces before it has the GIL again.
         try:
@@ -207,7 +207,7 @@ cdef class GroupCommit:
                         error = self.force(file, &forced, &timestamp)
         finally:
             if held:
-                file.release()
+                file.drop_hold()
         if state != RS_GROUP_LEADS:
             return state == RS_GROUP_FORCED
         if error == NEEDS_PYTHON:
@@ -323,7 +323,7 @@ cdef class GroupCommit:
         if file is self.file:
             return 0
         self.let_go()
-        if file is not None and file.hold():
+        if file is not None and file.take_hold():
             self.file = file
         return 0
 
@@ -331,5 +331,5 @@ cdef class GroupCommit:
         cdef MappedFile file = self.file
         self.file = None
         if file is not None:
-            file.release()
+            file.drop_hold()
         return 0

@@ -86,7 +86,7 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
     r.env = &owner.env.table
     if not owner.available:
         return 0
-    if owner.mapped_file.file.base != NULL and owner.mapped_file.hold():
+    if owner.mapped_file.file.base != NULL and owner.mapped_file.take_hold():
         r.base = owner.mapped_file.file.base
         return 1
     if owner.mode == "read":
@@ -95,7 +95,7 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
         return 1
     if owner.mode == "memory" and not owner.holding:
         owner.open_for_writing()
-    if not owner.mapped_file.hold():
+    if not owner.mapped_file.take_hold():
         return 0
     r.base = owner.mapped_file.file.base
     return 1
@@ -103,7 +103,7 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
 
 cdef int close_reader(IndexFile owner, index_reader *r) except -1:
     if r.base != NULL:
-        owner.mapped_file.release()
+        owner.mapped_file.drop_hold()
     elif r.fd >= 0:
         r.env.close(r.fd)
     if r.failed < 0:
@@ -129,6 +129,7 @@ cdef int64_t named_size(IndexFile owner) noexcept:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class IndexFile:
     """One file of the index.
 
@@ -294,7 +295,7 @@ cdef class IndexFile:
             self.to_memory()
         if self.mode == "memory" and self.path is not None:
             self.mapped_file.wrote = named_size(self)
-        if not self.available or not self.mapped_file.hold():
+        if not self.available or not self.mapped_file.take_hold():
             raise StoreStateError(f"{self.name}: the index file was destroyed")
         self.holding = True
         self.index.file = &self.mapped_file.file
@@ -313,7 +314,7 @@ cdef class IndexFile:
         if self.holding:
             self.holding = False
             self.index.base = NULL
-            self.mapped_file.release()
+            self.mapped_file.drop_hold()
 
     def flush(self) -> None:
         """Force everything put so far to the device.
@@ -339,14 +340,14 @@ cdef class IndexFile:
             self.env.check(-self.flush_errno, "msync", self.path, -1)
         if count == self.flushed_count:
             return 0
-        if not self.available or not self.mapped_file.hold():
+        if not self.available or not self.mapped_file.take_hold():
             return 0
         try:
             base = self.mapped_file.file.base
             with nogil:
                 result = rs_msync(table, base, used)
         finally:
-            self.mapped_file.release()
+            self.mapped_file.drop_hold()
         if result < 0:
             self.flush_errno = -result
             self.env.check(result, "msync", self.path, -1)

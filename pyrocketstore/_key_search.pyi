@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable
-from typing import Final, final
+from typing import Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,14 @@ class LogTable:
 
 @final
 class KeySearch:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         core: CommitLogCore,
         mapped_file_queue: MappedFileQueue,
         index_service: IndexService,
         dispatcher: Dispatcher | None,
         wait: Callable[[], object],
-    ) -> None: ...
+    ) -> Self: ...
     def query(
         self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
     ) -> list[MessageExt]: ...

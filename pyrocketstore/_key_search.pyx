@@ -29,16 +29,8 @@ from pyrocketstore._message cimport MessageExt, message_from_record
 from pyrocketstore._reader cimport RecordBytes
 from pyrocketstore._record cimport check_record, parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
-    RS_OK,
-    rs_index_file,
-    rs_load_acquire,
-    rs_load_be32,
-    rs_mapped_file,
-    rs_prefetch_read,
-    rs_properties,
-    rs_record,
-    rs_span,
-    rs_utf8_next,
+    RS_OK, rs_index_file, rs_load_acquire, rs_load_be32, rs_mapped_file, rs_prefetch_read,
+    rs_properties, rs_record, rs_span, rs_utf8_next,
 )
 from pyrocketstore._text cimport utf8_bytes
 
@@ -156,11 +148,14 @@ cdef bint is_wanted(
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class LogTable:
     """The files of the log as pointers, for one state of the row of files."""
 
     def __cinit__(self, tuple files not None, int64_t file_size):
         cdef Py_ssize_t i
+        if file_size < 1:
+            raise ValueError(f"file_size {file_size}: must be positive")
         self.files = files
         self.file_size = file_size
         self.count = PyTuple_GET_SIZE(files)
@@ -264,7 +259,7 @@ cdef class _Search:
         for i in range(self.log.count):
             if self.held[i]:
                 self.held[i] = 0
-                (<MappedFile>self.log.files[i]).release()
+                (<MappedFile>self.log.files[i]).drop_hold()
         for i in range(self.index_count):
             if self.opened[i] == 1:
                 self.opened[i] = 2
@@ -279,7 +274,7 @@ cdef class _Search:
     # ---- holding, with the GIL ----------------------------------------------------------------
 
     cdef int hold_log(self, Py_ssize_t i) except -1 with gil:
-        if (<MappedFile>self.log.files[i]).hold():
+        if (<MappedFile>self.log.files[i]).take_hold():
             self.held[i] = 1
             return 1
         return 0
@@ -571,6 +566,7 @@ cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object ma
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class KeySearch:
     """The messages of a store by their keys.
 
@@ -585,7 +581,7 @@ cdef class KeySearch:
     Threads: any.
     """
 
-    def __init__(
+    def __cinit__(
         self, CommitLogCore core not None, mapped_file_queue, index_service, dispatcher, wait
     ):
         self.core = core

@@ -30,6 +30,7 @@ from pyrocketstore._scan cimport (
     FileWindow,
     TopicQueueMap,
     at_position,
+    check_range,
     find_record,
     map_entry,
     next_record,
@@ -91,6 +92,8 @@ cdef class RecordMemory:
     def __cinit__(self, EnvTable env not None, int64_t size):
         cdef void *base = NULL
         self.env = env
+        if size <= 0:
+            raise ValueError(f"{size} bytes of memory")
         # Where there is no memory nothing is kept, and the log is read again.
         if env.table.mmap(-1, size, 1, &base) >= 0:
             self.base = <uint8_t *>base
@@ -114,6 +117,7 @@ cdef class RecordMemory:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class LogPiece:
     """What a scan found in a piece of a log file, from `begin` to `end` (bytes into the file).
 
@@ -234,6 +238,7 @@ cdef class LogPiece:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class RecordBuffer:
     """What one scan at a time reads into and gathers in; used again by the next."""
     def __dealloc__(self):
@@ -340,6 +345,7 @@ cdef class RecordBuffer:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class LogScanner:
     """Scans pieces of log files.
 
@@ -388,6 +394,7 @@ cdef class LogScanner:
         cdef int64_t error = 0
         # Read here: another thread may change it while this one has no GIL.
         cdef const delay_table *delays = &self.delays if self.keep else NULL
+        check_range(file_from_offset, position, max(until, stop))
         piece.path = path
         piece.file_from_offset = file_from_offset
         piece.begin = piece.end = position

@@ -20,12 +20,13 @@ cdef class MappedFile:
     cdef readonly bint unlinked     # the name is gone, or is being deleted just now
     cdef bint force_name            # created, and its name may not be on the device yet
     cdef int64_t holds
+    cdef int64_t lent               # of those, the ones that callers in Python took
     cdef int64_t source_size
     cdef int64_t populated
     cdef WriterBuffer writer_buffer
 
-    cpdef bint hold(self) except -1
-    cpdef release(self)
+    cdef bint take_hold(self) except -1
+    cdef int drop_hold(self) except -1
     cdef int map(self) except -1
     cdef int unmap(self) except -1
     cdef int drop_buffer(self) except -1

@@ -1,7 +1,7 @@
-"""Files of a queue: mapped, positioned, held, forced.
+"""Files of a queue: mapped, positioned, held, flushed.
 
-A mapping lives while anyone holds the file, and a view holds it. Nothing is stored to a page that
-`confirm` has not allocated. Positions are shared between threads by acquire and release.
+A mapping lives while a hold or a view does. No store reaches a page that `confirm` has not
+allocated. Positions are shared between threads by acquire and release.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
@@ -11,15 +11,8 @@ from libc.stdint cimport int64_t, uint8_t, uintptr_t
 from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from pyrocketstore._allocation cimport (
-    PAGE_SIZE,
-    append_position,
-    confirm,
-    fill_room_ahead,
-    keep_room_ahead,
-    map_path,
-    pread_path,
-    zero_memory,
-    zero_range,
+    PAGE_SIZE, append_position, confirm, fill_room_ahead, keep_room_ahead, map_path, pread_path,
+    zero_memory, zero_range,
 )
 from pyrocketstore._env cimport EnvTable, Event, path_bytes, path_text
 from pyrocketstore._new_file cimport make_file
@@ -28,7 +21,6 @@ from pyrocketstore._rocketstore cimport (
     rs_load_acquire, rs_lock_free, rs_lock_new, rs_store_release,
 )
 from pyrocketstore._writes cimport WriterBuffer, commit_appended, force_range, store_bytes
-
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 
 cdef enum:
@@ -292,11 +284,28 @@ cdef class MappedFile:
         return <uintptr_t>self.file.base
 
     # ---- life --------------------------------------------------------------------------------
-    cpdef bint hold(self) except -1:
+    def hold(self):
         """Keep the mapping until `release`; False when the file is shut down.
 
         Maps the file if nobody did (not in read mode). Raises StoreIOError. Threads: any.
         """
+        cdef bint held = self.take_hold()
+        self.lent += held
+        return held
+
+    def release(self):
+        """Give back a hold of `hold`; the last one of a file that was shut down unmaps it.
+
+        Raises StoreStateError: `hold` was not called as often. The holds that compiled code takes
+        are its own, so a caller in Python cannot unmap a file under it.
+        """
+        if self.lent <= 0:
+            raise StoreStateError(f"{self.path}: released more often than held")
+        self.lent -= 1
+        self.drop_hold()
+
+    cdef bint take_hold(self) except -1:
+        # As `hold`, for compiled code, which gives it back by drop_hold.
         cdef bint mapped = False
         if not self.available:
             return False
@@ -311,18 +320,16 @@ cdef class MappedFile:
                     raise  # else it was deleted while we opened it
             finally:
                 if not mapped:
-                    self.release()
+                    self.drop_hold()
             return mapped
         return True
 
-    cpdef release(self):
-        """Give one hold back; the last one of a file that was shut down unmaps it."""
-        if self.holds <= 0:
-            raise StoreStateError(f"{self.path}: released more often than held")
+    cdef int drop_hold(self) except -1:
         self.holds -= 1
         if self.holds == 0 and not self.available:
             self.unmap()
             self.drop_buffer()
+        return 0
 
     cdef int map(self) except -1:
         cdef const rs_env *env = self.file.env
@@ -454,7 +461,7 @@ cdef class MappedFile:
         Raises StoreIOError. Threads: any, the writer's or not; without the GIL.
         """
         cdef int error
-        if self.kind != SHARED or not self.hold():
+        if self.kind != SHARED or not self.take_hold():
             return
         try:
             with nogil:
@@ -462,7 +469,7 @@ cdef class MappedFile:
                                         &self.available)
             self.env.check(error, "fallocate", self.path, rs_load_acquire(&self.file.confirmed))
         finally:
-            self.release()
+            self.drop_hold()
 
     def fill_ahead(self, int64_t ahead, Event event=None):
         """Keep `ahead` bytes behind the writer filled with zeros, for a writer in another thread.
@@ -477,14 +484,14 @@ cdef class MappedFile:
         """
         cdef rs_event *wake = NULL if event is None else event.event
         cdef int error
-        if self.kind != SHARED or not self.hold():
+        if self.kind != SHARED or not self.take_hold():
             return
         try:
             with nogil:
                 error = fill_room_ahead(&self.file, ahead, wake, &self.available)
             check_io(error, "fallocate", self.path, rs_load_acquire(&self.file.confirmed))
         finally:
-            self.release()
+            self.drop_hold()
 
     def append_message(self, const uint8_t[::1] data not None, int64_t offset=0, length=None):
         """Append data[offset:offset + length]; False when it does not fit.
@@ -504,7 +511,7 @@ cdef class MappedFile:
             return False
         if size == 0:
             return True
-        if not self.hold():
+        if not self.take_hold():
             raise StoreStateError(f"{self.path} is not available")
         try:
             self.confirm_or_raise(position + size)
@@ -514,7 +521,7 @@ cdef class MappedFile:
             rs_store_release(&self.file.wrote if self.file.buffer == NULL else &self.file.appended,
                              position + size)
         finally:
-            self.release()
+            self.drop_hold()
         return True
 
     def use_buffer(self, WriterBuffer buffer not None):
@@ -555,13 +562,13 @@ cdef class MappedFile:
         Source: RocketMQ 4.9.3 MappedFile#commit. Differs: short writes are gone on with.
         """
         cdef int error
-        if self.is_able_to_commit(commit_least_pages) and self.hold():
+        if self.is_able_to_commit(commit_least_pages) and self.take_hold():
             try:
                 with nogil:
                     error = commit_appended(&self.file)
                 self.env.check(error, "pwrite", self.path, rs_load_acquire(&self.file.wrote))
             finally:
-                self.release()
+                self.drop_hold()
         if self.file.buffer != NULL and rs_load_acquire(&self.file.wrote) == self.file.file_size:
             self.drop_buffer()
         return rs_load_acquire(&self.file.wrote)
@@ -597,7 +604,7 @@ cdef class MappedFile:
                 with nogil:
                     error = force_range(&self.file, flushed, position)
             finally:
-                self.release()
+                self.drop_hold()
             if error < 0 and self.is_unwanted():
                 return flushed  # deleted while we forced it: nothing of it is wanted any more
             self.env.check(error, "msync", self.path, flushed)
@@ -673,12 +680,12 @@ cdef class MappedFile:
                 f"{size} bytes are wanted there and the file has {self.file.file_size}")
         if self.file.base == NULL and self.kind != MEMORY:
             return self.pread(position, size)
-        if not self.hold():
+        if not self.take_hold():
             raise StoreStateError(f"{self.path} is not available")
         try:
             return PyBytes_FromStringAndSize(<char *>self.file.base + position, size)
         finally:
-            self.release()
+            self.drop_hold()
 
     cdef bytes pread(self, int64_t position, int64_t size):
         cdef bytes buffer = PyBytes_FromStringAndSize(NULL, size)
@@ -713,7 +720,7 @@ cdef class MappedFile:
             return None
         if size < 0:
             size = end - position
-        if not self.hold():
+        if not self.take_hold():
             return None
         result = SelectMappedBufferResult.__new__(SelectMappedBufferResult)
         result.mapped_file = self
@@ -747,7 +754,7 @@ cdef class SelectMappedBufferResult:
     def __dealloc__(self):
         if self.holding:
             self.holding = False
-            self.mapped_file.release()
+            self.mapped_file.drop_hold()
 
     def __len__(self):
         return self.size
@@ -779,7 +786,7 @@ cdef class SelectMappedBufferResult:
         if self.exports == 0 and self.holding:
             self.holding = False
             self.data = NULL
-            self.mapped_file.release()
+            self.mapped_file.drop_hold()
         return 0
 
     def __enter__(self):

@@ -18,10 +18,10 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
 
 cdef class Columns:
     cdef readonly str topic
-    cdef list bodies
+    cdef list bodies                # a copy: a row's special methods may change the caller's
     cdef readonly list queue_ids
     cdef int64_t queue_id
-    cdef list flags
+    cdef list flags                 # a copy, too
     cdef RecordBuffer texts
     cdef int64_t *text_ends
     cdef Py_ssize_t rows

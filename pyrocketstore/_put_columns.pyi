@@ -1,6 +1,6 @@
 """Many messages at once: checked columns, and the rows of them that are written together."""
 
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from typing_extensions import disjoint_base
 
@@ -13,8 +13,8 @@ class Columns:
     def topic(self) -> str: ...
     @property
     def queue_ids(self) -> list[int | None] | None: ...
-    def __init__(
-        self,
+    def __new__(
+        cls,
         topic: str,
         bodies: list[Any],  # bytes-like
         queue_ids: list[int | None] | int,
@@ -22,7 +22,7 @@ class Columns:
         keys: list[Any] | None,
         texts: list[bytes | None] | None,
         flags: list[int] | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     def __len__(self) -> int: ...
     @staticmethod
     def of_items(topic: str, items: list[Any], queue_id: int) -> Columns | None: ...

@@ -1,3 +1,5 @@
+# Special methods of a row may change a list while it is walked.
+# cython: boundscheck=True
 """Many messages at once: checked columns, and the rows of them that are written together."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -78,28 +80,38 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
     return at
 
 
+cdef inline object value_of(dict item, str name, int *known):
+    # A reference of its own at once: comparing the next name may run Python that changes the dict.
+    cdef PyObject *value = PyDict_GetItem(item, name)
+    if value == NULL:
+        return None
+    known[0] += 1
+    return <object>value
+
+
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class Columns:
-    """The columns of put_many or put_batch, checked; their properties texts stand in one arena."""
+    """The columns of put_many or put_batch, checked; their properties texts stand in one arena.
 
-    def __init__(self, str topic not None, list bodies not None, queue_ids, list tags, list keys,
-                 list texts, list flags=None):
-        """`queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
+    Raises StoreFormatError for tags or keys that would not read back equal.
+    """
 
-        Raises StoreFormatError for tags or keys that would not read back equal.
-        """
+    def __cinit__(self, str topic not None, list bodies not None, queue_ids, list tags or None,
+                  list keys or None, list texts or None, list flags=None):
+        # `queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
         cdef Py_ssize_t i
         self.topic = topic
-        self.bodies = bodies
+        self.bodies = bodies[:]
         if type(queue_ids) is list:
-            self.queue_ids = queue_ids
+            self.queue_ids = (<list>queue_ids)[:]
         else:
             self.queue_id = queue_ids
-        self.flags = flags
-        for column in (queue_ids, tags, keys, texts, flags):
-            if type(column) is list and len(column) != len(bodies):
+        self.flags = None if flags is None else flags[:]
+        for column in (self.queue_ids, tags, keys, texts, self.flags):
+            if column is not None and len(column) != len(self.bodies):
                 raise StoreFormatError("the columns differ in length")
-        self.start(len(bodies))
+        self.start(len(self.bodies))
         for i in range(self.rows):
             self.add_text(i, None if tags is None else tags[i], None if keys is None else keys[i],
                           None if texts is None else texts[i])
@@ -117,11 +129,8 @@ cdef class Columns:
         None where an item is anything else: then Python looks at them one by one.
         Raises StoreFormatError for tags or keys that would not read back equal.
         """
-        cdef Columns self = Columns.__new__(Columns)
+        cdef Columns self = Columns.__new__(Columns, topic, [], queue_id, None, None, None)
         cdef Py_ssize_t i
-        self.topic = topic
-        self.queue_id = queue_id
-        self.bodies = []
         self.start(len(items))
         for i in range(self.rows):
             item = items[i]
@@ -135,12 +144,14 @@ cdef class Columns:
         return self
 
     cdef int start(self, Py_ssize_t rows) except -1:
-        self.rows = rows
+        free(self.text_ends)
+        self.rows = 0
         self.texts = RecordBuffer()
         self.text_ends = <int64_t *>malloc((rows + 1) * sizeof(int64_t))
         if self.text_ends == NULL:
             raise MemoryError()
         self.text_ends[0] = 0
+        self.rows = rows
         return 0
 
     cdef int add_text(self, Py_ssize_t i, object tags, object keys, object text) except -1:
@@ -152,6 +163,8 @@ cdef class Columns:
             return 0
         self.texts.ensure(at + RS_MAX_PROPERTIES_SIZE)
         if text is not None:
+            if type(text) is not bytes:
+                raise TypeError(f"message {i}: a properties text is {type(text).__name__}")
             size = PyBytes_GET_SIZE(text)
             if size <= RS_MAX_PROPERTIES_SIZE:
                 memcpy(self.texts.data + at, PyBytes_AS_STRING(text), <size_t>size)
@@ -169,24 +182,30 @@ cdef class Columns:
 
     cdef bint add_item(self, Py_ssize_t i, dict item) except -1:
         # False where the dict has more than the four ordinary entries.
-        cdef PyObject *body = PyDict_GetItem(item, "body")
-        cdef PyObject *tags = PyDict_GetItem(item, "tags")
-        cdef PyObject *keys = PyDict_GetItem(item, "keys")
-        cdef PyObject *flag = PyDict_GetItem(item, "flag")
-        cdef int known = (body != NULL) + (tags != NULL) + (keys != NULL) + (flag != NULL)
-        if body == NULL or known != PyDict_Size(item):
+        cdef int known = 0
+        cdef int before
+        cdef bint has_flag
+        body = value_of(item, "body", &known)
+        if known == 0:
             return False
-        self.bodies.append(<object>body)
-        self.add_text(i, None if tags == NULL else <object>tags,
-                      None if keys == NULL else <object>keys, None)
-        if flag != NULL and self.flags is None:
+        tags = value_of(item, "tags", &known)
+        keys = value_of(item, "keys", &known)
+        before = known
+        flag = value_of(item, "flag", &known)
+        has_flag = known > before
+        if known != PyDict_Size(item):
+            return False
+        self.bodies.append(body)
+        self.add_text(i, tags, keys, None)
+        if has_flag and self.flags is None:
             self.flags = [0] * i
         if self.flags is not None:
-            self.flags.append(0 if flag == NULL else <object>flag)
+            self.flags.append(flag if has_flag else 0)
         return True
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class Chunk:
     """Rows that are encoded and written together: their buffers are pinned while it lives."""
 

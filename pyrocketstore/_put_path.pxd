@@ -15,7 +15,8 @@ cdef class PutPath:
     cdef Chunk spare_chunk
     cdef GroupCommit group
 
-    cdef PutMessageResult forced(self, rs_append *out)
+    cdef PutMessageResult forced(self, GroupCommit group, CommitLogCore core, rs_append *out)
+    cdef CommitLogCore bound_core(self)
     cdef PutMessageResult result_of(self, rs_append *out)
     cdef Chunk take_chunk(self)
     cdef int give_chunk(self, Chunk chunk) except -1

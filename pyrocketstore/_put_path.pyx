@@ -30,6 +30,7 @@ from pyrocketstore._text cimport fill_outgoing_host
 from array import array as new_array
 
 from pyrocketstore._put_result import with_status
+from pyrocketstore.errors import StoreStateError
 from pyrocketstore.results import PutMessageStatus
 
 # Above this many bytes, encoding runs without the GIL.
@@ -42,6 +43,7 @@ cdef array LONGS = new_array("q")  # what the positions of a batch are made like
 
 
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class PutPath:
     """The compiled part of the face: `put` and `put_many` as one call each.
 
@@ -49,7 +51,7 @@ cdef class PutPath:
     that is not an ordinary put.
     """
 
-    def _wait_in(self, GroupCommit group):
+    def _wait_in(self, GroupCommit group or None):
         """Let each `put` wait in `group` until it is on the device."""
         self.group = group
 
@@ -96,12 +98,13 @@ cdef class PutPath:
         cdef QueueSlot slot = None
         cdef TopicEntry entry
         cdef RecordBuffer buffer
+        cdef GroupCommit group = self.group
         cdef int64_t size = -1
         cdef int64_t now
         cdef int status
         cdef bint viewed = False
-        if (self.put_fast and properties is None and delay_level == 0 and born_host is None
-                and type(queue_id) is int):
+        if (self.put_fast and core is not None and properties is None and delay_level == 0
+                and born_host is None and type(queue_id) is int):
             entry = core.last_entry
             if entry is None or entry.topic is not topic:
                 entry = <TopicEntry>core.topics.get(topic)
@@ -151,17 +154,16 @@ cdef class PutPath:
         if status != RS_OK:
             return self._put_slow(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                   message.born_timestamp, born_host)
-        if self.group is not None:
-            return self.forced(&out)
+        if group is not None:
+            return self.forced(group, core, &out)
         if out.took_ms > 0:
             core.note_put_time(out.took_ms)
         return self.result_of(&out)
 
-    cdef PutMessageResult forced(self, rs_append *out):
+    cdef PutMessageResult forced(self, GroupCommit group, CommitLogCore core, rs_append *out):
         # The result of a put once it is on the device. Its append took `took_ms`.
-        cdef CommitLogCore core = self.core
         cdef int64_t began_ns = core.env.table.monotonic_ns()
-        cdef bint on_device = self.group.wait_for(out.phy_offset + out.size)
+        cdef bint on_device = group.wait_for(out.phy_offset + out.size)
         cdef int64_t ended_ns = core.env.table.monotonic_ns()
         cdef int64_t took_ms = out.took_ms + (ended_ns - began_ns) // 1000000
         if took_ms > 0:
@@ -203,7 +205,7 @@ cdef class PutPath:
         cdef Py_ssize_t count
         cdef int64_t[::1] queue_view = queue_offsets
         cdef int64_t[::1] phy_view = phy_offsets
-        cdef CommitLogCore core = self.core
+        cdef CommitLogCore core = self.bound_core()
         cdef RecordBuffer buffer = core.take_buffer()
         cdef rs_append out
         cdef rs_outgoing template = self.template
@@ -253,7 +255,7 @@ cdef class PutPath:
         """
         cdef Py_ssize_t total = columns.rows
         cdef Py_ssize_t i
-        cdef CommitLogCore core = self.core
+        cdef CommitLogCore core = self.bound_core()
         cdef RecordBuffer buffer = core.take_buffer()
         cdef rs_outgoing template = self.template
         cdef Chunk chunk = self.take_chunk()
@@ -287,6 +289,11 @@ cdef class PutPath:
         finally:
             self.give_chunk(chunk)
             core.give_buffer(buffer)
+
+    cdef CommitLogCore bound_core(self):
+        if self.core is None:
+            raise StoreStateError("the put path is not bound to a log")
+        return self.core
 
     cdef Chunk take_chunk(self):
         # One is kept for the next call; a second thread makes its own.

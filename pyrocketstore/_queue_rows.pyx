@@ -29,6 +29,7 @@ ctypedef struct queue_range:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class QueueRows:
     """Ranges of queues, their units, and which of these were answered.
 

@@ -35,6 +35,7 @@ cdef str NOT_HELD = "a queue names bytes that the log does not hold"
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class RecordBytes:
     """Bytes of commit log files, for compiled readers. Threads: one at a time."""
 
@@ -118,6 +119,7 @@ cdef int64_t block_stop(
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class MessageIterator:
     """The messages at given places of the commit log, each with its own copy of its bytes.
 
@@ -185,7 +187,7 @@ cdef class MessageIterator:
         """The next message; None where it is passed over."""
         cdef Py_ssize_t i = self.at
         cdef MessageExt message
-        if not self.mapped_file.hold():
+        if not self.mapped_file.take_hold():
             self.check_open()
             self.at = self.count
             return None
@@ -195,7 +197,7 @@ cdef class MessageIterator:
                 self.prefetch(i + PREFETCH_AHEAD)
             message = self.decode(i)
         finally:
-            self.mapped_file.release()
+            self.mapped_file.drop_hold()
         return message
 
     cdef void prefetch(self, Py_ssize_t i) noexcept:
@@ -287,7 +289,7 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
     for i in range(count):
         room -= max(sizes[i], 0)
     i = 0
-    if not mapped_file.hold():
+    if not mapped_file.take_hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     try:
         while i < count:
@@ -333,7 +335,7 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
             if in_place:
                 position += stop + start
     finally:
-        mapped_file.release()
+        mapped_file.drop_hold()
 
 
 cdef inline int64_t _sum(const int32_t[::1] sizes, Py_ssize_t first, Py_ssize_t end) noexcept:

@@ -48,7 +48,15 @@ cdef class FileWindow:
     cdef int64_t start
     cdef int64_t size
 
+    cdef bint in_use
+
     cdef int64_t fill(self, int64_t position, int64_t wanted) noexcept nogil
+    cdef int begin_use(self) except -1
+    cdef void end_use(self) noexcept
+
+
+# Raises ValueError where [position, stop) is no range of a file that begins at file_from_offset.
+cdef int check_range(int64_t file_from_offset, int64_t position, int64_t stop) except -1
 
 
 cdef inline const uint8_t *at_position(FileWindow window, int64_t position) noexcept nogil:

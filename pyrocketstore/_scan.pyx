@@ -3,7 +3,7 @@
 The walks run without the GIL over a `FileWindow`, one buffer that pread fills again and again.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -24,7 +24,7 @@ from pyrocketstore._rocketstore cimport (
 )
 from pyrocketstore._text cimport java_text
 
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreIOError, StoreStateError
 
 cdef enum:
     FIRST_BYTES = 4096       # of a window, that grows with what is asked of it
@@ -194,20 +194,37 @@ cdef class FileWindow:
         self.open(path)
 
     def open(self, str path):
-        """Look at another file from now on, with the same memory. Raises StoreIOError."""
+        """Read from another file from now on, into the same memory.
+
+        Raises StoreIOError; StoreStateError, another thread reads through this window.
+        """
         self.close()
         self.path = path
         self.start = self.size = 0
         self.fd = self.env.open(path, 0)
 
     def close(self):
-        """Give the descriptor back."""
-        if self.fd >= 0:
-            self.env.close(self.fd)
+        """Give the descriptor back. Raises StoreStateError: another thread reads through it."""
+        cdef int fd = self.fd
+        if self.in_use:
+            raise StoreStateError(f"{self.path}: the window is in use")
+        if fd >= 0:
             self.fd = -1
+            self.env.close(fd)
+
+    cdef int begin_use(self) except -1:
+        # While the GIL is let go, nobody else may move the buffer or close the descriptor.
+        if self.in_use:
+            raise StoreStateError(f"{self.path}: the window is in use")
+        self.in_use = True
+        return 0
+
+    cdef void end_use(self) noexcept:
+        self.in_use = False
 
     def __dealloc__(self):
-        if self.fd >= 0:
+        # Where __cinit__ refused its arguments, every field is zero: the descriptor, too.
+        if self.buffer != NULL and self.fd >= 0:
             self.env.table.close(self.fd)
         free(self.buffer)
 
@@ -234,6 +251,15 @@ cdef class FileWindow:
             return got
         self.size = kept + got
         return self.size
+
+
+cdef int check_range(int64_t file_from_offset, int64_t position, int64_t stop) except -1:
+    # A negative begin is a file of another log; no sum of these numbers may overflow.
+    if position < 0 or stop < 0 or file_from_offset < -INT64_MAX // 2 or (
+            file_from_offset > 0 and max(position, stop) > INT64_MAX - file_from_offset):
+        raise ValueError(
+            f"bytes {position} to {stop} of a file at {file_from_offset}: there is no such range")
+    return 0
 
 
 cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source,
@@ -318,6 +344,7 @@ def scan_file(EnvTable env, str path, int64_t file_from_offset, int64_t position
     """
     cdef FileWindow window = FileWindow(env, path)
     cdef scan_state state
+    check_range(file_from_offset, position, stop)
     memset(&state, 0, sizeof(state))
     state.position = position
     state.until = state.stop = stop
@@ -399,6 +426,7 @@ def find_valid_record(EnvTable env, str path, int64_t file_from_offset, int64_t 
     cdef FileWindow window = FileWindow(env, path)
     cdef int64_t error = 0
     cdef int64_t found
+    check_range(file_from_offset, position, stop)
     with nogil:
         found = find_record(window, file_from_offset, position, stop, stop, &error)
     window.close()

@@ -384,6 +384,8 @@ def put_properties(tags, keys, properties, *, int64_t capacity=RS_MAX_PROPERTIES
     MessageRefused: more than `capacity` bytes.
     StoreFormatError: something is not a str, or holds a lone surrogate.
     """
+    if not 0 <= capacity <= 0x7FFFFFFF:
+        raise ValueError(f"capacity {capacity}: must be 0 to 2147483647")
     cdef bytes text = PyBytes_FromStringAndSize(NULL, capacity)
     cdef int64_t size = build_properties(
         tags, keys, properties, <uint8_t *>PyBytes_AS_STRING(text), capacity

@@ -1,5 +1,5 @@
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 import numpy
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ __test__: Final[dict[str, object]]
 
 @final
 class RecordWalk:
-    def __init__(
-        self, delay_levels: Mapping[int, int], size: int, check_crc: bool = True
-    ) -> None: ...
+    def __new__(
+        cls, delay_levels: Mapping[int, int], size: int, check_crc: bool = True
+    ) -> Self: ...
     @property
     def queues(self) -> TopicQueueMap: ...
     # (row, queue id, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)
@@ -33,7 +33,8 @@ class RecordWalk:
 
 @final
 class ChainWalk:
-    def __init__(self, hash_slot_num: int, index_count: int) -> None: ...
+    def __new__(
+        cls, hash_slot_num: int, index_count: int) -> Self: ...
     def mark(self, numbers: NDArray[numpy.int64]) -> None: ...
     def entries(self, raw: Buffer, first: int) -> NDArray[numpy.int64]: ...
     def slots_used(self) -> int: ...

@@ -25,10 +25,10 @@ from pyrocketstore._rocketstore cimport (
     rs_properties,
     rs_record,
 )
-from pyrocketstore._scan cimport WINDOW_BYTES, FileWindow, TopicQueueMap, map_entry
+from pyrocketstore._scan cimport WINDOW_BYTES, FileWindow, TopicQueueMap, check_range, map_entry
 from pyrocketstore._text cimport java_text
 
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreIOError, StoreStateError
 
 cdef enum:
     ROW_COUNT = 262144         # records in one piece
@@ -38,6 +38,7 @@ cdef enum:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class RecordWalk:
     """Goes over commit log files and keeps what their records ask of queues and index.
 
@@ -66,8 +67,9 @@ cdef class RecordWalk:
     cdef Py_ssize_t row_room
     cdef Py_ssize_t key_room
     cdef bint check_crc
+    cdef bint walking
 
-    def __init__(self, delay_levels, int64_t size, bint check_crc=True):
+    def __cinit__(self, delay_levels, int64_t size, bint check_crc=True):
         self.check_crc = check_crc
         self.row_room = min(ROW_COUNT, max(size, 0) // RECORD_SIZE_MIN + 1)
         # A key has at least one byte and a blank behind it; a unique key has more.
@@ -119,11 +121,20 @@ cdef class RecordWalk:
         cdef int64_t at = position
         cdef int64_t error = 0
         cdef int status
-        self.count = 0
-        self.key_count = 0
-        self.multi = []
-        with nogil:
-            status = self.take(window, file_from_offset, &at, stop, &error)
+        check_range(file_from_offset, position, stop)
+        if self.walking:
+            raise StoreStateError("another thread is in this walk")
+        window.begin_use()
+        self.walking = True
+        try:
+            self.count = 0
+            self.key_count = 0
+            self.multi = []
+            with nogil:
+                status = self.take(window, file_from_offset, &at, stop, &error)
+        finally:
+            self.walking = False
+            window.end_use()
         if error < 0:
             raise StoreIOError(<int>-error, "pread", path, at)
         if status == RS_NO_MEMORY:
@@ -246,6 +257,7 @@ cdef class RecordWalk:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class ChainWalk:
     """Follows what the slots of one index file must have held as its entries were put.
 
@@ -256,7 +268,9 @@ cdef class ChainWalk:
     cdef int64_t slots
     cdef int64_t limit
 
-    def __init__(self, int64_t hash_slot_num, int64_t index_count):
+    def __cinit__(self, int64_t hash_slot_num, int64_t index_count):
+        if not (1 <= hash_slot_num <= 0x7FFFFFFF and 0 <= index_count <= 0x7FFFFFFF):
+            raise ValueError(f"{hash_slot_num} slots and {index_count} entries: impossible")
         self.slots = hash_slot_num
         self.limit = index_count
         self.newest = np.zeros(hash_slot_num, np.int32)
@@ -288,6 +302,8 @@ cdef class ChainWalk:
         cdef const uint8_t *p
         if count == 0:
             return np.empty(0, np.int64)
+        if not 0 <= first <= self.limit - count:
+            raise ValueError(f"entries {first} to {first + count} of {self.limit}")
         with nogil:
             for i in range(count):
                 p = &raw[i * RS_INDEX_ENTRY_SIZE]
@@ -306,7 +322,7 @@ cdef class ChainWalk:
     cdef inline bint follows(self, int64_t slot, int32_t named, int64_t before) noexcept nogil:
         if named == self.newest[slot]:
             return True
-        return 0 < named < before and self.is_bad(named)
+        return 0 < named < min(before, self.limit) and self.is_bad(named)
 
     def slots_used(self):
         """How many slots have an entry."""
@@ -324,6 +340,8 @@ cdef class ChainWalk:
         cdef Py_ssize_t n = 0
         cdef int64_t i
         cdef int32_t named
+        if not 0 <= first <= self.slots - count:
+            raise ValueError(f"slots {first} to {first + count} of {self.slots}")
         with nogil:
             for i in range(count):
                 named = rs_load_be32(&raw[i * RS_INDEX_HASH_SLOT_SIZE])
@@ -343,6 +361,9 @@ def read_ext_units(const uint8_t[::1] data not None, const int64_t[::1] position
     cdef int64_t left
     cdef int16_t size, bits
     cdef const uint8_t *p
+    if not (tags_code.shape[0] == store_timestamp.shape[0] == whole.shape[0]
+            == positions.shape[0]):
+        raise ValueError("the columns differ in length")
     for i in range(positions.shape[0]):
         whole[i] = 0
         left = data.shape[0] - positions[i]

@@ -101,6 +101,7 @@ cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class WriterBuffer:
     """Memory of a file's length that a writer stores to before it is committed.
 

@@ -1,0 +1,118 @@
+"""Compiled code holds its own references: to a queue that it writes to, and to the rows of a call
+whose special methods change the caller's lists."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from gates import SIZES
+from pyrocketstore import _message
+from pyrocketstore._commit_log import CommitLogCore
+from pyrocketstore._consume_queue import ConsumeQueueCore
+from pyrocketstore._env import Event
+from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore._put_columns import Columns
+from pyrocketstore._scan import FileWindow
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreStateError
+from pyrocketstore.message import MessageExtBrokerInner
+
+pytestmark = pytest.mark.bad_input
+
+CHILD = """
+import numpy, pyrocketstore, sys
+from pyrocketstore._put_columns import Columns
+class Number:
+    def __index__(self):
+        ids.clear(); bodies.clear()
+        self.junk = [bytes([165]) * 4004 for _ in range(2000)]
+        return 0
+bodies = [(b"%04d" % i) * 1000 for i in range(40)]
+ids = [0] * 10 + [Number()] + [0] * 29
+with pyrocketstore.open(sys.argv[1]) as store:
+    store.put("T", b"first")
+    columns = Columns("T", bodies, ids, None, None, None)
+    store._append_columns(columns, numpy.zeros(40, "i8"), numpy.zeros(40, "i8"))
+    found = [bytes(m.body) for m in store.read("T")][1:]
+    print(len(found), "wrong", [i for i, b in enumerate(found) if b != (b"%04d" % i) * 1000])
+"""
+
+
+def test_a_topic_of_malformed_bytes_is_forgotten_with_its_queue(tmp_path: Path) -> None:
+    """Its records come with bytes that are not the UTF-8 of the name that the queue goes by."""
+    with pyrocketstore.open(tmp_path / "store", **SIZES) as store:
+        engine = store.message_store
+        core = engine.commit_log.core
+
+        def append(queue_offset: int) -> None:
+            record = bytearray(_message.encode_message(MessageExtBrokerInner("Tab", b"x", 0)))
+            at = record.index(b"\x03Tab")
+            record[at + 1 : at + 4] = b"T\xffb"
+            struct.pack_into(">qq", record, 20, queue_offset, core.end)
+            struct.pack_into(">q", record, 56, int(time.time() * 1000))
+            assert core.append_raw(bytes(record)) == (0, 0)
+            engine.wait_dispatched()
+
+        store.put("K", b"1")
+        append(0)
+        append(1)
+        key = ("T\ufffdb", 0)
+        assert key in engine.queue_table._table
+        engine.clean_unused_topic(["K"])
+        gc.collect()
+        assert key not in engine.queue_table._table
+        # An object that now lies where the queue's writing end was must not be written to.
+        others = [ConsumeQueueCore() for _ in range(100_000)]
+        for other in others:
+            other.reset(7, 0)
+        append(7)
+        touched = [one for one in others if (one.unit_count, one.max_physic_offset) != (7, 0)]
+        assert not touched
+        assert key in engine.queue_table._table
+
+
+def test_rows_outlive_the_lists_that_they_came_in(tmp_path: Path) -> None:
+    words = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / "store")]
+    child = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines()[-1] == "40 wrong []", child.stdout
+
+
+@pytest.mark.parametrize("kind", [CommitLogCore, FileWindow])
+def test_a_bare_construction_is_refused(kind: type) -> None:
+    """Its end closes no descriptor either: a field that nobody set is 0, which is a descriptor."""
+    with pytest.raises(TypeError):
+        kind()
+    with open("/dev/null", "rb"):
+        gc.collect()
+
+
+def test_a_hold_of_compiled_code_cannot_be_given_back_by_a_caller(tmp_path: Path) -> None:
+    env = Env()
+    log = CommitLogCore(env, 1 << 16, Event())
+    file = MappedFile(env, tmp_path / "0", 1 << 16, create=True, file_from_offset=0)
+    log.attach(file)
+    with pytest.raises(StoreStateError, match="more often"):
+        file.release()
+    file.shutdown()
+    assert file.is_mapped
+    with pytest.raises(StoreStateError, match="not taken"):
+        log.release()
+    log.attach(None)
+    assert not file.is_mapped
+
+
+def test_columns_are_copies() -> None:
+    bodies, ids = [b"1", b"2"], [0, 1]
+    columns = Columns("T", bodies, ids, None, None, None)  # type: ignore[arg-type]
+    bodies.clear()
+    ids.clear()
+    assert len(columns) == 2 and columns.queue_ids == [0, 1]
