@@ -29,8 +29,9 @@ NO_HIT = "`queryMessage` leaves out every hit that is no record"
 CHAINS = "Chains are followed only downwards"
 LENGTHS = "A length is checked against what is left before it is used"
 NAMES = "No two index files get one name"
+REPAIRED = "Units that contradict the log are repaired when a store is opened to write"
 ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, WRONG_LENGTH,
-        NO_HIT, CHAINS, LENGTHS, NAMES)  # fmt: skip
+        NO_HIT, CHAINS, LENGTHS, NAMES, REPAIRED)  # fmt: skip
 
 
 class Answer:
@@ -120,6 +121,8 @@ def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
         rows |= _compare_queue(key, java, ours, log)
         if _told(java.messages[key]) != _told(ours.messages[key]) or queue != ours.queues[key]:
             rows.add(REBUILT)
+        if _has_other_tags(java.messages[key], ours.messages[key], log):
+            rows.add(REPAIRED)
     for want, have in zip(java.queries, ours.queries, strict=True):
         if want != have:
             _check_extra_hits(want, have, ours, log, index)
@@ -167,6 +170,18 @@ def _compare_ends(java: Answer, ours: Answer, log: Log) -> None:
     assert ours.end < java.end, f"4.9.3 ends at {java.end}, ours at {ours.end}"
     verdicts = [oracle.check_record(log.data(ours.end), place)[0] for place in (-1, ours.end)]
     assert verdicts == ["ok", "bad_offset"], f"4.9.3 ends at {java.end}, ours at {ours.end}"
+
+
+def _has_other_tags(theirs: Iterable[Line], ours: Iterable[Line], log: Log) -> bool:
+    """Whether our units have tags codes that 4.9.3's do not: those of the records."""
+    codes = {message["phy_offset"]: message["tags_code"] for message in theirs}
+    other = [m for m in ours if codes.get(m["phy_offset"], m["tags_code"]) != m["tags_code"]]
+    for message in other:
+        tags = log.record(message["phy_offset"]).properties_map().get("TAGS", "")
+        assert message["tags_code"] == java_hash(tags), (
+            f"the record has the tags {tags!r}: {message}"
+        )
+    return bool(other)
 
 
 def _told(messages: Iterable[Line]) -> list[Line]:
