@@ -122,10 +122,11 @@ SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
 SOAK_TINY_STORES ?= 1000000
 SOAK_API ?= 200
-.PHONY: bench-spark soak-stream soak soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-fuzz \
-	soak-odd-files soak-interrupts \
-	soak-fuzz-buffers soak-fuzz-tiny soak-api
-soak: soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-odd-files soak-interrupts soak-fuzz soak-api test-tsan coverage ## all faults, for hours
+SOAK_TEXTS ?= 20000
+SOAK_PARTS = soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-interrupts \
+	soak-odd-files soak-api soak-texts soak-fuzz
+.PHONY: bench-spark soak-stream soak $(SOAK_PARTS) soak-fuzz-buffers soak-fuzz-tiny
+soak: $(SOAK_PARTS) test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYNCS times
@@ -133,7 +134,8 @@ soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYN
 soak-bits: build ## every bit of the last units of queues is turned
 	ROCKETSTORE_SOAK_BITS=1 $(BIN)/python -m pytest -s tests/test_damaged_units.py -k wrong_bit
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
-	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py
+	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py \
+		tests/faults/test_kill_new_files.py
 soak-syscalls: build ## every system call fails once
 	ROCKETSTORE_SOAK_FAULTS=1 $(BIN)/python -m pytest -s -p no:logging \
 		tests/faults/test_syscalls.py
@@ -160,6 +162,9 @@ soak-fuzz-tiny: build/asan.stamp
 
 soak-api: build ## calls of every compiled class and function, SOAK_API blocks for each module
 	ROCKETSTORE_SOAK_API=$(SOAK_API) $(BIN)/python -m pytest -s tests/faults/test_compiled_api.py
+soak-texts: build ## small files and options that are damaged, SOAK_TEXTS mutants of each kind
+	ROCKETSTORE_SOAK_TEXTS=$(SOAK_TEXTS) $(BIN)/python -m pytest -s \
+		tests/faults/test_texts.py
 
 soak-stream: build ## streams whose queries and stores are killed, SOAK_ROUNDS times
 	ROCKETSTORE_SOAK_STREAM=$(or $(SOAK_ROUNDS),20) $(BIN)/python -m pytest -s \

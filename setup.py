@@ -168,14 +168,7 @@ def cythonized(python: bool) -> list[Extension]:
     return found
 
 
-setup(ext_modules=[*cythonized(False), *cythonized(True)])
-
 setup(
     cmdclass={"build_ext": HardenedBuild},
-    ext_modules=cythonize(
-        extensions,
-        compiler_directives=DIRECTIVES,
-        build_dir=f"build/cython-{BUILD}",
-        nthreads=0,
-    ),
+    ext_modules=[*cythonized(False), *cythonized(True)],
 )

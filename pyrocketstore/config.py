@@ -410,7 +410,10 @@ class MessageStoreConfig:
         _force_ha_port(settings, lines, str(path), warnings)
         if strict and warnings:
             raise StoreFormatError("; ".join(warnings))
-        config = cls(**settings, given=frozenset(settings), source_path=str(path))
+        try:
+            config = cls(**settings, given=frozenset(settings), source_path=str(path))
+        except StoreFormatError as error:
+            raise StoreFormatError(f"{path}: {error}") from None
         return (config if root is None else config.at_root(root)), warnings
 
 
@@ -550,6 +553,10 @@ def absolute_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], nam
         raise StoreFormatError(f"{name}: the path is empty; '.' is the working directory")
     if "\0" in text:
         raise StoreFormatError(f"{name}={text!r}: a path cannot hold a NUL character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise StoreFormatError(f"{name}={text!r}: not a path in this locale's encoding") from None
     try:
         return str(Path(text).absolute())
     except FileNotFoundError:

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pyrocketstore._index_file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
+from pyrocketstore.errors import StoreCorruptionError
 
 __all__ = [
     "FoundIndexFile",
     "find_index_files",
     "first_short_file",
     "has_lost_header",
+    "read_exactly",
     "set_aside",
 ]
 
@@ -66,12 +68,24 @@ def find_index_files(env: Env, root: str, *, follow: bool = True) -> list[FoundI
 def _read_header(env: Env, item: FoundIndexFile) -> None:
     fd = env.open(item.path, 0)
     try:
-        raw = env.pread(fd, INDEX_HEADER_SIZE, 0, item.path)
+        raw = read_exactly(env, fd, INDEX_HEADER_SIZE, 0, item.path)
     finally:
         env.close(fd)
     header = _HEADER.unpack(raw)
     item.begin_timestamp, item.end_timestamp, item.begin_phy_offset = header[:3]
     item.index_count = header[5]
+
+
+def read_exactly(env: Env, fd: int, size: int, position: int, path: str) -> bytes:
+    """Return `size` bytes at `position` of a file that was longer when it was measured.
+
+    Raises StoreCorruptionError where the file has become shorter since; StoreIOError.
+    """
+    raw = env.pread(fd, size, position, path)
+    if len(raw) < size:
+        reason = "the file ends here, and was longer when the directory was listed"
+        raise StoreCorruptionError(path, position + len(raw), reason)
+    return raw
 
 
 def first_short_file(files: Sequence[FoundIndexFile], size: int) -> int:

@@ -26,6 +26,7 @@ from pyrocketstore.index_directory import (
     find_index_files,
     first_short_file,
     has_lost_header,
+    read_exactly,
     set_aside,
 )
 from pyrocketstore.index_forcing import FlushIndexFileThread
@@ -81,13 +82,13 @@ def geometry_fits(
     newest entry is this one or a later one of the same slot. A file without entries fits any
     geometry of its length. With `lenient`, entries of zeros (lost in a crash) say nothing.
 
-    Raises: StoreIOError.
+    Raises: StoreIOError, StoreCorruptionError for a file that was cut meanwhile.
     """
     if env.size(path) < index_file_size(hash_slot_num, index_num):
         return False
     fd = env.open(path, _O_RDONLY)
     try:
-        header = _HEADER.unpack(env.pread(fd, INDEX_HEADER_SIZE, 0, path))
+        header = _HEADER.unpack(read_exactly(env, fd, INDEX_HEADER_SIZE, 0, path))
         count = header[5]
         if count > index_num and not lenient:
             return False
@@ -120,7 +121,7 @@ def _entry_agrees(
     entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
 
     def entry(at: int) -> tuple[int, int, int, int]:
-        raw = env.pread(fd, INDEX_SIZE, entries + at * INDEX_SIZE, path)
+        raw = read_exactly(env, fd, INDEX_SIZE, entries + at * INDEX_SIZE, path)
         return _ENTRY.unpack(raw)
 
     key_hash, phy_offset, time_diff, previous = entry(number)
@@ -129,7 +130,7 @@ def _entry_agrees(
     if key_hash < 0 or time_diff < 0 or not 0 <= previous < number:
         return False
     slot = key_hash % hash_slot_num
-    raw = env.pread(fd, HASH_SLOT_SIZE, INDEX_HEADER_SIZE + slot * HASH_SLOT_SIZE, path)
+    raw = read_exactly(env, fd, HASH_SLOT_SIZE, INDEX_HEADER_SIZE + slot * HASH_SLOT_SIZE, path)
     (newest,) = _SLOT.unpack(raw)
     if not number <= newest < index_num:
         return False

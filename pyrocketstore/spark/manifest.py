@@ -11,6 +11,7 @@ of it, at whatever time, writes the same rows under the same name.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -19,14 +20,21 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
+from pyrocketstore.errors import (
+    StoreCorruptionError,
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+)
 
 _Value = TypeVar("_Value")
+_Record = TypeVar("_Record", "Split", "SkippedRange")
 
 VERSION = 1
 MESSAGES_DIRECTORY = "messages"
@@ -273,24 +281,31 @@ class Manifest:
 
     @staticmethod
     def _read(path: Path) -> Run:
-        lines = [json.loads(line) for line in _read_text(path).splitlines()]
+        with _as_damage(path):
+            return Manifest._parse(path)
+
+    @staticmethod
+    def _parse(path: Path) -> Run:
+        lines = _read_lines(path)
         head = lines[0]
         if head["version"] != VERSION:
             raise StoreFormatError(f"{path}: version {head['version']}, only {VERSION} is known")
+        if not isinstance(head["options"], dict) or head["state"] not in (RUNNING, DONE):
+            raise ValueError("its first line is not that of a run")
         results = [_result_of(line) for line in lines[1:] if "rows" in line]
         return Run(
-            number=head["run"],
+            number=_whole(head["run"]),
             state=head["state"],
-            began_ms=head["began_ms"],
-            seconds=head["seconds"],
+            began_ms=_whole(head["began_ms"]),
+            seconds=float(head["seconds"]),
             options=head["options"],
-            next=_by_queue(head["next"], int),
+            next=_by_queue(head["next"], _whole),
             splits=[_split_of(line) for line in lines[1:]],
             results=results,
-            lost=[SkippedRange(**each) for each in head["lost"]],
+            lost=_skipped_of(head["lost"]),
             # The first manifests had neither.
-            marks=_by_queue(head.get("marks", {}), lambda mark: Mark(*mark)),
-            resumed=head.get("resumed", []),
+            marks=_by_queue(head.get("marks", {}), _mark_of),
+            resumed=[dict(each) for each in head.get("resumed", [])],
         )
 
 
@@ -302,8 +317,9 @@ def write_note(directory: Path, task: int, results: Iterable[SplitResult]) -> No
 
 def read_note(directory: Path, task: int) -> list[SplitResult]:
     """What a task noted. Raises FileNotFoundError where it did not."""
-    text = _read_text(directory / f"{task}.jsonl")
-    return [_result_of(json.loads(line)) for line in text.splitlines()]
+    path = directory / f"{task}.jsonl"
+    with _as_damage(path):
+        return [_result_of(line) for line in _read_lines(path)]
 
 
 def noted(directory: Path) -> list[int]:
@@ -318,19 +334,55 @@ def _result_object(result: SplitResult) -> dict[str, Any]:
 
 
 def _result_of(line: Mapping[str, Any]) -> SplitResult:
+    files = line["files"]
+    if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
+        raise ValueError("files are not a list of names")
     return SplitResult(
         split=_split_of(line),
-        rows=line["rows"],
-        bytes=line["bytes"],
-        file_bytes=line["file_bytes"],
-        files=tuple(line["files"]),
-        crc_failures=line["crc_failures"],
-        skipped=tuple(SkippedRange(**each) for each in line["skipped"]),
+        rows=_whole(line["rows"]),
+        bytes=_whole(line["bytes"]),
+        file_bytes=_whole(line["file_bytes"]),
+        files=tuple(files),
+        crc_failures=_whole(line["crc_failures"]),
+        skipped=tuple(_skipped_of(line["skipped"])),
     )
 
 
 def _split_of(line: Mapping[str, Any]) -> Split:
-    return Split(**{field.name: line[field.name] for field in dataclasses.fields(Split)})
+    return _made(Split, {field.name: line[field.name] for field in dataclasses.fields(Split)})
+
+
+def _skipped_of(lines: Iterable[Mapping[str, Any]]) -> list[SkippedRange]:
+    return [_made(SkippedRange, each) for each in lines]
+
+
+def _made(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
+    """A dataclass of numbers and texts; ValueError for a value of another type."""
+    made = kind(**values)
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        if field.type == "str" and not isinstance(value, str):
+            raise ValueError(f"{field.name} is not a text")
+        if field.type == "int":
+            _whole(value)
+    return made
+
+
+def _mark_of(found: Sequence[Any]) -> Mark:
+    mark = Mark(*found)
+    for value in mark[:3]:
+        _whole(value)
+    for other in mark[3:]:
+        if other is not None:
+            _whole(other)
+    return mark
+
+
+def _whole(value: Any) -> int:
+    """A number of 64 bits; ValueError for anything else."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"not a number of 64 bits: {value!r:.40}")
+    return value
 
 
 def _by_queue(
@@ -387,6 +439,29 @@ def _read_text(path: Path) -> str:
         if error.errno == errno.ENOENT:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
         raise
+
+
+def _read_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in _read_text(path).split("\n") if line]
+
+
+@contextlib.contextmanager
+def _as_damage(path: Path) -> Iterator[None]:
+    """Report the damage of a file, whatever a parser makes of it. Raises StoreCorruptionError."""
+    try:
+        yield
+    except (StoreError, OSError):
+        raise
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = f"not a manifest of this lake ({type(error).__name__}: {error})"
+        raise StoreCorruptionError(str(path), -1, reason) from error
 
 
 def write_whole(path: Path, data: bytes) -> None:

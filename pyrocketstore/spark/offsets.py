@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,9 +34,12 @@ def decode_offset(offset: Mapping[str, Any]) -> tuple[Positions, Positions] | No
 
     Raises StoreFormatError for one that a newer version wrote, or that is none of ours.
     """
-    if offset.get("v") != VERSION:
+    if not isinstance(offset, Mapping):
+        raise _not_an_offset(offset)
+    version = offset.get("v")
+    if version != VERSION:
         raise StoreFormatError(
-            f"rocketmq-store: the checkpoint holds an offset of version {offset.get('v')!r}; "
+            f"rocketmq-store: the checkpoint holds an offset of version {reprlib.repr(version)}; "
             f"this is version {VERSION}"
         )
     if "init" in offset:
@@ -58,10 +62,14 @@ def _flat(nested: Any) -> Positions:
             for topic, queues in topics.items()
             for queue_id, position in queues.items()
         }
-    except (AttributeError, TypeError, ValueError) as error:
-        raise StoreFormatError(
-            f"rocketmq-store: the checkpoint holds no offset of this source: {nested!r}"
-        ) from error
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        raise _not_an_offset(nested) from error
+
+
+def _not_an_offset(found: object) -> StoreFormatError:
+    return StoreFormatError(
+        f"rocketmq-store: the checkpoint holds no offset of this source: {reprlib.repr(found)}"
+    )
 
 
 def named_queues(bound: Bound) -> set[QueueKey]:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import unquote
 
+from pyrocketstore.config import absolute_path
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.tags import TagsExpression, tags_filter
@@ -398,6 +399,8 @@ class _Taker:
             return json.loads(self.named[name], object_pairs_hook=checked)
         except StoreFormatError:
             raise
+        except RecursionError:
+            raise self.fail(name, "is nested too deeply") from None
         except ValueError as error:
             raise self.fail(name, f"is no JSON: {error}") from None
 
@@ -475,15 +478,21 @@ class _Taker:
             for broker, queues in (below if nested else {"": below}).items():
                 numbers = result.setdefault(broker, {}).setdefault(topic, {})
                 for queue_id, number in queues.items():
-                    if not queue_id.isdecimal() or not _is_int(number) or number < least:
+                    if (
+                        not re.fullmatch(r"\d{1,10}", queue_id, re.ASCII)
+                        or not _is_int(number)
+                        or number < least
+                    ):
                         raise self.fail(name, shape)
                     numbers[int(queue_id)] = number
         return result
 
 
 def _directory(root: str) -> str:
-    """A store's directory from the root on, without links resolved."""
-    return Env().absolute(local_path(root))
+    """A store's directory from the root on, without links resolved. Raises StoreFormatError."""
+    path = local_path(root)
+    absolute_path(path, "rocketmq-store: path")  # refuses what is not a path
+    return Env().absolute(path)
 
 
 def _directory_name(root: str) -> str:

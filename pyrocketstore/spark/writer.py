@@ -347,7 +347,7 @@ class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
                 str(checkpoint): {str(query_id): int(batch) for query_id, batch in queries.items()}
                 for checkpoint, queries in found.items()
             }
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise StoreCorruptionError(path, -1, f"no list of batches: {error}") from error
 
     def _last_batch(self, env: Env, query_id: str) -> int:
