@@ -99,8 +99,7 @@ cdef class PutPath:
         cdef TopicEntry entry
         cdef RecordBuffer buffer
         cdef GroupCommit group = self.group
-        cdef int64_t size = -1
-        cdef int64_t now
+        cdef int64_t size = -1, now
         cdef int status
         cdef bint viewed = False
         if (self.put_fast and core is not None and properties is None and delay_level == 0

@@ -531,8 +531,14 @@ def _force_again(store: Recoverable, plan: RecoveryPlan) -> None:
         if queue.covered_phy_offset > plan.scan_from:
             folders.add(os.path.join(queue.store_path, queue.topic))
             files = queue.mapped_file_queue
-            for file in () if queue.ext is None else queue.ext.mapped_file_queue.mapped_files:
-                again(file.path)
+            if queue.ext is not None:
+                ext_topic = os.path.join(root, "consumequeue_ext", queue.topic)
+                folders |= {os.path.dirname(ext_topic), ext_topic}
+                ext_files = queue.ext.mapped_file_queue
+                for file in ext_files.mapped_files:
+                    again(file.path)
+                    file.force_again()
+                ext_files.flushed_where = max(ext_files.get_min_offset(), 0)
             for file in reversed(files.mapped_files):
                 again(file.path)
                 file.force_again()

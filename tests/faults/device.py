@@ -23,6 +23,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -270,10 +271,14 @@ class Device:
         keep.append(clock)
         env.replace("now_ms", ctypes.cast(clock, ctypes.c_void_p).value)
         env.keep = keep  # type: ignore[attr-defined]
-        write_again = env.write_again
+        # Not by a bound method: the garbage collection of a cycle would free the callbacks before
+        # the mapped files that still call them.
+        owner = weakref.ref(env)
 
         def write_again_and_note(path: str) -> None:
-            write_again(path)
+            found = owner()
+            assert found is not None
+            Env.write_again(found, path)
             with self._lock:
                 folder, name = self._find(path)
                 file = folder.cached[name]
@@ -366,6 +371,12 @@ class Device:
             for page in pages:
                 if self.rng.random() < 0.5:
                     file.force(page, page + PAGE)
+
+    def take_captures(self) -> list[Captured]:
+        """The moments that were kept since the last call."""
+        with self._lock:
+            taken, self.captures = self.captures, []
+            return taken
 
     def capture(self, place: str) -> Captured:
         """Copy everything."""

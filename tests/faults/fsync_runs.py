@@ -169,8 +169,7 @@ class Run:
 
     def look(self, *, is_first: bool) -> None:
         """Keep this moment."""
-        self.expected += [(moment, is_first) for moment in self.device.captures]
-        self.device.captures.clear()
+        self.expected += [(moment, is_first) for moment in self.device.take_captures()]
         self.expected.append((self.device.capture("a look"), is_first))
 
     def again(self) -> None:
