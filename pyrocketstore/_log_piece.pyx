@@ -186,8 +186,9 @@ cdef class LogPiece:
     def queue_keys(self):
         """[(topic, queue id)] of the queues that the piece has records of, by number."""
         cdef int64_t i
+        cdef int64_t count = self.queues.count if self.entries != NULL else 0
         return [(java_text(self.entries[i].topic, self.entries[i].topic_size),
-                 self.entries[i].queue_id) for i in range(self.queues.count)]
+                 self.entries[i].queue_id) for i in range(count)]
 
     def multi_rows(self):
         """[(phy_offset, size, tags_code)] of the records that name further queues."""
