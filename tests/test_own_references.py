@@ -35,6 +35,7 @@ class Number:
         ids.clear(); bodies.clear()
         self.junk = [bytes([165]) * 4004 for _ in range(2000)]
         return 0
+    __int__ = __index__
 bodies = [(b"%04d" % i) * 1000 for i in range(40)]
 ids = [0] * 10 + [Number()] + [0] * 29
 with pyrocketstore.open(sys.argv[1]) as store:
