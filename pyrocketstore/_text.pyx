@@ -202,7 +202,7 @@ def java_hash(text) -> int:
     return <int32_t>hash
 
 
-def tags_code(str tags) -> int:
+def tags_code(str tags or None) -> int:
     """The int64 that a queue unit keeps of these tags; 0 for None and "".
 
     Source: RocketMQ 4.9.3 MessageExtBrokerInner#tagsString2tagsCode.

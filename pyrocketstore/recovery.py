@@ -150,14 +150,13 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     if store.read_only and plan.pieces:
         _await_last_record(store, files[at_file], plan.pieces[-1])
         plan.pieces.pop()  # read once more when it is dispatched
-    seen = _check_ends(store, files, seen, plan, check)
-    furthest = max((q.max_physic_offset for q in store.consume_queues()), default=-1)
-    # A queue that knows more than the log holds: its end is no usual one.
-    is_usual = clean and status in (RS_END, RS_BLANK) and furthest <= plan.log_end
+    # A queue that knows more than the log holds, or a damaged unit: the log is searched.
+    is_usual = clean and status in (RS_END, RS_BLANK) and _furthest(store) <= plan.log_end
     plan.broken = _valid_records_behind(store, files, at_file, is_usual, plan)
     if plan.broken and store.read_only and _has_grown(store, files[at_file], plan):
         plan.broken = []  # another process has written on meanwhile: nothing is damaged
-    plan.cut_queues |= furthest >= plan.log_end
+    seen = _check_ends(store, files, seen, plan, check)
+    plan.cut_queues |= _furthest(store) >= plan.log_end
     found = seen.seen()
     lowest = store.commit_log.get_min_offset()
     if not plan.clean:
@@ -170,6 +169,11 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     ]
     plan.replay_from = _replay_from(store, plan, found)
     return plan
+
+
+def _furthest(store: Recoverable) -> int:
+    """One past the last byte of the log that the units of a queue name; -1 without any."""
+    return max((queue.max_physic_offset for queue in store.consume_queues()), default=-1)
 
 
 def _is_headless(
@@ -313,6 +317,7 @@ def _log_of(store: Recoverable, files: tuple[MappedFile, ...], plan: RecoveryPla
     find = store.commit_log.mapped_file_queue.find_mapped_file_by_offset
     last = files[-1].file_from_offset + files[-1].file_size
     usual = plan.clean and plan.ended_by in (status_name(RS_END), status_name(RS_BLANK))
+    usual = usual and not plan.broken
     # A killed process may have dispatched records of a file that is gone with the power.
     cut_end = plan.log_end if usual else last + store.commit_log.file_size
     return Log(lambda at: find(at, False), files[0].file_from_offset, plan.log_end, cut_end)

@@ -358,7 +358,7 @@ def test_the_face_says_why_and_goes_on(tmp_path: Path, env: SetEnv) -> None:
 
 def test_a_path_that_is_missing_does_not_hide_a_full_one(tmp_path: Path, env: SetEnv) -> None:
     paths = f"{tmp_path}/a,{tmp_path}/b"
-    with opened(tmp_path / "r", env, store_path_commit_log=paths) as store:
+    with unclean(opened(tmp_path / "r", env, store_path_commit_log=paths)) as store:
         log, _ = services(store)
         fill(store, 1)
         shutil.rmtree(tmp_path / "b")
@@ -391,8 +391,10 @@ def test_opening_again_clears_the_error_bits(tmp_path: Path, env: SetEnv, hurt: 
     in_the_way = tmp_path / "consumequeue" / "t" if hurt == "queue" else tmp_path / "index"
     with unclean(opened(tmp_path, env)) as store:
         store.index_service.retry_interval_ms = 1
-        in_the_way.write_bytes(b"a file where a directory must be")
-        assert store.put_message(message(b"kept", key="k")).status is PutMessageStatus.PUT_OK
+        with store.dispatch_paused():  # a put to a queue that cannot be made would be refused
+            kept = store.put_message(message(b"kept", key="k"))
+            in_the_way.write_bytes(b"a file where a directory must be")
+        assert kept.status is PutMessageStatus.PUT_OK
         store.wait_dispatched()
         refused = store.put_message(message(b"x"))
         assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
