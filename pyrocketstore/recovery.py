@@ -320,6 +320,9 @@ def _log_of(store: Recoverable, files: tuple[MappedFile, ...], plan: RecoveryPla
     usual = usual and not plan.broken
     # A killed process may have dispatched records of a file that is gone with the power.
     cut_end = plan.log_end if usual else last + store.commit_log.file_size
+    if store.read_only:
+        # Nothing is repaired in the files: units behind the end are left out, and replayed.
+        cut_end = NO_LIMIT
     return Log(lambda at: find(at, False), files[0].file_from_offset, plan.log_end, cut_end)
 
 
@@ -332,7 +335,8 @@ def _doubtful_ends(
         if queue.covered_phy_offset < 0:
             continue
         key = queue.topic, queue.queue_id
-        end = look_at_end(log, key, queue, repairs.get(key, {}))
+        # A read-only store repairs nothing: its units count as they are.
+        end = look_at_end(log, key, queue, {} if store.read_only else repairs.get(key, {}))
         if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
             found[key] = end
     return found

@@ -243,10 +243,20 @@ class PlainStore:
                 queue.cut(min(self.scan_from, self.end))
         rows = [] if replay_from is None else self.rows_from(replay_from)
         for queue in found.values():
-            queue.exact &= rows is not None
+            # Where the last unit names another record, recovery looks further back for a unit that
+            # decides what is replayed: tests/test_damaged_units.py.
+            queue.exact &= rows is not None and not self._ends_wrong(queue)
         for phy_offset, record in rows or []:
             self._dispatch(found, phy_offset, record)
         return found
+
+    def _ends_wrong(self, queue: PlainQueue) -> bool:
+        """Whether the last unit names a record of another queue offset."""
+        if not queue.rows:
+            return False
+        phy_offset, size, _ = queue.rows[-1]
+        record = self.record_at(phy_offset, size)
+        return record is not None and record.queue_offset != queue.end - 1
 
     def _dispatch(
         self, queues: dict[tuple[str, int], PlainQueue], phy_offset: int, record: oracle.Record
