@@ -35,7 +35,7 @@ from pyrocketstore._rocketstore cimport (
     rs_fsync_error,
 )
 
-from pyrocketstore.errors import StoreFormatError, StoreFsyncError, StoreIOError
+from pyrocketstore.errors import StoreFormatError, StoreFsyncError, StoreIOError, without_frames
 
 cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
@@ -126,7 +126,7 @@ cdef class EnvTable:
         if error == 0:
             return None
         if self.fsync_failed is not None:
-            return self.fsync_failed
+            return without_frames(self.fsync_failed)
         # Another thread has not yet come back with it.
         return StoreFsyncError(error, "fsync", "a file of the store")
 
@@ -141,7 +141,7 @@ cdef class EnvTable:
             return StoreIOError(error, operation, path, position)
         found = StoreFsyncError(error, operation, path, position)
         if self.table.fsync_is_final and self.fsync_failed is None:
-            self.fsync_failed = found
+            self.fsync_failed = without_frames(found)
             for watcher in self.fsync_watchers:
                 called = watcher()
                 if called is not None:

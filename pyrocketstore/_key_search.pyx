@@ -34,6 +34,8 @@ from pyrocketstore._rocketstore cimport (
 )
 from pyrocketstore._text cimport utf8_bytes
 
+from pyrocketstore.errors import without_frames
+
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
 
@@ -554,7 +556,7 @@ cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object ma
     cdef LogTable log = self.log_files()
     cdef tuple index_files = self.index_service._files
     if not index_files and self.index_service.geometry_error is not None:
-        raise self.index_service.geometry_error
+        raise without_frames(self.index_service.geometry_error)
     self.newest = <IndexFile?>index_files[len(index_files) - 1] if index_files else None
     try:
         search.max_num = max_num

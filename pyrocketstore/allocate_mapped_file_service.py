@@ -11,7 +11,7 @@ from pyrocketstore._mapped_file import OS_PAGE_SIZE, MappedFile
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
-from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError, without_frames
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import NEW_FILE, untimed
 from pyrocketstore.transient_store_pool import TransientStorePool
@@ -162,7 +162,7 @@ class AllocateMappedFileService(ServiceThread):
                 return None
             self._requests.pop(next_path, None)
         if request.error is not None:
-            raise request.error
+            raise without_frames(request.error)
         if request.mapped_file is not None:
             self.keep_ahead(request.mapped_file)
         return request.mapped_file
@@ -255,7 +255,7 @@ class AllocateMappedFileService(ServiceThread):
         except (StoreError, OSError) as failure:
             error = failure
         with self._changed:
-            self.last_error = error
+            self.last_error = None if error is None else without_frames(error)
             request.mapped_file, request.error = mapped_file, error
             if error is not None:
                 self._forget_behind(request.path)
@@ -327,7 +327,7 @@ class AllocateMappedFileService(ServiceThread):
                     self._keep_one_ahead(mapped_file)
         except (StoreError, OSError) as error:
             # The writer meets the same error when it gets there, and reports it.
-            self.last_error = error
+            self.last_error = without_frames(error)
             LOG.warning("cannot allocate ahead of the writer: %s", error)
 
     def _keep_one_ahead(self, mapped_file: MappedFile) -> None:

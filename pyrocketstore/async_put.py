@@ -224,8 +224,12 @@ class AsyncPuts(PutRoom):
             rest = threading.Thread(
                 target=self._deliver, kwargs={"futures": True}, name=name, daemon=True
             )
-            rest.start()
-            rest.join(COMPLETE_SECONDS)
+            try:
+                rest.start()
+            except (RuntimeError, MemoryError):  # as at the end of the interpreter
+                self._deliver(futures=True)
+            else:
+                rest.join(COMPLETE_SECONDS)
         self.grant()
 
     def _on_flushed(self, target: int, status: PutMessageStatus) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pyrocketstore._commit_log import CommitLogCore
 from pyrocketstore._face import Face
 from pyrocketstore._put_path import PutPath
 from pyrocketstore._put_result import PutMessageResult
-from pyrocketstore.errors import PutError, StoreError
+from pyrocketstore.errors import PutError, StoreError, StoreStateError
 from pyrocketstore.message import MessageExtBrokerInner
 from pyrocketstore.put_room import Room
 from pyrocketstore.results import PutMessageStatus
@@ -26,18 +27,26 @@ __all__ = ["Appender", "AsyncStore"]
 
 
 class Appender(PutPath):
-    """`put` without the wait for the flush, through the same log."""
+    """`put` without the wait for the flush, through the same log.
 
-    def __init__(
-        self,
-        core: CommitLogCore,
-        store_host: str,
-        put_slow: Callable[..., PutMessageResult],
-        roll: Callable[[int], int],
-    ) -> None:
-        self._put_slow = put_slow
-        self._roll = roll
+    It does not keep its store alive, which holds it.
+    """
+
+    def __init__(self, core: CommitLogCore, store_host: str, store: AsyncStore) -> None:
+        self._store = weakref.ref(store)
         self.bind_put_path(core, store_host)
+
+    def _owner(self) -> AsyncStore:
+        store = self._store()
+        if store is None:
+            raise StoreStateError("the store is not open")
+        return store
+
+    def _put_slow(self, *arguments: Any) -> PutMessageResult:
+        return self._owner()._append_slow(*arguments)
+
+    def _roll(self, size: int) -> int:
+        return self._owner()._roll(size)
 
 
 class AsyncStore(Face):
@@ -50,6 +59,7 @@ class AsyncStore(Face):
         put_many: Callable[..., tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
         flush: Callable[[], None]
         _check_open: Callable[[], None]
+        _roll: Callable[[int], int]
         _checked: Callable[[PutMessageResult, int], PutMessageResult]
         _message_of: Callable[..., MessageExtBrokerInner]
 

@@ -8,6 +8,7 @@ import warnings
 from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError
 from pyrocketstore.message_store import OPEN_STORES
+from pyrocketstore.shield import shielded
 
 __all__ = ["close_at_exit"]
 
@@ -17,6 +18,9 @@ def close_at_exit() -> None:
     texts = []
     for store in list(OPEN_STORES):
         if store.pid == os.getpid():
+            if store.was_dropped:  # it was warned of
+                shielded(store.end_dropped)
+                continue
             text = f"{store.root}: the store was not closed"
             try:
                 store.shutdown()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy as _copy
 import errno as _errno
 import os
+from typing import TypeVar
 
 from pyrocketstore.display import printable
 
@@ -14,6 +16,23 @@ _OPEN_REASONS = {
     _errno.EISDIR: "a directory, and must be a regular file",
     NOT_REGULAR: "not a regular file",
 }
+
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def without_frames(error: Error) -> Error:
+    """A copy without a traceback but with its cause, or the error itself where it cannot be copied.
+
+    A store remembers and raises copies: a traceback refers to the frames that it came through, and
+    would keep a store alive whose last reference is gone.
+    """
+    try:
+        copied = _copy.copy(error)
+    except Exception:  # noqa: BLE001  a constructor of somebody else
+        return error
+    copied.__cause__ = error.__cause__
+    return copied if type(copied) is type(error) else error
 
 
 class StoreError(Exception):

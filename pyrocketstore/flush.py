@@ -14,7 +14,13 @@ from pyrocketstore._mapped_file import OS_PAGE_SIZE
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError, StoreFsyncError, StoreIOError, is_failed_open
+from pyrocketstore.errors import (
+    StoreError,
+    StoreFsyncError,
+    StoreIOError,
+    is_failed_open,
+    without_frames,
+)
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.stalls import FORCE, untimed
@@ -111,14 +117,14 @@ class CommitLogFlush:
     def flush_step(self, flush_least_pages: int) -> bool:
         """One call of MappedFileQueue.flush; True when nothing moved. Call with `lock` held."""
         if self.error is not None:
-            raise self.error
+            raise without_frames(self.error)
         queue = self.commit_log.mapped_file_queue
         try:
             with self.timed(FORCE):
                 idle = queue.flush(flush_least_pages)
         except StoreError as error:
             if may_pass(error):
-                self.retried = error
+                self.retried = without_frames(error)
             else:
                 self.failed(error)
             raise
@@ -129,7 +135,7 @@ class CommitLogFlush:
 
     def failed(self, error: StoreError) -> None:
         """A force has failed: no other is tried."""
-        self.error = error
+        self.error = without_frames(error)
         self.on_failure(error)
 
     def note_forced(self, where: int, timestamp: int) -> None:
@@ -309,7 +315,7 @@ class CommitRealTimeService(ServiceThread):
                 while not queue.commit(commit_least_pages):
                     moved = True
             except StoreError as error:
-                self.error = error
+                self.error = without_frames(error)
                 if not is_failed_open(error):
                     self._tell(error)
                 raise
@@ -484,7 +490,7 @@ class FlushConsumeQueueService(ServiceThread):
         except StoreError as error:
             if self.error is None or str(error) != str(self.error):
                 LOG.error("a flush of the consume queues failed: %s", error)
-            self.error = error
+            self.error = without_frames(error)
             if not may_pass(error):
                 self._tell(error)
                 return False

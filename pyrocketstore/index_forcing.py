@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyrocketstore._env import Event
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError, StoreStateError, is_failed_open
+from pyrocketstore.errors import StoreError, StoreStateError, is_failed_open, without_frames
 from pyrocketstore.service_thread import ServiceThread
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
@@ -50,8 +50,12 @@ class FlushIndexFileThread(ServiceThread):
     def add(self, index_file: IndexFile) -> None:
         """Force that file soon. A thread that had died is started again."""
         self._files.append(index_file)
-        self.start()
-        self.wakeup()
+        try:
+            self.start()
+        except (RuntimeError, MemoryError):
+            self._force_all()  # no thread is to be had, as at the end of the interpreter
+        else:
+            self.wakeup()
 
     def wait_forced(self) -> None:
         """Wait until all are flushed, one could not be, or the thread has died. Ctrl-C gets
@@ -68,16 +72,19 @@ class FlushIndexFileThread(ServiceThread):
         """Force what there is, also when asked to end."""
         while True:
             is_last = self.stopped
-            while self._files and not self._is_final:
-                self._force(self._files[0])
-                if self.error is not None:
-                    break
-                self._files.popleft()
-                self._forced.signal()
+            self._force_all()
             self._forced.signal()
             if is_last:
                 return
             self.wait_for_running(RETRY_MS if self._files and not self._is_final else None)
+
+    def _force_all(self) -> None:
+        while self._files and not self._is_final:
+            self._force(self._files[0])
+            if self.error is not None:
+                break
+            self._files.popleft()
+            self._forced.signal()
 
     def on_failure(self, error: BaseException) -> None:
         """Tell it as an error of the index."""
@@ -97,6 +104,6 @@ class FlushIndexFileThread(ServiceThread):
                 self._on_error(error)
             elif self.error is None:
                 LOG.error("index: %s; it is tried again", error)
-            self.error = error
+            self.error = without_frames(error)
         else:
             self.error = None

@@ -20,7 +20,7 @@ from pyrocketstore._index_file import (
 from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, without_frames
 from pyrocketstore.index_directory import (
     FoundIndexFile,
     find_index_files,
@@ -466,7 +466,7 @@ class IndexService:
             try:
                 index_file = self.get_and_create_last_index_file()
             except StoreIOError as error:
-                self.last_error = error
+                self.last_error = without_frames(error)
                 LOG.warning("index: attempt %d: %s", attempt + 1, error)
             else:
                 self._retry_after_ns = 0
@@ -483,7 +483,7 @@ class IndexService:
         return self._forcing.error is None
 
     def _failed(self, error: StoreError | None) -> None:
-        self.last_error = error
+        self.last_error = None if error is None else without_frames(error)
         self._retry_after_ns = self._env.monotonic_ns() + self.retry_backoff_ms * 1_000_000
         self._flags.make_index_file_error(error)
 
@@ -541,7 +541,7 @@ class IndexService:
     # ---- queries -------------------------------------------------------------------------------
     def _check_geometry(self, max_num: int = 0) -> None:
         if self.geometry_error is not None:
-            raise self.geometry_error
+            raise without_frames(self.geometry_error)
         if max_num < 0:
             raise StoreFormatError(f"max_num {max_num} is negative")
 
@@ -665,7 +665,7 @@ class IndexService:
         for index_file in self._files:
             index_file.flush()
         if self._forcing.error is not None:
-            raise self._forcing.error
+            raise without_frames(self._forcing.error)
 
     def delete_expired_file(self, min_phy_offset: int) -> int:
         """Remove the oldest files that only name records before `min_phy_offset`, not the last.

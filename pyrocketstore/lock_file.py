@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +20,13 @@ LOCK_TEXT = b"lock"
 TRIES_MAX = 20
 
 _Identity = tuple[int, int]
+
+
+class _Owner:
+    """Has a directory; `give_up`, where there is one, gives it free."""
+
+    def __init__(self) -> None:
+        self.give_up: Callable[[], None] | None = None
 
 
 class LockFile:
@@ -49,7 +57,7 @@ class LockFile:
     Differs: to be taken before anything in the directory is touched; directories are locked too.
     """
 
-    _registry: ClassVar[dict[_Identity, object]] = {}
+    _registry: ClassVar[dict[_Identity, _Owner]] = {}
     _held: ClassVar[weakref.WeakSet[LockFile]] = weakref.WeakSet()
 
     def __init__(
@@ -66,7 +74,7 @@ class LockFile:
         self._guarded = tuple(guarded)
         self._watcher = None if on_fsync_failure is None else weakref.WeakMethod(on_fsync_failure)
         self._process_id = -1
-        self._token = object()
+        self._owner = _Owner()
         # Compiled code fills the lists of descriptors: a signal handler that raises comes after.
         self._file_fds: list[int] = []
         self._folder_fds: list[int] = []
@@ -104,6 +112,11 @@ class LockFile:
                 self._env.unwatch_fsyncs(self._watcher)
             self._let_go()
 
+    def release_on_demand(self, give_up: Callable[[], None]) -> None:
+        """Nobody uses the store any more: `take` of another lock of this process calls `give_up`,
+        which returns once this lock is released, and goes on. Takes no lock, waits for nobody."""
+        self._owner.give_up = give_up
+
     def check(self) -> None:
         """Raise StoreStateError when the lock stands for nothing any more: the file, or one of the
         directories, was deleted, moved or replaced, and another process may have taken its lock."""
@@ -136,10 +149,20 @@ class LockFile:
             if identity is None or identity in self._folders:
                 continue  # two names of one directory
             self._folders[identity] = directory
-            if self._registry.setdefault(identity, self._token) is not self._token:
-                raise StoreStateError(f"{directory} is already open by this process")
+            self._register(identity, directory)
             if not self._env.lock_directory(directory, self._folder_fds):
                 raise StoreStateError(f"{directory} is already open by another process")
+
+    def _register(self, identity: _Identity, directory: str) -> None:
+        collected = False
+        while (owner := self._registry.setdefault(identity, self._owner)) is not self._owner:
+            if owner.give_up is not None:
+                owner.give_up()
+            elif collected:
+                raise StoreStateError(f"{directory} is already open by this process")
+            else:  # nobody may refer to that store but itself, or an exception
+                gc.collect()
+                collected = True
 
     def _lock_file(self) -> None:
         env = self._env
@@ -160,7 +183,7 @@ class LockFile:
                 self._env.unlock(fd, self.path)
         finally:
             for identity in list(self._folders):
-                if self._registry.get(identity) is self._token:
+                if self._registry.get(identity) is self._owner:
                     del self._registry[identity]
             self._folders.clear()
             self._close()

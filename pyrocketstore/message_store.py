@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -21,9 +23,9 @@ from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.display import logger
+from pyrocketstore.display import logger, printable
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError, without_frames
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.lock_file import store_lock
 from pyrocketstore.mending import mend
@@ -47,7 +49,7 @@ from pyrocketstore.recovery import (
 from pyrocketstore.reports import StoreReports
 from pyrocketstore.results import DispatchRequest, GetMessageStatus, PutMessageStatus
 from pyrocketstore.services import StoreServices
-from pyrocketstore.shield import one_at_a_time, shielded
+from pyrocketstore.shield import Shield, check_abandoned, one_at_a_time, shielded
 from pyrocketstore.stalls import StallLog
 from pyrocketstore.stats import StoreStats, StoreStatsService
 from pyrocketstore.store_checkpoint import AbortFile, RunningFlags, StoreCheckpoint
@@ -59,7 +61,10 @@ LOG = logger(__name__)
 INTEGER_MAX = (1 << 31) - 1
 
 #: Every store of this process that is open: a fork kills the child's copies, exit closes them.
-OPEN_STORES: weakref.WeakSet[DefaultMessageStore] = weakref.WeakSet()
+#: These are their engines: nothing here keeps a store alive that a caller has.
+OPEN_STORES: set[DefaultMessageStore] = set()
+#: How often the wait for another thread's close looks whether it is still wanted (s).
+LOOK_S = 0.1
 
 
 class DefaultMessageStore(MessageFutures):
@@ -76,6 +81,10 @@ class DefaultMessageStore(MessageFutures):
 
     `load()`, then `start()`; `shutdown()` at the end. Outcomes that 4.9.3 reports are statuses.
 
+    Services and callbacks know the store as its engine: a second object with the same `__dict__`.
+    So the object that a caller has ends with its last reference, whatever runs; the engine of a
+    store that was not shut down is then closed by a thread of its own, with a ResourceWarning.
+
     Threads: any, except for load, start and shutdown.
     Source: RocketMQ 4.9.3 DefaultMessageStore.
     """
@@ -89,7 +98,21 @@ class DefaultMessageStore(MessageFutures):
         on_new_queue: Callable[[str, int], None] | None = None,
         cleans: bool = True,
     ) -> None:
-        self.config = config = config.absolute()
+        self._engine: DefaultMessageStore = object.__new__(type(self))
+        self._engine.__dict__ = self.__dict__
+        self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans)
+        # Called while the engine is open: OPEN_STORES has it then.
+        self._on_drop = weakref.ref(self, _Closer(self._engine))
+
+    def _make_parts(
+        self,
+        config: MessageStoreConfig,
+        env: Env | None,
+        read_only: bool,
+        on_new_queue: Callable[[str, int], None] | None,
+        cleans: bool,
+    ) -> None:
+        self.config = config
         self.cleans = cleans
         self.env = Env() if env is None else env
         self.read_only = read_only
@@ -127,6 +150,8 @@ class DefaultMessageStore(MessageFutures):
         self._clean = False  # and had dispatched and forced everything
         #: True once `shutdown` has given everything back
         self.has_ended = False
+        #: True once the last reference is gone
+        self.was_dropped = False
         self.stats_service = StoreStatsService(
             self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
         )
@@ -165,11 +190,12 @@ class DefaultMessageStore(MessageFutures):
         Source: RocketMQ 4.9.3 DefaultMessageStore#load.
         Differs: takes the lock first and creates `abort` before anything is changed.
         """
-        shielded(self._load_or_give_up, lambda _: self.shutdown())
+        shielded(self._engine._load_or_give_up, lambda _: self.shutdown())
         return True
 
     @one_at_a_time
     def _load_or_give_up(self) -> None:
+        self.has_ended = False
         if self.read_only:
             if not self.env.is_dir(self.root):
                 raise StoreIOError(errno.ENOENT, "open", self.root)
@@ -277,7 +303,7 @@ class DefaultMessageStore(MessageFutures):
         Raises StoreStateError on a read-only store.
         Source: RocketMQ 4.9.3 DefaultMessageStore#start.
         """
-        shielded(self._start)
+        shielded(self._engine._start)
 
     @one_at_a_time
     def _start(self) -> None:
@@ -332,12 +358,13 @@ class DefaultMessageStore(MessageFutures):
 
     def fail(self, error: BaseException) -> None:
         """A service cannot go on: no put is taken any more, and `abort` stays."""
-        first, self.failure = self.failure is None, self.failure or error
+        first, self.failure = self.failure is None, self.failure or without_frames(error)
         self.running_flags.get_and_make_not_writeable()
         self.async_puts.let_go()
-        self._abort_file.mark_failed_fsync()
+        if not self.has_ended:  # afterwards the file is the next owner's
+            self._abort_file.mark_failed_fsync()
         if first:
-            LOG.error("the store is not writeable any more: %s", error)
+            LOG.error("the store is not writeable any more: %s", self.failure)
 
     def _mend_later(self) -> None:
         if self._started and not self.shutdown_flag:
@@ -362,10 +389,12 @@ class DefaultMessageStore(MessageFutures):
         if self.pid != os.getpid():
             return
         self.shutdown_flag = True
-        shielded(self._shutdown)
+        shielded(self._engine._shutdown)
 
     @one_at_a_time
     def _shutdown(self) -> None:
+        if self.has_ended:  # in another thread, meanwhile
+            return
         self.commit_log.close()
         if self._started:
             self._clean = self.services.stop()
@@ -383,11 +412,45 @@ class DefaultMessageStore(MessageFutures):
                 self._abort_file.delete()
         finally:
             OPEN_STORES.discard(self)
-            self.has_ended = True
-            self._lock_file.release()
+            try:
+                self._lock_file.release()
+            finally:
+                self.has_ended = True
         if writes and not clean:
             text = f"{self.root}: not everything could be dispatched and forced"
-            raise self.failure or self.running_flags.write_error or StoreStateError(text)
+            error = self.failure or self.running_flags.write_error
+            raise StoreStateError(text) if error is None else without_frames(error)
+
+    def end_dropped(self) -> None:
+        """Close the engine of a store that was dropped, or wait until another thread has.
+
+        Call it by `shielded`.
+        """
+        while not self.life_lock.acquire(timeout=LOOK_S):
+            check_abandoned()
+        try:
+            self.shutdown_flag = True
+            self._shutdown()
+        except StoreError as error:
+            LOG.error("%s: the store was not closed, and that failed now: %s", self.root, error)
+        finally:
+            self.life_lock.release()
+
+    def note_drop(self) -> None:
+        """The last reference is gone: have the store closed, and warn.
+
+        Threads: any, in the middle of anything, with any lock held: takes none, waits for nobody.
+        """
+        if self not in OPEN_STORES or self.pid != os.getpid():
+            return
+        self.was_dropped = True
+        self._lock_file.release_on_demand(self.end_dropped)
+        # Without a thread the next opening closes it, or the end of the process.
+        with contextlib.suppress(RuntimeError):
+            Shield(self.end_dropped).start()
+        # Last, since a warning may be an error.
+        text = printable(f"{self.root}: the store was not closed before its last reference went")
+        warnings.warn(text, ResourceWarning, stacklevel=3)
 
     def _finish(self) -> bool:
         """Force what the services do not; True when everything is dispatched and forced."""
@@ -405,16 +468,17 @@ class DefaultMessageStore(MessageFutures):
     def _let_go(self) -> None:
         """Give files and mappings back, once nobody writes; the lock is given back last, by the
         caller."""
-        try:
-            if self._loaded:
-                self.dispatcher.set_index_file(None)
-                self.index_service.shutdown()
-        finally:
-            self.queue_table.close()
-            self.commit_log.mapped_file_queue.shutdown(0)
-            if self.transient_store_pool is not None:
-                self.transient_store_pool.destroy()
+        with contextlib.ExitStack() as rest:  # each of them, whatever another one raises
             self._loaded = False
+            if self.transient_store_pool is not None:
+                rest.callback(self.transient_store_pool.destroy)
+            rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
+            rest.callback(self.queue_table.close)
+            # A load that failed may not have come to these.
+            if "index_service" in self.__dict__:
+                rest.callback(self.index_service.shutdown)
+            if "dispatcher" in self.__dict__:
+                rest.callback(self.dispatcher.set_index_file, None)
 
     def after_fork(self) -> None:
         """In a forked child: this copy is dead and touches nothing."""
@@ -785,6 +849,16 @@ class DefaultMessageStore(MessageFutures):
     def dispatch_paused(self) -> AbstractContextManager[None]:
         """Nothing is dispatched inside, so that a queue may be taken away."""
         return self.services.reput_service.paused()
+
+
+class _Closer:
+    """Called when the object that a caller had is gone."""
+
+    def __init__(self, engine: DefaultMessageStore) -> None:
+        self._engine = engine
+
+    def __call__(self, gone: weakref.ref[DefaultMessageStore]) -> None:
+        self._engine.note_drop()
 
 
 def _kill_copies_after_fork() -> None:

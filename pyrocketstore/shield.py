@@ -53,7 +53,7 @@ class Shield(Generic[Result]):
     call : made once, by `start`
     dispose : called with the result, in that thread, where nobody receives it any more
 
-    Threads: `start` and `wait` from the main thread.
+    Threads: `start` from any, wherever that stands: it takes no lock. `wait` from the main thread.
     """
 
     def __init__(
@@ -120,13 +120,17 @@ class Shield(Generic[Result]):
         self._end.wait(0)
         if self._thread is not None:
             self._thread.join()
-        error = self._error
+        error, self._error = self._error, None  # which would refer to this frame, that to it
         if error is not None:
             try:
                 raise error
             finally:
                 del error  # it has this frame
         return self._result[0]
+
+    def forget(self) -> None:
+        """Keep the result no longer alive: its last reference may be the caller's."""
+        self._result.clear()
 
     def abandon(self) -> None:
         """Nobody receives the result: with `dispose` the call ends soon, or its result goes there.
@@ -165,7 +169,9 @@ def shielded(
             shield.start()
         except RuntimeError:
             return call()  # no thread is left, as at the end of the interpreter
-        return shield.wait()
+        result = shield.wait()
+        shield.forget()
+        return result
     except BaseException:
         shield.abandon()
         raise

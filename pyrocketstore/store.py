@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import functools
 import heapq
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,7 +27,6 @@ from pyrocketstore._text import put_properties
 from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import Piece, by_file, read_record_batch
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import BrokerRole, MessageStoreConfig, absolute_path
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.display import logger
@@ -55,9 +54,9 @@ from pyrocketstore.recovery import RecoveryPlan
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
 from pyrocketstore.shield import shielded
 from pyrocketstore.store_parts import (
-    ComingIds,
     DefaultStoreParts,
     KeyHits,
+    NewQueues,
     StoreWarning,
     column_of,
     settings_of,
@@ -139,6 +138,9 @@ def open(
 class Store(AsyncStore):
     """A store directory: put, read, query. Made by `pyrocketstore.open`.
 
+    A store that nobody refers to any more is closed, with a ResourceWarning. Iterators of `read`,
+    coroutines of `aput` and `message_store` count as references.
+
     Threads: every method from any thread. After a fork the child's copy is dead: every call raises
     StoreStateError.
     """
@@ -151,29 +153,27 @@ class Store(AsyncStore):
         self.read_only = parts.read_only
         self.path = parts.config.store_path_root_dir
         self.store_host = parts.store_host or parts.config.store_host
-        self._topics: TopicConfigFile | None = None
-        #: topics.json is written once for all queues of a put_many
-        self._coming_ids = ComingIds()
+        self._new_queues = NewQueues(parts.config)
         self.message_store = DefaultMessageStore(
             parts.config,
             env=parts.env,
             read_only=parts.read_only,
-            on_new_queue=self._on_new_queue,
+            on_new_queue=self._new_queues.add,
             cleans=parts.config.asks_for_cleaning,
         )
         core = self.message_store.commit_log.core
         self.bind_put_path(core, self.store_host)
-        self._appender = Appender(core, self.store_host, self._append_slow, self._roll)
+        self._appender = Appender(core, self.store_host, self)
         self.message_store.load()
         self._key_search = KeySearch(
             self.message_store.commit_log.core,
             self.message_store.commit_log.mapped_file_queue,
             self.message_store.index_service,
             None if parts.read_only else self.message_store.dispatcher,
-            self.wait_dispatched,
+            self.message_store.wait_dispatched,
         )
         self._state = "open"
-        self.message_store.on_dead = self._stop_putting
+        self.message_store.on_dead = _while_alive(self._stop_putting)
         try:
             plan = self.message_store.plan
             if plan is not None and plan.broken:
@@ -188,8 +188,9 @@ class Store(AsyncStore):
         self.message_store.start()
         if parts.topics_json:
             path = os.path.join(self.path, "config", "topics.json")
-            self._topics = TopicConfigFile(parts.env, path)
-            self._topics.load()
+            topics = TopicConfigFile(parts.env, path)
+            topics.load()
+            self._new_queues.topics = topics
         service = self.message_store.services.flush_service
         if isinstance(service, GroupCommitService):
             self._wait_in(service.group)
@@ -197,7 +198,7 @@ class Store(AsyncStore):
         bounded = self.message_store.async_puts.max_unforced_bytes > 0
         self._may_put_fast = not (slave or parts.unique_key or bounded)
         self.put_fast = self._appender.put_fast = self._may_put_fast
-        self.message_store.on_alive = self._go_on_putting
+        self.message_store.on_alive = _while_alive(self._go_on_putting)
         if not self.message_store.running_flags.is_writeable():
             self._stop_putting()
         cleaning = self.message_store.services.clean_resource
@@ -220,23 +221,6 @@ class Store(AsyncStore):
     def _go_on_putting(self) -> None:
         self.put_fast = self._may_put_fast and self._state == "open"
         self._appender.put_fast = self.put_fast
-
-    def _on_new_queue(self, topic: str, queue_id: int) -> None:
-        light = self.message_store.config.enable_lmq and topic.startswith(LMQ_PREFIX)
-        if self._topics is None or light:  # a broker knows light queues by their messages
-            return
-        count = self._coming_ids.highest(queue_id)
-        shielded(functools.partial(self._add_topic, self._topics, topic, count))
-
-    @staticmethod
-    def _add_topic(topics: TopicConfigFile, topic: str, queue_id: int) -> None:
-        topics.ensure(topic, queue_id)
-        try:
-            topics.persist()
-        except StoreIOError as error:
-            raise PutError(
-                PutMessageStatus.SERVICE_NOT_AVAILABLE, False, 0, f"config/topics.json: {error}"
-            ) from error
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -433,7 +417,7 @@ class Store(AsyncStore):
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.env.monotonic_ms()
-        with self._coming_ids.known(columns.queue_ids or []):
+        with self._new_queues.coming_ids.known(columns.queue_ids or []):
             done, status, error = self._append_columns(
                 columns, queue_offsets, phy_offsets, born_host
             )
@@ -778,6 +762,18 @@ class Store(AsyncStore):
         with self._while_open():
             self.message_store.wait_dispatched()
             return verify_store(self.message_store, progress)
+
+
+def _while_alive(method: Callable[..., None]) -> Callable[..., None]:
+    """Call a method as long as its object is there: what calls it does not keep that alive."""
+    weakly = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        found = weakly()
+        if found is not None:
+            found(*arguments)
+
+    return call
 
 
 atexit.register(close_at_exit)

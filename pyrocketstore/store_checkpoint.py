@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pyrocketstore.display import logger
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, Env, parent_directory
-from pyrocketstore.errors import StoreError, StoreIOError
+from pyrocketstore.errors import StoreError, StoreIOError, without_frames
 
 __all__ = ["CHECKPOINT_SIZE", "AbortFile", "RunningFlags", "StoreCheckpoint"]
 
@@ -328,7 +328,8 @@ class RunningFlags:
         return bool(self._bits & self.WRITE_INDEX_FILE_ERROR)
 
     def _make_error(self, bit: int, cause: StoreError | None) -> None:
-        self.write_error = self.write_error or cause
+        if self.write_error is None and cause is not None:
+            self.write_error = without_frames(cause)
         self.set_bits(bit)
         self.on_write_error()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -12,12 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import MessageStoreConfig, absolute_path, detect_sizes
 from pyrocketstore.display import printable
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.errors import PutError, StoreFormatError, StoreIOError
+from pyrocketstore.results import PutMessageStatus
+from pyrocketstore.shield import shielded
+from pyrocketstore.topic_config import TopicConfigFile
 
-__all__ = ["ComingIds", "DefaultStoreParts", "KeyHits", "StoreWarning", "column_of", "settings_of"]
+__all__ = [
+    "ComingIds",
+    "DefaultStoreParts",
+    "KeyHits",
+    "NewQueues",
+    "StoreWarning",
+    "column_of",
+    "settings_of",
+]
 
 #: A queue id from here on is more likely a mistake of the caller than one of many.
 COMING_ID_MAX = 1 << 16
@@ -59,6 +72,38 @@ class ComingIds:
         ids = self._ids.get(threading.get_ident(), ())
         wanted = [i for i in ids if type(i) is int and queue_id < i < COMING_ID_MAX]
         return max(wanted, default=queue_id)
+
+
+class NewQueues:
+    """Adds the topics of new queues to config/topics.json; it knows nothing of the store.
+
+    Threads: any.
+    """
+
+    def __init__(self, config: MessageStoreConfig) -> None:
+        self._enable_lmq = config.enable_lmq
+        #: None: no topics.json is kept
+        self.topics: TopicConfigFile | None = None
+        #: topics.json is written once for all queues of a put_many
+        self.coming_ids = ComingIds()
+
+    def add(self, topic: str, queue_id: int) -> None:
+        """Called before the first put to a queue. Raises PutError."""
+        light = self._enable_lmq and topic.startswith(LMQ_PREFIX)
+        if self.topics is None or light:  # a broker knows light queues by their messages
+            return
+        count = self.coming_ids.highest(queue_id)
+        shielded(functools.partial(_add_topic, self.topics, topic, count))
+
+
+def _add_topic(topics: TopicConfigFile, topic: str, queue_id: int) -> None:
+    topics.ensure(topic, queue_id)
+    try:
+        topics.persist()
+    except StoreIOError as error:
+        raise PutError(
+            PutMessageStatus.SERVICE_NOT_AVAILABLE, False, 0, f"config/topics.json: {error}"
+        ) from error
 
 
 class KeyHits(NamedTuple):

@@ -145,7 +145,7 @@ def test_a_put_many_inside_of_put_many(tmp_path: Path) -> None:
         offsets, _ = store.put_many("t", bodies, queue_ids=[0, 5] * 100)
         assert offsets[0::2].tolist() == list(range(1, 101))
         assert sorted(inner[0]) == list(range(15))
-        assert store._coming_ids.highest(0) == 0
+        assert store._new_queues.coming_ids.highest(0) == 0
 
 
 @pytest.mark.timeout(30)
