@@ -212,25 +212,37 @@ class AsyncPuts(PutRoom):
         self.grant()
 
     def close(self) -> None:
-        """The flush service has ended: nobody waits on."""
+        """The flush service has ended: decide every put that is outstanding.
+
+        Futures that belong to no event loop are left to the watcher and to `complete_rest`.
+        """
         with self._lock:
             self._ended = True
             where = self._flushed()
             while self._pending:
                 self._pop(where, PutMessageStatus.FLUSH_DISK_TIMEOUT)
         self._deliver()
-        if self._done:  # futures, in whose locks another thread may stand still
-            name = "FlushDiskWatcher"
-            rest = threading.Thread(
-                target=self._deliver, kwargs={"futures": True}, name=name, daemon=True
-            )
-            try:
-                rest.start()
-            except (RuntimeError, MemoryError):  # as at the end of the interpreter
-                self._deliver(futures=True)
-            else:
-                rest.join(COMPLETE_SECONDS)
         self.grant()
+
+    def complete_all(self) -> None:
+        """Complete what is decided, futures of no event loop too. Threads: the watcher's."""
+        self._deliver(futures=True)
+
+    def complete_rest(self) -> None:
+        """Complete what is decided where the watcher has died or was never started.
+
+        In a thread, since another one may hold the lock of a future; in this one where no thread
+        can be started, as in exit handlers on CPython 3.12.1.
+        """
+        if not self._done:
+            return
+        rest = threading.Thread(target=self.complete_all, name="FlushDiskWatcher", daemon=True)
+        try:
+            rest.start()
+        except (RuntimeError, MemoryError):
+            self.complete_all()
+        else:
+            rest.join(COMPLETE_SECONDS)
 
     def _on_flushed(self, target: int, status: PutMessageStatus) -> None:
         with self._lock:
@@ -325,13 +337,16 @@ class FlushDiskWatcher(ServiceThread):
         puts.wake_watcher = self.event.signal  # compiled: no signal handler runs before it is done
 
     def run(self) -> None:
-        """Wait for deadlines, which come in the order of the puts."""
+        """Wait for deadlines, which come in the order of the puts; at the end, complete what
+        `close` has decided."""
         while not self.stopped:
             self.wait_for_running(self.puts.expire())
+        self.puts.complete_all()
 
     def on_failure(self, error: BaseException) -> None:
         """The thread has died: nobody waits for its look."""
         self.puts.close()
+        self.puts.complete_rest()
 
 
 class MakeRoomService(ServiceThread):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable
 
 from pyrocketstore._env import Event
@@ -34,6 +35,8 @@ class FlushIndexFileThread(ServiceThread):
     on_error : called with the StoreError that ended it, in this thread
 
     A file that could not be opened is tried again; any other error ends the work of this thread.
+    `wait_forced` flushes the files itself where no thread can be started, as in exit handlers on
+    CPython 3.12.1.
     """
 
     def __init__(self, checkpoint: StoreCheckpoint, on_error: Callable[[StoreError], None]) -> None:
@@ -45,17 +48,20 @@ class FlushIndexFileThread(ServiceThread):
         self._checkpoint = checkpoint
         self._on_error = on_error
         self._files: collections.deque[IndexFile] = collections.deque()
+        self._forcing_lock = threading.Lock()
         self._forced = Event()  # signalled after each file
 
     def add(self, index_file: IndexFile) -> None:
-        """Force that file soon. A thread that had died is started again."""
+        """Force that file soon. A thread that had died is started again.
+
+        Where no thread can be started, the file waits for the next call or for `wait_forced`.
+        """
         self._files.append(index_file)
         try:
             self.start()
-        except (RuntimeError, MemoryError):
-            self._force_all()  # no thread is to be had, as at the end of the interpreter
-        else:
-            self.wakeup()
+        except (RuntimeError, MemoryError) as error:
+            LOG.info("index: full files wait for the next flush: %s", error)
+        self.wakeup()
 
     def wait_forced(self) -> None:
         """Wait until all are flushed, one could not be, or the thread has died. Ctrl-C gets
@@ -67,6 +73,8 @@ class FlushIndexFileThread(ServiceThread):
             seen = self._forced.sequence()
             if self._files:
                 self._forced.wait(seen, LOOK_S)
+        if not self.is_alive and self.failure is None:
+            self._force_all()
 
     def run(self) -> None:
         """Force what there is, also when asked to end."""
@@ -78,19 +86,20 @@ class FlushIndexFileThread(ServiceThread):
                 return
             self.wait_for_running(RETRY_MS if self._files and not self._is_final else None)
 
-    def _force_all(self) -> None:
-        while self._files and not self._is_final:
-            self._force(self._files[0])
-            if self.error is not None:
-                break
-            self._files.popleft()
-            self._forced.signal()
-
     def on_failure(self, error: BaseException) -> None:
         """Tell it as an error of the index."""
         cause = StoreStateError(f"the thread {self.name} has died: {error!r}")
         LOG.error("index: %s", cause)
         self._on_error(cause)
+
+    def _force_all(self) -> None:
+        with self._forcing_lock:
+            while self._files and not self._is_final:
+                self._force(self._files[0])
+                if self.error is not None:
+                    break
+                self._files.popleft()
+                self._forced.signal()
 
     def _force(self, index_file: IndexFile) -> None:
         try:

@@ -24,6 +24,7 @@ from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.dispatch import ReputMessageService
+from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError, StoreStateError
 from pyrocketstore.flush import (
@@ -41,6 +42,8 @@ from pyrocketstore.stats import StoreStatsService
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
 __all__ = ["StoreServices"]
+
+LOG = logger(__name__)
 
 
 class StoreServices:
@@ -198,10 +201,17 @@ class StoreServices:
         self._all_started = True
 
     def start_mending(self) -> None:
-        """Called at the first write error: mend from now on, unless `stop` has begun."""
+        """Called at the first write error: mend from now on, unless `stop` has begun.
+
+        Where no thread can be started, the store takes no puts until it is opened again.
+        """
         with self._mending_lock:
-            if not self._mending_ended:
+            if self._mending_ended:
+                return
+            try:
                 self.mend_service.start()
+            except (RuntimeError, MemoryError) as error:
+                LOG.error("queues and index are repaired when the store is opened next: %s", error)
 
     def _died(self, service: ServiceThread) -> None:
         cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
@@ -225,16 +235,16 @@ class StoreServices:
             *self._commits,
             self.reput_service,
             self.flush_service,
-            self.flush_disk_watcher,  # behind it, which may wait for the device
             self.flush_queue_service,
             self.stats_service,
         ):
-            # Futures are the caller's: one whose lock is held, or whose callback waits, holds up no
-            # close.
-            bounded = service is self.flush_disk_watcher
-            service.shutdown(COMPLETE_SECONDS if bounded else None)
+            service.shutdown(None)
         forced = self._force_rest()
         self.async_puts.close()
+        # Futures are the caller's: one whose lock is held, or whose callback waits, holds up no
+        # close.
+        self.flush_disk_watcher.shutdown(COMPLETE_SECONDS)
+        self.async_puts.complete_rest()
         return (
             forced
             and self.reput_service.behind() == 0

@@ -288,6 +288,29 @@ def test_a_watcher_that_dies_leaves_nobody_waiting() -> None:
     assert isinstance(watcher.failure, MemoryError)
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_futures_without_a_watcher_are_done_by_the_close(
+    monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    """In a thread where one can be started: the lock of a future may be held."""
+    config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
+    puts = AsyncPuts(config, lambda: 9, lambda: 0, time.monotonic_ns, lambda results: None)
+    future = pending(puts, 1)
+    threads: list[threading.Thread] = []
+    future.add_done_callback(lambda _: threads.append(threading.current_thread()))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    puts.close()
+    assert not future.done()
+    if not starts:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    puts.complete_rest()
+    assert future.result(0).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert (threads == [threading.current_thread()]) is not starts
+
+
 # ---- bounds -------------------------------------------------------------------------------------
 
 
