@@ -8,6 +8,9 @@
 static unsigned char checks[256]; /* by instruction: whether signals are looked for behind it */
 static long wanted, seen;
 static int number;
+/* Suspended frames outlive the call. CPython 3.12 crashes where another thread ends one that still
+ * wants its opcodes traced (sys_trace_instruction_func calls a trace function that is NULL). */
+static PyObject *suspendable;
 
 static int is_check(PyFrameObject *frame) {
     PyCodeObject *code = PyFrame_GetCode(frame);
@@ -23,11 +26,20 @@ static int is_check(PyFrameObject *frame) {
     return result;
 }
 
+static int trace_opcodes(PyFrameObject *frame) {
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    const int kinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+    const int is_suspendable = (code->co_flags & kinds) != 0;
+    Py_DECREF(code);
+    if (is_suspendable && PyList_Append(suspendable, (PyObject *)frame) < 0) return -1;
+    return PyObject_SetAttrString((PyObject *)frame, "f_trace_opcodes", Py_True);
+}
+
 static int trace(PyObject *self, PyFrameObject *frame, int kind, PyObject *value) {
     (void)self;
     (void)value;
     if (kind == PyTrace_CALL) {
-        if (PyObject_SetAttrString((PyObject *)frame, "f_trace_opcodes", Py_True) < 0) return -1;
+        if (trace_opcodes(frame) < 0) return -1;
     } else if (kind != PyTrace_OPCODE || !is_check(frame)) {
         return 0;
     }
@@ -41,11 +53,18 @@ void interrupt_at(long at, int signal_number, const char *which) {
     wanted = at;
     seen = 0;
     number = signal_number;
+    suspendable = PyList_New(0);
+    if (suspendable == NULL) return;
     PyEval_SetTrace(trace, NULL);
 }
 
 /* How many steps there were. */
 long interrupt_end(void) {
     PyEval_SetTrace(NULL, NULL);
+    for (Py_ssize_t at = 0; suspendable != NULL && at < PyList_GET_SIZE(suspendable); at++) {
+        PyObject *frame = PyList_GET_ITEM(suspendable, at);
+        if (PyObject_SetAttrString(frame, "f_trace_opcodes", Py_False) < 0) PyErr_Clear();
+    }
+    Py_CLEAR(suspendable);
     return seen;
 }

@@ -42,6 +42,7 @@ from typing import Any
 import pyrocketstore
 from pyrocketstore import (
     MessageExtBrokerInner,
+    MissingExtraError,
     PutError,
     PutMessageResult,
     PutMessageStatus,
@@ -49,6 +50,7 @@ from pyrocketstore import (
     StoreIOError,
     StoreStateError,
 )
+from pyrocketstore.arrow import require_pyarrow
 from pyrocketstore.lock_file import LockFile
 
 #: Small files: each call meets the end of one.
@@ -296,11 +298,17 @@ class Life:
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()
-            # An interrupted task raises it again; an interrupted loop may have lost some for good.
-            for _ in tasks:
-                with contextlib.suppress(Interrupted):
+            # An interrupted task raises it again; an interrupted loop may have lost some for good,
+            # and may have been left a call of stop().
+            for _ in (*tasks, None) if tasks else ():
+                try:
                     self.loop.run_until_complete(asyncio.wait(tasks, timeout=0.1))
                     break
+                except Interrupted:
+                    continue
+                except RuntimeError as error:
+                    if "Event loop stopped" not in str(error):
+                        raise
             self.loop.close()
 
     # ---- judging ----------------------------------------------------------------------------
@@ -438,6 +446,7 @@ def steps(life: Life, seconds: float, *, closes: bool, only: str = "") -> None:
             faulthandler.dump_traceback_later(LONGEST_S, exit=True)
             try:
                 life.prepare(call)
+                gc.disable()  # else another thread could end a coroutine that is traced
                 armed.is_armed = True
                 with armed.expected():
                     tracer().interrupt_at(reached[call], signal.SIGUSR1, table)
@@ -445,6 +454,7 @@ def steps(life: Life, seconds: float, *, closes: bool, only: str = "") -> None:
                         call(life)
                     finally:
                         seen = tracer().interrupt_end()
+                        gc.enable()
                 life.tidy()
                 if seen < reached[call]:
                     done.add(call)
@@ -565,6 +575,8 @@ def main() -> None:
     mode, kind, seed, amount = sys.argv[1:5]
     only = sys.argv[5] if len(sys.argv) > 5 else ""
     tracer()
+    with contextlib.suppress(MissingExtraError):
+        require_pyarrow()  # an import that is interrupted fails in its own ways
     before = left_over()
     life = Life(kind, seed)
     if mode == "target":
