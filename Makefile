@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; 
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 VENV ?= .venv
+GROUP ?= dev
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 PYTEST_ARGS ?=
@@ -28,7 +29,7 @@ $(VENV)/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/python -m pip install --quiet --group $(GROUP)
 	@touch $@
 
 build/release.stamp: $(VENV)/.ready $(BUILD_INPUTS)
@@ -58,6 +59,12 @@ pytest: build ## all tests on the release build
 build/debug.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
 	ROCKETSTORE_BUILD=debug $(BIN)/python setup.py --quiet build --build-lib build/debug \
 		--build-temp build/temp-debug --parallel $(JOBS)
+	@touch $@
+
+build/python-%.stamp: $(VENV)/.ready $(BUILD_INPUTS) \
+		$(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+	$(BIN)/python setup.py --quiet build --build-lib build/python-$* \
+		--build-temp build/temp-python-$* --parallel $(JOBS)
 	@touch $@
 
 build/asan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
@@ -95,6 +102,20 @@ test-checked: build/debug.stamp
 
 test-debug: build/debug.stamp ## all tests on a build with every check on
 	$(DEBUG_ENV) $(BIN)/pytest $(PYTEST_ARGS)
+
+# Another interpreter: its environment and its build are below build/, and .venv and the build in
+# place stay as they are. Tests that need Java or Spark are left out.
+PYTHON_VERSION = $(shell $(PYTHON) -c \
+	'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')
+.PHONY: test-python pytest-python-%
+test-python: ## tests without Java and Spark on another interpreter: PYTHON=python3.12
+	@test -n "$(PYTHON_VERSION)" || { echo "PYTHON=$(PYTHON) does not run" >&2; exit 1; }
+	$(MAKE) pytest-python-$(PYTHON_VERSION) VENV=build/venv-$(PYTHON_VERSION) GROUP=test-python
+
+pytest-python-%: build/python-%.stamp
+	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/python-$* $(BIN)/python -m pytest \
+		-m "not java" --ignore tests/spark \
+		--numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 	$(ASAN_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def empty_call() -> Path:
     """The directory that holds the extension module `empty_call`."""
     target = OUT / "empty_call"
     source = HOME / "empty_call.pyx"
-    built = next(iter(target.glob("empty_call.*.so")), target / "missing")
+    built = target / f"empty_call{sysconfig.get_config_var('EXT_SUFFIX')}"
     if _is_older(built, [source]):
         from Cython.Build import cythonize
         from setuptools import Distribution, Extension

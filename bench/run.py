@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 
 import compiled  # noqa: E402
 import machine  # noqa: E402

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "bench"
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name != "BENCH_FULL"},
-    "PYTHONPATH": str(Path(pyrocketstore.__file__).parent.parent),
+    "PYTHONPATH": os.pathsep.join((str(Path(pyrocketstore.__file__).parent.parent), str(BENCH))),
 }
 TIMEOUT_S = 120
 
