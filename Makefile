@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; 
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 VENV ?= .venv
-GROUP ?= dev
+DEPENDENCY_GROUP = dev
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 PYTEST_ARGS ?=
@@ -29,7 +29,7 @@ $(VENV)/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --group $(GROUP)
+	$(BIN)/python -m pip install --quiet --group $(DEPENDENCY_GROUP)
 	@touch $@
 
 build/release.stamp: $(VENV)/.ready $(BUILD_INPUTS)
@@ -107,10 +107,12 @@ test-debug: build/debug.stamp ## all tests on a build with every check on
 # place stay as they are. Tests that need Java or Spark are left out.
 PYTHON_VERSION = $(shell $(PYTHON) -c \
 	'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')
-.PHONY: test-python pytest-python-%
+.PHONY: test-python
+.PRECIOUS: build/python-%.stamp
 test-python: ## tests without Java and Spark on another interpreter: PYTHON=python3.12
 	@test -n "$(PYTHON_VERSION)" || { echo "PYTHON=$(PYTHON) does not run" >&2; exit 1; }
-	$(MAKE) pytest-python-$(PYTHON_VERSION) VENV=build/venv-$(PYTHON_VERSION) GROUP=test-python
+	$(MAKE) pytest-python-$(PYTHON_VERSION) VENV=build/venv-$(PYTHON_VERSION) \
+		DEPENDENCY_GROUP=test-python
 
 pytest-python-%: build/python-%.stamp
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/python-$* $(BIN)/python -m pytest \
