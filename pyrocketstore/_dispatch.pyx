@@ -35,7 +35,7 @@ from pyrocketstore._log_piece cimport (
 )
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._prefill cimport prefill_entries, prefill_index, prefill_queue, prefill_slots
-from pyrocketstore._record cimport parse_record, scan_properties
+from pyrocketstore._record cimport largest_record, parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_BAD_OFFSET,
     RS_FULL,
@@ -274,7 +274,8 @@ cdef class Dispatcher:
                         got == wanted and wanted < stop - position)):
                     wanted = WINDOW_BYTES
                     if got - consumed >= 4:
-                        wanted = max(wanted, rs_load_be32(window.buffer + consumed))
+                        wanted = max(wanted, min(<int64_t>rs_load_be32(window.buffer + consumed),
+                                                 largest_record()))
                     if not consumed and wanted <= got:
                         break
                     status = RS_OK

@@ -27,7 +27,7 @@ from pyrocketstore._index_walk cimport (
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._message cimport MessageExt, message_from_record
 from pyrocketstore._reader cimport RecordBytes
-from pyrocketstore._record cimport check_record, parse_record, scan_properties
+from pyrocketstore._record cimport check_record, largest_record, parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_OK, rs_index_file, rs_load_acquire, rs_load_be32, rs_mapped_file, rs_prefetch_read,
     rs_properties, rs_record, rs_span, rs_utf8_next,
@@ -332,6 +332,8 @@ cdef class _Search:
             p = self.read(i, position, 4, min(position + READ_BYTES, wrote))
         size = rs_load_be32(p)
         if size <= 0 or size > self.log_end - phy_offset or size > wrote - position:
+            return NULL
+        if size > largest_record():
             return NULL
         if file.base == NULL:
             p = self.read(i, position, size, position + size)

@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from pyrocketstore._record cimport check_record
+from pyrocketstore._record cimport check_record, largest_record
 from pyrocketstore._rocketstore cimport (
     RS_BAD_SIZE,
     RS_BLANK_MAGIC_CODE,
@@ -201,7 +201,7 @@ cdef bint _is_record(
     ):
         return False
     total_size = rs_load_be32(p + at)
-    if not RS_MESSAGE_MIN_SIZE <= total_size <= end - at:
+    if not RS_MESSAGE_MIN_SIZE <= total_size <= min(end - at, largest_record()):
         return False
     if total_size > left:
         return True  # as far as can be seen

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from pyrocketstore._allocation cimport pread_path
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._message cimport MessageExt, known_text, message_from_record
-from pyrocketstore._record cimport check_record, scan_properties
+from pyrocketstore._record cimport check_record, largest_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_OK,
     RS_TORN,
@@ -60,6 +60,11 @@ cdef class RecordBytes:
         cdef int64_t got
         cdef uint8_t *grown
         self.mapped_file = None
+        if size > largest_record():  # a block of several records is much smaller
+            raise StoreCorruptionError(
+                mapped_file.path, position,
+                f"a record of {size} bytes; none has more than {largest_record()}",
+            )
         if wanted > self.capacity:
             grown = <uint8_t *>realloc(self.buffer, wanted)
             if grown == NULL:

@@ -6,11 +6,14 @@ from pyrocketstore._rocketstore cimport rs_outgoing, rs_properties, rs_record, r
 # Structure only: RS_OK, RS_BLANK, RS_END, RS_TORN, RS_BAD_MAGIC or RS_BAD_SIZE. At most `left`
 # bytes are read. `out` is whole after RS_OK; after RS_BLANK only total_size says something.
 cdef rs_status parse_record(const uint8_t *p, int64_t left, rs_record *out) noexcept nogil
+# A size above largest_record() is RS_BAD_SIZE, however many bytes are left.
 # The verdict of 4.9.3's recovery scan, and RS_BAD_OFFSET where phy_offset >= 0 differs from what
 # is stored.
 cdef rs_status check_record(
     const uint8_t *p, int64_t left, int64_t phy_offset, bint check_crc, rs_record *out
 ) noexcept nogil
+# Bytes: no record is longer, whatever its size field says. Read it before memory is taken.
+cdef int64_t largest_record() noexcept nogil
 # True where the properties text ends in NUL bytes: a page that did not reach the disk.
 cdef bint properties_torn(const uint8_t *p, int64_t size) noexcept nogil
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil

@@ -5,6 +5,10 @@ from typing_extensions import Buffer
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
+LARGEST_RECORD: Final[int]
+
+def allow_records(max_message_size: int) -> None: ...
+def record_size_max() -> int: ...
 def check_message(
     data: Buffer, phy_offset: int = -1, *, check_crc: bool = True
 ) -> tuple[str, int]: ...

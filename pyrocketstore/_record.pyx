@@ -27,6 +27,36 @@ cdef dict STATUS_NAMES = {
 
 # ---- one record: parse and check -------------------------------------------------------------
 
+#: Bytes of a whole record (body, topic, properties and fixed fields) that any reader accepts. A
+#: size field that names more is damaged: no reader takes memory for it. `allow_records` raises it.
+LARGEST_RECORD = 64 << 20
+cdef enum:
+    #: bytes that 4.9.3 allows beside a body of maxMessageSize: topic, properties, fixed fields
+    RECORD_ALLOWANCE = 65536
+
+# One bound for the process: it must hold wherever a size field is believed.
+cdef int64_t record_bound = LARGEST_RECORD
+
+
+cdef int64_t largest_record() noexcept nogil:
+    return rs_load_acquire(&record_bound)
+
+
+def allow_records(int64_t max_message_size):
+    """Accept records of stores with this `max_message_size` (bytes) from now on, in this process.
+
+    The bound is raised where it is lower, never lowered. It is LARGEST_RECORD at first.
+    """
+    cdef int64_t wanted = min(max_message_size, <int64_t>0x7FFFFFFF) + RECORD_ALLOWANCE
+    if wanted > record_bound:
+        rs_store_release(&record_bound, wanted)
+
+
+def record_size_max() -> int:
+    """Bytes: a record that claims to be longer is damaged."""
+    return largest_record()
+
+
 cdef rs_status parse_record(const uint8_t *p, int64_t left, rs_record *out) noexcept nogil:
     cdef int32_t magic, size
     cdef int64_t position
@@ -40,7 +70,7 @@ cdef rs_status parse_record(const uint8_t *p, int64_t left, rs_record *out) noex
         if magic == RS_BLANK_MAGIC_CODE:
             return RS_BLANK
         return RS_END if magic == 0 and size == 0 else RS_BAD_MAGIC
-    if size < RS_MESSAGE_MIN_SIZE:
+    if size < RS_MESSAGE_MIN_SIZE or size > largest_record():
         return RS_BAD_SIZE
     if size > left:
         return RS_TORN

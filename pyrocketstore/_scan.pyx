@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from pyrocketstore._env cimport EnvTable
-from pyrocketstore._record cimport check_record
+from pyrocketstore._record cimport check_record, largest_record
 from pyrocketstore._rocketstore cimport (
     RS_END,
     RS_IO_ERROR,
@@ -295,7 +295,7 @@ cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc
         if wanted > state.until - state.position:
             # Behind `until` no more is read than the record needs that goes on there.
             wanted = max(state.until - state.position, left + READ_ON)
-        if left >= 4 and rs_load_be32(p) > wanted:
+        if left >= 4 and wanted < rs_load_be32(p) <= largest_record():
             wanted = rs_load_be32(p)
         if wanted > state.stop - state.position:
             wanted = state.stop - state.position
@@ -385,7 +385,7 @@ cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t po
             if stop - (position + at) < RS_MESSAGE_MIN_SIZE:
                 return -1
             size = rs_load_be32(window.buffer + at)
-            if RS_MESSAGE_MIN_SIZE <= size <= stop - (position + at):
+            if RS_MESSAGE_MIN_SIZE <= size <= min(stop - (position + at), largest_record()):
                 if at + RS_MESSAGE_MIN_SIZE > got:
                     break  # its head goes on behind the window
                 earned = min(earned + SEARCH_REPEATS * (position + at - last),

@@ -6,7 +6,7 @@ import numpy as np
 
 from pyrocketstore._index_file cimport index_key_hash, index_key_prefix
 from pyrocketstore._log_piece cimport delay_table, set_delays, tags_code_of_record
-from pyrocketstore._record cimport check_record, scan_properties
+from pyrocketstore._record cimport check_record, largest_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_CQ_EXT_MIN_UNIT_SIZE,
     RS_CQ_STORE_UNIT_SIZE,
@@ -159,7 +159,7 @@ cdef class RecordWalk:
                                       &record)
             if status == RS_TORN and at + left < stop:
                 wanted = WINDOW_BYTES
-                if left >= 8 and rs_load_be32(p) > wanted:
+                if left >= 8 and wanted < rs_load_be32(p) <= largest_record():
                     wanted = rs_load_be32(p)
                 if wanted > stop - at:
                     wanted = stop - at

@@ -18,6 +18,7 @@ from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_result import PutMessageResult, make_result, with_status
+from pyrocketstore._record import allow_records
 from pyrocketstore.allocate_mapped_file_service import make_allocate_service
 from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import CommitLog
@@ -113,15 +114,15 @@ class DefaultMessageStore(MessageFutures):
         cleans: bool,
     ) -> None:
         self.config = config
+        allow_records(config.max_message_size)
         self.cleans = cleans
         self.env = Env() if env is None else env
         self.read_only = read_only
         self.root = config.store_path_root_dir
         self.running_flags = RunningFlags()
-        self.shutdown_flag = True
+        self.shutdown_flag, self.pid = True, os.getpid()
         self.failure: BaseException | None = None
         self.plan: RecoveryPlan | None = None
-        self.pid = os.getpid()
         self.appended, self.moved = Event(), Event()
         self.allocate_service = None if read_only else make_allocate_service(self.env, config)
         self.commit_log = CommitLog(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._log_piece import LogPiece
-from pyrocketstore._record import has_torn_properties
+from pyrocketstore._record import allow_records, has_torn_properties, record_size_max
 from pyrocketstore._scan import TopicQueueMap, find_valid_record, scan_file, status_name
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LOG = logger(__name__)
 
-RS_OK, RS_BLANK, RS_END = 0, 1, 2
+RS_OK, RS_BLANK, RS_END, RS_BAD_SIZE = 0, 1, 2, 6
 MESSAGE_MAGIC = bytes.fromhex("DAA320A7")
 #: Normal recovery looks at this many files at the end of the log.
 LAST_FILES = 3
@@ -137,15 +137,20 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     if not files:
         plan.empty = True
         return plan
-    seen = TopicQueueMap()
     first = max(0, len(files) - LAST_FILES) if clean else _start_file(store, files)
     plan.scan_from = files[first].file_from_offset
-    check = UnitCheck(
-        {(q.topic, q.queue_id): q for q in store.consume_queues()},
-        multi=store.config.enable_multi_dispatch,
-        lmq=store.config.enable_lmq,
-    )
-    at_file, status = _scan(store, files, first, seen, plan, check)
+    while True:
+        seen = TopicQueueMap()
+        check = UnitCheck(
+            {(q.topic, q.queue_id): q for q in store.consume_queues()},
+            multi=store.config.enable_multi_dispatch,
+            lmq=store.config.enable_lmq,
+        )
+        at_file, status = _scan(store, files, first, seen, plan, check)
+        if status != RS_BAD_SIZE or not _allow_record(store, files[at_file], plan.log_end):
+            break
+        plan.log_end = plan.records = 0
+        plan.pieces.clear()
     plan.ended_by = status_name(status)
     if store.read_only and plan.pieces:
         _await_last_record(store, files[at_file], plan.pieces[-1])
@@ -223,6 +228,24 @@ def _first_store_time(file: MappedFile) -> int | None:
         return None
     at = 68 if head[39] & 0x10 else 56
     return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def _allow_record(store: Recoverable, file: MappedFile, phy_offset: int) -> bool:
+    """Raise the bound on records for one that claims to be larger and all of whose bytes are
+    written; whether that was done. Its checksum decides then.
+
+    A hole in the file shows that the size is a claim alone.
+    """
+    position = phy_offset - file.file_from_offset
+    size = int.from_bytes(file.read(position, 4), "big", signed=True)
+    if not record_size_max() < size <= file.file_size - position:
+        return False
+    ranges = store.env.data_ranges(file.path, position, position + size)
+    if sum(end - begin for begin, end in ranges) < size:
+        return False
+    LOG.warning("%s: a record of %d bytes at %d is read", file.path, size, position)
+    allow_records(size)
+    return True
 
 
 def _scan(

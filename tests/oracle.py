@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 MESSAGE_MAGIC = 0xDAA320A7 - (1 << 32)
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 MIN_RECORD_SIZE = 91
+LARGEST_RECORD = 64 << 20
 SMALL = 1024  # bytes of a record that may be kept
 MAX_MESSAGE_SIZE = 4 << 20
 COMPRESSED, BORN_V6, STORE_V6 = 0x1, 0x10, 0x20
@@ -309,7 +310,7 @@ def check_record(data: bytes, phy_offset: int = -1, check_crc: bool = True) -> t
         return "blank", size
     if magic != MESSAGE_MAGIC:
         return "end" if size == magic == 0 else "bad_magic", size
-    if size < MIN_RECORD_SIZE:
+    if size < MIN_RECORD_SIZE or size > LARGEST_RECORD:
         return "bad_size", size
     if size > len(data):
         return "torn", size

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pyrocketstore._columns import reusable_bytes
 from pyrocketstore._log_walk import UNDECIDED_SIZE, find_record, walk_records
+from pyrocketstore._record import record_size_max
 from pyrocketstore._scan import status_name
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError
@@ -129,7 +130,8 @@ class LogWalk:
         """What the record there says of its size: at least enough for its head."""
         self._need(at, min(4, self.task.end - at))
         head = self._data[at - self._begin : at - self._begin + 4]
-        return max(int.from_bytes(head.tobytes(), "big"), UNDECIDED_SIZE + 1)
+        size = min(int.from_bytes(head.tobytes(), "big"), record_size_max())
+        return max(size, UNDECIDED_SIZE + 1)
 
     def _find(self, at: int) -> int:
         """Where the first record begins from `at` on; the end where there is none."""

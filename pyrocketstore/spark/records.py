@@ -21,6 +21,7 @@ from pyrocketstore._columns import (
 from pyrocketstore._file_columns import decode_file_records
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._reader import gather_records
+from pyrocketstore._record import record_size_max
 from pyrocketstore._scan import status_name
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.display import logger
@@ -213,6 +214,7 @@ class LogReader:
         file = self.files[number] if not last else self.files[-1]
         end = int(self._ends[number]) if not last else 0
         beyond = (sizes <= 0) | (phy_offsets > end - sizes.astype(np.int64))
+        beyond |= sizes > record_size_max()
         if beyond.any():
             if self.on_corrupt == "fail":
                 position = int(phy_offsets[beyond][0]) - file.from_offset

@@ -1,0 +1,171 @@
+"""No claim of a file decides how much memory a reader takes. Each measurement is a process of its
+own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+
+MIB = 1 << 20
+LIMIT = 400 * MIB
+FILE_SIZE = (1 << 31) - 4096
+RECORD_SIZE = FILE_SIZE - 4096
+
+
+def peak_of(*arguments: str) -> tuple[int, str]:
+    """Bytes that a Python process with these arguments had at most, and what it printed."""
+    child = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        printed = child.stdout.read()
+    usage = os.wait4(child.pid, 0)[2]
+    child.returncode = 0
+    return usage.ru_maxrss * 1024, printed
+
+
+@pytest.fixture
+def store_of_a_large_record(tmp_path: Path) -> Path:
+    """A sparse log whose first record claims 2 GiB, and lengths that agree with it."""
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, mapped_file_size_commit_log=FILE_SIZE) as store:
+        store.put("T", b"x")
+    units = root / "consumequeue/T/0" / ("0" * 20)
+    with open(root / "commitlog" / ("0" * 20), "r+b") as log:
+        log.write(RECORD_SIZE.to_bytes(4, "big"))
+        log.seek(84)
+        log.write((RECORD_SIZE - 92).to_bytes(4, "big"))
+        log.seek(RECORD_SIZE - 4)
+        log.write(b"\x01T\0\0")
+    with open(units, "r+b") as queue:
+        queue.seek(8)
+        queue.write(RECORD_SIZE.to_bytes(4, "big"))
+    return root
+
+
+READ_ONLY = """
+import sys, pyrocketstore
+with pyrocketstore.open(sys.argv[1], read_only=True) as store:
+    try:
+        {}
+    except pyrocketstore.StoreError as error:
+        print(error)
+"""
+WITHOUT_MMAP = READ_ONLY.replace("read_only=True", "write_without_mmap=True")
+
+
+FILE = """
+import sys
+import numpy as np
+from pyrocketstore import StoreError
+from pyrocketstore._file_columns import decode_file_records
+from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore._reader import MessageIterator
+from pyrocketstore._scan import find_valid_record, scan_file, status_name
+from pyrocketstore.env import Env
+path = sys.argv[1] + "/commitlog/" + "0" * 20
+size = FILE_SIZE
+file = MappedFile(Env(), path, size, mode="read")
+file.set_positions(size)
+places = np.zeros(1, np.int64), np.full(1, RECORD_SIZE, np.int32)
+try:
+    {}
+except StoreError as error:
+    print(error)
+""".replace("FILE_SIZE", str(FILE_SIZE)).replace("RECORD_SIZE", str(RECORD_SIZE))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "pyrocketstore", "info", "ROOT"),
+        ("-m", "pyrocketstore", "cat", "ROOT", "T"),
+        ("-m", "pyrocketstore", "get", "ROOT", "0"),
+        ("-m", "pyrocketstore", "verify", "ROOT"),
+        ("-c", READ_ONLY.format("list(store.read('T', 0))"), "ROOT"),
+        ("-c", READ_ONLY.format("store.read_batch('T', 0, start=0)"), "ROOT"),
+        ("-c", WITHOUT_MMAP.format("list(store.read('T', 0))"), "ROOT"),
+        ("-c", READ_ONLY.format("pass").replace(", read_only=True", ""), "ROOT"),
+        ("-c", FILE.format("decode_file_records(file, *places, ['body'])"), "ROOT"),
+        ("-c", FILE.format("list(MessageIterator([(file, *places)], None, None))"), "ROOT"),
+        ("-c", FILE.format("print(find_valid_record(Env(), path, 0, 0, size))"), "ROOT"),
+        (
+            "-c",
+            FILE.format("print(status_name(scan_file(Env(), path, 0, 0, size, True)[0]))"),
+            "ROOT",
+        ),
+    ],
+    ids=[
+        "info",
+        "cat",
+        "get",
+        "verify",
+        "read",
+        "read_batch",
+        "read_without_mmap",
+        "recover",
+        "decode_file",
+        "iterate",
+        "find",
+        "scan",
+    ],
+)
+def test_a_size_field_takes_no_memory(
+    store_of_a_large_record: Path, arguments: tuple[str, ...]
+) -> None:
+    root = str(store_of_a_large_record)
+    used, printed = peak_of(*(root if each == "ROOT" else each for each in arguments))
+    print(used >> 20, printed[-500:])
+    assert used < LIMIT, f"{used >> 20} MiB: {printed}"
+
+
+LARGE = """
+import sys, pyrocketstore
+from pyrocketstore._record import LARGEST_RECORD, check_message
+given = dict(max_message_size=80 << 20, mapped_file_size_commit_log=96 << 20)
+head = b"".join(((70 << 20).to_bytes(4, "big"), b"\\xda\\xa3\\x20\\xa7", bytes(92)))
+before = check_message(head)[0]
+with pyrocketstore.open(sys.argv[1], **given) as store:
+    store.put("T", bytes(70 << 20))
+with pyrocketstore.open(sys.argv[1], **given) as store:
+    read = len(list(store.read("T", 0))[0].body)
+print(LARGEST_RECORD >> 20, before, check_message(head)[0], read >> 20)
+"""
+
+
+def test_a_setting_raises_the_bound(tmp_path: Path) -> None:
+    used, printed = peak_of("-c", LARGE, str(tmp_path / "store"))
+    assert printed.split() == ["64", "bad_size", "torn", "70"], f"{used >> 20} MiB: {printed}"
+
+
+UNKNOWN = """
+import sys
+import pyrocketstore
+root, size = sys.argv[1], 70 << 20
+setting = {"max_message_size": 80 << 20} if sys.argv[2] == "write" else {}
+store = pyrocketstore.open(root, mapped_file_size_commit_log=128 << 20, **setting)
+if sys.argv[2] == "write":
+    store.put("T", b"before")
+    store.put("T", bytes(range(256)) * (size // 256))
+    store.put("T", b"behind")
+    store.wait_dispatched()
+    import os
+    os._exit(0)
+print([len(message.body) for message in store.read("T")])
+store.close()
+"""
+
+
+def test_a_written_record_beyond_the_bound_survives_an_opening_without_the_setting(
+    tmp_path: Path,
+) -> None:
+    peak_of("-c", UNKNOWN, str(tmp_path / "store"), "write")
+    _, printed = peak_of("-c", UNKNOWN, str(tmp_path / "store"), "read")
+    assert printed.splitlines()[-1] == f"[6, {70 << 20}, 6]"
