@@ -327,7 +327,9 @@ class IndexService:
         if self._read_only and not last_exit_ok:
             _drop_growing(files, limit)
         if not self._read_only:
-            for lost in found:
+            # The newest goes first, each for good: a crash in between leaves no later file alone,
+            # which the checkpoint's time may cover where the clock was set back.
+            for lost in reversed(found):
                 if lost not in kept:
                     self._env.remove(lost.path)
         with self._lock:

@@ -4,11 +4,13 @@ for and measures goes on. Method: stores that run behind a wall clock of the tes
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import shutil
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -254,3 +256,30 @@ def test_an_index_file_of_a_clock_that_went_back_is_not_believed(tmp_path: Path)
     assert checkpoint.forced_index_files([(1000, 10), (2000, 10), (1500, 10)]) == 2
     assert checkpoint.forced_index_files([(1000, 10), (2000, 10), (2500, 10)]) == 2
     assert checkpoint.forced_index_files([(1000, 10), (1900, 10)]) == 2
+
+
+def test_index_files_are_dropped_from_the_newest_on(tmp_path: Path) -> None:
+    """A crash in the middle leaves the oldest ones, never a later file alone."""
+    settings = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 10, "max_index_num": 20}
+    with pyrocketstore.open(tmp_path, **settings) as store:
+        for number in range(70):
+            store.put("t", b"x", keys=f"k{number}")
+    before = sorted(os.listdir(tmp_path / "index"))
+    assert len(before) > 2
+    (tmp_path / "abort").touch()
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    env, removed = Env(), []
+
+    def unlink(original: Callable[..., int], path: bytes) -> int:
+        if b"/index/" not in path:
+            return original(path)
+        removed.append(os.path.basename(os.fsdecode(path)))
+        return -errno.EIO if len(removed) == 2 else original(path)
+
+    with broken(env, "unlink", unlink), pytest.raises(pyrocketstore.StoreIOError):
+        pyrocketstore.open(tmp_path, env=env, **settings)
+    assert removed == before[:-3:-1]
+    assert sorted(os.listdir(tmp_path / "index")) == before[:-1]
+    with pyrocketstore.open(tmp_path, **settings) as store:
+        assert [m.body for m in store.query("t", "k0")] == [b"x"]
+        assert store.verify().ok
