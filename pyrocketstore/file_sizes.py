@@ -128,7 +128,7 @@ def _implausible(file: FoundFile, reason: str) -> StoreCorruptionError:
         file.path,
         -1,
         f"{reason}, so the size of log files cannot be taken from it: open the store with "
-        "mapped_file_size_commit_log (mapedFileSizeCommitLog), as it was written with",
+        "mapped_file_size_commit_log (mappedFileSizeCommitLog), as it was written with",
     )
 
 
