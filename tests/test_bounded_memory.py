@@ -3,7 +3,6 @@ own."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +17,25 @@ FILE_SIZE = (1 << 31) - 4096
 RECORD_SIZE = FILE_SIZE - 4096
 
 
+#: Prints the highest resident set of a command. The process that starts the command must be small:
+#: the kernel counts its pages, until the command replaces them, as the command's.
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stderr=subprocess.STDOUT)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
 def peak_of(*arguments: str) -> tuple[int, str]:
     """Bytes that a Python process with these arguments had at most, and what it printed."""
-    child = subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert child.stdout is not None
-    with child.stdout:
-        printed = child.stdout.read()
-    usage = os.wait4(child.pid, 0)[2]
-    child.returncode = 0
-    return usage.ru_maxrss * 1024, printed
+    printed = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", MEASURE, sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    *lines, kib = printed.splitlines(keepends=True)
+    return int(kib) * 1024, "".join(lines)
 
 
 @pytest.fixture

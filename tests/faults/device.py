@@ -51,6 +51,23 @@ SYNCS = {"msync", "fdatasync", "fsync", "fsync_directory"}
 GRACE_S = 0.05
 
 
+#: Every function that was put into a table. The garbage collector may free an Env before mapped
+#: files that still call its table, so that none of them ever goes.
+CALLBACKS: list[Any] = []
+
+
+def _through(
+    device: weakref.ref[Device], name: str, original: Callable[..., int]
+) -> Callable[..., int]:
+    """A call of the table that its device notes, while there is one."""
+
+    def call(*args: Any) -> int:
+        found = device()
+        return original(*args) if found is None else found._note(name, original, args)
+
+    return call
+
+
 class File:
     """An inode: its bytes on the device; those of the page cache are in the real file."""
 
@@ -261,18 +278,17 @@ class Device:
 
     def attach(self, env: Env) -> Env:
         """Stand behind an Env from now on."""
-        keep: list[Any] = [self]
         for name in NOTED:
             prototype = PROTOTYPES[name]
-            callback = prototype(self._noted(name, prototype(env.address(name))))
-            keep.append(callback)
+            original = prototype(env.address(name))
+            callback = prototype(_through(weakref.ref(self), name, original))
+            CALLBACKS.append(callback)
             env.replace(name, ctypes.cast(callback, ctypes.c_void_p).value)
-        clock = PROTOTYPES["now_ms"](lambda: self.clock_ms)
-        keep.append(clock)
+        clock_ms = weakref.ref(self)
+        clock = PROTOTYPES["now_ms"](lambda: getattr(clock_ms(), "clock_ms", 0))
+        CALLBACKS.append(clock)
         env.replace("now_ms", ctypes.cast(clock, ctypes.c_void_p).value)
-        env.keep = keep  # type: ignore[attr-defined]
-        # Not by a bound method: the garbage collection of a cycle would free the callbacks before
-        # the mapped files that still call them.
+        env.keep = [self]  # type: ignore[attr-defined]
         owner = weakref.ref(env)
 
         def write_again_and_note(path: str) -> None:
@@ -288,26 +304,21 @@ class Device:
         env.write_again = write_again_and_note  # type: ignore[method-assign]
         return env
 
-    def _noted(self, name: str, original: Callable[..., int]) -> Callable[..., int]:
+    def _note(self, name: str, original: Callable[..., int], args: tuple[Any, ...]) -> int:
+        """Make one call of the table, unless it is to fail."""
         handler = getattr(self, f"_{name}", None)
-
-        def call(*args: Any) -> int:
-            began = time.monotonic()
-            with self._lock:
-                try:
-                    self.moment(name, args[0] if isinstance(args[0], bytes) else None)
-                    if name in SYNCS and self._fails(name, began, args):
-                        return -errno.EIO
-                    if name in ("open", "fsync_directory") and self._refuses():
-                        return -errno.EMFILE
-                    if handler is not None:
-                        return int(handler(original, *args))
-                    return original(*args)
-                except Exception as error:  # noqa: BLE001  it cannot get through the C code
-                    self.error = self.error or error
+        began = time.monotonic()
+        with self._lock:
+            try:
+                self.moment(name, args[0] if isinstance(args[0], bytes) else None)
+                if name in SYNCS and self._fails(name, began, args):
                     return -errno.EIO
-
-        return call
+                if name in ("open", "fsync_directory") and self._refuses():
+                    return -errno.EMFILE
+                return int(handler(original, *args)) if handler else original(*args)
+            except Exception as error:  # noqa: BLE001  it cannot get through the C code
+                self.error = self.error or error
+                return -errno.EIO
 
     def _fails(self, name: str, began: float, args: tuple[Any, ...]) -> bool:
         """Count a call that makes something durable; whether it is the one that fails."""
