@@ -78,15 +78,19 @@ cdef class ColumnPass:
     cdef Py_ssize_t count
     cdef str path
     cdef bint null_bad_bodies
+    cdef int64_t max_body_bytes  # -1: no bound
+    cdef Py_ssize_t taken        # rows whose bodies fit
 
     # Makes the arrays of `count` rows. StoreFormatError for a column that is not known.
     cdef int open(
         self, object columns, Py_ssize_t count, const int32_t *sizes, str path
     ) except -1
-    # {name: ndarray | VarColumn | MapColumn} once all rows were walked. An error says of a record
+    # {name: ndarray | VarColumn | MapColumn} once all rows were walked, without the rows from the
+    # first on whose inflated body is beyond `max_body_bytes`. An error says of a record
     # that it lies at its one of `positions`, less `start`.
     cdef dict close(self, const int64_t *positions, int64_t start)
     cdef int _add_fixed(self, str name) except -1
     cdef int _add_map(self) except -1
     cdef int _add_var(self, str name, int64_t total_size) except -1
     cdef object _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start)
+    cdef bint _is_beyond(self, int64_t size, int64_t more)

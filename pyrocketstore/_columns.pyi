@@ -67,6 +67,7 @@ def decode_records(
     check_crc: bool = False,
     path: str = "commit log",
     on_bad_body: str = "raise",
+    max_body_bytes: int | None = None,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
 
 # bool[n], or None where no body is compressed

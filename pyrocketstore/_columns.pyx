@@ -363,6 +363,7 @@ cdef class ColumnPass:
         self.state = <column_set *>calloc(1, sizeof(column_set))
         if self.state == NULL:
             raise MemoryError
+        self.max_body_bytes = -1
 
     def __dealloc__(self):
         cdef int32_t i
@@ -382,6 +383,7 @@ cdef class ColumnPass:
             total_size += max(sizes[i], 0)
         self.names = _checked_names(columns)
         self.count = count
+        self.taken = count
         self.path = path
         self.arrays = {}
         if "body" in self.names:
@@ -466,9 +468,14 @@ cdef class ColumnPass:
                 result[name] = map_result(&self.state.map, self.arrays[name])
                 continue
             place, offsets, bits = self.arrays[name]
-            if name == "body" and self.state.compressed_count:
+            if name == "body" and (
+                self.state.compressed_count or self._is_beyond(0, self.state.var[place].size)
+            ):
                 bits = self._inflate_bodies(&self.state.var[place], positions, start)
             result[name] = _var_result(&self.state.var[place], offsets, bits, VAR[name][1])
+        if self.taken < self.count:
+            for name in self.names:
+                result[name] = _first_rows(result[name], self.taken)
         return result
 
     cdef object _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start):
@@ -498,20 +505,49 @@ cdef class ColumnPass:
                         validity[i >> 3] &= ~(1 << (i & 7)) & 0xFF
                         c.null_count += 1
                         continue
+                    if self._is_beyond(grown.size, PyBytes_GET_SIZE(body)):
+                        self.taken = i
+                        break
                     failed = add_bytes(
                         &grown, <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
                     )
+                elif self._is_beyond(grown.size, stop - begin):
+                    self.taken = i
+                    break
                 else:
                     failed = add_bytes(&grown, c.data + begin, stop - begin)
                 if failed:
                     raise MemoryError
-            c.offsets[self.count] = grown.size
+            c.offsets[self.taken] = grown.size
             c.data, grown.data = grown.data, c.data
             c.size = grown.size
             c.capacity = grown.capacity
         finally:
             free(grown.data)
         return validity
+
+
+    cdef bint _is_beyond(self, int64_t size, int64_t more):
+        return self.max_body_bytes >= 0 and more > self.max_body_bytes - size
+
+
+cdef object _first_rows(object column, Py_ssize_t count):
+    """The first rows of a column, in the same memory."""
+    if isinstance(column, MapColumn):
+        return MapColumn(column.offsets[:count + 1], column.keys, column.values)
+    if not isinstance(column, VarColumn):
+        return column[:count]
+    validity = column.validity
+    null_count = 0
+    if validity is not None:
+        null_count = count - int(np.unpackbits(validity, count=count, bitorder="little").sum())
+    return VarColumn(
+        column.offsets[:count + 1],
+        column.data,
+        validity if null_count else None,
+        null_count,
+        column.is_text,
+    )
 
 
 cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
@@ -557,12 +593,14 @@ cdef dict _decode(
     bint check_crc,
     str path,
     bint null_bad_bodies,
+    int64_t max_body_bytes,
 ):
     """`positions`: what an error says of each record."""
     cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
     cdef Py_ssize_t row = 0
     cdef int status
     work.null_bad_bodies = null_bad_bodies
+    work.max_body_bytes = max_body_bytes
     work.open(columns, count, sizes, path)
     with nogil:
         status = walk_rows(work.state, records, sizes, phy_offsets, 0, count, check_crc, &row)
@@ -587,6 +625,7 @@ def decode_records(
     bint check_crc=False,
     str path="commit log",
     str on_bad_body not None="raise",
+    max_body_bytes=None,
 ):
     """Records that lie in `data`, as columns.
 
@@ -600,6 +639,8 @@ def decode_records(
     check_crc : bool, compare each stored body with its CRC
     path : str, what an error calls `data`; its position is the record's in `data`
     on_bad_body : "raise" or "null": what becomes of a `body` that does not inflate
+    max_body_bytes : int, bytes of `body`: where a body is compressed, the rows from the first on
+        that does not fit are left out, and no more is inflated; None: all rows
 
     Returns
     -------
@@ -642,6 +683,7 @@ def decode_records(
             check_crc,
             path,
             on_bad_body == "null",
+            -1 if max_body_bytes is None else max(max_body_bytes, 0),
         )
     finally:
         free(records)

@@ -20,6 +20,7 @@ def decode_file_records(
     *,
     check_crc: bool = False,
     inflate: Literal[True] = True,
+    max_body_bytes: int | None = None,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
 @overload
 def decode_file_records(
@@ -30,4 +31,5 @@ def decode_file_records(
     *,
     check_crc: bool = False,
     inflate: bool,
+    max_body_bytes: int | None = None,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn] | None: ...

@@ -37,6 +37,7 @@ def decode_file_records(
     *,
     bint check_crc=False,
     bint inflate=True,
+    max_body_bytes=None,
 ):
     """Records that lie in one commit log file, as columns.
 
@@ -48,6 +49,7 @@ def decode_file_records(
     columns : sequence of str, as in _columns.decode_records
     check_crc : bool, compare each stored body with its CRC
     inflate : bool; without, None is given where `body` is asked for and a body is compressed
+    max_body_bytes : int or None, as in _columns.decode_records
 
     Returns
     -------
@@ -76,6 +78,8 @@ def decode_file_records(
     cdef const uint8_t **records
     if sizes.shape[0] != count:
         raise StoreFormatError("phy_offsets and sizes must have one entry a record")
+    if max_body_bytes is not None:
+        work.max_body_bytes = max(max_body_bytes, 0)
     work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path)
     if not mapped_file.take_hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pyrocketstore._mapped_file import MappedFile
 
+MAX_INT64 = (1 << 63) - 1
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 #: A commit log file, and where records lie: bytes of the log, and bytes.
@@ -30,18 +31,28 @@ Columns = dict[str, npt.NDArray[Any] | VarColumn | MapColumn]
 
 def by_file(log: CommitLog, phy_offset: Int64s, size: Int32s) -> Iterator[Piece]:
     """The pieces of these places that lie in one commit log file each; gone files are left out."""
+    for first, stop in _ranges(log, phy_offset):
+        piece = _piece(log, phy_offset[first:stop], size[first:stop])
+        if piece is not None:
+            yield piece
+
+
+def _ranges(log: CommitLog, phy_offset: Int64s) -> Iterator[tuple[int, int]]:
+    """The ranges of rows whose records lie in one file."""
     first = 0
     numbers = phy_offset // log.file_size
-    for edge in [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(phy_offset)]:
-        if edge > first:
-            file = log.mapped_file_queue.find_mapped_file_by_offset(int(phy_offset[first]), False)
-            if file is not None:
-                yield (
-                    file,
-                    np.ascontiguousarray(phy_offset[first:edge]),
-                    np.ascontiguousarray(size[first:edge]),
-                )
-        first = edge
+    for stop in [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(phy_offset)]:
+        if stop > first:
+            yield first, stop
+        first = stop
+
+
+def _piece(log: CommitLog, phy_offset: Int64s, size: Int32s) -> Piece | None:
+    """Rows of one file with that file; None where the file is gone."""
+    file = log.mapped_file_queue.find_mapped_file_by_offset(int(phy_offset[0]), False)
+    if file is None:
+        return None
+    return file, np.ascontiguousarray(phy_offset), np.ascontiguousarray(size)
 
 
 def read_record_batch(
@@ -57,6 +68,8 @@ def read_record_batch(
 
     Parameters
     ----------
+    max_bytes : bytes of records as they are stored, and bytes of bodies once they are inflated:
+        neither is more
     columns : names of message attributes, None for all
     wanted : tags to keep, None for all
 
@@ -77,18 +90,54 @@ def read_record_batch(
     phy_offset, size = units.phy_offset[:taken], units.size[:taken]
     if not keep.all():
         phy_offset, size = phy_offset[keep], size[keep]
-    decoding = (_decode(*piece, decoded) for piece in by_file(log, phy_offset, size))
-    parts = [part for part in decoding if part is not None]
-    if not parts:
-        empty = np.empty(0, np.int64)
-        parts = [decode_records(b"", empty, empty.astype(np.int32), decoded)]
-    batch = _one_batch([to_record_batch(part) for part in parts], start + taken)
+    batches, rows = _decode_rows(log, phy_offset, size, decoded, max_bytes)
+    if rows < len(phy_offset):
+        taken = int(np.flatnonzero(keep)[rows])
+    batch = _one_batch(batches, start + taken)
     if wanted is not None:
         batch = _with_tags(batch, wanted)
     return batch if decoded == names else batch.select(names)
 
 
-def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns | None:
+def _decode_rows(
+    log: CommitLog, phy_offset: Int64s, size: Int32s, names: list[str], max_body_bytes: int
+) -> tuple[list[pyarrow.RecordBatch], int]:
+    """The batches of one file each, and how many of the rows they take.
+
+    A row that lies in a deleted file is taken, and is in no batch. One body always fits.
+    """
+    batches: list[pyarrow.RecordBatch] = []
+    left = min(max_body_bytes, MAX_INT64)
+    for first, stop in _ranges(log, phy_offset):
+        piece = _piece(log, phy_offset[first:stop], size[first:stop])
+        columns = None if piece is None else _decode(*piece, names, left)
+        if piece is None or columns is None:
+            continue
+        count = _row_count(columns)
+        if count == 0 and not batches and names:
+            columns = _decode(piece[0], piece[1][:1], piece[2][:1], names, None)
+            if columns is None:
+                continue
+            count = 1
+        batches.append(to_record_batch(columns))
+        body = columns.get("body")
+        if isinstance(body, VarColumn):
+            left -= int(body.offsets[-1])
+        if names and count < stop - first:
+            return batches, first + count
+    if not batches:
+        empty = np.empty(0, np.int64)
+        batches.append(to_record_batch(decode_records(b"", empty, empty.astype(np.int32), names)))
+    return batches, len(phy_offset)
+
+
+def _decode(
+    file: MappedFile,
+    phy_offset: Int64s,
+    size: Int32s,
+    names: list[str],
+    max_body_bytes: int | None,
+) -> Columns | None:
     """Records of one file as columns: out of the mapping, or copied where there is none.
 
     None for a file that was deleted meanwhile: its records have expired.
@@ -96,12 +145,18 @@ def _decode(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]
     if not file.hold():
         return None
     try:
-        return _decode_held(file, phy_offset, size, names)
+        return _decode_held(file, phy_offset, size, names, max_body_bytes)
     finally:
         file.release()
 
 
-def _decode_held(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list[str]) -> Columns:
+def _decode_held(
+    file: MappedFile,
+    phy_offset: Int64s,
+    size: Int32s,
+    names: list[str],
+    max_body_bytes: int | None,
+) -> Columns:
     positions = phy_offset - file.file_from_offset
     beyond = np.flatnonzero((size <= 0) | (positions + size > file.get_read_position()))
     if len(beyond):  # before memory is taken for it
@@ -112,9 +167,19 @@ def _decode_held(file: MappedFile, phy_offset: Int64s, size: Int32s, names: list
         if view is not None:
             with view:
                 return decode_records(
-                    view.byte_buffer, positions, size, names, phy_offsets=phy_offset, path=file.path
+                    view.byte_buffer,
+                    positions,
+                    size,
+                    names,
+                    phy_offsets=phy_offset,
+                    path=file.path,
+                    max_body_bytes=max_body_bytes,
                 )
-    return decode_file_records(file, phy_offset, size, names)
+    return decode_file_records(file, phy_offset, size, names, max_body_bytes=max_body_bytes)
+
+
+def _row_count(columns: Columns) -> int:
+    return len(next(iter(columns.values()), ()))
 
 
 def _one_batch(batches: list[pyarrow.RecordBatch], next_offset: int) -> pyarrow.RecordBatch:

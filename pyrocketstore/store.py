@@ -687,7 +687,8 @@ class Store(AsyncStore):
         ----------
         start : queue offset
         max_count : units looked at, at most
-        max_bytes : bytes of records, at most; one record always fits
+        max_bytes : bytes of records as they are stored, at most, and bytes of `body` once bodies
+            are inflated, at most; one record always fits
         columns : names of message attributes, None for all
         tags : as of `read`
 

@@ -176,3 +176,28 @@ def test_a_written_record_beyond_the_bound_survives_an_opening_without_the_setti
     peak_of("-c", UNKNOWN, str(tmp_path / "store"), "write")
     _, printed = peak_of("-c", UNKNOWN, str(tmp_path / "store"), "read")
     assert printed.splitlines()[-1] == f"[6, {70 << 20}, 6]"
+
+
+COMPRESSED = """
+import sys, zlib
+import pyrocketstore
+from pyrocketstore import MessageExtBrokerInner
+with pyrocketstore.open(sys.argv[1]) as store:
+    message = MessageExtBrokerInner("T", zlib.compress(bytes(24 << 20)), 0)
+    message.sys_flag = 1
+    for _ in range(40):
+        store.message_store.put_message(message)
+with pyrocketstore.open(sys.argv[1], read_only=True) as store:
+    at = 0
+    while at < 40:
+        batch = store.read_batch("T", start=at)
+        assert batch.num_rows == 2
+        at = int(batch.schema.metadata[b"next_offset"])
+print("read")
+"""
+
+
+def test_inflated_bodies_take_no_more_than_was_asked_for(tmp_path: Path) -> None:
+    used, printed = peak_of("-c", COMPRESSED, str(tmp_path / "store"))
+    assert printed == "read\n"
+    assert used < 3 * LIMIT // 2, used >> 20

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,14 @@ import pytest
 import pyrocketstore
 from pyrocketstore import (
     Message,
+    MessageExtBrokerInner,
     OffsetOutOfRange,
     PutError,
     PutMessageStatus,
     StoreFormatError,
     StoreStateError,
 )
+from pyrocketstore._message import properties_to_string
 
 SIZES = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -417,3 +420,39 @@ def test_import_loads_no_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("without_mmap", [False, True])
+@pytest.mark.parametrize("max_bytes", [0, 1, 900, 5_000, 1 << 70])
+def test_inflated_bodies_count_in_a_batch(
+    tmp_path: Path, without_mmap: bool, max_bytes: int
+) -> None:
+    """Batches that follow each other have every record once, and hold their bound or one record."""
+    pytest.importorskip("pyarrow")
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for i in range(300):
+            body = b"%d" % i * (i % 13 * 100 + 1)
+            message = MessageExtBrokerInner("t", body if i % 3 else zlib.compress(body), 0)
+            message.sys_flag = 0 if i % 3 else 1
+            message.properties_string = properties_to_string({"TAGS": "T"} if i % 4 else {})
+            assert store.message_store.put_message(message).status.name == "PUT_OK"
+    names = ["queue_offset", "body", "tags", "properties", "properties_map"]
+    setting = {"write_without_mmap": True} if without_mmap else {"read_only": True}
+    with pyrocketstore.open(tmp_path, **SIZES, **setting) as store:
+        assert len(list((tmp_path / "commitlog").iterdir())) > 1
+        whole = store.read_batch("t", start=0, columns=names, max_bytes=1 << 30)
+        assert whole.num_rows == 300
+        rows: list[dict[str, object]] = []
+        at = 0
+        while at < 300:
+            batch = store.read_batch("t", start=at, columns=names, max_bytes=max_bytes)
+            batch.validate(full=True)
+            inflated = sum(len(body.as_py()) for body in batch["body"])
+            assert batch.num_rows == 1 or inflated <= max_bytes
+            assert 0 < batch.num_rows == int(batch.schema.metadata[b"next_offset"]) - at
+            rows += batch.to_pylist()
+            at += batch.num_rows
+        assert rows == whole.to_pylist()
+        assert [row["body"] for row in rows] == [message.body for message in store.read("t")]
+        without = store.read_batch("t", start=0, columns=["stored_body"], max_bytes=40_000)
+        assert without.num_rows > 40
