@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from pyrocketstore._env import EnvTable
-from pyrocketstore.errors import NOT_REGULAR, StoreIOError
+from pyrocketstore.errors import NOT_REGULAR, StoreCorruptionError, StoreIOError
 
 __all__ = [
     "O_CREAT",
@@ -31,6 +31,8 @@ O_WRONLY = os.O_WRONLY
 
 TEMPORARY_SUFFIX = ".tmp"
 READ_SIZE = 1 << 20
+#: Bytes that a file which is read whole may have: topics.json, a configuration, a manifest.
+LARGEST_FILE = 64 << 20
 
 
 class Env(EnvTable):
@@ -240,20 +242,42 @@ class Env(EnvTable):
             if error.errno != errno.EACCES:
                 raise
 
-    def read_file(self, path: str, *, follow: bool = True) -> bytes:
-        """All bytes of a file; `follow`: it may be a symbolic link."""
+    def read_file(
+        self,
+        path: str,
+        *,
+        size: int | None = None,
+        max_size: int = LARGEST_FILE,
+        follow: bool = True,
+    ) -> bytes:
+        """All bytes of a file, or no more than its first `size`.
+
+        Parameters
+        ----------
+        max_size : bytes; a larger file is an error, unless `size` says how many of its bytes count
+        follow : the path may be a symbolic link
+
+        Raises StoreIOError; StoreCorruptionError for a file that is too large.
+        """
         fd = self.open(path, os.O_RDONLY if follow else os.O_RDONLY | os.O_NOFOLLOW)
         pieces: list[bytes] = []
         position = 0
+        stop = max_size + 1 if size is None else size
         try:
-            while True:
-                piece = self.pread(fd, READ_SIZE, position, path)
+            while position < stop:
+                wanted = min(READ_SIZE, stop - position)
+                piece = self.pread(fd, wanted, position, path)
                 pieces.append(piece)
                 position += len(piece)
-                if len(piece) < READ_SIZE:
-                    return b"".join(pieces)
+                if len(piece) < wanted:
+                    break
         finally:
             self.close(fd)
+        if size is None and position > max_size:
+            raise StoreCorruptionError(
+                path, -1, f"larger than {max_size} bytes, the most it can be"
+            )
+        return b"".join(pieces)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Make `data` the whole content of a file, at once.

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -201,3 +202,35 @@ def test_inflated_bodies_take_no_more_than_was_asked_for(tmp_path: Path) -> None
     used, printed = peak_of("-c", COMPRESSED, str(tmp_path / "store"))
     assert printed == "read\n"
     assert used < 3 * LIMIT // 2, used >> 20
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "config/topics.json", "broker.conf"])
+@pytest.mark.parametrize("command", ["info", "verify", "open", "write"])
+def test_a_small_file_is_not_read_whole(tmp_path: Path, name: str, command: str) -> None:
+    """4 GiB of zeros where a few bytes belong."""
+    root = tmp_path / "store"
+    with pyrocketstore.open(root) as store:
+        store.put("T", b"x")
+    (root / "broker.conf").write_bytes(b"")
+    os.truncate(root / name, 1 << 32)
+    if command in ("info", "verify"):
+        arguments = ["-m", "pyrocketstore", command, str(root)]
+        arguments += ["--config", str(root / "broker.conf")] if name == "broker.conf" else []
+    else:
+        arguments = ["-c", OPEN, command, str(root), str(root / "broker.conf")]
+    used, printed = peak_of(*arguments)
+    assert used < LIMIT, f"{used >> 20} MiB: {printed}"
+    assert "Traceback" not in printed
+    if name == "broker.conf" or (name != "checkpoint" and command == "write"):
+        assert f"{root / name}: larger than {64 << 20} bytes" in printed
+
+
+OPEN = """
+import sys, pyrocketstore
+command, root, conf = sys.argv[1:]
+try:
+    with pyrocketstore.open(root, config=conf, read_only=command == "open") as store:
+        print(len(list(store.read("T"))))
+except pyrocketstore.StoreError as error:
+    print(error)
+"""

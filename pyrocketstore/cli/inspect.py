@@ -28,7 +28,7 @@ def checkpoint_facts(root: str) -> dict[str, int | None]:
     """The three times of `checkpoint` in Unix ms, None where the file is missing or short."""
     env = Env()
     path = f"{root}/checkpoint"
-    data = env.read_file(path) if env.exists(path) else b""
+    data = env.read_file(path, size=_CHECKPOINT.size) if env.exists(path) else b""
     if len(data) < _CHECKPOINT.size:
         return dict.fromkeys(_CHECKPOINT_NAMES)
     return dict(zip(_CHECKPOINT_NAMES, _CHECKPOINT.unpack_from(data), strict=True))

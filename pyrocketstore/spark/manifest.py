@@ -39,6 +39,8 @@ _Record = TypeVar("_Record", "Split", "SkippedRange")
 VERSION = 1
 MESSAGES_DIRECTORY = "messages"
 MANIFEST_DIRECTORY = "_manifest"
+#: Bytes that a file of a manifest may have: it names every file of a run.
+LARGEST_MANIFEST = 256 << 20
 TEMPORARY = ".tmp-"
 NOTES, TAKEN = ".tasks", ".taken"
 RUNNING, DONE = "running", "done"
@@ -434,7 +436,7 @@ def _files_of_days(out: Path, topic: str) -> Iterator[Path]:
 def _read_text(path: Path) -> str:
     """A file of the manifest. Raises FileNotFoundError, StoreIOError."""
     try:
-        return Env().read_file(str(path)).decode("utf-8")
+        return Env().read_file(str(path), max_size=LARGEST_MANIFEST).decode("utf-8")
     except StoreIOError as error:
         if error.errno == errno.ENOENT:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None

@@ -378,7 +378,8 @@ def _last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:
     record that it names, bytes of the log; zeros for an empty one."""
     directory = queue.mapped_file_queue.store_path
     for name in sorted(filter(is_store_file, queue.env.listdir(directory)), reverse=True):
-        units = queue.env.read_file(f"{directory}/{name}")
+        path = f"{directory}/{name}"
+        units = queue.env.read_file(path, size=queue.mapped_file_size)
         place = find_last_unit(units)
         unit = unit_at(units, place)
         if unit is not None:
@@ -388,7 +389,7 @@ def _last_on_disk(queue: ConsumeQueue) -> tuple[int, int]:
 
 def _on_disk(queue: ConsumeQueue, from_offset: int, size: int) -> bytes:
     path = f"{queue.mapped_file_queue.store_path}/{from_offset:020d}"
-    return queue.env.read_file(path)[:size] if queue.env.exists(path) else b""
+    return queue.env.read_file(path, size=size) if queue.env.exists(path) else b""
 
 
 def _same_bytes(one: bytes, other: bytes) -> int:

@@ -238,7 +238,7 @@ def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int], ...]:
                 continue
             path = f"{queue.mapped_file_queue.store_path}/{file.file_from_offset:020d}"
             env = snapshot.store.env
-            disk = env.read_file(path)[: file.wrote] if env.exists(path) else b""
+            disk = env.read_file(path, size=file.wrote) if env.exists(path) else b""
             units = differing_units(file.read(0, file.wrote), disk)
             edges = np.flatnonzero(np.diff(units) != 1) + 1
             for run in np.split(units, edges):
