@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pyrocketstore._put_result import PutMessageResult, with_status
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.display import logger
+from pyrocketstore.joinable_thread import JoinableThread
 from pyrocketstore.put_room import PutRoom, Room, call_in
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.service_thread import ServiceThread
@@ -236,7 +237,7 @@ class AsyncPuts(PutRoom):
         """
         if not self._done:
             return
-        rest = threading.Thread(target=self.complete_all, name="FlushDiskWatcher", daemon=True)
+        rest = JoinableThread(self.complete_all, "FlushDiskWatcher")
         try:
             rest.start()
         except (RuntimeError, MemoryError):

@@ -18,7 +18,7 @@ def close_at_exit() -> None:
     texts = []
     for store in list(OPEN_STORES):
         if store.pid == os.getpid():
-            if store.was_dropped:  # it was warned of
+            if store.is_dropped():  # it was warned of
                 shielded(store.end_dropped)
                 continue
             text = f"{store.root}: the store was not closed"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from pyrocketstore._env import Event
+from pyrocketstore.shield import let_go
 
 __all__ = ["JoinableThread"]
 
@@ -26,6 +27,7 @@ class JoinableThread(threading.Thread):
         try:
             super().run()
         finally:
+            let_go(self)
             self._end.signal()
 
     def is_alive(self) -> bool:

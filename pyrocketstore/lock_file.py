@@ -23,10 +23,11 @@ _Identity = tuple[int, int]
 
 
 class _Owner:
-    """Has a directory; `give_up`, where there is one, gives it free."""
+    """Has a directory; while it is unused, `give_up` gives it free."""
 
     def __init__(self) -> None:
-        self.give_up: Callable[[], None] | None = None
+        self.is_unused: Callable[[], bool] = lambda: False
+        self.give_up: Callable[[], None] = lambda: None
 
 
 class LockFile:
@@ -112,10 +113,10 @@ class LockFile:
                 self._env.unwatch_fsyncs(self._watcher)
             self._let_go()
 
-    def release_on_demand(self, give_up: Callable[[], None]) -> None:
-        """Nobody uses the store any more: `take` of another lock of this process calls `give_up`,
-        which returns once this lock is released, and goes on. Takes no lock, waits for nobody."""
-        self._owner.give_up = give_up
+    def release_on_demand(self, is_unused: Callable[[], bool], give_up: Callable[[], None]) -> None:
+        """While `is_unused()`, `take` of another lock of this process calls `give_up`, which
+        returns once this lock is released, and goes on."""
+        self._owner.is_unused, self._owner.give_up = is_unused, give_up
 
     def check(self) -> None:
         """Raise StoreStateError when the lock stands for nothing any more: the file, or one of the
@@ -156,7 +157,7 @@ class LockFile:
     def _register(self, identity: _Identity, directory: str) -> None:
         collected = False
         while (owner := self._registry.setdefault(identity, self._owner)) is not self._owner:
-            if owner.give_up is not None:
+            if owner.is_unused():
                 owner.give_up()
             elif collected:
                 raise StoreStateError(f"{directory} is already open by this process")
@@ -186,6 +187,7 @@ class LockFile:
                 if self._registry.get(identity) is self._owner:
                     del self._registry[identity]
             self._folders.clear()
+            self._owner = _Owner()  # the old one may refer to the store
             self._close()
 
     def _close(self) -> None:

@@ -151,8 +151,6 @@ class DefaultMessageStore(MessageFutures):
         self._clean = False  # and had dispatched and forced everything
         #: True once `shutdown` has given everything back
         self.has_ended = False
-        #: True once the last reference is gone
-        self.was_dropped = False
         self.stats_service = StoreStatsService(
             self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
         )
@@ -203,6 +201,7 @@ class DefaultMessageStore(MessageFutures):
         else:
             self._create_directories()
             self._lock_file.take()
+            self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
         try:
             self._load()
         except BaseException:
@@ -437,6 +436,10 @@ class DefaultMessageStore(MessageFutures):
         finally:
             self.life_lock.release()
 
+    def is_dropped(self) -> bool:
+        """True once the last reference is gone that a caller had."""
+        return self._on_drop() is None
+
     def note_drop(self) -> None:
         """The last reference is gone: have the store closed, and warn.
 
@@ -444,9 +447,8 @@ class DefaultMessageStore(MessageFutures):
         """
         if self not in OPEN_STORES or self.pid != os.getpid():
             return
-        self.was_dropped = True
-        self._lock_file.release_on_demand(self.end_dropped)
-        # Without a thread the next opening closes it, or the end of the process.
+        # Without a thread, or where a signal handler raises first, the next opening closes it, or
+        # the end of the process.
         with contextlib.suppress(RuntimeError):
             Shield(self.end_dropped).start()
         # Last, since a warning may be an error.

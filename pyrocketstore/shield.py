@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyrocketstore._env import Event
 from pyrocketstore.display import logger
 
-__all__ = ["Abandoned", "Shield", "check_abandoned", "is_interruptible", "shielded"]
+__all__ = ["Abandoned", "Shield", "check_abandoned", "is_interruptible", "let_go", "shielded"]
 
 LOG = logger(__name__)
 
@@ -43,6 +43,17 @@ _running: dict[int, Shield[Any]] = {}
 
 class Abandoned(BaseException):
     """Ends a call whose caller was interrupted, from `check_abandoned`."""
+
+
+def let_go(thread: threading.Thread) -> None:
+    """Take a thread that is about to end out of CPython's weak set of threads; call it there.
+
+    Else that set's callback runs where the last reference to the thread goes. In the main thread a
+    signal handler may run in the callback, and what the handler raises would be lost.
+    """
+    dangling = getattr(threading, "_dangling", None)
+    if dangling is not None:
+        dangling.discard(thread)
 
 
 class Shield(Generic[Result]):
@@ -103,6 +114,8 @@ class Shield(Generic[Result]):
             self._done = True
             if self.abandoned:
                 self._dispose_of_result()
+            if self._thread is not None:
+                let_go(self._thread)
             self._end.signal()
 
     def _dispose_of_result(self) -> None:

@@ -344,3 +344,24 @@ def test_many_drops_in_many_threads(tmp_path: Path) -> None:
     for number, count in enumerate(counts):
         with pyrocketstore.open(tmp_path / str(number), **SIZES) as store:
             assert store.max_offset("T") == count > 0
+
+
+def test_a_store_whose_drop_was_interrupted_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that raises where the drop is noticed: CPython drops what it raises."""
+
+    def interrupted(self: object) -> None:
+        raise KeyboardInterrupt
+
+    store = pyrocketstore.open(tmp_path)
+    store.put("T", b"kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(DefaultMessageStore, "note_drop", interrupted)
+        patch.setattr("sys.unraisablehook", lambda unraisable: None)
+        del store
+        gc.collect()
+    with pyrocketstore.open(tmp_path) as store:
+        assert [message.body for message in store.read("T")] == [b"kept"]
+        assert store.message_store.plan is not None
+        assert store.message_store.plan.clean
