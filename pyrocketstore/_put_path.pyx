@@ -30,7 +30,7 @@ from pyrocketstore._text cimport fill_outgoing_host
 from array import array as new_array
 
 from pyrocketstore._put_result import with_status
-from pyrocketstore.errors import StoreStateError
+from pyrocketstore.errors import StoreError, StoreStateError
 from pyrocketstore.results import PutMessageStatus
 
 # Above this many bytes, encoding runs without the GIL.
@@ -39,6 +39,8 @@ cdef int64_t NOGIL_MIN_BYTES = 8192
 # other, and the put lock is held for as long as copying them takes.
 cdef int64_t CHUNK_BYTES = 262144
 cdef Py_ssize_t CHUNK_ROWS = 1024
+# What a row may raise. Anything else is a signal handler's, and comes out as it is.
+cdef object ROW_ERRORS = (ArithmeticError, BufferError, StoreError, TypeError, ValueError)
 cdef array LONGS = new_array("q")  # what the positions of a batch are made like
 
 
@@ -218,7 +220,12 @@ cdef class PutPath:
         chunk.reserve(CHUNK_ROWS)
         try:
             while first < total:
-                count = chunk.fill(core, &template, columns, first, buffer, CHUNK_BYTES)
+                try:
+                    count = chunk.fill(core, &template, columns, first, buffer, CHUNK_BYTES)
+                except ROW_ERRORS as problem:
+                    if first == 0:
+                        raise
+                    return first, RS_NEED_PYTHON, problem
                 if count < 0:
                     return first, RS_TOO_LARGE, 0
                 done = 0
@@ -237,10 +244,6 @@ cdef class PutPath:
                                                  &queue_view[first], &phy_view[first], &out)
                 first += count
                 done = 0
-        except Exception as problem:
-            if first + done == 0:
-                raise
-            return first + done, RS_NEED_PYTHON, problem
         finally:
             self.give_chunk(chunk)
             core.give_buffer(buffer)

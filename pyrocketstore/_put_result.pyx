@@ -81,11 +81,21 @@ cdef PutMessageResult new_result(object error):
     return failure
 
 
+cdef int check_codes(int status, int append_status) except -1:
+    if not 0 <= status < len(PUT_STATUS):
+        raise ValueError(f"{status} is no PutMessageStatus")
+    if not -1 <= append_status < len(APPEND_STATUS):
+        raise ValueError(f"{append_status} is no AppendMessageStatus")
+    return 0
+
+
 def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t queue_offset=0,
                 int64_t wrote_bytes=0, int64_t store_timestamp=0, int32_t message_count=0,
                 object positions=None, object store_host=None, object error=None):
     """A PutMessageResult for the paths that Python decides; `store_host` is "ip:port"."""
-    cdef PutMessageResult result = new_result(error)
+    cdef PutMessageResult result
+    check_codes(status, append_status)
+    result = new_result(error)
     result.status_code = status
     result.append_status_code = append_status
     result.phy_offset = phy_offset
@@ -99,9 +109,11 @@ def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t 
     return result
 
 
-def with_status(PutMessageResult base, int status, object error=None):
+def with_status(PutMessageResult base not None, int status, object error=None):
     """A copy of `base` with another put status, after a flush or a replica has answered."""
-    cdef PutMessageResult result = new_result(error)
+    cdef PutMessageResult result
+    check_codes(status, base.append_status_code)
+    result = new_result(error)
     result.status_code = status
     result.append_status_code = base.append_status_code
     result.phy_offset = base.phy_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -35,6 +36,11 @@ class JoinableThread(threading.Thread):
         return self.ident is not None and self._end.sequence() == 0
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the target has come back, for `timeout` (s) at most."""
+        """Wait until the target has come back, for `timeout` (s) at most.
+
+        Not while the interpreter ends: no daemon thread gets its turn then.
+        """
+        if sys.is_finalizing():
+            return
         if self._end.wait(0, timeout):
             super().join(timeout)

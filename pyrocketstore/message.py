@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from collections.abc import Iterable, Mapping
 
@@ -258,7 +259,7 @@ def parse_java_int(text: str, bits: int = 32) -> int | None:
 
 
 def check_topic(topic: str) -> str:
-    """Give `topic` back.
+    """The text of `topic` as a plain str.
 
     Raises
     ------
@@ -266,7 +267,24 @@ def check_topic(topic: str) -> str:
     """
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
         raise StoreFormatError(f"a topic is 1 to 127 of %|a-zA-Z0-9_-, not {topic!r}")
-    return topic
+    return plain_text(topic)
+
+
+def plain_text(text: str) -> str:
+    """The characters of a str as a plain str: a subclass may compare and hash in its own way."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def settle_place(message: MessageExtBrokerInner) -> None:
+    """Make the topic, queue id and flags of a message plain ones, which every look finds equal.
+
+    Raises TypeError: they are of no such kind.
+    """
+    if not isinstance(message.topic, str):
+        raise TypeError(f"a topic must be a str, not {type(message.topic).__name__}")
+    message.topic = plain_text(message.topic)
+    message.queue_id = operator.index(message.queue_id)
+    message.sys_flag = operator.index(message.sys_flag)
 
 
 def check_text(what: str, text: str) -> str:

@@ -34,6 +34,7 @@ from pyrocketstore.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
     MessageExtBatch,
     MessageExtBrokerInner,
+    settle_place,
     utf16_length,
 )
 from pyrocketstore.message_futures import MessageFutures
@@ -575,6 +576,7 @@ class DefaultMessageStore(MessageFutures):
         return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
 
     def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        settle_place(message)
         refused = self._refused_put(message)
         if refused is not None:
             self.stats_service.note_outcome(refused.status_code, 0, tried=False)
@@ -602,6 +604,7 @@ class DefaultMessageStore(MessageFutures):
         return None
 
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
+        settle_place(batch)
         refused = self._refused_batch(batch)
         if refused is not None:
             self.stats_service.note_outcome(refused.status_code, 0, tried=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -174,7 +175,7 @@ def shielded(
     In the main thread the wait for it can be interrupted. The call then goes on; with `dispose` it
     ends at its next `check_abandoned`, or `dispose` gets its result.
     """
-    if not is_interruptible():
+    if not is_interruptible() or sys.is_finalizing():  # then no other thread gets its turn
         return call()
     shield = Shield(call, dispose)
     try:

@@ -309,7 +309,7 @@ class Store(AsyncStore):
     ) -> MessageExtBrokerInner:
         """The arguments of `put` checked, as a message."""
         self._check_writable()
-        check_topic(topic)
+        topic = check_topic(topic)
         if delay_level:
             raise StoreFormatError("delay_level: this store has no delivery service")
         named = self._properties(tags, keys, properties)
@@ -407,7 +407,7 @@ class Store(AsyncStore):
         Durability: as `put`, for all of them together.
         """
         self._check_writable()
-        check_topic(topic)
+        topic = check_topic(topic)
         columns = self._columns(topic, bodies, queue_ids, tags, keys, properties)
         count = len(columns)
         queue_offsets = np.empty(count, np.int64)
@@ -508,7 +508,7 @@ class Store(AsyncStore):
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
         """
         self._check_writable()
-        check_topic(topic)
+        topic = check_topic(topic)
         if tags is None and keys is None and properties is None:
             columns = self._batch_columns(topic, list(messages), queue_id)
         else:

@@ -98,6 +98,54 @@ def run_to_exit(script: str, root: Path) -> None:
     assert (result.stdout, result.stderr) == ("", "")
 
 
+#: Programs whose last step, behind that of the exit handlers, ends a store or has it read.
+FINALIZED = {
+    "a generator that is not exhausted": """
+        def messages():
+            with open_store(read_only=READ_ONLY) as store:
+                yield from store.read("T")
+        kept = messages()
+        next(kept)
+        """,
+    "a generator with a message store": """
+        def stores():
+            store = open_store(read_only=READ_ONLY).message_store
+            try:
+                yield store
+            finally:
+                store.shutdown()
+        kept = stores()
+        next(kept)
+        """,
+    "a destructor": """
+        class Owner:
+            def __init__(self):
+                self.store = open_store(read_only=READ_ONLY)
+                self.cycle = self
+            def __del__(self):
+                try:
+                    self.store.flush()
+                except StoreStateError:
+                    pass
+                self.store.close()
+        kept = Owner()
+        """,
+}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("program", FINALIZED)
+def test_a_store_that_the_end_of_the_interpreter_closes(
+    tmp_path: Path, program: str, read_only: bool
+) -> None:
+    """No thread gets a turn any more, so that nobody may wait for one."""
+    root = filled(tmp_path / "store")
+    text = textwrap.dedent(FINALIZED[program]).replace("READ_ONLY", str(read_only))
+    result = run("import warnings; warnings.simplefilter('ignore')\n" + text, root)
+    assert (result.stdout, result.stderr) == ("", "")
+    judge(root, 20)
+
+
 def judge(root: Path, count: int = COUNT) -> None:
     """The store was closed cleanly, and topic T has `count` messages and their keys."""
     assert not (root / "abort").exists()

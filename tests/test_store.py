@@ -24,6 +24,7 @@ from pyrocketstore import (
     StoreStateError,
 )
 from pyrocketstore._message import properties_to_string
+from pyrocketstore._put_result import make_result, with_status
 
 SIZES = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -456,3 +457,78 @@ def test_inflated_bodies_count_in_a_batch(
         assert [row["body"] for row in rows] == [message.body for message in store.read("t")]
         without = store.read_batch("t", start=0, columns=["stored_body"], max_bytes=40_000)
         assert without.num_rows > 40
+
+
+class Otherwise(str):
+    """A topic that hashes in its own way."""
+
+    def __hash__(self) -> int:
+        return hash(self.lower()) ^ 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.lower() == other.lower()
+
+
+class Fickle:
+    """An integer that is another one at each look."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+
+    def __index__(self) -> int:
+        return self.numbers.pop(0) if len(self.numbers) > 1 else self.numbers[0]
+
+    __int__ = __index__
+
+
+def test_a_message_is_put_where_it_says(tmp_path: Path) -> None:
+    """A queue offset is given once, however its topic and queue id behave."""
+    with pyrocketstore.open(tmp_path) as store:
+        store.put("T", b"0")
+        for body in (b"1", b"2"):
+            message = MessageExtBrokerInner(Otherwise("T"), body, Fickle(0, 3))  # type: ignore[arg-type]
+            assert store.message_store.put_message(message).status.name == "PUT_OK"
+        store.put("T", b"3", queue_id=Fickle(0, 3))  # type: ignore[arg-type]
+        asyncio.run(store.aput("T", b"4", queue_id=Fickle(0, 3)))  # type: ignore[arg-type]
+        store.put_many("T", [b"5"], queue_ids=[Fickle(0, 3)])
+        store.put_batch("T", [b"6"], Fickle(0, 3))  # type: ignore[arg-type]
+        store.put("T", b"7")
+        assert [(m.queue_offset, m.body) for m in store.read("T")] == [
+            (i, b"%d" % i) for i in range(8)
+        ]
+        assert store.verify().ok
+        with pytest.raises(TypeError):
+            store.message_store.put_message(MessageExtBrokerInner("T", b"x", 1.5))  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            store.message_store.put_message(MessageExtBrokerInner(b"T", b"x"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure", [OSError, KeyError, StopIteration])
+def test_a_handler_that_raises_in_a_roll_of_put_many_is_heard(
+    tmp_path: Path, failure: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a signal handler raises is no fault of a message."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+
+        def handled(size: int) -> int:
+            raise failure
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_roll", handled, raising=True)
+            with pytest.raises(failure):
+                store.put_many("T", [b"." * 1000] * 100)
+        store.put_many("T", [b"." * 1000] * 100)
+        assert store.max_offset("T") >= 100
+
+
+@pytest.mark.parametrize("status", [-1, len(PutMessageStatus), 65535, 2**31 - 1])
+def test_a_result_has_a_status_that_there_is(status: int) -> None:
+    with pytest.raises(ValueError, match="is no PutMessageStatus"):
+        make_result(status)
+    with pytest.raises(ValueError, match="is no PutMessageStatus"):
+        with_status(make_result(0), status)
+    if status > 0:
+        with pytest.raises(ValueError, match="is no AppendMessageStatus"):
+            make_result(0, status)
+    with pytest.raises(TypeError):
+        with_status(None, 0)  # type: ignore[arg-type]

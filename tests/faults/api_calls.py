@@ -241,6 +241,16 @@ class Block:
         made = self.call(f"{name}({told})", action, *plain, **named)
         if name.endswith(".__call__") and made is not None:
             self.world.made.setdefault(name.split(".")[0], []).append(made)
+        elif type(made).__module__.startswith("pyrocketstore._"):
+            self.look_at(made)
+
+    def look_at(self, result: Any) -> None:
+        """Everything that the result of a call can be asked, but for calls."""
+        name = type(result).__name__
+        self.call(f"repr of the result, a {name}", repr, result)
+        for attribute in dir(result):
+            if attribute not in OF_OBJECT:
+                self.call(f"the result, a {name}: {attribute}", getattr, result, attribute)
 
     def aim(self, arguments: list[Any]) -> None:
         """Let special methods of arguments, also within lists, change the other arguments."""

@@ -383,6 +383,10 @@ class Armed:
         except StoreError as error:
             if not was_interrupted(error) and not self.life.store.closed:
                 raise
+            # The message is not at fault.
+            status = error.status if isinstance(error, PutError) else None
+            if was_interrupted(error) and status is PutMessageStatus.MESSAGE_ILLEGAL:
+                raise
         finally:
             self.is_armed = False
 
