@@ -31,6 +31,7 @@ typedef struct rs_env {
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, int mode);
     int (*rmdir)(const char *path);
+    /* It may say where the open failed: -(RS_FAILED_OPEN | errno) of fsync.h. */
     int (*fsync_directory)(const char *path);
     /* Record lock on byte 0, exclusive, not waiting; of the open file description where the system
      * has that, else of the process. -EAGAIN or -EACCES: somebody else has it. */

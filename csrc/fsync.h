@@ -61,10 +61,12 @@ static inline int rs_fsync(const rs_env *env, int fd) {
     return rs_fsync_settle(env, env->fsync(fd), RS_FAILED_FSYNC);
 }
 
-/* The table's call opens the directory first; these are errors that only an open gives. */
+/* The table's call opens the directory first. Of its own it says where an open failed; of a
+ * replaced one these are the errors that only an open gives. */
 static inline int rs_fsync_directory(const rs_env *env, const char *path) {
     RS_FSYNC_BEGIN(env);
     const int result = env->fsync_directory(path);
+    if (result < 0 && (-result & RS_FAILED_CALL) == RS_FAILED_OPEN) return result;
     switch (result) {
     case -EMFILE:
     case -ENFILE:

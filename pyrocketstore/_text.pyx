@@ -1,4 +1,5 @@
 """Text as Java has it: strings from UTF-8, hosts, hashes, and the properties of a message."""
+import codecs
 import ipaddress
 import re
 
@@ -36,6 +37,8 @@ cdef enum:
 
 # ---- text and hosts --------------------------------------------------------------------------
 
+# Looked up now: an import that a signal handler interrupts keeps its lock.
+cdef object UTF_16 = codecs.lookup("utf-16-be")
 cdef object LONE_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 cdef str java_text(const uint8_t *p, Py_ssize_t size):
@@ -196,7 +199,7 @@ def java_hash(text) -> int:
     cdef Py_ssize_t i
     if isinstance(text, bytes):
         return rs_java_hash(0, <const uint8_t *>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    units = text.encode("utf-16-be", "surrogatepass")
+    units = UTF_16.encode(text, "surrogatepass")[0]
     for i in range(0, PyBytes_GET_SIZE(units), 2):
         hash = hash * 31 + <uint16_t>rs_load_be16(<const uint8_t *>PyBytes_AS_STRING(units) + i)
     return <int32_t>hash

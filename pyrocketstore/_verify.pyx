@@ -139,6 +139,8 @@ cdef class RecordWalk:
             raise StoreIOError(<int>-error, "pread", path, at)
         if status == RS_NO_MEMORY:
             raise MemoryError()
+        if status == RS_OK and at == position and position < stop:
+            raise StoreStateError("the walk was made for less than the record that lies here")
         return status, at
 
     cdef int take(self, FileWindow window, int64_t file_from_offset, int64_t *position,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pyrocketstore._columns import MapColumn, VarColumn
 from pyrocketstore.errors import MissingExtraError
+from pyrocketstore.shield import imported
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,10 +26,9 @@ def require_pyarrow(what: str = "read_batch") -> Any:
     MissingExtraError: it is not installed; `what` is what was asked for.
     """
     try:
-        import pyarrow
+        return imported("pyarrow")
     except ImportError as error:
         raise MissingExtraError(what, "arrow") from error
-    return pyarrow
 
 
 def to_record_batch(

@@ -14,6 +14,7 @@ from pyrocketstore.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.shield import imported
 from pyrocketstore.tags import TagsExpression
 
 if TYPE_CHECKING:
@@ -184,18 +185,16 @@ def _row_count(columns: Columns) -> int:
 
 def _one_batch(batches: list[pyarrow.RecordBatch], next_offset: int) -> pyarrow.RecordBatch:
     """The pieces as one batch that says where to go on."""
-    import pyarrow
-
+    arrow = require_pyarrow()
     whole = batches[0]
     if len(batches) > 1:
-        whole = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        whole = arrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
     return whole.replace_schema_metadata({b"next_offset": str(next_offset).encode()})
 
 
 def _with_tags(batch: pyarrow.RecordBatch, wanted: TagsExpression) -> pyarrow.RecordBatch:
-    import pyarrow.compute
-
-    mask = pyarrow.compute.is_in(
-        batch["tags"], value_set=pyarrow.array(sorted(wanted.tags), pyarrow.string())
+    arrow = require_pyarrow()
+    mask = imported("pyarrow.compute").is_in(
+        batch["tags"], value_set=arrow.array(sorted(wanted.tags), arrow.string())
     )
     return batch.filter(mask)

@@ -13,7 +13,7 @@ from pyrocketstore._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError, is_passing
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message import java_split, parse_java_int
 from pyrocketstore.queue_units import (
@@ -34,19 +34,6 @@ LMQ_PREFIX = "%LMQ%"
 #: A put that fails is tried this often, this long apart.
 MAX_RETRIES = 30
 RETRY_INTERVAL_S = 1.0
-#: Causes that may pass while we wait; any other fails at once.
-PASSING_ERRORS = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.EAGAIN,
-        errno.EINTR,
-        errno.EBUSY,
-    }
-)
 MIN_RECORD_SIZE = 91  # bytes in the log: no queue can have more messages than such records fit
 _CONFIRM_STEP = 65536
 _READ_SIZE = 1 << 20
@@ -586,7 +573,7 @@ class ConsumeQueue(UnitAppender):
             except (StoreIOError, StoreCorruptionError) as error:
                 cause = error
                 LOG.warning("%s/%d: attempt %d: %s", self.topic, self.queue_id, attempt + 1, error)
-                if getattr(error, "errno", None) not in PASSING_ERRORS:
+                if not is_passing(error):
                     break
             if attempt + 1 < retries:
                 self.env.sleep(RETRY_INTERVAL_S)

@@ -7,6 +7,7 @@ holds them. Exceptions keep such text as it is; it is escaped where it is format
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import re
@@ -27,6 +28,8 @@ def printable(text: str) -> str:
 
 
 #: Runs of what JSON itself does not escape.
+#: Looked up now: an import that a signal handler interrupts keeps its lock.
+_UTF_16 = codecs.lookup("utf-16-be")
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]+")
 
 
@@ -49,7 +52,7 @@ def _as_json_escapes(found: re.Match[str]) -> str:
 
 
 def _json_escape(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
+    units = _UTF_16.encode(char, "surrogatepass")[0]
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 

@@ -198,7 +198,11 @@ def _time_lines(
 
 def query_lines(store: DefaultMessageStore, queries: str | Path) -> Iterator[str]:
     """Answers to the key queries of a tab-separated file."""
-    for number, text in enumerate(Path(queries).read_text("utf-8").split("\n"), 1):
+    try:
+        lines = store.env.read_file(str(queries)).decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise StoreFormatError(f"{queries}: not UTF-8: {error}") from None
+    for number, text in enumerate(lines, 1):
         parts = text.rstrip("\r").split("\t")
         if len(parts) < 5:
             continue

@@ -80,9 +80,31 @@ class StoreIOError(StoreError, OSError):
         return type(self), (self.errno, self.operation, self.path, self.position)
 
 
+#: Causes that may pass while we wait; any other fails at once.
+PASSING_ERRORS = frozenset(
+    {
+        _errno.ENOSPC,
+        _errno.EDQUOT,
+        _errno.EMFILE,
+        _errno.ENFILE,
+        _errno.ENOMEM,
+        _errno.EAGAIN,
+        _errno.EINTR,
+        _errno.EBUSY,
+    }
+)
+
+
 def is_failed_open(error: BaseException) -> bool:
     """Whether a file could not be opened, as in a process without a free descriptor."""
     return isinstance(error, StoreIOError) and error.operation == "open"
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether what failed may be tried again: a full disk, or too little of something else."""
+    if not isinstance(error, StoreIOError) or isinstance(error, StoreFsyncError):
+        return False
+    return error.errno in PASSING_ERRORS
 
 
 class StoreFsyncError(StoreIOError):

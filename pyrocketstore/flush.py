@@ -19,6 +19,7 @@ from pyrocketstore.errors import (
     StoreFsyncError,
     StoreIOError,
     is_failed_open,
+    is_passing,
     without_frames,
 )
 from pyrocketstore.results import PutMessageStatus
@@ -280,8 +281,8 @@ class CommitRealTimeService(ServiceThread):
     Threads: `commit` from any. Durability: what is in a buffer is lost with the process; it lies
     there for `commit_interval_commit_log` ms at most while the thread gets its turn.
     Source: RocketMQ 4.9.3 CommitLog#CommitRealTimeService.
-    Differs: over however many files; a commit that fails ends the puts, but for a file that could
-    not be opened, and is tried again.
+    Differs: over however many files; a commit that fails ends the puts, but on a full disk and for
+    a file that could not be opened, which is tried again.
     """
 
     def __init__(
@@ -316,7 +317,7 @@ class CommitRealTimeService(ServiceThread):
                     moved = True
             except StoreError as error:
                 self.error = without_frames(error)
-                if not is_failed_open(error):
+                if not (is_failed_open(error) or is_passing(error)):
                     self._tell(error)
                 raise
             finally:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Callable
@@ -20,7 +21,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyrocketstore._env import Event
 from pyrocketstore.display import logger
 
-__all__ = ["Abandoned", "Shield", "check_abandoned", "is_interruptible", "let_go", "shielded"]
+__all__ = [
+    "Abandoned",
+    "Shield",
+    "check_abandoned",
+    "imported",
+    "is_interruptible",
+    "let_go",
+    "shielded",
+]
 
 LOG = logger(__name__)
 
@@ -189,6 +198,16 @@ def shielded(
     except BaseException:
         shield.abandon()
         raise
+
+
+def imported(name: str) -> Any:
+    """A module, imported where no signal handler can raise: CPython would keep the import's lock,
+    and other threads would wait for it for ever."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if module is not None and not getattr(spec, "_initializing", False):
+        return module
+    return shielded(functools.partial(importlib.import_module, name))
 
 
 def one_at_a_time(method: Callable[[Locked], None]) -> Callable[[Locked], None]:

@@ -52,7 +52,7 @@ from pyrocketstore.message import (
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.recovery import RecoveryPlan
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
-from pyrocketstore.shield import shielded
+from pyrocketstore.shield import imported, shielded
 from pyrocketstore.store_parts import (
     DefaultStoreParts,
     KeyHits,
@@ -744,7 +744,8 @@ class Store(AsyncStore):
     def get_many(self, phy_offsets: npt.ArrayLike) -> list[MessageExt | None]:
         """The messages at some physical offsets (int64[n], bytes), those of `query_many` say; None
         for one where no message begins: bytes inside of a body may look like one."""
-        given = np.asarray(phy_offsets)
+        # A tuple: an entry's special method may change a list.
+        given = np.asarray(tuple(phy_offsets) if isinstance(phy_offsets, list) else phy_offsets)
         if given.size and given.dtype.kind not in "iu":
             raise TypeError(f"phy_offsets are of type {given.dtype}, not int64")
         with self._while_open():
@@ -758,11 +759,11 @@ class Store(AsyncStore):
         ----------
         progress : callable(bytes done, bytes in all)
         """
-        from pyrocketstore.verify import verify_store
-
+        verify_store = imported("pyrocketstore.verify").verify_store
         with self._while_open():
             self.message_store.wait_dispatched()
-            return verify_store(self.message_store, progress)
+            report: VerifyReport = verify_store(self.message_store, progress)
+            return report
 
 
 def _while_alive(method: Callable[..., None]) -> Callable[..., None]:

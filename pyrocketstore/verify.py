@@ -16,6 +16,7 @@ from pyrocketstore._verify import RecordWalk, differing_units, read_ext_units
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import MAX_ADDR, un_decorate
+from pyrocketstore.errors import StoreStateError
 from pyrocketstore.index_check import IndexCheck, Keys
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_table import is_safe_name
@@ -185,6 +186,8 @@ class _Verifier:
         self.low = max(0, self.log.get_min_offset())
         # What lies behind is not looked at, since its units may not be there yet.
         self.end = min(self.log.get_max_offset(), int(store.dispatcher.position))
+        if self.low > self.end:  # the files were let go
+            raise StoreStateError(f"{store.root}: the store was closed while it was checked")
         self.walk = RecordWalk(self.log.delay_levels, self.end - self.low)
         self.states: dict[tuple[str, int], _QueueState | None] = {}
         self.numbered: list[_QueueState | None] = []

@@ -170,3 +170,38 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert "pip install 'pyrocketstore[cli]'" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["info", "cat", "verify", "dump", "query"])
+@pytest.mark.parametrize("output", ["/dev/full", None])
+def test_output_that_cannot_be_written(store: Path, command: str, output: str | None) -> None:
+    """Also where the rest of what was to be written is dropped while the process ends."""
+    words = {"cat": ("orders",), "query": ("orders", "k1")}.get(command, ())
+    script = (
+        f"{sys.executable} -m pyrocketstore {command} {store} {' '.join((*words, *conf(store)))}"
+    )
+    done = subprocess.run(
+        ["sh", "-c", f"{script} {'>&-' if output is None else '> ' + output}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("time", ["99999999999999999999", "0001-01-01", "-9e99", "9999999-01-01"])
+def test_times_that_no_clock_has(store: Path, time: str) -> None:
+    for option in ("--begin", "--end"):
+        assert time in run("query", store, "orders", "k1", option, time, code=2).stderr
+
+
+def test_without_a_command_the_help_is_printed() -> None:
+    assert "\n  -h, --help" in run(code=2).stderr
+
+
+def test_queries_are_a_regular_file_of_text(store: Path, tmp_path: Path) -> None:
+    assert "regular file" in run("dump", store, "--queries", "/dev/zero", code=1).stderr
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in run("dump", store, "--queries", tmp_path / "binary", code=1).stderr

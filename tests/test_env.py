@@ -15,7 +15,7 @@ import pytest
 from broken_env import PROTOTYPES, broken, failing, watched
 from pyrocketstore._env import EnvTable, Event
 from pyrocketstore.env import Env, local_time_name
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreFsyncError, StoreIOError
 from pyrocketstore.service_thread import ServiceThread
 
 
@@ -152,6 +152,21 @@ def test_make_directories_forces_each_new_name(env, tmp_path):
         env.make_directories(str(tmp_path / "z"))
         env.make_directories(str(tmp_path / "z"))
     assert [args[0].decode() for args in calls] == [str(tmp_path)]
+
+
+def test_a_directory_that_cannot_be_opened_is_no_failed_fsync(env, tmp_path):
+    """Whatever its errno is: nothing was forced, so that it may be tried again."""
+    failed_open = -(1 << 16 | errno.EIO)
+    with (
+        broken(env, "fsync_directory", lambda original, path: failed_open),
+        pytest.raises(StoreIOError, match="open failed") as caught,
+    ):
+        env.fsync_directory(str(tmp_path))
+    assert caught.value.errno == errno.EIO
+    assert not isinstance(caught.value, StoreFsyncError)
+    env.fsync_directory(str(tmp_path))
+    with pytest.raises(StoreIOError, match="open failed"):
+        env.fsync_directory(str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "rename"])

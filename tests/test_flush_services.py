@@ -3,6 +3,7 @@ others so large or so small that they have no say; forces are counted."""
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from broken_env import broken, watched
+from broken_env import broken, failing, watched
 from gates import SIZES, unclean, wait_until
-from pyrocketstore import PutError, PutMessageStatus
+from pyrocketstore import PutError, PutMessageStatus, StoreIOError
 from pyrocketstore.env import Env
 from pyrocketstore.flush import FlushConsumeQueueService, FlushRealTimeService
 from pyrocketstore.store_checkpoint import StoreCheckpoint
@@ -167,6 +168,29 @@ def test_a_service_that_dies_ends_the_puts(
             store.put("t", b"y")
         assert caught.value.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert (tmp_path / "abort").exists()
+
+
+def test_a_full_disk_under_a_commit_passes(tmp_path: Path) -> None:
+    """A file's blocks are there before; some file systems want new ones all the same."""
+    settings = {"transient_store_pool_enable": True, "commit_interval_commit_log": 5}
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **{**QUIET, **settings}) as store:
+        store.put("t", b"0")
+        store.flush()
+        services = store.message_store.services
+        assert services.commit_service is not None
+        with failing(env, "pwrite", errno.ENOSPC):
+            store.put("t", b"1")
+            wait_until(lambda: services.commit_service.error is not None, "no commit has failed")
+            with pytest.raises(StoreIOError):
+                store.flush()
+            assert store.message_store.failure is None
+        store.put("t", b"2")
+        store.flush()
+    with pyrocketstore.open(tmp_path, **QUIET) as store:
+        assert [message.body for message in store.read("t")] == [b"0", b"1", b"2"]
+        assert store.message_store.plan is not None
+        assert store.message_store.plan.clean
 
 
 def test_a_time_is_never_newer_than_what_was_forced(tmp_path: Path) -> None:

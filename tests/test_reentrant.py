@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 
 import pyrocketstore
 from gates import SIZES, SYNC_SIZES
+from pyrocketstore import StoreStateError
 
 #: Handlers that run inside one another, at most.
 DEPTH = 3
@@ -161,3 +163,27 @@ def test_a_handler_meets_locks_that_its_thread_holds(
             store.put("t", b"c", keys="k", properties={"p": "v"})
             assert len(list(store.read("t", 0))) == len(store.query("t", "k")) * 2
             assert store.stats().put_messages_by_status["PUT_OK"] == 3
+
+
+@pytest.mark.parametrize("line", range(6))
+def test_a_store_that_closes_while_verify_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int
+) -> None:
+    """At its first steps, where what it will look at is settled."""
+    store = pyrocketstore.open(tmp_path)
+    store.put("t", b"x", keys="key")
+    steps = iter(range(100))
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        if frame.f_code.co_qualname == "_Verifier.__init__" and next(steps) == line:
+            sys.settrace(None)
+            store.close()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(StoreStateError):
+            store.verify()
+    finally:
+        sys.settrace(None)
+    assert store.closed

@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -483,24 +484,28 @@ class Fickle:
 
 def test_a_message_is_put_where_it_says(tmp_path: Path) -> None:
     """A queue offset is given once, however its topic and queue id behave."""
+
+    def fickle() -> Any:
+        return Fickle(0, 3)
+
     with pyrocketstore.open(tmp_path) as store:
         store.put("T", b"0")
         for body in (b"1", b"2"):
-            message = MessageExtBrokerInner(Otherwise("T"), body, Fickle(0, 3))  # type: ignore[arg-type]
+            message = MessageExtBrokerInner(Otherwise("T"), body, fickle())
             assert store.message_store.put_message(message).status.name == "PUT_OK"
-        store.put("T", b"3", queue_id=Fickle(0, 3))  # type: ignore[arg-type]
-        asyncio.run(store.aput("T", b"4", queue_id=Fickle(0, 3)))  # type: ignore[arg-type]
-        store.put_many("T", [b"5"], queue_ids=[Fickle(0, 3)])
-        store.put_batch("T", [b"6"], Fickle(0, 3))  # type: ignore[arg-type]
+        store.put("T", b"3", queue_id=fickle())
+        asyncio.run(store.aput("T", b"4", queue_id=fickle()))
+        store.put_many("T", [b"5"], queue_ids=[fickle()])
+        store.put_batch("T", [b"6"], fickle())
         store.put("T", b"7")
         assert [(m.queue_offset, m.body) for m in store.read("T")] == [
             (i, b"%d" % i) for i in range(8)
         ]
         assert store.verify().ok
         with pytest.raises(TypeError):
-            store.message_store.put_message(MessageExtBrokerInner("T", b"x", 1.5))  # type: ignore[arg-type]
+            store.message_store.put_message(MessageExtBrokerInner("T", b"x", cast(Any, 1.5)))
         with pytest.raises(TypeError):
-            store.message_store.put_message(MessageExtBrokerInner(b"T", b"x"))  # type: ignore[arg-type]
+            store.message_store.put_message(MessageExtBrokerInner(cast(Any, b"T"), b"x"))
 
 
 @pytest.mark.parametrize("failure", [OSError, KeyError, StopIteration])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its text is our own help
+            raise
         vars(error)["message"] = printable(error.message)  # typed as final
         raise
 
@@ -62,17 +65,16 @@ class TimeMs(IntType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Milliseconds since 1970."""
-        if isinstance(value, int):
-            return value
         try:
-            return int(value)
+            time_ms = int(value)
         except ValueError:
-            pass
-        try:
-            moment = datetime.datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither Unix ms nor ISO 8601", param, ctx)
-        return round(moment.timestamp() * 1000)
+            try:
+                time_ms = round(datetime.datetime.fromisoformat(value).timestamp() * 1000)
+            except (OSError, OverflowError, ValueError):
+                self.fail(f"{value!r} is neither Unix ms nor ISO 8601", param, ctx)
+        if not -(1 << 63) <= time_ms < 1 << 63:
+            self.fail(f"{value!r} is no time in Unix ms", param, ctx)
+        return time_ms
 
 
 class Target:
@@ -151,5 +153,7 @@ def run() -> NoReturn:
     """Run the command line of this process; ends in SystemExit."""
     from pyrocketstore.cli import commands, spark_commands
 
+    if sys.stdout is None:  # closed by whoever started this process
+        sys.exit("Error: standard output is closed")
     assert commands and spark_commands  # importing them has registered the commands
     app.main(prog_name="pyrocketstore")
