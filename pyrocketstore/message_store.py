@@ -26,7 +26,13 @@ from pyrocketstore.config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.display import logger, printable
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError, without_frames
+from pyrocketstore.errors import (
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+    without_frames,
+)
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.lock_file import store_lock
 from pyrocketstore.mending import mend
@@ -587,11 +593,13 @@ class DefaultMessageStore(MessageFutures):
         status = self.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
             return make_result(status, error=self.why_not_writeable)
-        if utf16_length(message.topic) > 127 or (
-            message.properties_string is not None
-            and utf16_length(message.properties_string) > 32767
-        ):
-            return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+        too_long = ""
+        if utf16_length(message.topic) > 127:
+            too_long = "the topic has more than 127 characters"
+        elif utf16_length(message.properties_string or "") > 32767:
+            too_long = "the properties have more than 32767 bytes"
+        if too_long:
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=StoreFormatError(too_long))
         if not is_safe_name(message.topic):
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=no_queue(message.topic))
         if (

@@ -12,7 +12,7 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.errors import StoreError, StoreFormatError
 from pyrocketstore.new_files import remove_temporary_queue_files
 from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.shield import check_abandoned
@@ -132,6 +132,8 @@ class ConsumeQueueTable:
                               queue_id)  # fmt: skip
                 return None
             queue = self._new(topic, queue_id)
+            if queue.ext is not None:
+                _find_ext_files(queue.ext)
             with self._lock:
                 queue = self._table.setdefault((topic, queue_id), queue)
             if self._is_lmq(topic):
@@ -200,6 +202,15 @@ class ConsumeQueueTable:
             enable_lmq=self.config.enable_lmq,
             by_write=self.config.write_without_mmap,
         )
+
+
+def _find_ext_files(ext: ConsumeQueueExt) -> None:
+    """Have a new queue's ext units follow those that a kill, or somebody, left without a queue."""
+    try:
+        ext.load()
+        ext.recover()
+    except StoreError as error:
+        LOG.error("%s/%d: no ext units are stored: %s", ext.topic, ext.queue_id, error)
 
 
 def close_gaps(queue: ConsumeQueue, min_phy_offset: int, before_cut: Callable[[], None]) -> bool:

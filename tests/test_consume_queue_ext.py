@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import shutil
 import struct
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pyrocketstore
 from pyrocketstore import consume_queue
 from pyrocketstore._consume_queue import MAX_ADDR as COMPILED_MAX_ADDR
 from pyrocketstore._consume_queue import scan_ext_units
+from pyrocketstore._text import java_hash
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import (
     MAX_ADDR,
@@ -368,3 +371,22 @@ def test_recovery_cuts_ext_units_that_nothing_names(tmp_path):
     again = with_ext(tmp_path)
     assert again.get_max_offset_in_queue() == 4
     assert again.ext.mapped_file_queue.get_max_offset() == 80
+
+
+def test_ext_units_follow_those_that_have_no_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kill may leave a new queue's ext file without its queue."""
+    with pyrocketstore.open(tmp_path, enable_consume_queue_ext=True) as store:
+        for i in range(3):
+            store.put("t", b"%d" % i, tags="A")
+    shutil.rmtree(tmp_path / "consumequeue" / "t")
+    with pyrocketstore.open(tmp_path, enable_consume_queue_ext=True) as store:
+        store.put("t", b"3", tags="A")
+        store.wait_dispatched()
+        queue = store.message_store.find_consume_queue("t", 0)
+        assert queue.ext is not None
+        units = [queue.ext.get(int(code)) for code in queue.read_units(0, 4).tags_code]
+        assert [unit is not None and unit.tags_code for unit in units] == [java_hash("A")] * 4
+        assert store.verify().ok
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

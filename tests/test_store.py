@@ -537,3 +537,8 @@ def test_a_result_has_a_status_that_there_is(status: int) -> None:
             make_result(0, status)
     with pytest.raises(TypeError):
         with_status(None, 0)  # type: ignore[arg-type]
+
+
+def test_what_is_too_long_is_said(store: pyrocketstore.Store) -> None:
+    with pytest.raises(PutError, match="the properties have more than 32767 bytes"):
+        store.put("t", b"", keys="x" * 33_000)
