@@ -73,13 +73,25 @@ class AsyncStore(Face):
         message = self._message_of(*arguments)
         return self._checked(self.message_store.append_message(message), 1)
 
-    def _make_room(self) -> None:
-        """Wait, by forcing the log, while more than `max_unforced_bytes` are not forced."""
+    def _make_room(self) -> bool:
+        """Wait, by flushing the log, while more than `max_unforced_bytes` are not flushed.
+
+        False: it cannot be flushed, and the put says why.
+        """
         while self.message_store.async_puts.is_behind():
             try:
                 self.message_store.flush()
             except StoreError:
-                return  # the store takes no more puts, and the put says why
+                return False
+        return True
+
+    def _may_wait(self, status: PutMessageStatus) -> bool:
+        """Whether a put was refused since another one took the room that this one had made."""
+        return (
+            status is PutMessageStatus.OS_PAGECACHE_BUSY
+            and self.message_store.async_puts.max_unforced_bytes > 0
+            and not self.message_store.is_os_page_cache_busy()
+        )
 
     def _timed_out(self, result: PutMessageResult) -> PutMessageResult:
         """A compiled put is in the log and did not reach the device in time."""

@@ -291,8 +291,11 @@ class Store(AsyncStore):
     def _put_slow(self, *arguments: Any) -> PutMessageResult:
         """Everything that is not an ordinary put; the arguments are those of `put`."""
         message = self._message_of(*arguments)
-        self._make_room()
-        return self._checked(self.message_store.put_message(message), 1)
+        while True:
+            has_room = self._make_room()
+            result = self.message_store.put_message(message)
+            if not (has_room and self._may_wait(result.status)):
+                return self._checked(result, 1)
 
     def _message_of(
         self,
@@ -361,11 +364,15 @@ class Store(AsyncStore):
         error.__cause__ = cause
         return error
 
-    def _check_status(self) -> None:
+    def _wait_for_room(self) -> None:
         """Raises PutError, with what stopped the store, when no put may be tried."""
-        status = self.message_store.check_store_status()
-        if status is not PutMessageStatus.PUT_OK:
-            raise self._refused(status)
+        while True:
+            has_room = self._make_room()
+            status = self.message_store.check_store_status()
+            if status is PutMessageStatus.PUT_OK:
+                return
+            if not (has_room and self._may_wait(status)):
+                raise self._refused(status)
 
     def _roll(self, size: int) -> int:
         """Go on in the next file; the errno when it cannot be made, else 0."""
@@ -412,8 +419,7 @@ class Store(AsyncStore):
         count = len(columns)
         queue_offsets = np.empty(count, np.int64)
         phy_offsets = np.empty(count, np.int64)
-        self._make_room()
-        self._check_status()
+        self._wait_for_room()
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.env.monotonic_ms()
@@ -515,8 +521,7 @@ class Store(AsyncStore):
             columns = self._columns(topic, messages, index(queue_id), tags, keys, properties)
         if not len(columns):
             raise StoreFormatError("a batch needs at least one message")
-        self._make_room()
-        self._check_status()
+        self._wait_for_room()
         result, outcome, error = self._append_batch(columns)
         if result is None:
             self._put_many_failed(0, outcome, error, self.message_store.now())

@@ -517,3 +517,30 @@ def test_futures_are_done_when_callbacks_put(tmp_path: Path) -> None:
         threading.Thread(target=again, args=(None,)).start()
         last.result(WAIT_S)
         assert store.max_offset("t") == 49
+
+
+@pytest.mark.parametrize("how", ["put", "put_many", "put_batch"])
+def test_a_put_waits_again_when_its_room_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By another thread, or a signal handler, between its wait and its put."""
+    with pyrocketstore.open(tmp_path, max_unforced_bytes=2000, **ASYNC_SIZES) as store:
+        make_room, taken = store._make_room, []
+
+        def make_room_that_is_taken() -> bool:
+            has_room = make_room()
+            if len(taken) < 3:
+                taken.append(store.message_store.put_message(MessageExtBrokerInner("o", BODY * 3)))
+            return has_room
+
+        monkeypatch.setattr(store, "_make_room", make_room_that_is_taken)
+        {
+            "put": lambda: store.put("t", BODY),
+            "put_many": lambda: store.put_many("t", [BODY]),
+            "put_batch": lambda: store.put_batch("t", [BODY]),
+        }[how]()
+        assert [result.status for result in taken] == [PutMessageStatus.PUT_OK] * 3
+        assert (store.max_offset("t"), store.max_offset("o")) == (1, 3)
+
+
+BODY = b"." * 900
