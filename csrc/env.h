@@ -6,6 +6,10 @@
 
 #include <stdint.h>
 
+/* In a negated result beside the errno: an open failed, and what was to come after it was not tried.
+ * fsync.h has the others. */
+enum { RS_FAILED_OPEN = 1 << 16 };
+
 typedef struct rs_env {
     /* Regular files, or with O_DIRECTORY a directory: -EISDIR, or -EBADFD for a FIFO, a socket or
      * a device, and never a wait. Opened for writing: -ELOOP for a symbolic link at the last
@@ -31,7 +35,7 @@ typedef struct rs_env {
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, int mode);
     int (*rmdir)(const char *path);
-    /* It may say where the open failed: -(RS_FAILED_OPEN | errno) of fsync.h. */
+    /* -(RS_FAILED_OPEN | errno) where the directory could not be opened. */
     int (*fsync_directory)(const char *path);
     /* Record lock on byte 0, exclusive, not waiting; of the open file description where the system
      * has that, else of the process. -EAGAIN or -EACCES: somebody else has it. */

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #endif
 #include "env.h"
-#include "fsync.h"
 #include "timed_wait.h"
 
 #include <errno.h>
@@ -209,8 +208,8 @@ static int system_mkdir(const char *path, int mode) { return negated(mkdir(path,
 static int system_rmdir(const char *path) { return negated(rmdir(path)); }
 
 static int system_fsync_directory(const char *path) {
-    int fd = rs_opened(system_open(path, O_RDONLY | O_DIRECTORY, 0));
-    if (fd < 0) return fd;
+    int fd = system_open(path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) return -(RS_FAILED_OPEN | -fd);
     int result = system_fsync(fd);
     /* Some file systems have no such call for directories and order renames by themselves. */
     if (result == -EINVAL || result == -ENOTSUP) result = 0;

@@ -10,9 +10,8 @@
 
 #include "env.h"
 
-/* The call that failed, in a negated result beside its errno. 0: the caller knows. */
+/* The call that failed, beside RS_FAILED_OPEN. 0: the caller knows. */
 enum {
-    RS_FAILED_OPEN = 1 << 16,
     RS_FAILED_MSYNC = 2 << 16,
     RS_FAILED_FDATASYNC = 3 << 16,
     RS_FAILED_FSYNC = 4 << 16,
