@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* In a negated result beside the errno: an open failed, and what was to come after it was not tried.
- * fsync.h has the others. */
+/* In a negated result beside the errno: an open failed, so that the rest was not tried. The others
+ * are those of fsync.h. */
 enum { RS_FAILED_OPEN = 1 << 16 };
 
 typedef struct rs_env {

@@ -4,12 +4,12 @@ text, compressed and bomb-like bodies, every-byte cuts; Arrow's own full validat
 
 from __future__ import annotations
 
-import builtins
 import codecs
 import ipaddress
 import pickle
 import random
 import struct
+import sys
 import zlib
 from typing import Any
 
@@ -582,13 +582,6 @@ def test_a_column_above_two_gibibytes_has_the_large_type() -> None:
 
 
 def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "pyarrow":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match="read_batch needs"):
         to_record_batch({})

@@ -79,6 +79,11 @@ class Journal:
         if self.sync and waited:
             self.flushed()
 
+    def lost_buffers(self) -> None:
+        """A store with a transient store pool has ended, and its close raised: what it could not
+        commit is gone, as after a kill."""
+        self._accepted.clear()
+
     def flushed(self, phy_offset: int | None = None) -> None:
         """All that was accepted is safe, or all that ends before a physical offset."""
         count = len(self._accepted)

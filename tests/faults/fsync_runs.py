@@ -233,6 +233,8 @@ class Run:
                 demand(device.refused_opens > 0, "an error without a cause")
                 if store is not None and store.message_store.has_ended:
                     store = None
+                    if self.program.settings.get("transient_store_pool_enable"):
+                        self.journal.lost_buffers()
         demand(not device.failed, device.failed)
         self.counts["runs"] += 1
         self.counts["opens refused"] += device.refused_opens
