@@ -81,9 +81,11 @@ cdef class ColumnPass:
     cdef int64_t max_body_bytes  # -1: no bound
     cdef Py_ssize_t taken        # rows whose bodies fit
 
-    # Makes the arrays of `count` rows. StoreFormatError for a column that is not known.
+    # Makes the arrays of `count` rows. `max_body_bytes` is an int or None. StoreFormatError for a
+    # column that is not known.
     cdef int open(
-        self, object columns, Py_ssize_t count, const int32_t *sizes, str path
+        self, object columns, Py_ssize_t count, const int32_t *sizes, str path,
+        object max_body_bytes
     ) except -1
     # {name: ndarray | VarColumn | MapColumn} once all rows were walked, without the rows from the
     # first on whose inflated body is beyond `max_body_bytes`. An error says of a record

@@ -48,6 +48,8 @@ from pyrocketstore._column_memory import release_memory, reusable_bytes
 from pyrocketstore._message import MAX_INFLATED_SIZE
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 
+cdef object MAX_INT64 = (1 << 63) - 1
+
 cdef enum:
     PREFETCH_AHEAD = 40    # records; their first and last lines are far from each other
     CACHE_LINE = 64
@@ -363,7 +365,6 @@ cdef class ColumnPass:
         self.state = <column_set *>calloc(1, sizeof(column_set))
         if self.state == NULL:
             raise MemoryError
-        self.max_body_bytes = -1
 
     def __dealloc__(self):
         cdef int32_t i
@@ -375,7 +376,8 @@ cdef class ColumnPass:
             free(self.state)
 
     cdef int open(
-        self, object columns, Py_ssize_t count, const int32_t *sizes, str path
+        self, object columns, Py_ssize_t count, const int32_t *sizes, str path,
+        object max_body_bytes
     ) except -1:
         cdef int64_t total_size = 0
         cdef Py_ssize_t i
@@ -384,6 +386,9 @@ cdef class ColumnPass:
         self.names = _checked_names(columns)
         self.count = count
         self.taken = count
+        self.max_body_bytes = (
+            -1 if max_body_bytes is None else min(max(max_body_bytes, 0), MAX_INT64)
+        )
         self.path = path
         self.arrays = {}
         if "body" in self.names:
@@ -482,9 +487,9 @@ cdef class ColumnPass:
         """The column anew, now that it can be said how large the bodies are; gives its validity."""
         cdef var_column grown = c[0]
         cdef Py_ssize_t i
-        cdef int64_t begin, stop = 0
+        cdef int64_t begin, size, stop = 0
+        cdef const uint8_t *p
         cdef bytes body
-        cdef int failed
         validity = None
         grown.data = NULL
         grown.size = grown.capacity = 0
@@ -505,18 +510,13 @@ cdef class ColumnPass:
                         validity[i >> 3] &= ~(1 << (i & 7)) & 0xFF
                         c.null_count += 1
                         continue
-                    if self._is_beyond(grown.size, PyBytes_GET_SIZE(body)):
-                        self.taken = i
-                        break
-                    failed = add_bytes(
-                        &grown, <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
-                    )
-                elif self._is_beyond(grown.size, stop - begin):
+                    p, size = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
+                else:
+                    p, size = c.data + begin, stop - begin
+                if self._is_beyond(grown.size, size):
                     self.taken = i
                     break
-                else:
-                    failed = add_bytes(&grown, c.data + begin, stop - begin)
-                if failed:
+                if add_bytes(&grown, p, size):
                     raise MemoryError
             c.offsets[self.taken] = grown.size
             c.data, grown.data = grown.data, c.data
@@ -525,7 +525,6 @@ cdef class ColumnPass:
         finally:
             free(grown.data)
         return validity
-
 
     cdef bint _is_beyond(self, int64_t size, int64_t more):
         return self.max_body_bytes >= 0 and more > self.max_body_bytes - size
@@ -593,15 +592,14 @@ cdef dict _decode(
     bint check_crc,
     str path,
     bint null_bad_bodies,
-    int64_t max_body_bytes,
+    object max_body_bytes,
 ):
     """`positions`: what an error says of each record."""
     cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
     cdef Py_ssize_t row = 0
     cdef int status
     work.null_bad_bodies = null_bad_bodies
-    work.max_body_bytes = max_body_bytes
-    work.open(columns, count, sizes, path)
+    work.open(columns, count, sizes, path, max_body_bytes)
     with nogil:
         status = walk_rows(work.state, records, sizes, phy_offsets, 0, count, check_crc, &row)
     if status == RS_NO_MEMORY:
@@ -683,7 +681,7 @@ def decode_records(
             check_crc,
             path,
             on_bad_body == "null",
-            -1 if max_body_bytes is None else max(max_body_bytes, 0),
+            max_body_bytes,
         )
     finally:
         free(records)

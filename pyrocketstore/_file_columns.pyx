@@ -78,9 +78,7 @@ def decode_file_records(
     cdef const uint8_t **records
     if sizes.shape[0] != count:
         raise StoreFormatError("phy_offsets and sizes must have one entry a record")
-    if max_body_bytes is not None:
-        work.max_body_bytes = max(max_body_bytes, 0)
-    work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path)
+    work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path, max_body_bytes)
     if not mapped_file.take_hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))

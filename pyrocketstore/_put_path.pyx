@@ -39,7 +39,7 @@ cdef int64_t NOGIL_MIN_BYTES = 8192
 # other, and the put lock is held for as long as copying them takes.
 cdef int64_t CHUNK_BYTES = 262144
 cdef Py_ssize_t CHUNK_ROWS = 1024
-# What a row may raise. Anything else is a signal handler's, and comes out as it is.
+# A row raises one of these. The caller receives any other exception, a signal handler's for one.
 cdef object ROW_ERRORS = (ArithmeticError, BufferError, StoreError, TypeError, ValueError)
 cdef array LONGS = new_array("q")  # what the positions of a batch are made like
 

@@ -85,7 +85,7 @@ class AsyncStore(Face):
                 return False
         return True
 
-    def _may_wait(self, status: PutMessageStatus) -> bool:
+    def _may_wait(self, status: object) -> bool:
         """Whether a put was refused since another one took the room that this one had made."""
         return (
             status is PutMessageStatus.OS_PAGECACHE_BUSY
@@ -138,13 +138,11 @@ class AsyncStore(Face):
 
         Not where the put lock is held for too long: room is no answer to that.
         """
-        store = self.message_store
         while True:
             try:
                 return self._appender.put(topic, body, **options)
             except PutError as error:
-                busy = error.status is PutMessageStatus.OS_PAGECACHE_BUSY
-                if not busy or store.is_os_page_cache_busy():
+                if not self._may_wait(error.status):
                     raise
             finally:
                 room.release()

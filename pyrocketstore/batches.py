@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pyrocketstore._mapped_file import MappedFile
 
-MAX_INT64 = (1 << 63) - 1
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 #: A commit log file, and where records lie: bytes of the log, and bytes.
@@ -108,11 +107,10 @@ def _decode_rows(
     A row that lies in a deleted file is taken, and is in no batch. One body always fits.
     """
     batches: list[pyarrow.RecordBatch] = []
-    left = min(max_body_bytes, MAX_INT64)
+    left = max_body_bytes
     for first, stop in _ranges(log, phy_offset):
         piece = _piece(log, phy_offset[first:stop], size[first:stop])
-        columns = None if piece is None else _decode(*piece, names, left)
-        if piece is None or columns is None:
+        if piece is None or (columns := _decode(*piece, names, left)) is None:
             continue
         count = _row_count(columns)
         if count == 0 and not batches and names:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from pyrocketstore._env import Event
-from pyrocketstore.shield import let_go
+from pyrocketstore.shield import forget_thread
 
 __all__ = ["JoinableThread"]
 
@@ -28,7 +28,7 @@ class JoinableThread(threading.Thread):
         try:
             super().run()
         finally:
-            let_go(self)
+            forget_thread(self)
             self._end.signal()
 
     def is_alive(self) -> bool:

@@ -25,9 +25,9 @@ __all__ = [
     "Abandoned",
     "Shield",
     "check_abandoned",
+    "forget_thread",
     "imported",
     "is_interruptible",
-    "let_go",
     "shielded",
 ]
 
@@ -55,7 +55,7 @@ class Abandoned(BaseException):
     """Ends a call whose caller was interrupted, from `check_abandoned`."""
 
 
-def let_go(thread: threading.Thread) -> None:
+def forget_thread(thread: threading.Thread) -> None:
     """Take a thread that is about to end out of CPython's weak set of threads; call it there.
 
     Else that set's callback runs where the last reference to the thread goes. In the main thread a
@@ -125,7 +125,7 @@ class Shield(Generic[Result]):
             if self.abandoned:
                 self._dispose_of_result()
             if self._thread is not None:
-                let_go(self._thread)
+                forget_thread(self._thread)
             self._end.signal()
 
     def _dispose_of_result(self) -> None:

@@ -155,7 +155,7 @@ def test_make_directories_forces_each_new_name(env, tmp_path):
 
 
 def test_a_directory_that_cannot_be_opened_is_no_failed_fsync(env, tmp_path):
-    """Whatever its errno is: nothing was forced, so that it may be tried again."""
+    """No fsync was made, so that a later one may be made, whatever the errno is."""
     failed_open = -(1 << 16 | errno.EIO)
     with (
         broken(env, "fsync_directory", lambda original, path: failed_open),

@@ -213,7 +213,7 @@ def test_a_write_error_at_exit_says_what_it_was(tmp_path: Path) -> None:
             try:
                 store.close()
             except StoreIOError as error:
-                assert str(error) == str(cause)
+                assert (type(error), str(error)) == (type(cause), str(cause))
             else:
                 raise AssertionError("closed cleanly")
         logging.getLogger("pyrocketstore").setLevel(logging.CRITICAL)

@@ -512,7 +512,7 @@ def test_a_message_is_put_where_it_says(tmp_path: Path) -> None:
 def test_a_handler_that_raises_in_a_roll_of_put_many_is_heard(
     tmp_path: Path, failure: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a signal handler raises is no fault of a message."""
+    """The caller of put_many receives the handler's exception, and no status of a message."""
     with pyrocketstore.open(tmp_path, **SIZES) as store:
 
         def handled(size: int) -> int:

@@ -120,7 +120,7 @@ def test_running_flags():
     first = StoreError("the first")
     flags.make_logics_queue_error(first)
     flags.make_index_file_error(StoreError("the second"))
-    assert str(flags.cause) == str(first)
+    assert (type(flags.cause), str(flags.cause)) == (StoreError, "the first")
     assert flags.is_logics_queue_error()
     assert flags.is_index_file_error()
     flags.begin_mending()
@@ -129,7 +129,7 @@ def test_running_flags():
     assert not flags.is_writeable()
     flags.end_mending(False, True, False)
     assert flags.flag_bits == RunningFlags.WRITE_INDEX_FILE_ERROR
-    assert str(flags.cause) == str(first)
+    assert (type(flags.cause), str(flags.cause)) == (StoreError, "the first")
     flags.begin_mending()
     flags.end_mending(True, True, False)
     assert flags.flag_bits == 0

@@ -19,6 +19,11 @@ from pyrocketstore.config import MessageStoreConfig, absolute_path
 from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError
 
+#: Prints the help where no command is named; click has it since 8.2.
+_HELP: tuple[type[BaseException], ...] = tuple(
+    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
+)
+
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
@@ -26,7 +31,7 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # its text is our own help
+        if isinstance(error, _HELP):  # its text is our own
             raise
         vars(error)["message"] = printable(error.message)  # typed as final
         raise

@@ -49,8 +49,6 @@ EVENTS = 40
 SYNCS = {"msync", "fdatasync", "fsync", "fsync_directory"}
 #: A call that began so soon after the failed one may have passed the store's check before it (s).
 GRACE_S = 0.05
-
-
 #: Every function that was put into a table. The garbage collector may free an Env before mapped
 #: files that still call its table, so that none of them ever goes.
 CALLBACKS: list[Any] = []
