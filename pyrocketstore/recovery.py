@@ -500,6 +500,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
     if store.config.message_index_enable:
         store.index_service.drop_files_behind(plan.log_end, replays=plan.replay_from is not None)
+        store.index_service.uncover_missing_files()
     _repair_queues(store, plan)
     if plan.cut_queues:
         for queue in store.consume_queues():

@@ -20,6 +20,7 @@ import pytest
 import pyrocketstore
 from broken_env import broken
 from gates import Gate, wait_until
+from pyrocketstore import recovery
 from pyrocketstore.env import Env
 from pyrocketstore.store_checkpoint import StoreCheckpoint
 
@@ -283,3 +284,45 @@ def test_index_files_are_dropped_from_the_newest_on(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **settings) as store:
         assert [m.body for m in store.query("t", "k0")] == [b"x"]
         assert store.verify().ok
+
+
+def test_the_checkpoint_covers_no_index_file_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery puts the keys again, from before the clock was set back on, up to the very ms that
+    the lost file ended at; then a power cut takes a part of the new file."""
+    path, crashed = tmp_path / "store", tmp_path / "crashed"
+    times = [HOUR, *[0] * 59]
+    with stopped_clock(path, times) as store:
+        for number in range(60):
+            store.put("T", b"x" * 50, keys=f"k{number}")
+            times.pop(0)
+        store.flush()
+    assert struct.unpack_from(">q", (path / "checkpoint").read_bytes(), 16)[0] > 0
+    shutil.rmtree(path / "index")
+    (path / "abort").touch()
+
+    def copy(store: Any, plan: Any) -> None:
+        """The moment right behind the replay."""
+        shutil.copytree(path, crashed)
+
+    monkeypatch.setattr(recovery, "_force_again", copy)
+    with stopped_clock(path, [0], max_index_num=500):
+        monkeypatch.undo()
+    (index,) = (crashed / "index").iterdir()
+    with index.open("r+b") as file:
+        file.seek(40 + 20 * 4 + 30 * 20)
+        file.write(bytes(20 * 20))
+    with stopped_clock(crashed, [0], max_index_num=500) as store:
+        assert [n for n in range(60) if not store.query("T", f"k{n}")] == []
+
+
+@contextlib.contextmanager
+def stopped_clock(path: Path, times: list[int], **settings: Any) -> Iterator[pyrocketstore.Store]:
+    """A store whose clock shows the first of `times` (ms), as long as it is the first."""
+    env = Env()
+    with (
+        broken(env, "now_ms", lambda original: 1_700_000_000_000 + (times or [0])[0]),
+        pyrocketstore.open(path, env=env, **(QUICK | settings)) as store,
+    ):
+        yield store
