@@ -282,7 +282,7 @@ class ConsumeQueue(UnitAppender):
         Nothing is written where nothing is to be dropped.
 
         Raises StoreIOError.
-        Durability: the units are zeroed on disk, but only `flush` forces that.
+        Durability: they are gone from the device on return.
         Source: RocketMQ 4.9.3 ConsumeQueue#truncateDirtyLogicFiles.
         Differs: an empty last file is dropped (a first one stays, and keeps the queue's end) rather
         than given a unit of zeros; pre-blank units do not count for max_physic_offset; what is cut

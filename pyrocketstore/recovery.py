@@ -495,16 +495,17 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
         LOG.warning("the log ends before byte %d of %s", position, path)
     if plan.broken and not store.read_only:
         _keep_broken(store, plan)
+    _repair_queues(store, plan)
+    if plan.cut_queues:
+        # Before the log: a unit that names a place far behind the log's files looks damaged.
+        for queue in store.consume_queues():
+            queue.truncate_dirty_logic_files(plan.log_end)
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
     store.checkpoint.begin_log(*_covered_log(store, plan))
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
     if store.config.message_index_enable:
         store.index_service.drop_files_behind(plan.log_end, replays=plan.replay_from is not None)
         store.index_service.uncover_missing_files()
-    _repair_queues(store, plan)
-    if plan.cut_queues:
-        for queue in store.consume_queues():
-            queue.truncate_dirty_logic_files(plan.log_end)
     for queue in store.consume_queues():
         if (queue.topic, queue.queue_id) in plan.headless:
             LOG.warning("%s/%d: its first file is missing", queue.topic, queue.queue_id)

@@ -16,6 +16,7 @@ import pytest
 import oracle
 import pyrocketstore
 from pyrocketstore import StoreCorruptionError, StoreWarning
+from pyrocketstore.mapped_file_queue import MappedFileQueue
 
 SIZES = {
     "mapped_file_size_commit_log": 16384,
@@ -571,3 +572,31 @@ def test_a_unit_whose_message_is_lost_does_not_come_back(tmp_path: Path) -> None
     with pyrocketstore.open(tmp_path, **sizes) as store:
         assert sorted(content(store)) == list(range(25))
         assert store.max_offset("orders", 0) == 25
+
+
+def test_a_power_cut_behind_the_cut_of_the_log_uses_up_no_queue_offset(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues are cut first: their units may name places several files behind the log's end."""
+    path, crashed = copy(filled, tmp_path), tmp_path / "crashed"
+    halt(path)
+    first = path / "commitlog" / f"{0:020d}"
+    data = bytearray(first.read_bytes())
+    data[5000] ^= 0xFF
+    first.write_bytes(data)
+    cut = MappedFileQueue.truncate_dirty_files
+
+    def cut_and_copy(queue: MappedFileQueue, offset: int) -> None:
+        cut(queue, offset)
+        if queue.store_path.endswith("commitlog") and not crashed.exists():
+            shutil.copytree(path, crashed)
+
+    monkeypatch.setattr(MappedFileQueue, "truncate_dirty_files", cut_and_copy)
+    with (
+        pytest.warns(StoreWarning, match="the log ends before"),
+        pyrocketstore.open(path, **SIZES) as store,
+    ):
+        count = len(content(store))
+    with pyrocketstore.open(crashed, **SIZES) as store:
+        assert len(content(store)) == count
+        assert sum(store.max_offset("orders", i) for i in store.queues("orders")) == count
