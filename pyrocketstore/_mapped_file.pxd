@@ -30,7 +30,7 @@ cdef class MappedFile:
     cdef int map(self) except -1
     cdef int unmap(self) except -1
     cdef int drop_buffer(self) except -1
-    cdef int open_file(self, bint create) except -1
+    cdef int open_file(self, bint create, bint partial) except -1
     cdef bytes directory(self)
     cdef int create_file(self, bint is_there) except -1
     cdef void give_up_from(self, int64_t position) noexcept

@@ -43,6 +43,7 @@ class MappedFile:
         sole_writer: bool = False,
         defer_force: bool = False,
         by_write: bool = False,
+        partial: bool = False,
     ) -> MappedFile: ...
     @property
     def file_size(self) -> int: ...

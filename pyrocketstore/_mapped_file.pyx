@@ -60,6 +60,7 @@ cdef class MappedFile:
     defer_force : bool, a created file and its name are forced by its first flush
     by_write : bool, bytes reach the file by pwrite and never through the mapping, so that a device
         that fails is an error and not a SIGBUS
+    partial : bool, read: a file of another length is taken too; what it lacks cannot be read
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
@@ -73,7 +74,7 @@ cdef class MappedFile:
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
                   int64_t populate=0, str zero_fill="no", bint sole_writer=False,
-                  bint defer_force=False, bint by_write=False):
+                  bint defer_force=False, bint by_write=False, bint partial=False):
         if mode not in MODES:
             raise ValueError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if zero_fill not in FILLS:
@@ -108,7 +109,7 @@ cdef class MappedFile:
         self.force_name = defer_force  # taken back unless the file is made now
         if self.kind == SHARED:
             self.file.path = self._path_text
-        self.open_file(create)
+        self.open_file(create, partial and self.kind == READ)
         self.force_name = self.force_name and self.created
         self.available = True
 
@@ -119,7 +120,7 @@ cdef class MappedFile:
             self.file.base = NULL
         rs_lock_free(self.file.fill_lock)
 
-    cdef int open_file(self, bint create) except -1:
+    cdef int open_file(self, bint create, bint partial) except -1:
         cdef int64_t size = 0
         cdef int fd
         cdef bint create_now = create and self.kind == SHARED
@@ -142,7 +143,7 @@ cdef class MappedFile:
             return self.create_file(True)
         if self.kind == MEMORY:
             self.source_size = min(size, self.file.file_size)
-        elif size != self.file.file_size:
+        elif size != self.file.file_size and not partial:
             raise StoreCorruptionError(
                 self.path, -1, f"the file has {size} bytes and must have {self.file.file_size}")
         return 0

@@ -49,7 +49,13 @@ class FileSettings(NamedTuple):
     by_write: bool = False
 
     def open(
-        self, env: Env, path: str, *, mode: str = "shared", create: bool = False
+        self,
+        env: Env,
+        path: str,
+        *,
+        mode: str = "shared",
+        create: bool = False,
+        partial: bool = False,
     ) -> MappedFile:
         """One of the files. Raises StoreIOError, and StoreCorruptionError for another length."""
         return MappedFile(
@@ -58,6 +64,7 @@ class FileSettings(NamedTuple):
             self.file_size,
             mode=mode,
             create=create,
+            partial=partial,
             confirm_step=self.confirm_step,
             populate=self.populate,
             zero_fill=self.zero_fill,

@@ -7,7 +7,6 @@ import difflib
 import enum
 import os
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,12 @@ from typing import Any
 from pyrocketstore.config_keys import OTHER_KEYS
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.file_sizes import DirectoryReader, find_files, log_file_size, usual_size
+from pyrocketstore.file_sizes import DirectoryReader, log_file_size, queue_file_size
 from pyrocketstore.properties_file import PropertyLine, read_properties
 
 CQ_STORE_UNIT_SIZE = 20
 DEFAULT_LISTEN_PORT = 10911
 MULTI_PATH_SPLITTER = ","
-
-#: How many queues are looked at to learn the size of queue files.
-DETECT_QUEUE_COUNT_MAX = 64
 
 
 class FlushDiskType(enum.Enum):
@@ -593,25 +589,13 @@ def _moved_paths(text: str | None, old_root: str, root: str | Path) -> str | Non
     return MULTI_PATH_SPLITTER.join(moved)
 
 
-def _usual_queue_size(env: DirectoryReader, directory: str, unit: int) -> int | None:
-    """The same over the queues below `consumequeue` or `consumequeue_ext`."""
-    counted: Counter[int] = Counter()
-    for topic in env.listdir(directory):
-        topic_path = f"{directory}/{topic}"
-        for queue_id in env.listdir(topic_path) if env.is_dir(topic_path) else ():
-            path = f"{topic_path}/{queue_id}"
-            size = usual_size(find_files(env, unit, path)) if env.is_dir(path) else None
-            if size is not None:
-                counted[size] += 1
-            if counted.total() >= DETECT_QUEUE_COUNT_MAX:
-                break
-        if counted.total() >= DETECT_QUEUE_COUNT_MAX:
-            break
-    return counted.most_common(1)[0][0] if counted else None
-
-
 def detect_sizes(
-    env: DirectoryReader, root: str, config: MessageStoreConfig, given: frozenset[str] | None = None
+    env: DirectoryReader,
+    root: str,
+    config: MessageStoreConfig,
+    given: frozenset[str] | None = None,
+    *,
+    read_only: bool = False,
 ) -> MessageStoreConfig:
     """`config` with the file sizes that nobody gave taken from the files that exist.
 
@@ -622,20 +606,24 @@ def detect_sizes(
     ----------
     root : directory of the store
     given : names that were set and stay as they are; None for `config.given`
+    read_only : bool, nothing is written: a log of one file that was cut short is read all the same
 
     Raises StoreCorruptionError where the size of log files is not given and no file shows it.
     """
     if given is None:
         given = config.given
+    logs = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+    queue, ext = "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext"
+    default = MessageStoreConfig()
     places: dict[str, Callable[[], int | None]] = {
         "mapped_file_size_commit_log": lambda: log_file_size(
-            env, *config.commit_log_paths, *config.read_only_commit_log_paths
+            env, *logs, assumed=config.mapped_file_size_commit_log if read_only else None
         ),
-        "mapped_file_size_consume_queue": lambda: _usual_queue_size(
-            env, f"{root}/consumequeue", CQ_STORE_UNIT_SIZE
+        queue: lambda: queue_file_size(
+            env, f"{root}/consumequeue", logs, CQ_STORE_UNIT_SIZE, getattr(default, queue)
         ),
-        "mapped_file_size_consume_queue_ext": lambda: _usual_queue_size(
-            env, f"{root}/consumequeue_ext", 1
+        ext: lambda: queue_file_size(
+            env, f"{root}/consumequeue_ext", logs, 1, getattr(default, ext)
         ),
     }
     found: dict[str, Any] = {}

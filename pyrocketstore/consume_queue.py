@@ -116,6 +116,7 @@ class ConsumeQueue(UnitAppender):
             zero_fill="folios",
             sole_writer=True,
             by_write=self.by_write,
+            derived=True,
         )
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)
 
@@ -192,9 +193,8 @@ class ConsumeQueue(UnitAppender):
     # ---- life cycle ------------------------------------------------------------------------------
 
     def load(self) -> bool:
-        """Read the list of files; `recover` must follow.
-
-        Raises StoreIOError, and StoreCorruptionError where a file has a wrong length.
+        """Read the list of files; `restore_queue` must follow where some are mismatched, and
+        `recover`. Raises StoreIOError.
         """
         loaded = self.mapped_file_queue.load()
         if self.ext is not None:

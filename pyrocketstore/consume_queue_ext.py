@@ -118,6 +118,7 @@ class ConsumeQueueExt:
             confirm_step=min(_CONFIRM_STEP, mapped_file_size),
             populate=0,
             by_write=by_write,
+            derived=True,
         )
 
     is_ext_addr = staticmethod(is_ext_addr)
@@ -125,7 +126,7 @@ class ConsumeQueueExt:
     un_decorate = staticmethod(un_decorate)
 
     def load(self) -> bool:
-        """Read the list of files. Raises StoreCorruptionError for a file of a wrong length."""
+        """Read the list of files. Raises StoreIOError."""
         return self.mapped_file_queue.load()
 
     def get(self, address: int) -> CqExtUnit | None:
@@ -191,8 +192,8 @@ class ConsumeQueueExt:
             bit_map = mapped_file.read(position + MIN_EXT_UNIT_SIZE, bit_map_size)
         return CqExtUnit(tags_code, msg_store_time, bit_map)
 
-    def _end_of_units(self, mapped_file: MappedFile) -> int:
-        """Position behind the last unit that the steps from the first one reach."""
+    def end_of_units(self, mapped_file: MappedFile) -> int:
+        """Position of a file behind the last unit that the steps from its first one reach."""
         position = 0
         end = min(mapped_file.get_read_position(), self.mapped_file_size)
         while end - position >= MIN_EXT_UNIT_SIZE:
@@ -213,7 +214,7 @@ class ConsumeQueueExt:
             return
         # Every earlier file is full whatever it holds; only the last one's end is unknown.
         last = mapped_files[-1]
-        end = last.file_from_offset + self._end_of_units(last)
+        end = last.file_from_offset + self.end_of_units(last)
         self._cut(end)
 
     def _cut(self, end: int) -> None:
@@ -244,6 +245,10 @@ class ConsumeQueueExt:
             LOG.error("%s/%d: no ext unit at %d", self.topic, self.queue_id, max_address)
             return
         self._cut(un_decorate(max_address) + unit.size)
+
+    def truncate_at(self, position: int) -> None:
+        """Drop every unit at or behind byte `position` of the stream."""
+        self._cut(position)
 
     def truncate_all(self) -> None:
         """Drop every unit: the queue that named them is empty."""

@@ -64,7 +64,7 @@ def dump_lines(
     else:
         settings, _ = MessageStoreConfig.from_broker_conf(config, root=path)
     env = Env()
-    settings = detect_sizes(env, str(path), settings)
+    settings = detect_sizes(env, str(path), settings, read_only=True)
     store = DefaultMessageStore(settings, env=env, read_only=True)
     store.load()
     try:

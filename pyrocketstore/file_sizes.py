@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from pyrocketstore.errors import StoreCorruptionError
@@ -12,9 +13,13 @@ __all__ = [
     "MAX_FILE_END",
     "DirectoryReader",
     "FoundFile",
+    "MismatchedFile",
     "find_files",
+    "has_possible_name",
     "is_store_file",
     "log_file_size",
+    "mismatch_of",
+    "queue_file_size",
     "usual_size",
 ]
 
@@ -27,6 +32,8 @@ MESSAGE_MAGICS = frozenset(
     {bytes.fromhex("DAA320A7"), bytes.fromhex("CBD43194"), bytes.fromhex("DAA320AB")}
 )
 _READ_SIZE = 1 << 20
+#: So many queues are looked at.
+DETECT_QUEUE_COUNT_MAX = 64
 _O_RDONLY = 0
 
 
@@ -71,6 +78,38 @@ class FoundFile(NamedTuple):
         return self.offset % self.size == 0 and self.offset + self.size <= MAX_FILE_END
 
 
+class MismatchedFile(NamedTuple):
+    """A file of a sequence whose length, or name, is not what its sequence needs.
+
+    `offset` and `size` are bytes: its name, and its length on disk.
+    """
+
+    path: str
+    offset: int
+    size: int
+    reason: str
+
+
+def has_possible_name(offset: int, file_size: int) -> bool:
+    """Whether a file of a sequence of files of `file_size` bytes may begin at byte `offset`."""
+    return offset % file_size == 0 and offset <= MAX_FILE_END - file_size
+
+
+def mismatch_of(offset: int, size: int, file_size: int) -> str | None:
+    """Why a file of that name and length is not one of a sequence of files of `file_size` bytes;
+    None where it is one."""
+    if offset % file_size:
+        return f"the file name is not a multiple of the file size {file_size}"
+    if offset > MAX_FILE_END - file_size:
+        return (
+            f"a file of {file_size} bytes of that name would end behind byte {MAX_FILE_END}, the"
+            " last that a store can have"
+        )
+    if size != file_size:
+        return f"the file has {size} bytes and must have {file_size}"
+    return None
+
+
 def is_store_file(name: str) -> bool:
     """Whether a name is that of a file of a sequence: the offset of its first byte, 20 digits."""
     return len(name) == 20 and name.isascii() and name.isdigit()
@@ -99,8 +138,15 @@ def usual_size(files: list[FoundFile]) -> int | None:
     return None if best is None else best[2]
 
 
-def log_file_size(env: DirectoryReader, *directories: str) -> int | None:
+def log_file_size(
+    env: DirectoryReader, *directories: str, assumed: int | None = None
+) -> int | None:
     """The length of the commit log's files; None where there are none.
+
+    Parameters
+    ----------
+    assumed : for a log that is only read, the length of a single file that was cut short; None: a
+        length without evidence is an error
 
     A length is adopted only with evidence, since a log that goes on with a wrong one cannot be read
     with the right one any more. Evidence is a file whose name, other than 0, is a multiple of it,
@@ -114,6 +160,8 @@ def log_file_size(env: DirectoryReader, *directories: str) -> int | None:
     if not files or any(f.offset > 0 for f in fitting):
         return size
     file = fitting[0] if fitting else files[-1]
+    if len(files) == 1 and file.offset == 0 and assumed is not None and _is_cut(env, file):
+        return max(assumed, -(-file.size // PAGE_SIZE) * PAGE_SIZE)
     if size is None:
         raise _implausible(file, f"its name is not a multiple of its length of {file.size} bytes")
     if size % PAGE_SIZE and not _is_full(env, file):
@@ -123,6 +171,65 @@ def log_file_size(env: DirectoryReader, *directories: str) -> int | None:
     return size
 
 
+def queue_file_size(
+    env: DirectoryReader, directory: str, log_directories: Sequence[str], unit: int, usual: int
+) -> int | None:
+    """The length that the files of most queues below `directory` have; None where nothing shows it.
+
+    A length that only files named 0 have shows nothing where they are full of units, and records
+    follow those of the last units: then they may all have been cut. `unit` and `usual`, the length
+    that 4.9.3 has without a setting, are bytes.
+    """
+    counted: Counter[int] = Counter()
+    doubtful: Counter[int] = Counter()
+    for path in itertools.islice(_queue_paths(env, directory), DETECT_QUEUE_COUNT_MAX):
+        files = find_files(env, unit, path)
+        size = usual_size(files)
+        if size is None:
+            continue
+        counted[size] += 1
+        fitting = [file for file in files if file.size == size and file.is_consistent]
+        if size != usual and unit > 1 and all(file.offset == 0 for file in fitting):
+            doubtful[size] += _may_be_cut(env, fitting[0], unit, log_directories)
+    if not counted:
+        return None
+    size = max(counted, key=lambda size: (counted[size], size))
+    return None if doubtful[size] == counted[size] else size
+
+
+def _queue_paths(env: DirectoryReader, directory: str) -> Iterator[str]:
+    for topic in env.listdir(directory):
+        topic_path = f"{directory}/{topic}"
+        for queue_id in env.listdir(topic_path) if env.is_dir(topic_path) else ():
+            path = f"{topic_path}/{queue_id}"
+            if env.is_dir(path):
+                yield path
+
+
+def _may_be_cut(
+    env: DirectoryReader, file: FoundFile, unit: int, log_directories: Sequence[str]
+) -> bool:
+    """Whether a queue's first file ends with a unit behind whose record the log has another."""
+    last = _read(env, file.path, file.size - unit, 12)
+    phy_offset, size = (int.from_bytes(part, "big", signed=True) for part in (last[:8], last[8:]))
+    if size <= 0 or phy_offset < 0:
+        return False  # there is room in it: its length is its own
+    end = phy_offset + size
+    for log_file in find_files(env, 1, *log_directories):
+        if log_file.offset <= end < log_file.offset + log_file.size:
+            head = _read(env, log_file.path, end - log_file.offset, MIN_RECORD_SIZE)
+            return head[4:8] in MESSAGE_MAGICS
+    return False
+
+
+def _read(env: DirectoryReader, path: str, position: int, size: int) -> bytes:
+    fd = env.open(path, _O_RDONLY)
+    try:
+        return env.pread(fd, size, position, path)
+    finally:
+        env.close(fd, path)
+
+
 def _implausible(file: FoundFile, reason: str) -> StoreCorruptionError:
     return StoreCorruptionError(
         file.path,
@@ -130,6 +237,11 @@ def _implausible(file: FoundFile, reason: str) -> StoreCorruptionError:
         f"{reason}, so the size of log files cannot be taken from it: open the store with "
         "mapped_file_size_commit_log (mappedFileSizeCommitLog), as it was written with",
     )
+
+
+def _is_cut(env: DirectoryReader, file: FoundFile) -> bool:
+    has_end = file.size % PAGE_SIZE == 0 or _is_full(env, file)
+    return not (has_end and _ends_whole(env, file))
 
 
 def _ends_whole(env: DirectoryReader, file: FoundFile) -> bool:

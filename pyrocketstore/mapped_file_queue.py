@@ -17,7 +17,7 @@ from pyrocketstore.allocate_mapped_file_service import (
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.file_sizes import MAX_FILE_END
+from pyrocketstore.file_sizes import MAX_FILE_END, MismatchedFile, has_possible_name, mismatch_of
 
 __all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
 
@@ -50,9 +50,12 @@ class MappedFileQueue:
     sole_writer : bool; one thread makes, allocates and writes these files, and `flush` alone says
         what is durable: files are forced with their first flush
     by_write : bool; nothing is stored into a mapping, see MappedFile
+    derived : bool; what the files hold can be built again: `load` keeps those of a wrong length or
+        name apart
 
-    Attributes: `flushed_where` and `committed_where`, bytes of the queue; `store_timestamp`, store
-    time (Unix ms) up to which everything is flushed; `mapped_files`, a tuple, by offset.
+    Attributes: `mismatched`, the files that `load` kept apart; `flushed_where` and
+    `committed_where`, bytes of the queue; `store_timestamp`, store time (Unix ms) up to which
+    everything is flushed; `mapped_files`, a tuple, by offset.
 
     Raises StoreIOError. Threads: any may read; one at a time appends.
     Source: RocketMQ 4.9.3 MappedFileQueue.
@@ -71,11 +74,14 @@ class MappedFileQueue:
         zero_fill: str = "no",
         sole_writer: bool = False,
         by_write: bool = False,
+        derived: bool = False,
     ) -> None:
         self.env = env
         self.store_path = store_path
         self.mapped_file_size = mapped_file_size
         self.read_only = read_only
+        self.derived = derived
+        self.mismatched: list[MismatchedFile] = []
         self.allocate_service = allocate_service
         self.settings = FileSettings(
             mapped_file_size, confirm_step, populate, zero_fill, sole_writer, by_write
@@ -95,7 +101,8 @@ class MappedFileQueue:
         A last file of no length, as a crash leaves it, is dropped (and deleted unless read-only);
         where files are forced later than made (`sole_writer`), any such file.
 
-        Raises StoreCorruptionError naming a file of any other length.
+        Raises StoreCorruptionError naming a file of any other length; where the files are derived,
+        `mismatched` gets it instead.
         Source: RocketMQ 4.9.3 MappedFileQueue#load.
         Differs: what is not named by 20 digits is left alone.
         """
@@ -111,22 +118,57 @@ class MappedFileQueue:
             if not self.read_only:
                 self.env.remove(path)
         loaded = []
+        self.mismatched = []
         for name, size, path in found:
-            if size != self.mapped_file_size:
-                reason = f"the file has {size} bytes and must have {self.mapped_file_size}"
-                raise StoreCorruptionError(path, -1, reason)
-            if int(name) % size:
-                reason = f"the file name is not a multiple of the file size {size}"
-                raise StoreCorruptionError(path, -1, reason)
-            if int(name) > MAX_FILE_END - size:
-                reason = f"a file of {size} bytes of that name would end behind byte {MAX_FILE_END}"
-                raise StoreCorruptionError(path, -1, f"{reason}, the last that a store can have")
+            reason = mismatch_of(int(name), size, self.mapped_file_size)
+            if reason is not None:
+                self.mismatched.append(MismatchedFile(path, int(name), size, reason))
+                continue
             mapped_file = self._open(path)
             mapped_file.set_positions(size)
             loaded.append(mapped_file)
+        if self.mismatched and not self.derived:
+            self._load_partial(loaded)
         with self._lock:
             self.mapped_files = tuple(loaded)
         return True
+
+    def _load_partial(self, loaded: list[MappedFile]) -> None:
+        """Take in what can be read of files that are mismatched, where nothing is written."""
+        first, size = self.mismatched[0], self.mapped_file_size
+        readable = [f for f in self.mismatched if f.size and has_possible_name(f.offset, size)]
+        is_single = len(readable) == 1 and readable[0].size < size
+        if not self.read_only or not (loaded or is_single):
+            setting = "" if loaded else " by mapped_file_size_commit_log (mapedFileSizeCommitLog)"
+            advice = self._advice(first)
+            raise StoreCorruptionError(first.path, -1, f"{first.reason}{setting}. {advice}")
+        for file in self.mismatched:
+            LOG.error("%s: %s", file.path, file.reason)
+        for file in readable:
+            mapped_file = self.settings.open(self.env, file.path, mode="read", partial=True)
+            mapped_file.set_positions(min(file.size, size))
+            loaded.append(mapped_file)
+        loaded.sort(key=lambda mapped_file: mapped_file.file_from_offset)
+
+    def _advice(self, file: MismatchedFile) -> str:
+        """What to do about a file that cannot be built again."""
+        advice = (
+            "It is part of the log, which nothing can build again: restore it from a copy. Opened"
+            " read-only, the store is read as far as the file goes"
+        )
+        size = self.mapped_file_size
+        if file.size < size and has_possible_name(file.offset, size):
+            advice += (
+                f". Where its end is lost for good, `truncate -s {size}` fills it"
+                " with zeros, and recovery ends the log there"
+            )
+        return advice
+
+    def add_file(self, mapped_file: MappedFile) -> None:
+        """Take in a file that `load` kept apart. Nobody uses the queue yet."""
+        with self._lock:
+            files = [*self.mapped_files, mapped_file]
+            self.mapped_files = tuple(sorted(files, key=lambda file: file.file_from_offset))
 
     def get_last_mapped_file(
         self, start_offset: int | None = None, need_create: bool = True

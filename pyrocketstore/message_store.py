@@ -268,6 +268,8 @@ class DefaultMessageStore(MessageFutures):
         )
         self.queue_table.recover(scan_start(self, clean))
         self.plan = make_plan(self, clean)
+        mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
+        self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
         try:
             apply_plan(self, self.plan)
         finally:

@@ -12,7 +12,10 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError, StoreFormatError
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
+from pyrocketstore.file_sizes import MismatchedFile
+from pyrocketstore.mapped_file_queue import MappedFileQueue
+from pyrocketstore.mismatched_files import mismatched_of, restore_queue
 from pyrocketstore.new_files import remove_temporary_queue_files
 from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.shield import check_abandoned
@@ -50,6 +53,8 @@ class ConsumeQueueTable:
         self.checkpoint: StoreCheckpoint | None = None
         #: `recover` has taken units away that the log must give again
         self.has_cut = False
+        #: files of queues and ext units whose length or name was wrong; `recover` restored them
+        self.mismatched: list[MismatchedFile] = []
         self.lmq_count = 0
         self.path = os.path.join(config.store_path_root_dir, "consumequeue")
         self.ext_path = os.path.join(config.store_path_root_dir, "consumequeue_ext")
@@ -59,7 +64,9 @@ class ConsumeQueueTable:
         self._attached: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self) -> None:
-        """Find the queues on disk. Raises StoreCorruptionError naming a file of the wrong size.
+        """Find the queues on disk.
+
+        Raises StoreIOError; StoreCorruptionError where no file has the size that is configured.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
         """
@@ -72,6 +79,14 @@ class ConsumeQueueTable:
                 self._table[topic, queue_id] = queue
             if ids and self._is_lmq(topic):
                 self.lmq_count += 1
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Refuse a configured size that the files contradict: none may be changed by mistake."""
+        setting = "mapped_file_size_consume_queue (mapedFileSizeConsumeQueue)"
+        _check_size([queue.mapped_file_queue for queue in self.all()], setting)
+        setting = "mapped_file_size_consume_queue_ext (mappedFileSizeConsumeQueueExt)"
+        _check_size([q.ext.mapped_file_queue for q in self.all() if q.ext is not None], setting)
 
     def _remove_temporary_files(self, topic: str) -> None:
         if self.read_only:
@@ -85,9 +100,15 @@ class ConsumeQueueTable:
         """Find the end of each queue; what lies behind `phy_offset` (bytes of the log) may have
         been lost in parts."""
         lowest = self.commit_log.get_min_offset()
+        broken_path = ""
         for queue in self.all():
             check_abandoned()
-            lost = close_gaps(queue, lowest, self._before_cut)
+            if mismatched_of(queue) and not broken_path:
+                name = self.env.local_time_name(self.env.now_ms())
+                broken_path = os.path.join(self.config.store_path_root_dir, ".broken", name)
+            self.mismatched += mismatched_of(queue)
+            lost = restore_queue(queue, lowest, self._before_cut, broken_path)
+            lost = close_gaps(queue, lowest, self._before_cut) or lost
             queue.recover(phy_offset, self._before_cut)
             queue.cut_short |= lost
 
@@ -201,6 +222,19 @@ class ConsumeQueueTable:
             find_consume_queue=self.for_dispatch,
             enable_lmq=self.config.enable_lmq,
             by_write=self.config.write_without_mmap,
+        )
+
+
+def _check_size(sequences: list[MappedFileQueue], setting: str) -> None:
+    """Raise StoreCorruptionError where the files have one other length than the configured one."""
+    mismatched = [file for files in sequences for file in files.mismatched if file.size > 0]
+    if not mismatched or any(files.mapped_files for files in sequences):
+        return
+    first = mismatched[0]
+    proven = any(file.offset > 0 and file.offset % file.size == 0 for file in mismatched)
+    if proven or len(mismatched) > 1 or first.size > sequences[0].mapped_file_size:
+        raise StoreCorruptionError(
+            first.path, -1, f"{first.reason}: open the store with {setting} as it was written with"
         )
 
 

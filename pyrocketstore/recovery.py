@@ -99,6 +99,8 @@ class RecoveryPlan:
     replay_from : int or None, physical offset from which the log is dispatched again
     cut_queues : bool, some queue reaches past the end
     headless : list of (topic, queue id), queues that lost their first file: they begin anew
+    mismatched : list of (path, reason), files of a wrong length or name: those of queues get their
+        units from the log, those of the log are read as far as they go (read-only)
 
     `pieces` is what the scan kept of the records, from `scan_from` on as far as memory allowed;
     they are gone once the plan is applied.
@@ -113,6 +115,7 @@ class RecoveryPlan:
     replay_from: int | None = None
     cut_queues: bool = False
     headless: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    mismatched: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     empty: bool = False
 
     def __post_init__(self) -> None:
@@ -223,7 +226,7 @@ def _start_file(store: Recoverable, files: tuple[MappedFile, ...]) -> int:
 
 def _first_store_time(file: MappedFile) -> int | None:
     """Store time (Unix ms) of a file's first record, None without one."""
-    head = file.read(0, min(HEAD_SIZE, file.file_size))
+    head = file.read(0, min(HEAD_SIZE, file.wrote))
     if len(head) < HEAD_SIZE or head[4:8] != MESSAGE_MAGIC:
         return None
     at = 68 if head[39] & 0x10 else 56
@@ -259,34 +262,51 @@ def _scan(
     """Find the log's end; gives the index of its file and the verdict."""
     index = first
     status = RS_END
+    start = plan.scan_from
     stop = files[-1].file_from_offset + files[-1].file_size
-    scan = LogScan(
-        store.env,
-        files[first:],
-        plan.scan_from,
-        stop,
-        delay_levels=store.commit_log.delay_levels,
-        check_crc=store.config.check_crc_on_recover,
-        # After a clean exit there is hardly ever anything to replay: nothing is kept.
-        records_max=None if plan.clean else max(1, min(RECORDS_MAX, stop - plan.scan_from)),
-    )
     complete = True
-    for piece in scan.pieces():
-        check_abandoned()
-        while files[index].file_from_offset != piece.file_from_offset:
-            index += 1
-            before = files[index - 1]
-            if files[index].file_from_offset != before.file_from_offset + before.file_size:
-                LOG.warning("%s: the file before it is missing", files[index].path)
-        seen.add(piece.queues)
-        plan.records += piece.count
-        plan.log_end = piece.file_from_offset + piece.end
-        check.add(piece)
-        complete = complete and not piece.has_own_memory
-        if complete:
-            plan.pieces.append(piece)
-        status = piece.status
+    while True:
+        scan = LogScan(
+            store.env,
+            files[first:],
+            start,
+            stop,
+            delay_levels=store.commit_log.delay_levels,
+            check_crc=store.config.check_crc_on_recover,
+            # After a clean exit there is hardly ever anything to replay: nothing is kept.
+            records_max=None if plan.clean else max(1, min(RECORDS_MAX, stop - start)),
+        )
+        for piece in scan.pieces():
+            check_abandoned()
+            while files[index].file_from_offset != piece.file_from_offset:
+                index += 1
+                _warn_of_gap(files[index - 1], files[index])
+            seen.add(piece.queues)
+            plan.records += piece.count
+            plan.log_end = piece.file_from_offset + piece.end
+            check.add(piece)
+            complete = complete and not piece.has_own_memory
+            if complete:
+                plan.pieces.append(piece)
+            status = piece.status
+        if status in (RS_OK, RS_BLANK) or not _goes_on_behind(store, files, index):
+            break
+        index += 1
+        start = files[index].file_from_offset
+        complete = False
     return index, status
+
+
+def _warn_of_gap(before: MappedFile, file: MappedFile) -> None:
+    if file.file_from_offset != before.file_from_offset + before.file_size:
+        LOG.warning("%s: the file before it is missing", file.path)
+
+
+def _goes_on_behind(store: Recoverable, files: tuple[MappedFile, ...], index: int) -> bool:
+    """Whether a file has lost its end, and others follow that can be read: the log of a store that
+    is open for writing has no such file."""
+    is_partial = store.read_only and files[index].wrote < files[index].file_size
+    return is_partial and index + 1 < len(files)
 
 
 def _check_ends(
@@ -793,7 +813,7 @@ def check_not_newer(store: Recoverable) -> None:
     Raises StoreCorruptionError with the file.
     """
     for file in store.commit_log.mapped_file_queue.mapped_files:
-        head = file.read(0, 8)
+        head = file.read(0, min(8, file.wrote))
         if head[4:8] == bytes.fromhex("DAA320AB"):
             raise StoreCorruptionError(
                 file.path, 0, "a record of RocketMQ 5.x (magic DAA320AB): not a 4.9.3 store"

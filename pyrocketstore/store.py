@@ -77,6 +77,8 @@ FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: The compiled append's answers; the same numbers as rs_status.
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE, RS_BUSY = 0, 26, 28, 30
 MAX_TIMESTAMP = (1 << 63) - 1
+#: So many files of a wrong length are named when a store is opened.
+MISMATCHED_MAX = 5
 
 
 def open(
@@ -121,7 +123,7 @@ def open(
     def open_store() -> Store:
         if read_only and not used.is_dir(root):
             raise StoreIOError(2, "open", root)
-        final = settings_of(used, root, config, strict, settings, notices)
+        final = settings_of(used, root, config, strict, settings, notices, read_only)
         parts = (used, final, read_only, store_host, unique_key, topics_json, notices)
         return Store(DefaultStoreParts(*parts))
 
@@ -176,8 +178,8 @@ class Store(AsyncStore):
         self.message_store.on_dead = _while_alive(self._stop_putting)
         try:
             plan = self.message_store.plan
-            if plan is not None and plan.broken:
-                parts.notices.append(self._broken_notice(plan))
+            if plan is not None:
+                parts.notices.extend(self._notices_of(plan))
             if not parts.read_only:
                 self._start(parts)
         except BaseException:
@@ -205,13 +207,25 @@ class Store(AsyncStore):
         if cleaning is not None and cleaning.notice is not None:
             parts.notices.append(cleaning.notice)
 
-    def _broken_notice(self, plan: RecoveryPlan) -> str:
-        path, position, _ = plan.broken[0]
-        kept = "" if self.read_only else "; what lies behind was kept in .broken"
-        return (
-            f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
-            f"records lie behind it{kept}"
-        )
+    def _notices_of(self, plan: RecoveryPlan) -> Iterator[str]:
+        """What the owner should know of what the opening found."""
+        if plan.broken:
+            path, position, _ = plan.broken[0]
+            kept = "" if self.read_only else "; what lies behind was kept in .broken"
+            yield (
+                f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
+                f"records lie behind it{kept}"
+            )
+        log_paths = self.message_store.config.commit_log_paths
+        log_paths += self.message_store.config.read_only_commit_log_paths
+        for path, reason in plan.mismatched[:MISMATCHED_MAX]:
+            if os.path.dirname(path) in log_paths:
+                yield f"{path}: {reason}; this part of the log is read as far as the file goes"
+            else:
+                where = " in memory" if self.read_only else ""
+                yield f"{path}: {reason}; the units that it lacks were built{where} from the log"
+        if len(plan.mismatched) > MISMATCHED_MAX:
+            yield f"{len(plan.mismatched) - MISMATCHED_MAX} more files have a wrong length or name"
 
     def _stop_putting(self, state: str | None = None) -> None:
         self.put_fast = self._appender.put_fast = False

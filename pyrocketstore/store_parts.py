@@ -126,6 +126,7 @@ def settings_of(
     strict: bool,
     settings: dict[str, Any],
     notices: list[str],
+    read_only: bool,
 ) -> MessageStoreConfig:
     """The settings of a store in `root`: given, from a broker.conf, and what its files tell.
 
@@ -140,7 +141,7 @@ def settings_of(
         base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
         notices += notes
     base = (base.replace(**settings) if settings else base).absolute()
-    return detect_sizes(env, root, base, base.given)
+    return detect_sizes(env, root, base, base.given, read_only=read_only)
 
 
 class DefaultStoreParts(NamedTuple):

@@ -233,7 +233,11 @@ class _Verifier:
         if plan is None:
             return
         self.report.recovery = dataclasses.asdict(plan)
-        if not self.store.read_only or plan.empty:
+        if not self.store.read_only:
+            return
+        for path, reason in plan.mismatched:
+            self.report.add(Problem(self._kind_of(path), path, -1, reason))
+        if plan.empty:
             return
         path, position = self._place_of(plan.log_end)
         if plan.broken:
@@ -251,6 +255,13 @@ class _Verifier:
             paths = [f"{folder}/{name}" for name, size in self.env.list_files(folder) if size]
             paths = [path for path in paths if path.rpartition("/")[2].isdigit()]
             self.index.not_loaded(paths, index_file_size(*self.store.index_service.geometry))
+
+    def _kind_of(self, path: str) -> str:
+        """What a file of a wrong length is one of."""
+        table = self.store.queue_table
+        if path.startswith(f"{table.path}/"):
+            return "queue"
+        return "ext" if path.startswith(f"{table.ext_path}/") else "log"
 
     # ---- the log ------------------------------------------------------------------------------
 

@@ -129,14 +129,22 @@ def all_places(root: Path) -> list[Place]:
     ]
 
 
+def log_content(root: Path) -> dict[int, bytes]:
+    """What a reader finds of each file: a name that is no place in the log is passed over."""
+    files = {int(path.name): path.read_bytes()[:FILE_SIZE] for path in log_files(root)}
+    return {name: data for name, data in files.items() if data and name % FILE_SIZE == 0}
+
+
 def log_end(root: Path, scan_from: int) -> int:
-    """Where a log ends whose scan begins with a file: as 4.9.3, over files that are missing."""
-    files = {int(path.name): path.read_bytes() for path in log_files(root)}
+    """Where a log ends whose scan begins with a file: as 4.9.3, over files that are missing, and as
+    a reader does over those that have lost their end."""
+    files = log_content(root)
     start = scan_from
     while True:
         _, verdict, position = oracle.scan_log(files[start], start)
         later = [name for name in files if name > start]
-        if verdict != "blank" or not later:
+        has_end = len(files[start]) == FILE_SIZE
+        if not later or (verdict != "blank" and has_end):
             return start + position
         start = min(later)
 
@@ -308,7 +316,7 @@ class Survey:
 
     def whole(self, root: Path, end: int) -> list[Place]:
         """The messages before `end` whose bytes nobody touched."""
-        files = {int(path.name): path.read_bytes() for path in log_files(root)}
+        files = log_content(root)
         kept = []
         for place in self.places:
             start = place.phy_offset - place.phy_offset % FILE_SIZE
@@ -323,7 +331,8 @@ class Survey:
             now = root / "commitlog" / path.name
             old, new = path.read_bytes(), now.read_bytes() if now.is_file() else b""
             if old != new:
-                same = next((i for i in range(len(new)) if old[i] != new[i]), len(new))
+                both = min(len(old), len(new))
+                same = next((i for i in range(both) if old[i] != new[i]), both)
                 return int(path.name) + same
         return 1 << 62
 

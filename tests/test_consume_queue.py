@@ -20,7 +20,7 @@ from pyrocketstore import consume_queue
 from pyrocketstore._consume_queue import VERDICTS
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags
 from queues import (
@@ -345,28 +345,37 @@ def test_recovery_looks_for_a_message_behind_pre_blank_files(tmp_path):
     assert again.covered_phy_offset == again.max_physic_offset == 3 * SIZE
 
 
-@pytest.mark.parametrize("size", [0, 7, 21])
 @pytest.mark.parametrize("last", [False, True])
-def test_a_file_of_a_wrong_length_is_refused_by_name(tmp_path, size, last):
+def test_a_file_without_a_length_is_passed_over(tmp_path, last):
     queue = open_queue(tmp_path)
     fill(queue, 25)
-    name = "00000000000000000400" if last else "00000000000000000200"
-    path = tmp_path / "consumequeue/T/0" / name
-    path.write_bytes(path.read_bytes()[:size])
-    if size == 0 and not last:
+    path = tmp_path / "consumequeue/T/0" / f"{400 if last else 200:020d}"
+    path.write_bytes(b"")
+    if not last:
         # Made, and not forced before a crash that a later file survived.
         queue = open_queue(tmp_path, recover=False)
         assert [f.file_from_offset for f in queue.mapped_file_queue.mapped_files] == [0, 400]
         assert not path.exists()
         return
-    if size == 0:
-        again = open_queue(tmp_path)
-        assert again.get_max_offset_in_queue() == 20
-        fill(again, 3, first=20)
-        assert rows_of(open_queue(tmp_path)) == [message(n) for n in range(23)]
-        return
-    with pytest.raises(StoreCorruptionError, match=name):
-        open_queue(tmp_path)
+    again = open_queue(tmp_path)
+    assert again.get_max_offset_in_queue() == 20
+    fill(again, 3, first=20)
+    assert rows_of(open_queue(tmp_path)) == [message(n) for n in range(23)]
+
+
+@pytest.mark.parametrize("size", [7, 21, 401])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_file_of_a_wrong_length_is_kept_apart(tmp_path, size, last):
+    queue = open_queue(tmp_path)
+    fill(queue, 25)
+    path = tmp_path / "consumequeue/T/0" / f"{400 if last else 200:020d}"
+    path.write_bytes(path.read_bytes()[:size].ljust(size))
+    queue = open_queue(tmp_path, recover=False)
+    assert path.stat().st_size == size
+    assert [file[:3] for file in queue.mapped_file_queue.mismatched] == [
+        (str(path), int(path.name), size)
+    ]
+    assert str(path) not in [f.path for f in queue.mapped_file_queue.mapped_files]
 
 
 @settings(max_examples=40, derandomize=True, deadline=None)

@@ -73,8 +73,10 @@ def fail_often(path: Path, open_store: Callable[[], object]) -> None:
         gc.enable()
 
 
-def damage_queue_size(path: Path) -> None:
-    os.truncate(path / "consumequeue/T/0" / ("0" * 20), 19980)
+def damage_queue(path: Path) -> None:
+    file = path / "consumequeue/T/0" / ("0" * 20)
+    file.unlink(missing_ok=True)
+    file.mkdir()
 
 
 def damage_log_size(path: Path) -> None:
@@ -93,7 +95,7 @@ def damage_topics(path: Path) -> None:
     os.mkfifo(path / "config/topics.json")
 
 
-DAMAGES = [damage_queue_size, damage_log_size, damage_checkpoint, damage_topics]
+DAMAGES = [damage_queue, damage_log_size, damage_checkpoint, damage_topics]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -101,7 +103,7 @@ DAMAGES = [damage_queue_size, damage_log_size, damage_checkpoint, damage_topics]
 def test_a_damaged_store_leaves_nothing_behind(
     tmp_path: Path, killed: Path, damage: Callable[[Path], None], read_only: bool
 ) -> None:
-    if read_only and damage is damage_topics:
+    if read_only and damage in (damage_topics, damage_log_size):
         pytest.skip("opens")
     path = shutil.copytree(killed, tmp_path / "store")
     damage(path)

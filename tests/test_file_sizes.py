@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
+from pyrocketstore import StoreWarning
 from pyrocketstore.errors import StoreCorruptionError, StoreError
 from pyrocketstore.file_sizes import MAX_FILE_END
 
@@ -34,19 +35,55 @@ def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("length", [300_000, 303_104, 4096, 100, 7, LOG_SIZE - 1])
-@pytest.mark.parametrize("read_only", [True, False])
 def test_a_single_log_file_that_was_cut_does_not_set_the_file_size(
-    one_file: Path, tmp_path: Path, length: int, read_only: bool
+    one_file: Path, tmp_path: Path, length: int
 ) -> None:
     root = Path(shutil.copytree(one_file, tmp_path / "store"))
     os.truncate(root / "commitlog" / NAME, length)
     with pytest.raises(StoreError) as raised:
-        pyrocketstore.open(root, read_only=read_only)
+        pyrocketstore.open(root)
     for text in (str(root / "commitlog" / NAME), str(length), "mapped_file_size_commit_log"):
         assert text in str(raised.value)
     assert os.path.getsize(root / "commitlog" / NAME) == length
     with pytest.raises(StoreCorruptionError, match=f"{length} bytes and must have {LOG_SIZE}"):
-        pyrocketstore.open(root, read_only=read_only, mapped_file_size_commit_log=LOG_SIZE)
+        pyrocketstore.open(root, mapped_file_size_commit_log=LOG_SIZE)
+    for settings in ({}, {"mapped_file_size_commit_log": LOG_SIZE}):
+        with (
+            pytest.warns(StoreWarning, match=f"{length} bytes.*as far as the file goes"),
+            pyrocketstore.open(root, read_only=True, **settings) as store,
+        ):
+            assert store.message_store.get_max_phy_offset() <= length
+            report = store.verify()
+        assert [str(problem.path) for problem in report.problems][:1] == [
+            str(root / "commitlog" / NAME)
+        ]
+        assert not report.ok
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_single_queue_file_that_was_cut_does_not_set_the_file_size(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """Cut at whole units it looks like a full file of a small size."""
+    fill(tmp_path, 100)
+    path = tmp_path / "consumequeue/T/0" / NAME
+    size = path.stat().st_size
+    os.truncate(path, 700)
+    with (
+        pytest.warns(StoreWarning, match="700 bytes"),
+        pyrocketstore.open(tmp_path, read_only=read_only) as store,
+    ):
+        assert len(list(store.read("T"))) == 100
+        assert store.message_store.config.mapped_file_size_consume_queue == size
+    assert path.stat().st_size == (700 if read_only else size)
+
+
+def test_a_single_queue_file_that_is_full_sets_the_file_size(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, mapped_file_size_consume_queue=700) as store:
+        for number in range(35):
+            store.put("T", b"%d" % number)
+    with pyrocketstore.open(tmp_path) as store:
+        assert store.message_store.config.mapped_file_size_consume_queue == 700
 
 
 def test_all_files_that_were_cut_to_one_length_do_not_set_it(tmp_path: Path) -> None:
@@ -124,13 +161,18 @@ def test_a_log_file_where_no_message_can_be_queued_is_refused(
         pyrocketstore.open(tmp_path, read_only=read_only, **SIZES)
 
 
-def test_a_queue_file_near_the_last_offset_is_refused(tmp_path: Path) -> None:
+def test_a_queue_file_near_the_last_offset_is_set_aside(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put("T", b"x")
     begin = ((1 << 63) - 1) // 400 * 400 - 400
     make_file(tmp_path / "consumequeue" / "T" / "1" / f"{begin:020d}", 400)
-    with pytest.raises(StoreCorruptionError, match=f"{begin:020d}"):
-        pyrocketstore.open(tmp_path, **SIZES)
+    with (
+        pytest.warns(StoreWarning, match=f"{begin:020d}.*would end behind"),
+        pyrocketstore.open(tmp_path, **SIZES) as store,
+    ):
+        assert store.put("T", b"y", queue_id=1).queue_offset == 0
+    (kept,) = (tmp_path / ".broken").glob("*/consumequeue/T/1/*")
+    assert kept.name == f"{begin:020d}"
 
 
 def test_the_last_file_that_there_can_be_is_used_and_none_is_made_behind_it(tmp_path: Path) -> None:

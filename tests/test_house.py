@@ -55,6 +55,7 @@ LEVELS = {
     "index_directory": 4.0,
     "index_forcing": 4.0,
     "queue_table": 4.2,
+    "mismatched_files": 4.15,
     "consume_queue_ext": 4.0,
     "queue_units": 4.0,
     "multi_path": 3.1,

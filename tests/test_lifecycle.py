@@ -274,7 +274,8 @@ def test_refused_settings_leave_no_lock(tmp_path):
     root = filled(tmp_path / "store")
     run(
         """
-        file = path + "/consumequeue/T/0/" + "0" * 20
+        file = path + "/commitlog/" + "0" * 20
+        size = os.path.getsize(file)
         os.truncate(file, 19980)
         try:
             open_store()
@@ -282,7 +283,7 @@ def test_refused_settings_leave_no_lock(tmp_path):
             assert file in str(error)
         else:
             raise AssertionError
-        os.truncate(file, 20000)
+        os.truncate(file, size)
         with open_store() as store:
             assert store.max_offset("T") == 20
         """,

@@ -95,12 +95,30 @@ def test_any_other_length_is_refused_by_name(env, root, size):
     filled(env, root, 3)
     wrong = Path(root, file_name_of(S))
     wrong.write_bytes(b"x" * size)
-    for read_only in (False, True):
-        queue = MappedFileQueue(env, root, S, read_only=read_only)
-        with pytest.raises(StoreCorruptionError, match=wrong.name):
-            queue.load()
-        assert queue.mapped_files == ()
+    queue = MappedFileQueue(env, root, S)
+    with pytest.raises(StoreCorruptionError, match=f"{wrong.name}.*must have {S}.*read-only"):
+        queue.load()
+    assert queue.mapped_files == ()
+    queue = MappedFileQueue(env, root, S, read_only=True)
+    assert queue.load()
+    found = {file.file_from_offset: file.wrote for file in queue.mapped_files}
+    assert found == {0: S, 2 * S: S} | ({S: min(size, S)} if size else {})
+    (mismatched,) = queue.mismatched
+    assert mismatched[:3] == (str(wrong), S, size)
+    if 0 < size < S:
+        file = queue.mapped_files[1]
+        assert file.read(0, size) == b"x" * size
+        with pytest.raises(StoreCorruptionError, match="the file ends after"):
+            file.read(0, size + 1)
     assert wrong.stat().st_size == size
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_size_that_no_file_has_is_refused(env, root, read_only):
+    filled(env, root, 3)
+    queue = MappedFileQueue(env, root, 2 * S, read_only=read_only)
+    with pytest.raises(StoreCorruptionError, match="mapped_file_size_commit_log"):
+        queue.load()
 
 
 def test_an_impossible_offset_is_refused(env, root):

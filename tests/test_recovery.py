@@ -321,18 +321,6 @@ def test_stray_files_are_left_alone(filled: Path, tmp_path: Path) -> None:
     assert (path / "commitlog" / ".nfs0001").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize("size", [7, 21])
-def test_queue_file_of_a_wrong_size_is_named(filled: Path, tmp_path: Path, size: int) -> None:
-    path = copy(filled, tmp_path)
-    file = path / "consumequeue/orders/0" / ("0" * 20)
-    file.write_bytes(file.read_bytes()[:size])
-    before = log_bytes(path)
-    with pytest.raises(StoreCorruptionError, match=f"orders/0/{'0' * 20}.*{size} bytes"):
-        pyrocketstore.open(path, **SIZES)
-    assert log_bytes(path) == before
-    assert not (path / "abort").exists()
-
-
 def test_a_middle_file_without_length_is_named(filled: Path, tmp_path: Path) -> None:
     path = copy(filled, tmp_path)
     file = path / "commitlog" / f"{16384:020d}"

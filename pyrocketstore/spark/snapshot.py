@@ -105,7 +105,9 @@ class StoreSnapshot:
         self._named_end: int | None = None
         self._on_corrupt = on_corrupt
         self.root = env.absolute(local_path(place.root))
-        settings = detect_sizes(env, self.root, store_settings(env, place, broker_conf))
+        settings = detect_sizes(
+            env, self.root, store_settings(env, place, broker_conf), read_only=True
+        )
         self.store = DefaultMessageStore(settings, env=env, read_only=True)
         self.store.load()
         self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)

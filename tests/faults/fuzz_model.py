@@ -15,6 +15,7 @@ from fuzz_tables import wanted_hits
 
 NAME = re.compile(r"\d{20}")
 FOREVER = 2**63 - 1
+MAX_FILE_END = 0x7FFFFFFF00000000
 NO_BROKER = frozenset({".", "..", ""})
 
 
@@ -42,10 +43,13 @@ class PlainQueue:
     def load(self, files: Mapping[int, bytes], unsure_from: int) -> None:
         """As recovery reads them: the last three files are looked at, and those that may name what
         was not forced for sure; the others are full."""
-        starts = [start for start in sorted(files) if files[start]]
+        size = self.file_size
+        starts = [n for n in sorted(files) if len(files[n]) == size and n % size == 0]
+        mismatched = len(starts) < sum(1 for data in files.values() if data)
         if not starts:
+            self.exact = not mismatched
             return
-        self.exact = all(b - a == self.file_size for a, b in itertools.pairwise(starts))
+        self.exact = not mismatched and all(b - a == size for a, b in itertools.pairwise(starts))
         self.base = starts[0] // 20
         last = len(starts)
         for i in range(self._first_looked_at(files, starts, unsure_from), len(starts)):
@@ -141,7 +145,13 @@ class PlainStore:
         found = self.numbered("commitlog")
         while found and not found[max(found)]:
             del found[max(found)]
-        self.log = dict(sorted(found.items()))
+        # A file of a wrong length counts as far as it goes; one of a wrong name does not.
+        size = self.file_size
+        self.log = {
+            name: data[:size]
+            for name, data in sorted(found.items())
+            if data and name % size == 0 and name + size <= MAX_FILE_END
+        }
         self.clean = "abort" not in files
         self.rows: list[Row] = []
         self.scan_from = self.end = 0
@@ -181,7 +191,8 @@ class PlainStore:
             found, verdict, position = oracle.scan_log(self.log[start], start)
             self.rows += [Row(start + at, record) for at, record in found]
             self.end = start + position
-            if verdict != "blank" or i + 1 == len(starts):
+            has_end = len(self.log[start]) == self.file_size
+            if i + 1 == len(starts) or (verdict != "blank" and has_end):
                 return
 
     def rows_from(self, replay_from: int) -> list[Row] | None:
