@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,7 @@ import click
 from pyrocketstore.cli.app import app
 from pyrocketstore.cli.output import Output
 from pyrocketstore.errors import MissingExtraError
+from pyrocketstore.spark.local_paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +81,8 @@ def spark_session(what: str, master: str) -> Iterator[SparkSession]:
 def _last_line(text: str) -> str:
     """Of a Python traceback that came through the JVM, the error itself."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    named = [line for line in lines if line.startswith("pyrocketstore.")]
+    found = (re.search(r"(^|(?<=: ))pyrocketstore\.[\w.]+: .*", line) for line in lines)
+    named = [each[0] for each in found if each is not None]
     return named[-1] if named else (lines[0] if lines else "an error without a text")
 
 
@@ -111,8 +114,9 @@ def export(
 ) -> None:
     """Bring what is new in each STORE into the Parquet lake at OUT.
 
-    A STORE is a directory or LABEL=DIRECTORY. The lake is OUT/messages/topic=T/date=D. A second run
-    takes only what has come since, and what a killed run left undone.
+    A STORE is a directory or LABEL=DIRECTORY. Directories and OUT are paths or file: URIs. The lake
+    is OUT/messages/topic=T/date=D. A second run takes only what has come since, and what a killed
+    run left undone.
     """
     if not on_spark:
         raise click.UsageError(_SPARK_NEEDED.format("export", "export"))
@@ -145,12 +149,19 @@ def _labelled(stores: tuple[str, ...]) -> Any:
     found = {}
     for text in stores:
         label, mark, directory = text.partition("=")
-        if not mark or os.path.isdir(text):
-            label, directory = os.path.basename(os.path.abspath(text)), text
+        if not mark or text.lower().startswith("file:") or os.path.isdir(text):
+            label, directory = os.path.basename(local_path(text, "STORE")), text
         if label in found:
             raise click.UsageError(f"two stores are named {label!r}: write LABEL=DIRECTORY")
         found[label] = directory
     return found
+
+
+def _existing(place: str) -> str:
+    path = local_path(place, "STORE|LAKE")
+    if not os.path.exists(path):
+        raise click.BadParameter(f"Path {place!r} does not exist.", param_hint="STORE|LAKE")
+    return path
 
 
 def _named_options(options: tuple[str, ...]) -> dict[str, str]:
@@ -165,7 +176,7 @@ def _named_options(options: tuple[str, ...]) -> dict[str, str]:
 
 @app.command()
 @click.argument("name", type=click.Choice(("traffic", "latency", "keys", "duplicates", "retries")))
-@click.argument("place", metavar="STORE|LAKE", type=click.Path(exists=True, path_type=str))
+@click.argument("place", metavar="STORE|LAKE", type=click.Path(path_type=str))
 @_spark_flag
 @_master
 @_json
@@ -178,6 +189,7 @@ def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, co
     if not on_spark:
         raise click.UsageError(_SPARK_NEEDED.format("report", "report"))
     output = Output(as_json=as_json)
+    place = _existing(place)
     with spark_session("report --spark", master) as spark:
         from pyrocketstore.spark import FORMAT
         from pyrocketstore.spark.jobs import JOB_COLUMNS, JOBS, key_frequency
@@ -189,7 +201,7 @@ def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, co
         else:
             columns = {column: MESSAGES[column] for column in JOB_COLUMNS[name]}
             reader = spark.read.format(FORMAT).schema(ddl_of(columns))
-            messages = reader.option("includeSystemTopics", "true").load(os.path.abspath(place))
+            messages = reader.option("includeSystemTopics", "true").load(place)
         # This one has a limit of its own.
         job = partial(key_frequency, count=count) if name == "keys" else JOBS[name]
         found = job(messages).limit(count)

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import unquote
 
-from pyrocketstore.config import absolute_path
-from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.spark.border import encodable
+from pyrocketstore.spark.local_paths import local_path
 from pyrocketstore.tags import TagsExpression, tags_filter
 
 VIEWS = ("messages", "commitlog", "consumequeue", "index", "files")
@@ -107,7 +106,7 @@ Positions = Mapping[str, Mapping[str, Mapping[int, int]]]
 
 @dataclasses.dataclass(frozen=True)
 class StorePlace:
-    """One store: the label of its rows, and its root directory."""
+    """One store: the label of its rows, and its root directory, absolute."""
 
     broker_name: str
     root: str
@@ -203,18 +202,6 @@ def is_system_topic(topic: str) -> bool:
     return topic in names or topic.startswith(prefixes)
 
 
-def local_path(path: str) -> str:
-    """A path of this machine's file system, of a file: URI too. Raises StoreFormatError."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
-        raise StoreFormatError(
-            f"rocketmq-store: {path}: a store is a directory of the local file system, or a mount"
-        )
-    return unquote("/" + path[scheme.end() :].removeprefix("/").removeprefix("/"))
-
-
 # ---- reading them --------------------------------------------------------------------------------
 
 
@@ -275,7 +262,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         raise StoreFormatError("rocketmq-store: kafkaSchema is for view messages")
     result = SourceOptions(
         places=take.places(),
-        broker_conf=named.get("brokerConf"),
+        broker_conf=option_path(named, "brokerConf"),
         view=view,
         topics=topics,
         topic_pattern=take.pattern("topicPattern"),
@@ -414,24 +401,25 @@ class _Taker:
         if not given:
             raise StoreFormatError("rocketmq-store: give the store's directory: path, or stores")
         if "path" in self.named:
-            root = self.text("path")
-            name = self.named.get("brokerName", "").strip() or _directory_name(root)
+            root = _directory(self.text("path"))
+            name = self.named.get("brokerName", "").strip() or label_of(root)
             return (StorePlace(name, root),)
         if "brokerName" in self.named:
             raise self.fail("brokerName", "is for one path; stores names each")
         found = self.json(given[0])
         if given[0] == "paths" and isinstance(found, list):
-            roots = [str(root) for root in found]
-            found = {_directory_name(root): root for root in roots}
+            roots = [_directory(str(root)) for root in found]
+            found = {label_of(root): root for root in roots}
             if len(found) < len(roots):
                 raise self.fail("paths", "two have one name; stores gives each a label")
         if not isinstance(found, dict) or not found:
             raise self.fail(given[0], 'must be like {"broker-a": "/mnt/a"}')
         if not all(isinstance(root, str) and root for root in found.values()):
             raise self.fail(given[0], "each store's value is its directory")
-        if len({os.path.realpath(_directory(root)) for root in found.values()}) < len(found):
+        named = sorted((encodable(name), _directory(root)) for name, root in found.items())
+        if len({os.path.realpath(root) for _, root in named}) < len(found):
             raise self.fail(given[0], "two are one directory, whose rows would be given twice")
-        return tuple(StorePlace(name, root) for name, root in sorted(found.items()))
+        return tuple(StorePlace(name, root) for name, root in named)
 
     def assign(self) -> Mapping[str, frozenset[int]] | None:
         if "assign" not in self.named:
@@ -488,16 +476,19 @@ class _Taker:
         return result
 
 
+def option_path(named: Mapping[str, str], name: str) -> str | None:
+    """The path that an option gives, None without it. Raises StoreFormatError."""
+    return local_path(named[name], f"rocketmq-store: {name}") if name in named else None
+
+
+def label_of(root: str) -> str:
+    """The label of a store without one: the last name of its directory."""
+    return encodable(PurePath(root).name)
+
+
 def _directory(root: str) -> str:
     """A store's directory from the root on, without links resolved. Raises StoreFormatError."""
-    path = local_path(root)
-    absolute_path(path, "rocketmq-store: path")  # refuses what is not a path
-    return Env().absolute(path)
-
-
-def _directory_name(root: str) -> str:
-    """The last name of a store's directory."""
-    return PurePath(_directory(root)).name
+    return local_path(root, "rocketmq-store: path")
 
 
 def _is_int(value: object) -> bool:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError, StoreStateError
+from pyrocketstore.spark.border import guarded, is_encodable
 from pyrocketstore.spark.lake_marks import StoreMarks
 from pyrocketstore.spark.lake_writer import COLUMNS, SplitTask, WriteOptions, write_task
+from pyrocketstore.spark.local_paths import local_path
 from pyrocketstore.spark.manifest import (
     MESSAGES_DIRECTORY,
     RUNNING,
@@ -32,7 +35,14 @@ from pyrocketstore.spark.manifest import (
     noted,
     read_note,
 )
-from pyrocketstore.spark.options import BATCH, EARLIEST, Bound, SourceOptions, read_options
+from pyrocketstore.spark.options import (
+    BATCH,
+    EARLIEST,
+    Bound,
+    SourceOptions,
+    label_of,
+    read_options,
+)
 from pyrocketstore.spark.planning import TASK_BYTES_MIN, check_selection
 from pyrocketstore.spark.schemas import MESSAGES, ddl_of
 from pyrocketstore.spark.snapshot import (
@@ -57,6 +67,8 @@ EXPORT_OPTIONS = frozenset(
 )
 _RESULT_DDL = "task int, rows bigint, bytes bigint, fileBytes bigint, files int, crcFailures bigint"
 _POLL_S = 0.3
+#: The characters of a path that Hadoop takes for a pattern's.
+_GLOB = re.compile(r"[\\*?{}\[\]]")
 
 Progress = Callable[[int, int], None]
 Stores = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any]
@@ -116,8 +128,10 @@ def export(
 
     Parameters
     ----------
-    stores : a directory, several (their names become the labels), or label -> directory
-    out : OUT/messages is the table, OUT/_manifest says what is in it
+    stores : a directory, several (their names become the labels), or label -> directory; each is a
+        path or a file: URI
+    out : a directory of the local file system, likewise; OUT/messages is the table, OUT/_manifest
+        says what is in it
     progress : callable(bytes done, bytes in all), called from another thread
     compression : "zstd", "snappy", "none", ... : what pyarrow's ParquetWriter takes
     options : those of the data source in EXPORT_OPTIONS; verifyCrc is on unless it is said here.
@@ -125,16 +139,17 @@ def export(
 
     Raises
     ------
-    StoreFormatError: an option. StoreStateError: another export writes to `out`. DataLossError: a
-    queue has lost messages before they were exported (failOnDataLoss=false notes them), or a store
-    is not the one that the lake has under that label. StoreIOError, StoreCorruptionError; what
-    fails on an executor comes as pyspark's PythonException, with that error's text.
+    StoreFormatError: an option, or a path that is not local. StoreStateError: another export writes
+    to `out`. DataLossError: a queue has lost messages before they were exported
+    (failOnDataLoss=false notes them), or a store is not the one that the lake has under that label.
+    StoreIOError, StoreCorruptionError; what fails on an executor comes as pyspark's
+    PythonException, with that error's text.
 
     Threads: one at a time for one lake, in one process or several.
     """
     started = time.monotonic()
     source = _source_options(stores, options)
-    place = Path(out).absolute()
+    place = _lake_path(out)
     _check_out(place, source)
     report = ExportReport(str(place))
     told = {name: str(value) for name, value in options.items()}
@@ -149,16 +164,19 @@ def export(
 
 
 def read_lake(spark: SparkSession, out: str | os.PathLike[str]) -> DataFrame:
-    """The lake at `out` as a DataFrame: the columns of the view messages, and `date`."""
+    """The lake at `out` as a DataFrame: the columns of the view messages, and `date`.
+
+    Raises StoreFormatError for a path that is not local.
+    """
     columns = {**COLUMNS, "date": "date", "topic": "string"}
-    path = str(Path(out).absolute() / MESSAGES_DIRECTORY)
+    path = _GLOB.sub(r"\\\g<0>", str(_lake_path(out) / MESSAGES_DIRECTORY))
     found = spark.read.schema(ddl_of(columns)).parquet(path)
     return found.select(*MESSAGES, "date")
 
 
 def read_manifest(out: str | os.PathLike[str]) -> list[Run]:
     """The runs of the lake at `out`, in order. Raises FileNotFoundError where there is no lake."""
-    manifest = Manifest(Path(out))
+    manifest = Manifest(_lake_path(out))
     if not manifest.directory.is_dir():
         raise FileNotFoundError(f"{out} is no lake: there is no {manifest.directory}")
     return list(manifest.runs())
@@ -166,7 +184,15 @@ def read_manifest(out: str | os.PathLike[str]) -> list[Run]:
 
 def is_lake(path: str | os.PathLike[str]) -> bool:
     """Whether an export has written to this directory."""
-    return Manifest(Path(path)).directory.is_dir()
+    return Manifest(_lake_path(path)).directory.is_dir()
+
+
+def _lake_path(out: str | os.PathLike[str]) -> Path:
+    """The directory of a lake. Raises StoreFormatError."""
+    path = local_path(out, "lake")
+    if not is_encodable(path):
+        raise StoreFormatError(f"lake={path!r}: the path is not UTF-8, so Spark cannot name it")
+    return Path(path)
 
 
 # ---- planning ------------------------------------------------------------------------------------
@@ -192,23 +218,25 @@ def _source_options(stores: Stores, options: Mapping[str, object]) -> SourceOpti
 
 def _labelled(stores: Stores) -> dict[str, str]:
     if isinstance(stores, Mapping):
-        return {name: str(Path(root).absolute()) for name, root in stores.items()}
+        return {name: local_path(root, "export: store") for name, root in stores.items()}
     paths = [stores] if isinstance(stores, str | os.PathLike) else list(stores)
     found: dict[str, str] = {}
-    for path in (Path(each).absolute() for each in paths):
-        if path.name in found:
-            raise StoreFormatError(f"export: two stores are named {path.name!r}: give them labels")
-        found[path.name] = str(path)
+    for path in (local_path(each, "export: store") for each in paths):
+        label = label_of(path)
+        if label in found:
+            raise StoreFormatError(f"export: two stores are named {label!r}: give them labels")
+        found[label] = path
     return found
 
 
 def _check_out(out: Path, options: SourceOptions) -> None:
     """Raises StoreFormatError for stores that are none, and for a lake in or around a store."""
     env = Env()
+    real = out.resolve()
     for place in options.places:
         root = Path(place.root)
         store_settings(env, place, options.broker_conf)
-        if out == root or out.is_relative_to(root) or root.is_relative_to(out):
+        if real.is_relative_to(root.resolve()) or root.resolve().is_relative_to(real):
             raise StoreFormatError(f"export: {out} and the store {root} must lie apart")
     if (out / "commitlog").exists():
         raise StoreFormatError(f"export: {out} is a store: give the lake a directory of its own")
@@ -516,6 +544,7 @@ def _run_tasks(spark: SparkSession, tasks: Sequence[SplitTask], options: WriteOp
     spark.range(0, count, 1, count).mapInArrow(work, _RESULT_DDL).collect()
 
 
+@guarded
 def _write_tasks(
     batches: Iterator[pyarrow.RecordBatch], tasks: tuple[SplitTask, ...], options: WriteOptions
 ) -> Iterator[pyarrow.RecordBatch]:

@@ -31,6 +31,8 @@ from pyrocketstore.log_scan import LogScan
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.recovery import LAST_FILES, check_not_newer, scan_start
 from pyrocketstore.results import DispatchRequest
+from pyrocketstore.spark.border import guarded
+from pyrocketstore.spark.local_paths import local_path
 from pyrocketstore.spark.log_demands import (
     LogFileTask,
     key_batch,
@@ -118,7 +120,7 @@ def rebuild(
     store: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    broker_conf: str | None = None,
+    broker_conf: str | os.PathLike[str] | None = None,
 ) -> RebuildReport:
     """Make a store in `out` of the commit log of `store`.
 
@@ -130,11 +132,13 @@ def rebuild(
 
     Parameters
     ----------
+    store, out : directories of the local file system, each as a path or a file: URI
     broker_conf : where sizes and settings cannot be seen in the files, or the index is damaged
 
     Raises
     ------
-    StoreFormatError: no store, an index of unknown geometry. StoreStateError: `out` is not empty,
+    StoreFormatError: no store, a path that is not local, an index of unknown geometry.
+    StoreStateError: `out` is not empty,
     or within the store. StoreCorruptionError: a log of 5.x. StoreIOError; on executors it comes as
     pyspark's PythonException.
 
@@ -142,9 +146,10 @@ def rebuild(
     """
     started = time.monotonic()
     env = Env()
-    root, target = env.absolute(store), env.absolute(out)
+    root, target = local_path(store, "rebuild: store"), local_path(out, "rebuild: out")
+    conf = None if broker_conf is None else local_path(broker_conf, "rebuild: broker_conf")
     _check_target(env, root, target)
-    source = _look(env, root, target, broker_conf)
+    source = _look(env, root, target, conf)
     env.make_directories(target)
     try:
         report = _make(spark, env, root, source)
@@ -328,6 +333,7 @@ def _read_log(spark: SparkSession, tasks: tuple[_FileTask, ...]) -> list[Any]:
     return sorted(rows, key=lambda row: row["number"])
 
 
+@guarded
 def _run(
     batches: Iterator[pyarrow.RecordBatch], tasks: tuple[_FileTask, ...]
 ) -> Iterator[pyarrow.RecordBatch]:
@@ -419,6 +425,7 @@ class _PartFile:
         self.path = _part_path(task, number, kind)
         self._temporary = f"{self.path}.{_unique()}"
         self._writer: Any = None
+        self._file: Any = None
 
     def __enter__(self) -> _PartFile:
         return self
@@ -427,6 +434,7 @@ class _PartFile:
         if self._writer is None:
             return
         self._writer.close()
+        self._file.close()
         if error is None:
             os.replace(self._temporary, self.path)
 
@@ -436,7 +444,8 @@ class _PartFile:
 
         if self._writer is None:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writer = pa.ipc.new_stream(self._temporary, batch.schema, options=options)
+            self._file = pa.OSFile(os.fsencode(self._temporary), "wb")
+            self._writer = pa.ipc.new_stream(self._file, batch.schema, options=options)
         self._writer.write_batch(batch)
 
 
@@ -581,7 +590,7 @@ def _batches(path: str) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow as pa
 
     if os.path.exists(path):
-        with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
+        with pa.OSFile(os.fsencode(path)) as file, pa.ipc.open_stream(file) as reader:
             yield from reader
 
 

@@ -30,7 +30,7 @@ from pyrocketstore.file_sizes import is_store_file
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
-from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace, local_path
+from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace
 
 LOG = logger(__name__)
 
@@ -104,7 +104,7 @@ class StoreSnapshot:
         self.place = place
         self._named_end: int | None = None
         self._on_corrupt = on_corrupt
-        self.root = env.absolute(local_path(place.root))
+        self.root = env.absolute(place.root)
         settings = detect_sizes(
             env, self.root, store_settings(env, place, broker_conf), read_only=True
         )
@@ -287,7 +287,7 @@ def read_there(env: Env, path: str, position: int, size: int) -> bytes:
 
 def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
     """Where a store keeps its files. Raises StoreFormatError where no store can be."""
-    root = env.absolute(local_path(place.root))
+    root = env.absolute(place.root)
     if not env.is_dir(root):
         raise StoreFormatError(f"{root}: no directory")
     if any(name.startswith("dledger-") for name in env.listdir(root)):

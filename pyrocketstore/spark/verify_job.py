@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from pyrocketstore._verify import differing_units
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
+from pyrocketstore.spark.border import encodable, guarded
 from pyrocketstore.spark.log_demands import (
     KEYS_DDL,
     LOG_DDL,
@@ -105,13 +108,16 @@ class _Store:
 
 
 def verify(
-    spark: SparkSession, stores: str | Mapping[str, str], *, broker_conf: str | None = None
+    spark: SparkSession,
+    stores: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]],
+    *,
+    broker_conf: str | os.PathLike[str] | None = None,
 ) -> VerifyResult:
     """Hold the log, the queues and the index of stores against each other.
 
     Parameters
     ----------
-    stores : a directory, or label -> directory
+    stores : a directory, or label -> directory; each is a path or a file: URI
     broker_conf : of one store, where its sizes and settings cannot be seen in the files
 
     Raises
@@ -125,7 +131,7 @@ def verify(
     options = _options(labelled, broker_conf)
     found = []
     for place in options.places:
-        with contextlib.closing(StoreSnapshot(place, broker_conf, "skip")) as snapshot:
+        with contextlib.closing(StoreSnapshot(place, options.broker_conf, "skip")) as snapshot:
             found.append(_look(place, snapshot, options))
     verdicts = _log_verdicts(spark, found).unionByName(_queue_verdicts(spark, found))
     if any(store.has_index for store in found):
@@ -142,13 +148,14 @@ def verify(
     return VerifyResult(problems, counts, verdicts)
 
 
-def _options(stores: Mapping[str, str], broker_conf: str | None) -> SourceOptions:
-    import json
-
-    texts = {"stores": json.dumps(dict(stores)), "includeSystemTopics": "true"}
+def _options(
+    stores: Mapping[str, str | os.PathLike[str]], broker_conf: str | os.PathLike[str] | None
+) -> SourceOptions:
+    texts = {"includeSystemTopics": "true"}
+    texts["stores"] = json.dumps({label: os.fspath(root) for label, root in stores.items()})
     texts |= {"failOnDataLoss": "false", "onCorrupt": "skip"}
     if broker_conf is not None:
-        texts["brokerConf"] = broker_conf
+        texts["brokerConf"] = os.fspath(broker_conf)
     return read_options(texts, BATCH)
 
 
@@ -189,7 +196,7 @@ def _look(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions) ->
         broker_name=label,
         low=snapshot.min_phy_offset,
         end=end,
-        queue_root=f"{config.store_path_root_dir}/consumequeue",
+        queue_root=encodable(f"{config.store_path_root_dir}/consumequeue"),
         queue_file_size=-(-unit_size // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE,
         log_tasks=tasks,
         units_tasks=units,
@@ -245,7 +252,9 @@ def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int], ...]:
                 if len(run):
                     first = file.file_from_offset // CQ_STORE_UNIT_SIZE + int(run[0])
                     text = f"{len(run)} unit(s) from {first} on are missing or wrong on disk"
-                    found.append((path, int(run[0]) * CQ_STORE_UNIT_SIZE, text, len(run)))
+                    found.append(
+                        (encodable(path), int(run[0]) * CQ_STORE_UNIT_SIZE, text, len(run))
+                    )
     return tuple(found)
 
 
@@ -261,6 +270,7 @@ def _over(
     return spark.range(0, count, 1, count).mapInArrow(run, ddl)
 
 
+@guarded
 def _run(
     batches: Iterator[pyarrow.RecordBatch],
     tasks: tuple[Any, ...],
@@ -318,7 +328,9 @@ def _log_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
 
 def _damaged(spark: SparkSession, stores: Sequence[_Store]) -> list[tuple[str, int, int]]:
     """Ranges of the logs that hold no record: label, begin, end."""
-    starts = {task.file.path: task.file.from_offset for s in stores for task in s.log_tasks}
+    starts = {
+        encodable(task.file.path): task.file.from_offset for s in stores for task in s.log_tasks
+    }
     tasks = [task for store in stores for task in store.log_tasks]
     rows = _over(spark, tasks, log_facts, LOG_DDL).where("kind = 'problem' AND count > 0")
     return [
@@ -351,7 +363,7 @@ def _log_place(tasks: Iterable[LogFileTask], offset: Column) -> Column:
     """The path of the log file that has a place, and the position there; null where none has."""
     files = sorted((t.broker_name, t.file.from_offset, t.file.size, t.file.path) for t in tasks)
     ranges = _Ranges([(label, begin, begin + size) for label, begin, size, _ in files])
-    paths = tuple(path for *_, path in files)
+    paths = tuple(encodable(path) for *_, path in files)
     find = functools.partial(_log_places, ranges=ranges, paths=paths)
     return _of_places("log_place", find, "struct<path:string,position:bigint>", offset)
 
@@ -362,6 +374,7 @@ def _of_places(name: str, find: Callable[..., Any], ddl: str, offset: Column) ->
     from pyspark.sql import functions as F
     from pyspark.sql.pandas import functions
 
+    @guarded
     def apply(labels: Any, offsets: Any) -> Any:
         return find(labels, offsets)
 

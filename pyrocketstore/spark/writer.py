@@ -26,7 +26,9 @@ from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_WRONLY, Env, parent_directory
 from pyrocketstore.errors import PutError, StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.message import check_properties, check_text, check_topic, join_keys
-from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options, local_path
+from pyrocketstore.spark.border import guarded_class
+from pyrocketstore.spark.local_paths import local_path
+from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options, option_path
 from pyrocketstore.spark.snapshot import place_settings
 from pyrocketstore.store import Store, open
 
@@ -94,15 +96,15 @@ def write_options(options: Mapping[str, str], schema: StructType, overwrite: boo
         raise StoreFormatError(f"rocketmq-store: flushDiskType must be one of {', '.join(kinds)}")
     _check_columns(schema, topic)
     env = Env()
-    root = env.absolute(local_path(named["path"]))
-    conf = named.get("brokerConf")
+    root = local_path(named["path"], "rocketmq-store: path")
+    conf = option_path(named, "brokerConf")
     settings = _settings(env, root, conf)
     return WriteOptions(
         root=root,
         broker_conf=conf,
         topic=topic,
         flush_disk_type=named.get("flushDiskType"),
-        staging=env.absolute(local_path(named.get("stagingDir", f"{root}/{STAGING}"))),
+        staging=option_path(named, "stagingDir") or f"{root}/{STAGING}",
         checkpoint=named.get("checkpointLocation"),
         record_size_max=min(
             settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_SIZE
@@ -279,6 +281,7 @@ class _Writing:
                 env.rmdir(directory)
 
 
+@guarded_class
 class StoreWriter(_Writing, DataSourceArrowWriter):
     """Rows of a DataFrame, appended by the driver when all tasks have staged theirs.
 
@@ -297,6 +300,7 @@ class StoreWriter(_Writing, DataSourceArrowWriter):
         self.remove_staging(messages)
 
 
+@guarded_class
 class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Micro-batches, each appended once; see `commit`."""
 
