@@ -23,7 +23,12 @@ from pyrocketstore.file_sizes import is_store_file
 from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
-from pyrocketstore.spark.records import MESSAGE_MAGIC_CODE, Piece, is_dispatched_to
+from pyrocketstore.spark.records import (
+    MESSAGE_MAGIC_CODE,
+    Piece,
+    is_dispatched_to,
+    topic_of,
+)
 from pyrocketstore.spark.snapshot import (
     LogFile,
     QueueRange,
@@ -394,10 +399,12 @@ class LiveQueues:
         is_own = (queue_id, own_offset) == (queue.queue_id, queue_offset)
         if is_own and body_size >= 0 and self._log_bytes(phy_offset + at, len(wanted)) == wanted:
             return True
-        return self._is_dispatched(queue, unit)
+        return self._is_dispatched(queue, unit, is_own)
 
-    def _is_dispatched(self, queue: _Queue, unit: _Unit) -> bool:
-        """Whether a record of another queue says that it stands in this one too."""
+    def _is_dispatched(self, queue: _Queue, unit: _Unit, is_own: bool) -> bool:
+        """Whether a record of another queue says that it stands in this one too; or, of one whose
+        queue id and offset are this queue's (`is_own`), its topic is this one as Java decodes it.
+        """
         phy_offset, size, _ = unit
         file = self._file_of(phy_offset)
         data = self._log_bytes(phy_offset, size)
@@ -414,7 +421,8 @@ class LiveQueues:
             queue_id=queue.queue_id,
         )
         try:
-            return is_dispatched_to(record, 0)
+            own = is_own and topic_of(record, 0) == queue.topic
+            return own or is_dispatched_to(record, 0)
         except StoreCorruptionError:
             return False
 

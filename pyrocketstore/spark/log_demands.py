@@ -18,6 +18,7 @@ from pyrocketstore.consume_queue_ext import un_decorate
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.queue_table import is_safe_name
+from pyrocketstore.spark.border import encodable
 from pyrocketstore.spark.snapshot import LogFile, QueueRange
 from pyrocketstore.spark.units import RangeUnits
 
@@ -121,10 +122,11 @@ def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow as pa
 
     rows: list[tuple[str, str, str, int, str, int]] = []
+    path = encodable(task.file.path)
     counts = dict.fromkeys(("records", "keys", "unqueued", "unnameable"), 0)
 
     def told(position: int, text: str, count: int) -> None:
-        rows.append((task.broker_name, "problem", task.file.path, position, text, count))
+        rows.append((task.broker_name, "problem", path, position, text, count))
 
     for walk, names in record_walks(task, told):
         queue = walk.column("queue")
@@ -258,7 +260,7 @@ def actual_units(task: UnitsTask) -> Iterator[pyarrow.RecordBatch]:
             _read_ext(env, task, row, codes, times, there)
         per_file = pinned.file_size // 20
         first = offsets - offsets % per_file
-        paths = {at: units.path_of(at) for at in np.unique(first).tolist()}
+        paths = {at: encodable(units.path_of(at)) for at in np.unique(first).tolist()}
         yield pa.RecordBatch.from_pydict(
             {
                 "brokerName": _same(task.broker_name, count),

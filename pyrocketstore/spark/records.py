@@ -28,6 +28,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.message import PROPERTY_INNER_MULTI_DISPATCH
+from pyrocketstore.spark.border import encodable
 from pyrocketstore.spark.fields import FIELDS, field_array
 from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions
 from pyrocketstore.spark.schemas import KAFKA_HEADERS, arrow_schema_of, decoder_columns
@@ -568,7 +569,7 @@ class MessageBatches:
         same = {
             "recordType": "message",
             "magicCode": MESSAGE_MAGIC_CODE,
-            "fileName": piece.path,
+            "fileName": encodable(piece.path),
         }
         return pa.repeat(pa.scalar(same[source], kind), count) if source in same else None
 
@@ -582,7 +583,7 @@ class MessageBatches:
             "recordType": "corrupt" if gap.reason else "blank",
             "totalSize": gap.size,
             "magicCode": None if gap.reason else BLANK_MAGIC_CODE,
-            "fileName": path,
+            "fileName": encodable(path),
             "filePosition": gap.position,
         }
         arrays = [pa.array([values.get(field.name)], field.type) for field in self.schema]
@@ -603,7 +604,7 @@ class MessageBatches:
             "brokerName": self.broker_name,
             "queueId": piece.queue_id if piece.topic is not None else None,
             "recordType": "corrupt",
-            "fileName": piece.path,
+            "fileName": encodable(piece.path),
             "timestampType": LOG_APPEND_TIME,
         }
         by_row = {
@@ -657,6 +658,16 @@ def _differing(piece: Piece, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_
 def is_light(topic: str) -> bool:
     """Whether a topic is a light queue, whose records are those of others."""
     return topic.startswith(LMQ_PREFIX)
+
+
+def topic_of(piece: Piece, row: int) -> str:
+    """The topic that a record says, U+FFFD for what is not UTF-8.
+
+    Raises StoreCorruptionError where the bytes are not a valid record.
+    """
+    one = piece.take(slice(row, row + 1))
+    columns = decode_records(one.data, one.positions, one.sizes, ["topic"], path=one.path)
+    return str(columns["topic"][0])
 
 
 def is_dispatched_to(piece: Piece, row: int) -> bool:

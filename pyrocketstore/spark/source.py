@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyrocketstore.spark import FORMAT
+from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.options import ANY, BATCH, STREAM, SourceOptions, read_options
 from pyrocketstore.spark.planning import (
     IndexTask,
@@ -68,6 +69,7 @@ class Plan(NamedTuple):
     common: tuple[tuple[Any, ...], ...]
 
 
+@guarded_class
 class RocketMQStoreSource(DataSource):
     """`spark.read.format("rocketmq-store")` over directories of stores.
 
@@ -113,6 +115,7 @@ class RocketMQStoreSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
 
+@guarded_class
 class StoreReader(DataSourceReader):
     """Plans on the driver, reads on the executors.
 

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.live import LiveQueues, Waiting
 from pyrocketstore.spark.offsets import (
     INITIAL,
@@ -58,6 +59,7 @@ _LOOK_AGAIN_S = 0.1
 _UNITS_AT_ONCE = 65536
 
 
+@guarded_class
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches on the driver; `read` runs on the executors.
 

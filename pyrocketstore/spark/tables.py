@@ -14,6 +14,7 @@ import numpy as np
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
+from pyrocketstore.spark.border import encodable
 from pyrocketstore.spark.fields import MS_MAX, MS_MIN, fixed_array
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.planning import ENTRY_SIZE, INDEX_HEADER_SIZE, IndexTask, QueueTask
@@ -263,6 +264,13 @@ def _times(kind: Any, value: Any, count: int) -> pyarrow.Array:
     return fixed_array(kind, numbers, present)
 
 
+def _encodable(value: Any) -> Any:
+    """A value with its texts, if it is one or a list of them, such that Spark can encode them."""
+    if isinstance(value, list):
+        return [_encodable(each) for each in value]
+    return encodable(value) if isinstance(value, str) else value
+
+
 def _batch(
     columns: Mapping[str, str], count: int, values: Mapping[str, Any]
 ) -> pyarrow.RecordBatch:
@@ -272,7 +280,7 @@ def _batch(
     schema = arrow_schema_of(columns)
     arrays = []
     for field in schema:
-        value = values[field.name]
+        value = _encodable(values[field.name])
         if pa.types.is_timestamp(field.type):
             arrays.append(_times(field.type, value, count))
         elif isinstance(value, (list, np.ndarray)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.errors import MissingExtraError, StoreFormatError
 from pyrocketstore.spark import encoded
+from pyrocketstore.spark.border import guarded
 from pyrocketstore.spark.fields import FIELDS
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def decode_batches(
     for field in sql_types.StructType.fromDDL(_ddl(names, on_error, " ")).fields:
         schema.add(field)
 
+    @guarded
     def decode(batches: Iterator[Any]) -> Iterator[Any]:
         return encoded.decode_record_batches(
             batches, kept, names, on_error=on_error, verify_crc=verify_crc
@@ -208,7 +210,7 @@ def _udf(name: str, function: Callable[[Any], Any], ddl: str) -> Callable[..., C
     from pyspark.sql.pandas import functions
 
     def apply(arrays: Iterator[Any]) -> Iterator[Any]:
-        return map(function, arrays)
+        return map(guarded(function), arrays)
 
     # What kind of function it is Spark reads from these types, which are not known without it.
     kind = types.GenericAlias(Iterator, pa.Array)
