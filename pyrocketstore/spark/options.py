@@ -257,6 +257,9 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         raise StoreFormatError("rocketmq-store: startingOffsets=latest reads nothing in a batch")
     if kind == BATCH and ending.offset == EARLIEST:
         raise StoreFormatError("rocketmq-store: endingOffsets=earliest reads nothing")
+    if kind == BATCH:
+        _check_end("startingOffsets", starting.offsets, "-1 (latest)", LATEST, "-2 (earliest)")
+        _check_end("endingOffsets", ending.offsets, "-2 (earliest)", EARLIEST, "-1 (latest)")
     kafka = take.flag("kafkaSchema", False)
     if kafka and view != "messages":
         raise StoreFormatError("rocketmq-store: kafkaSchema is for view messages")
@@ -291,6 +294,18 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
     if result.broker_conf is not None and len(result.places) > 1:
         raise StoreFormatError("rocketmq-store: brokerConf is for one store")
     return result
+
+
+def _check_end(name: str, offsets: Positions, shown: str, refused: int, allowed: str) -> None:
+    """Raises StoreFormatError for a queue of which a batch would read nothing."""
+    for topics in offsets.values():
+        for topic, queues in topics.items():
+            for queue_id, offset in queues.items():
+                if offset == refused:
+                    raise StoreFormatError(
+                        f"rocketmq-store: {name}: {shown} for queue {topic!r}/{queue_id} reads "
+                        f"nothing in a batch; give an offset or {allowed}; assign leaves queues out"
+                    )
 
 
 def _check_view(named: Mapping[str, str], view: str) -> None:
@@ -430,6 +445,8 @@ class _Taker:
         for ids in found.values():
             if not isinstance(ids, list) or not all(_is_int(i) and i >= 0 for i in ids):
                 raise self.fail("assign", 'must be like {"topic": [0, 1]}')
+        for topic in (topic for topic, ids in found.items() if not ids):
+            raise self.fail("assign", f"names no queue of topic {topic!r}: leave the topic out")
         return {topic: frozenset(ids) for topic, ids in found.items()}
 
     def bound(self, which: str, default: int) -> Bound:
@@ -463,7 +480,9 @@ class _Taker:
             if not isinstance(below, dict):
                 raise self.fail(name, shape)
             nested = all(isinstance(value, dict) for value in below.values())
-            for broker, queues in (below if nested else {"": below}).items():
+            for broker, queues in (below if below and nested else {"": below}).items():
+                if not queues:
+                    raise self.fail(name, f"names no queue of topic {topic!r}: leave it out")
                 numbers = result.setdefault(broker, {}).setdefault(topic, {})
                 for queue_id, number in queues.items():
                     if (

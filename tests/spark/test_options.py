@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.spark.options import ANY, WRITE, canonical_options, read_options
+from pyrocketstore.spark.options import (
+    ANY,
+    EARLIEST,
+    LATEST,
+    STREAM,
+    WRITE,
+    canonical_options,
+    read_options,
+)
 
 
 @pytest.fixture
@@ -104,3 +112,45 @@ class TestRefusals:
     def test_an_expression(self, text: str, tags: set[str] | None) -> None:
         wanted = read_options({"path": "/x", "subExpression": text}).wanted_tags
         assert (None if wanted is None else wanted.tags) == tags
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"startingOffsets": '{"t": {"0": 5, "1": -1}}'}, r"-1 \(latest\) for queue 't'/1"),
+            ({"startingOffsets": '{"t": {"b": {"1": -1}}}'}, r"-1 \(latest\) for queue 't'/1"),
+            ({"endingOffsets": '{"t": {"0": -2}}'}, r"-2 \(earliest\) for queue 't'/0"),
+            ({"startingOffsets": "latest"}, "reads nothing"),
+            ({"endingOffsets": "earliest"}, "reads nothing"),
+        ],
+    )
+    def test_a_queue_of_which_nothing_would_be_read(
+        self, options: dict[str, str], text: str
+    ) -> None:
+        with pytest.raises(StoreFormatError, match=text):
+            read_options({"path": "/x", **options})
+
+    def test_the_two_ends_at_their_own_side(self) -> None:
+        starting = {"startingOffsets": '{"t": {"0": -2}}'}
+        found = read_options({"path": "/x", "endingOffsets": '{"t": {"0": -1}}', **starting})
+        assert found.starting.offset_of("x", "t", 0) == EARLIEST
+        assert found.ending.offset_of("x", "t", 0) == LATEST
+        latest = {"path": "/x", "startingOffsets": '{"t": {"0": -1}}'}
+        assert read_options(latest, STREAM).starting.offset_of("x", "t", 0) == LATEST
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "startingOffsets",
+            "endingOffsets",
+            "startingOffsetsByTimestamp",
+            "endingOffsetsByTimestamp",
+        ],
+    )
+    @pytest.mark.parametrize("value", ['{"t": {}}', '{"u": {"0": 1}, "t": {}}', '{"t": {"b": {}}}'])
+    def test_a_topic_without_a_queue(self, name: str, value: str) -> None:
+        with pytest.raises(StoreFormatError, match=f"{name}=.*names no queue of topic 't'"):
+            read_options({"path": "/x", name: value})
+
+    def test_a_topic_that_is_assigned_no_queue(self) -> None:
+        with pytest.raises(StoreFormatError, match=r"assign=.*names no queue of topic 't'"):
+            read_options({"path": "/x", "assign": '{"u": [0], "t": []}'})
