@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.errors import StoreFormatError
@@ -107,24 +107,58 @@ def ddl_of(columns: Mapping[str, str]) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> dict[str, str]:
-    """The columns that a schema names, in its order.
+    """The columns that a schema names, in its order; the case of their names does not matter.
 
-    Raises StoreFormatError for a column that the view has not, or another type.
+    Raises StoreFormatError for a column that the view has not, one twice, another type, or one that
+    is not to be null.
     """
     shown, on_demand = columns_of(options)
     known = {**shown, **on_demand}
-    taken = {}
+    taken: dict[str, str] = {}
     for field in schema.fields:
-        name, kind = field.name, field.dataType.simpleString()
-        if name not in known:
+        kind = field.dataType.simpleString()
+        name = name_in(known, field.name)
+        if name is None:
             raise StoreFormatError(
-                f"rocketmq-store: view {options.view} has no column {name!r}; it has "
+                f"rocketmq-store: view {options.view} has no column {field.name!r}; it has "
                 f"{', '.join(known)}"
             )
+        if name in taken:
+            raise StoreFormatError(f"rocketmq-store: the schema has the column {name} twice")
         if kind != known[name]:
             raise StoreFormatError(f"rocketmq-store: {name} is {known[name]}, not {kind}")
+        if _excludes_null(field.jsonValue()):
+            raise StoreFormatError(
+                f"rocketmq-store: {field.name} is NOT NULL in the schema, and every column may be "
+                "null: leave NOT NULL out"
+            )
         taken[name] = kind
     return taken
+
+
+def name_in(known: Iterable[str], name: str) -> str | None:
+    """The column that a name means, as Spark has it by default: its case does not matter."""
+    return next((each for each in known if each.lower() == name.lower()), None)
+
+
+def _excludes_null(described: Any) -> bool:
+    """Whether a field, as JSON describes it, or a part of it may not be null."""
+    if not isinstance(described, dict):
+        return False
+    flags = ("nullable", "containsNull", "valueContainsNull")
+    return any(described.get(flag) is False for flag in flags) or any(
+        _excludes_null(part)
+        for value in described.values()
+        for part in (value if isinstance(value, list) else [value])
+    )
+
+
+def renamed(
+    batches: Iterator[pyarrow.RecordBatch], names: Sequence[str] | None
+) -> Iterator[pyarrow.RecordBatch]:
+    """Batches with the names that a schema gives their columns; None: their own."""
+    for batch in batches:
+        yield batch if names is None else batch.rename_columns(list(names))
 
 
 def arrow_schema_of(columns: Mapping[str, str]) -> pyarrow.Schema:

@@ -310,6 +310,14 @@ def store_settings(env: Env, place: StorePlace, broker_conf: str | None) -> Mess
     return settings
 
 
+def check_places(options: SourceOptions, *, may_be_empty: bool) -> None:
+    """Raises StoreFormatError where no store is; `may_be_empty`: one may be made there later."""
+    env = Env()
+    for place in options.places:
+        if not (may_be_empty and env.is_dir(place.root) and not env.listdir(place.root)):
+            store_settings(env, place, options.broker_conf)
+
+
 def starting_offset(
     named: tuple[str, str, int],
     where: str,

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyrocketstore.errors import StoreError
 from pyrocketstore.spark import FORMAT
 from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.options import ANY, BATCH, STREAM, SourceOptions, read_options
@@ -30,8 +31,8 @@ from pyrocketstore.spark.planning import (
     plan_index,
     plan_messages,
 )
-from pyrocketstore.spark.schemas import check_schema, columns_of, ddl_of
-from pyrocketstore.spark.snapshot import StoreSnapshot
+from pyrocketstore.spark.schemas import check_schema, columns_of, ddl_of, renamed
+from pyrocketstore.spark.snapshot import StoreSnapshot, check_places
 from pyrocketstore.spark.worker import settle
 
 if TYPE_CHECKING:
@@ -82,8 +83,12 @@ class RocketMQStoreSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of the view."""
+        """The columns of the view; Spark asks for them at `load()`, unless it is given a schema.
+
+        Raises StoreFormatError for wrong options, and for a directory that cannot be a store's.
+        """
         options = read_options(self.options, ANY)
+        check_places(options, may_be_empty=True)
         if options.snapshot == "load":
             self.pinned = plan(options)
         return ddl_of(columns_of(options)[0])
@@ -93,14 +98,22 @@ class RocketMQStoreSource(DataSource):
         options = read_options(self.options, BATCH)
         # Spark sends the source with each task too: what is in the reader need not go twice.
         pinned = self.__dict__.pop("pinned", None)
-        return StoreReader(options, check_schema(schema, options), pinned)
+        columns = check_schema(schema, options)
+        found = StoreReader(options, columns, pinned, names=schema.fieldNames())
+        found.partitions()  # pickling would plan too, and hide an error of it behind its own
+        return found
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream: batches planned as messages come."""
-        from pyrocketstore.spark.stream import StoreStreamReader
+        from pyrocketstore.spark.stream import RefusedStream, StoreStreamReader
 
-        options = read_options(self.options, STREAM)
-        return StoreStreamReader(options, check_schema(schema, options))
+        try:
+            options = read_options(self.options, STREAM)
+            check_places(options, may_be_empty=True)
+            columns = check_schema(schema, options)
+            return StoreStreamReader(options, columns, names=schema.fieldNames())
+        except StoreError as error:  # PySpark would report an UnboundLocalError in its place
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Rows to append."""
@@ -123,10 +136,16 @@ class StoreReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: SourceOptions, columns: dict[str, str], pinned: Plan | None
+        self,
+        options: SourceOptions,
+        columns: dict[str, str],
+        pinned: Plan | None,
+        *,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.options = options
         self.columns = columns
+        self.names = None if names is None or list(columns) == list(names) else tuple(names)
         self.common: tuple[tuple[Any, ...], ...] = ()
         self._plan = pinned
 
@@ -141,7 +160,7 @@ class StoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of a task."""
         assert isinstance(partition, TaskPartition)
-        return read_task(partition, self.columns, self.options, self.common)
+        return renamed(read_task(partition, self.columns, self.options, self.common), self.names)
 
     def _planned(self) -> Plan:
         if self._plan is None:

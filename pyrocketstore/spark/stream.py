@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.live import LiveQueues, Waiting
 from pyrocketstore.spark.offsets import (
@@ -38,6 +38,7 @@ from pyrocketstore.spark.offsets import (
 )
 from pyrocketstore.spark.options import SourceOptions, StorePlace
 from pyrocketstore.spark.planning import QueueTask, Task, Wanted, queue_tasks
+from pyrocketstore.spark.schemas import renamed
 from pyrocketstore.spark.snapshot import (
     SAMPLE_COUNT,
     DataLossError,
@@ -66,6 +67,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Parameters
     ----------
     columns : name -> type, what Spark asked for
+    names : what the query calls the columns; None: as they are
     recovery_s : how long a queue may be shorter than it was before that is data loss, and units may
         name records that cannot be read before that is damage; seconds
 
@@ -80,9 +82,11 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         *,
         recovery_s: float = RECOVERY_S,
         env: Env | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.options = options
         self.columns = dict(columns)
+        self.names = None if names is None or list(columns) == list(names) else tuple(names)
         self.recovery_s = recovery_s
         self._env = env
         self._stores: dict[str, LiveQueues] | None = None
@@ -178,7 +182,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of a task."""
         assert isinstance(partition, TaskPartition)
-        return read_task(partition, self.columns, self.options)
+        return renamed(read_task(partition, self.columns, self.options), self.names)
 
     # ---- where queues end ------------------------------------------------------------------------
 
@@ -413,6 +417,34 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
             size = int(ends[-1])
         return max(1, done)
+
+
+@guarded_class
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream that was asked for in a wrong way: it raises that error."""
+
+    def __init__(self, error: StoreError) -> None:
+        self.error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises the error."""
+        raise self.error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises the error."""
+        raise self.error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises the error."""
+        raise self.error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises the error."""
+        raise self.error
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Raises the error."""
+        raise self.error
 
 
 # ---- tasks ---------------------------------------------------------------------------------------
