@@ -25,10 +25,17 @@ from pyrocketstore._text import put_properties
 from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_WRONLY, Env, parent_directory
 from pyrocketstore.errors import PutError, StoreCorruptionError, StoreError, StoreFormatError
-from pyrocketstore.message import check_properties, check_text, check_topic, join_keys
+from pyrocketstore.message import (
+    RESERVED_NAMES,
+    check_properties,
+    check_text,
+    check_topic,
+    join_keys,
+)
 from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.local_paths import local_path
 from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options, option_path
+from pyrocketstore.spark.schemas import MESSAGES, name_in
 from pyrocketstore.spark.snapshot import place_settings
 from pyrocketstore.store import Store, open
 
@@ -46,6 +53,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "flag": ("int",),
     "bornTimestamp": ("timestamp",),
 }
+#: Columns of the view messages that the store fills anew.
+IGNORED = tuple(name for name in MESSAGES if name not in COLUMNS)
 STAGING = ".spark-staging"
 #: Next to topics.json: the last batch of each query that is in the store.
 MARKERS = "config/sparkBatches.json"
@@ -119,18 +128,20 @@ def _settings(env: Env, root: str, conf: str | None) -> MessageStoreConfig:
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:
-    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
-    for name, kind in kinds.items():
-        if name not in COLUMNS:
+    kinds: dict[str, str] = {}
+    for field in schema.fields:
+        name, kind = name_in((*COLUMNS, *IGNORED), field.name), field.dataType.simpleString()
+        if name is None:
             raise StoreFormatError(
-                f"rocketmq-store: no message has a column {name!r}; it may have "
+                f"rocketmq-store: no message has a column {field.name!r}; it may have "
                 f"{', '.join(COLUMNS)}"
             )
-        if kind not in COLUMNS[name]:
+        if name in COLUMNS and kind not in COLUMNS[name]:
             wanted = " or ".join(COLUMNS[name])
             raise StoreFormatError(f"rocketmq-store: {name} is {wanted}, not {kind}")
-    if len(kinds) < len(schema.fields):
-        raise StoreFormatError("rocketmq-store: a column is there twice")
+        if name in kinds:
+            raise StoreFormatError(f"rocketmq-store: the column {name} is there twice")
+        kinds[name] = kind
     if "body" not in kinds or ("topic" not in kinds and topic is None):
         raise StoreFormatError("rocketmq-store: columns body and topic are needed, or option topic")
 
@@ -152,8 +163,23 @@ class Row:
     born_timestamp: int | None
 
 
+def written_columns(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """The columns of a batch that are written, under the names that COLUMNS has for them."""
+    import pyarrow as pa
+
+    found = {
+        name: column
+        for given, column in zip(batch.schema.names, batch.columns, strict=True)
+        if (name := name_in(COLUMNS, given)) is not None
+    }
+    return pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
+
+
 def rows_of(batch: pyarrow.RecordBatch, default_topic: str | None) -> Iterator[Row]:
-    """The rows of a batch. Raises StoreFormatError for a null where there must be none."""
+    """The rows of a batch of `written_columns`; properties of reserved names are dropped.
+
+    Raises StoreFormatError for a null where there must be none.
+    """
     import pyarrow as pa
 
     columns: dict[str, Sequence[Any]] = {}
@@ -173,7 +199,12 @@ def rows_of(batch: pyarrow.RecordBatch, default_topic: str | None) -> Iterator[R
         if topic is None or body is None:
             which = "topic" if topic is None else "body"
             raise StoreFormatError(f"rocketmq-store: row {number} of a batch has no {which}")
-        named = None if properties is None else dict(properties)
+        # Those that say what columns say, and those that a client or a broker sets.
+        named = (
+            None
+            if properties is None
+            else {name: value for name, value in properties if name not in RESERVED_NAMES}
+        )
         yield Row(topic, body, queue_id or 0, tags, keys, named, flag or 0, born)
 
 
@@ -222,7 +253,7 @@ class _Writing:
         sink: _Sink | None = None
         stream = None
         try:
-            for batch in iterator:
+            for batch in map(written_columns, iterator):
                 for row in rows_of(batch, self.options.topic):
                     check_row(row, self.options.record_size_max)
                 if sink is None:
