@@ -1,6 +1,7 @@
 """The manifest of a lake: which ranges of which queues are in it, so that a kill loses nothing.
 
     OUT/messages/topic=T/date=YYYY-MM-DD/BROKER-QUEUE-START-END.parquet
+                                   T is escaped as Hive does, or a hash where that is too long
     OUT/_manifest/000001.jsonl     a run: its plan, later what became of it
     OUT/_manifest/000001.X.tasks/  what each task of a run that goes on has finished
     OUT/_manifest/lock             held by the one that writes
@@ -15,6 +16,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -45,6 +47,11 @@ TEMPORARY = ".tmp-"
 NOTES, TAKEN = ".tasks", ".taken"
 RUNNING, DONE = "running", "done"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+TOPIC_PREFIX = "topic="
+#: Begins the hash that stands for a name that is too long.
+SHORT = "~"
+#: Bytes of a file's name; and of a broker in it, which leaves room for the rest of a temporary one.
+NAME_BYTES_MAX, BROKER_BYTES_MAX = 255, 176
 #: What Hive's partition directories cannot hold as it is.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
@@ -88,7 +95,7 @@ class Split:
     @property
     def file_name(self) -> str:
         """The name of its files, without an ending."""
-        broker = escaped(self.broker)
+        broker = fitting(escaped(self.broker), self.broker, BROKER_BYTES_MAX)
         if broker[:1] in ("_", "."):  # such files are hidden from Spark
             broker = f"%{ord(broker[0]):02X}{broker[1:]}"
         return f"{broker}-{self.queue_id}-{self.start:020d}-{self.stop:020d}"
@@ -204,6 +211,21 @@ class Manifest:
         """The latest run."""
         paths = self._run_paths()
         return self._read(paths[-1]) if paths else None
+
+    def short_names(self) -> dict[str, str]:
+        """The topics whose directories are named by hashes: hash -> topic.
+
+        Raises StoreCorruptionError, StoreIOError.
+        """
+        paths = self._run_paths()
+        is_short = any((self.out / MESSAGES_DIRECTORY).glob(f"{TOPIC_PREFIX}{SHORT}*"))
+        if not is_short or not paths:
+            return {}
+        with _as_damage(paths[-1]):
+            head = json.loads(_read_text(paths[-1]).partition("\n")[0])
+            topics = {topic for topics in head["next"].values() for topic in topics}
+        named = {topic_name(topic): topic for topic in sorted(topics)}
+        return {name: topic for name, topic in named.items() if name.startswith(SHORT)}
 
     def save(self, run: Run) -> None:
         """Write a run; after a crash there is the old text or the new one."""
@@ -404,9 +426,27 @@ def escaped(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
+def fitting(name: str, text: str, size_max: int) -> str:
+    """The name that stands for a text, or a hash of the text where that has more than `size_max`
+    bytes: `~` and 64 hexadecimal digits. No other name begins with `~`."""
+    if name.startswith(SHORT):
+        name = f"%{ord(SHORT):02X}{name[1:]}"
+    if len(os.fsencode(name)) <= size_max:
+        return name
+    return SHORT + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def topic_name(topic: str) -> str:
+    """What stands for a topic in the name of its directory."""
+    name = escaped(topic)
+    if name == NO_DATE:  # Hive and Spark read that as null
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    return fitting(name, topic, NAME_BYTES_MAX - len(TOPIC_PREFIX))
+
+
 def topic_directory(out: Path, topic: str) -> Path:
     """Where the messages of a topic are."""
-    return out / MESSAGES_DIRECTORY / f"topic={escaped(topic)}"
+    return out / MESSAGES_DIRECTORY / f"{TOPIC_PREFIX}{topic_name(topic)}"
 
 
 def make_lake_directory(out: Path, directory: Path) -> None:

@@ -65,6 +65,8 @@ EXPORT_OPTIONS = frozenset(
     endingOffsets endingTimestamp endingOffsetsByTimestamp partitionBytes failOnDataLoss onCorrupt
     verifyCrc decompress batchBytes batchRows""".split()
 )
+#: Compressions of Parquet that pyarrow writes and Spark reads as it comes.
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _RESULT_DDL = "task int, rows bigint, bytes bigint, fileBytes bigint, files int, crcFailures bigint"
 _POLL_S = 0.3
 #: The characters of a path that Hadoop takes for a pattern's.
@@ -133,7 +135,7 @@ def export(
     out : a directory of the local file system, likewise; OUT/messages is the table, OUT/_manifest
         says what is in it
     progress : callable(bytes done, bytes in all), called from another thread
-    compression : "zstd", "snappy", "none", ... : what pyarrow's ParquetWriter takes
+    compression : one of COMPRESSIONS, in any case
     options : those of the data source in EXPORT_OPTIONS; verifyCrc is on unless it is said here.
         Starting positions are for queues that the lake has nothing of
 
@@ -149,6 +151,7 @@ def export(
     """
     started = time.monotonic()
     source = _source_options(stores, options)
+    compression = _compression(compression)
     place = _lake_path(out)
     _check_out(place, source)
     report = ExportReport(str(place))
@@ -171,6 +174,11 @@ def read_lake(spark: SparkSession, out: str | os.PathLike[str]) -> DataFrame:
     columns = {**COLUMNS, "date": "date", "topic": "string"}
     path = _GLOB.sub(r"\\\g<0>", str(_lake_path(out) / MESSAGES_DIRECTORY))
     found = spark.read.schema(ddl_of(columns)).parquet(path)
+    if short := Manifest(_lake_path(out)).short_names():
+        from pyspark.sql import functions as F
+
+        names = F.create_map(*(F.lit(text) for pair in short.items() for text in pair))
+        found = found.withColumn("topic", F.coalesce(F.try_element_at(names, "topic"), "topic"))
     return found.select(*MESSAGES, "date")
 
 
@@ -196,6 +204,20 @@ def _lake_path(out: str | os.PathLike[str]) -> Path:
 
 
 # ---- planning ------------------------------------------------------------------------------------
+
+
+def _compression(name: str) -> str:
+    """The name as pyarrow has it. Raises StoreFormatError."""
+    import pyarrow as pa
+
+    found = name.lower() if isinstance(name, str) else None
+    if found not in COMPRESSIONS:
+        raise StoreFormatError(
+            f"export: compression={name!r}: must be one of {', '.join(COMPRESSIONS)}"
+        )
+    if found != "none" and not pa.Codec.is_available(found):
+        raise StoreFormatError(f"export: compression={name!r}: this pyarrow was built without it")
+    return found
 
 
 def _source_options(stores: Stores, options: Mapping[str, object]) -> SourceOptions:
