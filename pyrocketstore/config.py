@@ -21,6 +21,9 @@ CQ_STORE_UNIT_SIZE = 20
 DEFAULT_LISTEN_PORT = 10911
 MULTI_PATH_SPLITTER = ","
 
+LMQ_PREFIX = "%LMQ%"
+LIGHT_QUEUE_SETTINGS = ("enable_lmq", "enable_multi_dispatch")
+
 
 class FlushDiskType(enum.Enum):
     """When a put is forced to the device. Source: RocketMQ 4.9.3 FlushDiskType."""
@@ -589,6 +592,13 @@ def _moved_paths(text: str | None, old_root: str, root: str | Path) -> str | Non
     return MULTI_PATH_SPLITTER.join(moved)
 
 
+def _has_light_queues(env: DirectoryReader, root: str) -> bool:
+    """Whether there is a directory of a light queue, whose queue id is always 0."""
+    directory = f"{root}/consumequeue"
+    topics = (name for name in env.listdir(directory) if name.startswith(LMQ_PREFIX))
+    return any(env.is_dir(f"{directory}/{topic}/0") for topic in topics)
+
+
 def detect_sizes(
     env: DirectoryReader,
     root: str,
@@ -600,7 +610,9 @@ def detect_sizes(
     """`config` with the file sizes that nobody gave taken from the files that exist.
 
     Reads directory listings and sizes, and of a log of one file its records' lengths. The index has
-    no size to learn from: its header does not hold its geometry.
+    no size to learn from: its header does not hold its geometry. Where a light queue has a
+    directory, light queues are on unless a setting about them was given: else a recovery would
+    leave out the units that a kill took from them.
 
     Parameters
     ----------
@@ -631,4 +643,6 @@ def detect_sizes(
         size = None if name in given else look()
         if size is not None and size < 1 << 31:
             found[name] = size
+    if given.isdisjoint(LIGHT_QUEUE_SETTINGS) and _has_light_queues(env, root):
+        found |= dict.fromkeys(LIGHT_QUEUE_SETTINGS, True)
     return dataclasses.replace(config, **found, given=given) if found else config
