@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Units read at a time.
 UNITS_AT_ONCE = 65536
+#: The greatest hash of a tag.
+HASH_MAX = 2**31 - 1
 #: Bytes of records gathered at a time where no bodies are shown.
 BODYLESS_BYTES = 16 << 20
 #: Less of the log is not read at once, however small batches are to be.
@@ -148,8 +150,10 @@ def _wanted_units(
         found = units.read(start, stop)
         keep = ~found.is_pre_blank() & (found.size > 0)
         if wanted is not None and pinned.topic != SCHEDULE_TOPIC:
-            # An address of an ext unit says nothing of the tags.
-            keep &= np.isin(found.tags_code, wanted.codes) | (found.tags_code <= MAX_ADDR)
+            # Hashes are int32. The address of an ext unit lies below them, and a time of delivery,
+            # which delayed messages have in further queues too, above: there the record decides.
+            code = found.tags_code
+            keep &= np.isin(code, wanted.codes) | (code <= MAX_ADDR) | (code > HASH_MAX)
         offsets = np.arange(start, stop, dtype=np.int64)
         if not keep.all():
             offsets = offsets[keep]
