@@ -123,6 +123,8 @@ class RecoveryPlan:
         self.pieces: deque[LogPiece] = deque()
         #: units that contradict the log, as they must be
         self.repairs: Repairs = {}
+        #: queues that name bytes behind the log's end before they are cut, and up to which
+        self.beyond: dict[tuple[str, int], int] = {}
         #: of queues whose last unit is wrong: how far the log is surely in them, bytes; -1: not
         self.covered: dict[tuple[str, int], int] = {}
 
@@ -139,6 +141,7 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     files = store.commit_log.mapped_file_queue.mapped_files
     if not files:
         plan.empty = True
+        plan.beyond = _beyond(store, 0)
         return plan
     first = max(0, len(files) - LAST_FILES) if clean else _start_file(store, files)
     plan.scan_from = files[first].file_from_offset
@@ -158,6 +161,7 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     if store.read_only and plan.pieces:
         _await_last_record(store, files[at_file], plan.pieces[-1])
         plan.pieces.pop()  # read once more when it is dispatched
+    plan.beyond = _beyond(store, plan.log_end)
     # A queue that knows more than the log holds, or a damaged unit: the log is searched.
     is_usual = clean and status in (RS_END, RS_BLANK) and _furthest(store) <= plan.log_end
     plan.broken = _valid_records_behind(store, files, at_file, is_usual, plan)
@@ -182,6 +186,15 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
 def _furthest(store: Recoverable) -> int:
     """One past the last byte of the log that the units of a queue name; -1 without any."""
     return max((queue.max_physic_offset for queue in store.consume_queues()), default=-1)
+
+
+def _beyond(store: Recoverable, log_end: int) -> dict[tuple[str, int], int]:
+    """The queues whose units name bytes of the log behind `log_end`, and up to which."""
+    return {
+        (queue.topic, queue.queue_id): queue.covered_phy_offset
+        for queue in store.consume_queues()
+        if queue.covered_phy_offset > log_end
+    }
 
 
 def _is_headless(

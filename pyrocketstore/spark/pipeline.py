@@ -43,6 +43,7 @@ from pyrocketstore.spark.options import (
     label_of,
     read_options,
 )
+from pyrocketstore.spark.pinning import open_snapshot, retried
 from pyrocketstore.spark.planning import TASK_BYTES_MIN, check_selection
 from pyrocketstore.spark.schemas import MESSAGES, ddl_of
 from pyrocketstore.spark.snapshot import (
@@ -157,7 +158,7 @@ def export(
     report = ExportReport(str(place))
     told = {name: str(value) for name, value in options.items()}
     with Manifest(place) as manifest:
-        for work in _works(spark, manifest, source, told):
+        for work in retried(lambda: _works(spark, manifest, source, told)):
             notes = str(manifest.begin(work.run))
             written = WriteOptions(str(place), notes, work.source, compression, work.log_files)
             _carry_out(spark, manifest, work, written, progress)
@@ -267,10 +268,7 @@ def _check_out(out: Path, options: SourceOptions) -> None:
 @contextlib.contextmanager
 def _snapshots(options: SourceOptions) -> Iterator[list[StoreSnapshot]]:
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(StoreSnapshot(place, options.broker_conf, options.on_corrupt))
-            for place in options.places
-        ]
+        yield [stack.enter_context(open_snapshot(place, options)) for place in options.places]
 
 
 @dataclasses.dataclass(frozen=True)

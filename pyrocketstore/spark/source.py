@@ -21,6 +21,7 @@ from pyrocketstore.errors import StoreError
 from pyrocketstore.spark import FORMAT
 from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.options import ANY, BATCH, STREAM, SourceOptions, read_options
+from pyrocketstore.spark.pinning import open_snapshot, retried
 from pyrocketstore.spark.planning import (
     IndexTask,
     LogTask,
@@ -148,12 +149,21 @@ class StoreReader(DataSourceReader):
         self.names = None if names is None or list(columns) == list(names) else tuple(names)
         self.common: tuple[tuple[Any, ...], ...] = ()
         self._plan = pinned
+        self._refusal: StoreError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "common": self._planned().common, "_plan": None}
+        # What is raised here Spark tells as a PicklingError: it waits for `partitions`.
+        try:
+            common = self._planned().common
+        except StoreError as error:
+            self._refusal, common = error, ()
+        return {**self.__dict__, "common": common, "_plan": None, "_refusal": None}
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks; one that reads nothing when there are none."""
+        """The tasks; one that reads nothing when there are none.
+
+        Raises DataLossError, StoreFormatError, StoreCorruptionError, StoreIOError.
+        """
         found: list[InputPartition] = list(self._planned().partitions)
         return found or [TaskPartition("", None)]
 
@@ -163,6 +173,8 @@ class StoreReader(DataSourceReader):
         return renamed(read_task(partition, self.columns, self.options, self.common), self.names)
 
     def _planned(self) -> Plan:
+        if self._refusal is not None:
+            raise self._refusal
         if self._plan is None:
             self._plan = plan(self.options)
             settle()
@@ -202,14 +214,22 @@ def read_task(
 
 
 def plan(options: SourceOptions) -> Plan:
-    """The tasks of all stores, each pinned now."""
+    """The tasks of all stores, each pinned now.
+
+    Raises DataLossError where a store has lost files and that matters; StoreFormatError,
+    StoreCorruptionError, StoreIOError.
+    """
+    return retried(lambda: _plan_once(options))
+
+
+def _plan_once(options: SourceOptions) -> Plan:
     from pyrocketstore.spark.tables import list_files
 
     snapshots: list[StoreSnapshot] = []
     found: list[tuple[str, Any]] = []
     try:
         for place in options.places:
-            snapshots.append(StoreSnapshot(place, options.broker_conf, options.on_corrupt))
+            snapshots.append(open_snapshot(place, options))
         check_selection(snapshots, options)
         for snapshot in snapshots:
             name = snapshot.place.broker_name

@@ -75,6 +75,10 @@ def fill(store: Path, topic: str, count: int, *, first: int = 0, text: str = "bo
 def delete_b(store: Path, *, anew: int = 0) -> None:
     """The topic b is deleted, and made anew with so many messages; others come behind it, since
     what lies in the last files of a log gets its queue back when the store opens."""
+    topics = store / "config" / "topics.json"  # a broker takes it out of there first
+    table = json.loads(topics.read_text())
+    table["topicConfigTable"].pop("b")
+    topics.write_text(json.dumps(table))
     with pyrocketstore.open(store, mapped_file_size_commit_log=4096) as opened:
         opened.message_store.clean_unused_topic(["a", "c"])
         for number in range(anew):

@@ -1,0 +1,305 @@
+"""Goal: a copy that lacks files is not read in silence, and no store that is whole is refused.
+Method: stores of many small files lose some of them by hand, as an incomplete copy does; batches
+are planned and read in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import pyrocketstore
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.spark import pinning
+from pyrocketstore.spark.options import BATCH, read_options
+from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.source import plan, read_task
+from test_lake_marks import export, run_here
+
+FILE = 1 << 14
+SIZES = {
+    "mapped_file_size_commit_log": FILE,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2000,
+}
+COLUMNS = {"topic": "string", "queueId": "int", "queueOffset": "bigint"}
+COUNT = 1500
+OLD = 120
+MODES = ["queue", "sequential", "auto"]
+Places = Counter[tuple[str, int, int]]
+
+
+def fill(root: Path) -> None:
+    """Topic `old`, of queues 0 to 2, then t/0 and t/1 up to the log's end."""
+    with pyrocketstore.open(root, **SIZES) as store:
+        for queue_id in range(3):
+            store.put_many("old", [b"o" * 100] * OLD, queue_ids=queue_id)
+        store.put_many("once", [b"once" * 25])
+        for number in range(COUNT):
+            store.put("t", b"%d" % number + b"." * 100, queue_id=number % 2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole") / "s"
+    fill(root)
+    return root
+
+
+@pytest.fixture
+def root(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "s"))
+
+
+def rows(root: Path, columns: dict[str, str] = COLUMNS, **options: object) -> Places:
+    texts = {name: str(value).lower() for name, value in options.items()}
+    asked = read_options({"path": str(root), **texts}, BATCH)
+    planned = plan(asked)
+    return Counter(
+        tuple(row.values())
+        for part in planned.partitions
+        for batch in read_task(part, columns, asked, planned.common)
+        for row in batch.to_pylist()
+    )
+
+
+def everything() -> Places:
+    old = [("old", queue_id, offset) for queue_id in range(3) for offset in range(OLD)]
+    return Counter(old + [("once", 0, 0)] + [("t", n % 2, n // 2) for n in range(COUNT)])
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "commitlog").iterdir() if path.name.isdigit())
+
+
+def kill(root: Path) -> None:
+    """The directory looks as if its process had been killed."""
+    (root / "abort").touch()
+
+
+def check_short(
+    root: Path, what: str, caplog: pytest.LogCaptureFixture, **options: object
+) -> Places:
+    """Refused, and read with one warning where that is asked for."""
+    for mode in MODES:
+        with pytest.raises(DataLossError, match=what):
+            rows(root, readMode=mode, **options)
+    caplog.clear()
+    found = [rows(root, readMode=mode, failOnDataLoss=False, **options) for mode in MODES]
+    told = [line for line in caplog.messages if "the store is not complete" in line]
+    assert len(told) == len(MODES)
+    assert found[1:] == found[:1] * 2
+    return found[0]
+
+
+# ---- the log's end -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("missing", [1, 3])
+def test_the_last_files_of_the_log_are_missing(root, caplog, killed, missing):
+    gone = log_files(root)[-missing:]
+    for path in gone:
+        path.unlink()
+    if killed:
+        kill(root)
+    left = check_short(root, "the log ends with this file, .* queues name messages", caplog)
+    assert left < everything()
+    with pytest.raises(DataLossError, match="not complete"):
+        rows(root, view="commitlog", columns={"commitLogOffset": "bigint"})
+    assert rows(root, topic="old") == Counter(p for p in everything() if p[0] == "old")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_log_is_empty(root, caplog, killed):
+    for path in log_files(root):
+        path.unlink()
+    if killed:
+        kill(root)
+    assert not check_short(root, "the log has no file, and 6 queues name messages", caplog)
+    for path in (root / "consumequeue").iterdir():
+        shutil.rmtree(path)
+    assert not rows(root)
+
+
+def test_a_file_in_the_middle_is_missing(root):
+    log_files(root)[4].unlink()
+    for mode in MODES:
+        with pytest.raises(DataLossError, match="gone, with"):
+            rows(root, readMode=mode)
+    with pytest.raises(DataLossError, match="the files of the log from byte 65536 on are missing"):
+        rows(root, view="commitlog", columns={"commitLogOffset": "bigint"})
+
+
+def test_an_export_over_a_short_copy(root, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("pyrocketstore.spark.pipeline._run_tasks", run_here)
+    log_files(root)[-1].unlink()
+    with pytest.raises(DataLossError, match="not complete"):
+        export(root, tmp_path / "lake")
+    assert export(root, tmp_path / "lake", failOnDataLoss=False).rows == sum(
+        rows(root, failOnDataLoss=False).values()
+    )
+
+
+def test_the_tail_of_a_store_that_was_stopped_is_zeros(root, caplog):
+    with pyrocketstore.open(root, read_only=True) as store:
+        place = [message.phy_offset for message in store.read("t", 0)][-10]
+    path = log_files(root)[-1]
+    assert place > int(path.name)
+    data = path.read_bytes()
+    path.write_bytes(data[: place - int(path.name)].ljust(len(data), b"\0"))
+    check_short(root, "the store was stopped cleanly, its log ends at byte", caplog)
+    # What a kill, or a power cut, leaves: nobody is told.
+    kill(root)
+    assert rows(root) == everything() - Counter(
+        ("t", n % 2, n // 2) for n in range(COUNT - 20, COUNT)
+    )
+
+
+def test_a_log_whose_first_files_have_expired(root):
+    for path in log_files(root)[:5]:
+        path.unlink()
+    for mode in MODES:
+        assert Counter() < rows(root, readMode=mode) < everything()
+
+
+# ---- queues --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_queue_has_lost_its_directory(root, caplog, killed):
+    shutil.rmtree(root / "consumequeue" / "old" / "1")
+    if killed:  # nothing is known to be forced: recovery reads all of the log
+        kill(root)
+        (root / "checkpoint").write_bytes(bytes(4096))
+        assert rows(root) == everything()
+        return
+    left = check_short(root, "old/1 has no files, and should have message 0", caplog)
+    assert left == Counter(place for place in everything() if place[:2] != ("old", 1))
+    assert rows(root, topic="t") == Counter(place for place in everything() if place[0] == "t")
+
+
+def test_a_topic_has_lost_its_directory(root, caplog):
+    shutil.rmtree(root / "consumequeue" / "old")
+    left = check_short(root, "old/0 has no files", caplog)
+    assert left == Counter(place for place in everything() if place[0] != "old")
+    # A topic that was deleted has no entry either.
+    topics = root / "config" / "topics.json"
+    table = json.loads(topics.read_text())
+    del table["topicConfigTable"]["old"]
+    topics.write_text(json.dumps(table))
+    assert rows(root) == left
+
+
+@pytest.mark.parametrize(("number", "what"), [(0, "begins behind"), (1, "ends before")])
+def test_a_queue_has_lost_a_file(root, caplog, number, what):
+    with pyrocketstore.open(root, **SIZES) as store:  # none is needed: the log begins with another
+        store.put_many("t", [b"x"] * 10)
+    files = sorted((root / "consumequeue" / "old" / "2").iterdir())
+    assert len(files) == 2
+    files[number].unlink()
+    if number == 0:
+        log_files(root)[0].unlink()
+        shutil.rmtree(root / "consumequeue" / "once")
+    check_short(root, f"old/2 {what} message", caplog)
+
+
+def test_a_topic_that_was_made_anew(root):
+    with pyrocketstore.open(root, **SIZES) as store:
+        store.message_store.clean_unused_topic(["t", "once"])
+        store.put_many("old", [b"new"] * 10, queue_ids=2)
+        store.put_many("t", [b"x" * 100] * 600)
+    found = rows(root)
+    assert [place for place in found if place[0] == "old"] == [("old", 2, n) for n in range(10)]
+
+
+def test_a_damaged_record_is_no_lost_queue(root):
+    with pyrocketstore.open(root, read_only=True) as store:
+        places = [message.phy_offset for message in store.read("old", 0)]
+    with log_files(root)[0].open("r+b") as log:
+        for place, at in zip(places, (12, 20, 13), strict=False):  # queue id, queue offset
+            log.seek(place + at)
+            log.write(b"\0\0\0\x09")
+    for mode in MODES:
+        assert rows(root, readMode=mode, onCorrupt="skip") <= everything()
+
+
+# ---- a store that is written meanwhile -----------------------------------------------------------
+
+
+def test_a_live_store_is_never_short(tmp_path):
+    """Files are begun all the time while it is planned."""
+    ended = threading.Event()
+    with pyrocketstore.open(tmp_path / "s", **{**SIZES, "mapped_file_size_commit_log": 4096}) as s:
+
+        def write() -> None:
+            while not ended.is_set():
+                s.put_many("t", [b"x" * 300] * 30)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            counts = [sum(rows(tmp_path / "s").values()) for _ in range(15)]
+        finally:
+            ended.set()
+            writer.join()
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+
+
+def test_a_file_that_goes_while_it_is_planned_is_listed_again(root, monkeypatch):
+    failed = []
+
+    def open_later(place, options):
+        if len(failed) < 3:
+            failed.append(place)
+            raise StoreIOError(2, "open", "gone")
+        return pinning.open_snapshot(place, options)
+
+    monkeypatch.setattr("pyrocketstore.spark.source.open_snapshot", open_later)
+    assert rows(root) == everything()
+    assert len(failed) == 3
+
+
+def test_a_file_that_stays_away_ends_the_wait():
+    calls, slept = [], []
+
+    class Fast(Env):
+        def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+
+    def make() -> None:
+        calls.append(1)
+        raise StoreIOError(2, "open", "gone")
+
+    with pytest.raises(StoreIOError, match="gone"):
+        pinning.retried(make, Fast())
+    assert len(calls) == pinning.TRIES
+    assert 5 < sum(slept) < 10
+
+
+# ---- what Spark tells ----------------------------------------------------------------------------
+
+
+def test_spark_tells_the_error_itself(spark: SparkSession, root: Path) -> None:
+    log_files(root)[-1].unlink()
+    frame = spark.read.format("rocketmq-store").schema("queueOffset bigint").load(str(root))
+    with pytest.raises(PySparkException) as told:
+        frame.count()
+    assert "DataLossError: s: the store is not complete" in str(told.value)
+    assert "Pickling" not in str(told.value)
+    assert frame.sparkSession is spark
