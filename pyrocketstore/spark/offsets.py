@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.spark.manifest import Mark
 from pyrocketstore.spark.options import Bound
 
 VERSION = 1
@@ -19,14 +20,30 @@ QueueKey = tuple[str, str, int]
 Positions = dict[QueueKey, int]
 
 
-def encode_offset(ends: Mapping[QueueKey, int], begins: Mapping[QueueKey, int]) -> dict[str, Any]:
-    """An offset as JSON takes it: where a batch ends, and where those queues begin that do not go
-    on where the last batch ended."""
+#: Of queues, their last messages that were read: see RecordMarks.
+StreamMarks = dict[QueueKey, Mark]
+
+
+def encode_offset(
+    ends: Mapping[QueueKey, int],
+    begins: Mapping[QueueKey, int],
+    marks: Mapping[QueueKey, Mark] | None = None,
+) -> dict[str, Any]:
+    """An offset as JSON takes it: where a batch ends, where those queues begin that do not go on
+    where the last batch ended, and the marks of the messages before `ends`."""
     result: dict[str, Any] = {"v": VERSION}
     if begins:
         result["from"] = _nested(begins)
     result["q"] = _nested(ends)
+    if marks or (marks is not None and any(ends.values())):
+        # A mark's queue offset is that before its queue's end.
+        told = {key: _without_nothing(mark[1:]) for key, mark in marks.items()}
+        result["m"] = _nested(told)
     return result
+
+
+def _without_nothing(values: tuple[int | None, ...]) -> list[int]:
+    return [value for value in values if value is not None]
 
 
 def decode_offset(offset: Mapping[str, Any]) -> tuple[Positions, Positions] | None:
@@ -47,8 +64,37 @@ def decode_offset(offset: Mapping[str, Any]) -> tuple[Positions, Positions] | No
     return _flat(offset.get("q")), _flat(offset.get("from", {}))
 
 
-def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
-    result: dict[str, dict[str, dict[str, int]]] = {}
+def decode_marks(offset: Mapping[str, Any]) -> StreamMarks | None:
+    """The marks of an offset; None for one that has none, as those of the first versions.
+
+    Raises StoreFormatError for what is none of ours.
+    """
+    ends, found = decode_offset(offset), offset.get("m")
+    if found is None or ends is None:
+        return None
+    try:
+        return {
+            key: _mark(ends[0][key] - 1, values)
+            for broker, topics in found.items()
+            for topic, queues in topics.items()
+            for queue_id, values in queues.items()
+            for key in [(broker, topic, int(queue_id))]
+        }
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise _not_an_offset(found) from error
+
+
+def _mark(queue_offset: int, values: Any) -> Mark:
+    if not isinstance(values, list) or len(values) not in (2, 4):
+        raise ValueError("no mark")
+    if not all(type(value) is int and -(1 << 63) <= value < 1 << 63 for value in values):
+        raise ValueError("no mark")
+    phy_offset, size, *told = values
+    return Mark(queue_offset, phy_offset, size, *(told or (None, None)))
+
+
+def _nested(positions: Mapping[QueueKey, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    result: dict[str, dict[str, dict[str, Any]]] = {}
     for (broker, topic, queue_id), position in sorted(positions.items()):
         result.setdefault(broker, {}).setdefault(topic, {})[str(queue_id)] = position
     return result

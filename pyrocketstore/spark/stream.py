@@ -47,6 +47,7 @@ from pyrocketstore.spark.snapshot import (
     starting_offset,
 )
 from pyrocketstore.spark.source import TaskPartition, read_task
+from pyrocketstore.spark.stream_marks import StreamStores
 
 if TYPE_CHECKING:
     import pyarrow
@@ -95,6 +96,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned: Positions | None = None
         #: queues that are gone, which was told
         self._gone: set[QueueKey] = set()
+        self._marks = StreamStores(self._live, options, recovery_s)
         #: the units that were told to be waiting
         self._told: dict[QueueKey, int] = {}
         check_brokers(options.starting, [place.broker_name for place in options.places])
@@ -115,12 +117,13 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             heads = self._heads()
             begins = moved = self._start(heads)
         else:
-            heads, begins, moved = self._continued(known[0])
+            heads, begins, moved = self._continued(known[0], start)
         self._tell_waiting()
         ends = self._admit(begins, heads, limit)
         if known is not None and not moved and ends == known[0]:
             return start
-        return encode_offset(ends, moved)
+        kept = {} if known is None else {k: at for k, at in known[0].items() if k not in moved}
+        return encode_offset(ends, moved, self._marks.after(ends, kept, start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limits of the options."""
@@ -164,6 +167,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         ends, moved = known
         starts = {**(begins[0] if begins is not None else {}), **moved}
+        self._marks.check_batch(end, {k for k, stop in ends.items() if starts.get(k, stop) < stop})
         found: list[InputPartition] = []
         for broker, store in self._live().items():
             wanted = [
@@ -277,12 +281,17 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return starting_offset(key, _name(key), self.options, low, head, find)
 
-    def _continued(self, begins: Positions) -> tuple[Positions, Positions, Positions]:
+    def _continued(
+        self, begins: Positions, start: Mapping[str, Any]
+    ) -> tuple[Positions, Positions, Positions]:
         """(heads, begins, moved) of the batch that goes on there; `moved` are the queues that do
-        not go on where they ended: those that are new, and those that have lost messages."""
+        not go on where they ended: those that are new, and those that have lost messages. `start`
+        is the offset that has `begins`."""
         self._check_brokers(begins)
         begins = dict(begins)
         heads = self._settled_heads(begins)
+        selected = {k: at for k, at in begins.items() if k in heads and self._is_selected(k)}
+        strange, told = self._marks.strange(start, selected, heads), set[str]()
         moved: Positions = {}
         for key in [key for key in begins if self._is_selected(key)]:
             head = heads.get(key)
@@ -293,10 +302,14 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._gone.add(key)
                 continue
             self._gone.discard(key)
-            if head == begins[key]:
+            if head == begins[key] and key not in strange:
                 continue
             low = min(self._live()[key[0]].min_offset(key[1:]), head)
-            if head < begins[key]:
+            if key in strange:
+                if strange[key] not in told:  # of a store once
+                    self._lost(key, begins[key], strange[key])
+                told.add(strange[key])
+            elif head < begins[key]:
                 self._lost(key, begins[key], f"ends at {head}")
             elif begins[key] < low:
                 self._lost(key, begins[key], f"begins at {low}")

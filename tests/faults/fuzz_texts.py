@@ -29,7 +29,7 @@ from pyrocketstore.spark.manifest import (
     read_note,
     write_note,
 )
-from pyrocketstore.spark.offsets import decode_offset, encode_offset
+from pyrocketstore.spark.offsets import decode_marks, decode_offset, encode_offset
 from pyrocketstore.spark.options import read_options
 from pyrocketstore.topic_config import TopicConfigFile
 
@@ -232,9 +232,11 @@ class Fuzz:
         read_options(texts, rng.choice(("batch", "stream")))
 
     def _offset(self, rng: random.Random) -> None:
-        offset = encode_offset({("b", "T", 0): 5, ("b", "U", 1): 6}, {("b", "T", 0): 1})
+        marks = {("b", "T", 0): Mark(4, 100, 50, 7, 8), ("b", "U", 1): Mark(5, 9, 50, None, None)}
+        offset = encode_offset({("b", "T", 0): 5, ("b", "U", 1): 6}, {("b", "T", 0): 1}, marks)
         mutant = mutated_value(rng, offset)
         decode_offset(mutant)
+        decode_marks(mutant)
 
     def _index(self, rng: random.Random) -> None:
         """A file that is cut after it was measured, as by another process."""

@@ -277,6 +277,7 @@ def test_batches_follow_each_other(store: Store) -> None:
     stream = reader(store.path, startingOffsets="earliest")
     put(store, "t", 3)
     first = next_batch(stream, stream.initialOffset())
+    assert set(first.pop("m")["store"]["t"]) == {"0"}
     assert first == {"v": 1, "from": {"store": {"t": {"0": 0}}}, "q": {"store": {"t": {"0": 3}}}}
     assert rows(stream, INITIAL, first) == [("t", 0, i) for i in range(3)]
     assert next_batch(stream, first) == first
