@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyrocketstore._message import MessageExt
 from pyrocketstore._text import java_host
@@ -20,6 +20,9 @@ from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import GetMessageStatus
 
 PULL_COUNT = 32
+#: What Java's int and long hold, and how they are written.
+_INT_MAX, _LONG_MIN, _LONG_MAX = (1 << 31) - 1, -(1 << 63), (1 << 63) - 1
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 #: As json writes a control character -> as 4.9.3's driver does.
 _CONTROLS = {
     "\\b": "\\u0008",
@@ -49,7 +52,7 @@ def dump_lines(
     ----------
     path : the store's root directory
     config : MessageStoreConfig, or the path of a broker.conf
-    queries : path of key queries (topic, key, max_num, begin ms, end ms; tab separated), or None
+    queries : path of key queries, see `read_queries`, or None
 
     Raises
     ------
@@ -64,13 +67,13 @@ def dump_lines(
     else:
         settings, _ = MessageStoreConfig.from_broker_conf(config, root=path)
     env = Env()
+    wanted = () if queries is None else read_queries(env, str(queries))
     settings = detect_sizes(env, str(path), settings, read_only=True)
     store = DefaultMessageStore(settings, env=env, read_only=True)
     store.load()
     try:
         yield from dump_store(store)
-        if queries is not None:
-            yield from query_lines(store, queries)
+        yield from _answer_lines(store, wanted)
     finally:
         store.shutdown()
 
@@ -196,29 +199,64 @@ def _time_lines(
         yield _line("offset_by_time", fields)
 
 
-def query_lines(store: DefaultMessageStore, queries: str | Path) -> Iterator[str]:
-    """Answers to the key queries of a tab-separated file."""
+class KeyQuery(NamedTuple):
+    """One line of a file of key queries; times are Unix ms, both inclusive."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin: int
+    end: int
+
+
+def read_queries(env: Env, path: str) -> list[KeyQuery]:
+    """Read a file of key queries: topic, key, max_num, begin ms, end ms, separated by tabs.
+
+    Every line counts, an empty one too; only the last may end without a line feed.
+
+    Raises
+    ------
+    StoreFormatError with the number of the first line that is not such a query; StoreIOError.
+    """
+    lines = env.read_file(path).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [_query_of(f"{path}:{number}", line) for number, line in enumerate(lines, 1)]
+
+
+def _query_of(where: str, line: bytes) -> KeyQuery:
     try:
-        lines = store.env.read_file(str(queries)).decode("utf-8").split("\n")
+        fields = line.rstrip(b"\r").decode("utf-8").split("\t")
     except UnicodeDecodeError as error:
-        raise StoreFormatError(f"{queries}: not UTF-8: {error}") from None
-    for number, text in enumerate(lines, 1):
-        parts = text.rstrip("\r").split("\t")
-        if len(parts) < 5:
-            continue
-        try:
-            max_num, begin, end = (int(part) for part in parts[2:5])
-        except ValueError:
+        raise StoreFormatError(f"{where}: not UTF-8: {error}") from None
+    if len(fields) != 5:
+        raise StoreFormatError(
+            f"{where}: {len(fields)} field(s); a query has 5, separated by tabs:"
+            " topic, key, max_num, begin ms, end ms"
+        )
+    bounds = (("max_num", 0, _INT_MAX), ("begin", _LONG_MIN, _LONG_MAX))
+    bounds += (("end", _LONG_MIN, _LONG_MAX),)
+    numbers = []
+    for text, (name, low, high) in zip(fields[2:], bounds, strict=True):
+        value = int(text) if _NUMBER.fullmatch(text) else None
+        if value is None or not low <= value <= high:
             raise StoreFormatError(
-                f"{queries}:{number}: three numbers must follow the key"
-            ) from None
-        result = store.query_message(parts[0], parts[1], max_num, begin, end)
+                f"{where}: {name} is {text!r}; it must be a whole number from {low} to {high}"
+            )
+        numbers.append(value)
+    return KeyQuery(fields[0], fields[1], *numbers)
+
+
+def query_lines(store: DefaultMessageStore, queries: str | Path) -> Iterator[str]:
+    """Answers to the key queries of a tab-separated file; see `read_queries` for what it raises."""
+    return _answer_lines(store, read_queries(store.env, str(queries)))
+
+
+def _answer_lines(store: DefaultMessageStore, queries: Iterable[KeyQuery]) -> Iterator[str]:
+    for query in queries:
+        result = store.query_message(*query)
         fields = {
-            "topic": parts[0],
-            "key": parts[1],
-            "max_num": max_num,
-            "begin": begin,
-            "end": end,
+            **query._asdict(),
             "phy_offsets": result.phy_offsets,
             "index_last_update_phyoffset": result.index_last_update_phyoffset,
         }

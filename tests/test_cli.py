@@ -205,3 +205,26 @@ def test_queries_are_a_regular_file_of_text(store: Path, tmp_path: Path) -> None
     assert "regular file" in run("dump", store, "--queries", "/dev/zero", code=1).stderr
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert "not UTF-8" in run("dump", store, "--queries", tmp_path / "binary", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"topic\xff\tk\t1\t0\t1", "not UTF-8"),
+        (b"topic\tk\t32\t0\t9223372036854775808", "end is '9223372036854775808'"),
+        (b"topic\tk\t32\t-9223372036854775809\t0", "begin is"),
+        (b"topic\tk\t2147483648\t0\t0", "max_num is"),
+        (b"topic\tk\t-1\t0\t0", "max_num is '-1'"),
+        (b"topic\tk\t1_0\t0\t0", "max_num is '1_0'"),
+        (b"topic\tk\t1\t0\tx", "end is 'x'"),
+        (b"topic\tk\t1", "3 field(s)"),
+        (b"topic\tk\t1\t0\t5\t6", "6 field(s)"),
+        (b"", "1 field(s)"),
+    ],
+)
+def test_each_line_of_queries_counts(store: Path, tmp_path: Path, line: bytes, reason: str) -> None:
+    queries = tmp_path / "queries"
+    queries.write_bytes(b"topic\tk\t1\t0\t5\r\n" + line + b"\ntopic\tk\t1\t0\t5\n")
+    result = run("dump", store, "--queries", queries, code=1)
+    assert f"{queries}:2: " in result.stderr and reason in result.stderr
+    assert "Traceback" not in result.stderr and not result.stdout
