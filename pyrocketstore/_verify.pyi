@@ -19,6 +19,9 @@ class RecordWalk:
     # (row, queue id, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)
     @property
     def multi(self) -> list[tuple[int, int, str, str]]: ...
+    # rows whose properties cannot be parsed
+    @property
+    def bad_properties(self) -> list[int]: ...
     @property
     def count(self) -> int: ...
     @property

@@ -1,6 +1,7 @@
 """Walks of `verify`: records of the log as columns, chains of the index, ext units by address."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memchr
 
 import numpy as np
 
@@ -36,6 +37,31 @@ cdef enum:
     RECORD_SIZE_MIN = 91       # of a record without topic, body and properties
 
 
+cdef bint properties_valid(const uint8_t *p, int64_t size) noexcept nogil:
+    """Whether each property is a name, U+0001 and a value, with U+0002 between them.
+
+    Java's parser accepts an area that does not end in U+0002, further U+0001 in a value, and text
+    that is not UTF-8; its writer leaves an empty value, which the parser drops. What ends in zeros
+    was never written to its end."""
+    cdef const uint8_t *at = p
+    cdef const uint8_t *stop = p + size
+    cdef const uint8_t *end
+    cdef const uint8_t *value
+    if size <= 0:
+        return True
+    if p[size - 1] == 0:
+        return False
+    while at < stop:
+        end = <const uint8_t *>memchr(at, 2, stop - at)
+        if end == NULL:
+            end = stop
+        value = <const uint8_t *>memchr(at, 1, end - at)
+        if value == NULL or value == at:
+            return False
+        at = end + 1
+    return True
+
+
 @cython.final
 @cython.auto_pickle(False)
 @cython.no_gc_clear
@@ -43,7 +69,8 @@ cdef class RecordWalk:
     """Goes over commit log files and keeps what their records ask of queues and index.
 
     After each `walk` the columns hold one piece of the log. `queues` numbers the queues as they
-    are met; a record that belongs into none has number -1. Without `check_crc` a record whose body
+    are met; a record that belongs into none has number -1. `bad_properties` has the rows of the
+    piece whose properties are no properties. Without `check_crc` a record whose body
     has changed counts as whole, as it does where recovery does not look.
 
     Parameters
@@ -52,6 +79,7 @@ cdef class RecordWalk:
     """
     cdef readonly TopicQueueMap queues
     cdef readonly list multi
+    cdef readonly list bad_properties
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t key_count
     cdef object _columns
@@ -76,6 +104,7 @@ cdef class RecordWalk:
         self.key_room = min(KEY_COUNT, max(size, 0) // 2 + 2)
         self.queues = TopicQueueMap()
         self.multi = []
+        self.bad_properties = []
         set_delays(&self.delays, delay_levels)
         self._columns = {
             "phy_offset": np.empty(self.row_room, np.int64),
@@ -130,6 +159,7 @@ cdef class RecordWalk:
             self.count = 0
             self.key_count = 0
             self.multi = []
+            self.bad_properties = []
             with nogil:
                 status = self.take(window, file_from_offset, &at, stop, &error)
         finally:
@@ -211,6 +241,9 @@ cdef class RecordWalk:
                                   properties.multi_dispatch.size),
                         java_text(text + properties.multi_queue_offset.position,
                                   properties.multi_queue_offset.size)))
+        if not properties_valid(text, record.properties_size):
+            with gil:
+                self.bad_properties.append(row)
         self.phy_offset[row] = record.phy_offset
         self.size[row] = record.total_size
         self.queue_offset[row] = record.queue_offset

@@ -335,6 +335,8 @@ class _Verifier:
             walk.column("tags_code"),
             walk.column("store_timestamp"),
         )
+        for row in walk.bad_properties:
+            self._bad_properties(int(rows.phy_offset[row]))
         report.unqueued += int(np.count_nonzero(queue < 0))
         names = walk.queue_names()
         for topic, queue_id in names[len(self.numbered) :]:
@@ -360,6 +362,17 @@ class _Verifier:
                 self._place_of,
             )
             self.index.piece(start, end, keys)
+
+    def _bad_properties(self, phy_offset: int) -> None:
+        """Report a record whose properties cannot be parsed: its checksum covers the body alone."""
+        self.report.bad_properties += 1
+        if not self.report.has_room:
+            self.report.problem_count += 1
+            return
+        text = (
+            "the properties of the record here are not valid: each must be name U+0001 value U+0002"
+        )
+        self.report.add(Problem("log", *self._place_of(phy_offset), text))
 
     def _place_of(self, phy_offset: int) -> tuple[str, int]:
         """File and position of a physical offset."""

@@ -37,7 +37,8 @@ class Problem:
 class VerifyReport:
     """What was looked at, and what is wrong.
 
-    `files blanks records bytes keys` are of the log; `unqueued` records are prepared or rolled
+    `files blanks records bytes keys` are of the log; `bad_properties` records have properties that
+    cannot be parsed; `unqueued` records are prepared or rolled
     back, `unnameable` ones have a topic that is no directory name, `repeated` ones have a queue
     offset that a later record has too. Of the `units`, `expired` ones name records that the log
     has deleted and `pre_blank` ones none at all. `not_indexed` records are older than what the
@@ -53,6 +54,7 @@ class VerifyReport:
     bytes: int = 0
     damaged_bytes: int = 0
     undispatched_bytes: int = 0
+    bad_properties: int = 0
     keys: int = 0
     unqueued: int = 0
     unnameable: int = 0

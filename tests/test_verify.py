@@ -23,6 +23,7 @@ from pyrocketstore._message import tags_code
 from pyrocketstore._verify import ChainWalk
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
+from pyrocketstore.message import MessageExtBrokerInner
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.verify import Intervals, VerifyReport, verify_store
 from pyrocketstore.verify_report import PROBLEMS_MAX, Problem
@@ -270,6 +271,60 @@ def test_a_missing_blank_is_found(store_path):
     write(path, position, bytes(8))
     report = verify(store_path)
     assert places(report) == [("log", str(path), position)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\x02TAGS\x01", b"\x02TAGS_"),  # no separator
+        (b"\x02TAGS\x01", b"\x02\x01AGS\x01"),  # no name
+        (b"\x02TAGS\x01", b"\x02\x02AGS\x01"),  # no property
+    ],
+)
+def test_properties_that_cannot_be_parsed_are_found(store_path, old, new):
+    path = log_file(store_path, 1)
+    raw = bytearray(path.read_bytes())
+    at = raw.index(old, 4000)
+    raw[at : at + len(new)] = new
+    path.write_bytes(raw)
+    report = verify(store_path)
+    found = [p for p in report.problems if p.kind == "log"]
+    assert report.bad_properties == len(found) == 1 and not report.ok
+    assert found[0].path == str(path) and found[0].position < at < found[0].position + 2000
+    assert "properties" in found[0].text
+
+
+def test_properties_that_end_in_zeros_are_found(store_path):
+    path = log_file(store_path, 1)
+    raw = bytearray(path.read_bytes())
+    size = int.from_bytes(raw[:4], "big")
+    raw[size - 3 : size] = bytes(3)
+    path.write_bytes(raw)
+    assert [(p.path, p.position) for p in verify(store_path).problems if p.kind == "log"] == [
+        (str(path), 0)
+    ]
+
+
+def test_properties_as_java_accepts_them_are_valid(tmp_path):
+    config = MessageStoreConfig(store_path_root_dir=str(tmp_path), **SETTINGS)
+    texts = [
+        "a\x01b",
+        "a\x01b\x02",
+        "a\x01b\x01c\x02",
+        "a\x01\x02b\x01c\x02",
+        "a\x01b\x02a\x01c",
+        "",
+    ]
+    store = DefaultMessageStore(config)
+    store.load()
+    store.start()
+    for text in texts:
+        message = MessageExtBrokerInner("T", b"x", properties_string=text)
+        assert store.put_message(message).status_code == 0
+    store.wait_dispatched()
+    report = verify_store(store)
+    store.shutdown()
+    assert report.ok and report.records == len(texts) and report.bad_properties == 0
 
 
 @pytest.mark.parametrize("number", [1, 4])
