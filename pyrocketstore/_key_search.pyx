@@ -9,6 +9,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
+from errno import ENOENT
+
 import numpy as np
 
 from pyrocketstore._commit_log cimport CommitLogCore
@@ -34,7 +36,7 @@ from pyrocketstore._rocketstore cimport (
 )
 from pyrocketstore._text cimport utf8_bytes
 
-from pyrocketstore.errors import without_frames
+from pyrocketstore.errors import StoreIOError, without_frames
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
@@ -204,6 +206,7 @@ cdef class _Search:
     cdef int64_t end
     cdef int64_t max_num
     cdef bint exact
+    cdef bint by_key              # what the owner of the store deletes meanwhile has expired
     cdef LogTable log
     cdef int64_t log_end
     cdef uint8_t *held            # one byte a log file: it is held
@@ -284,17 +287,39 @@ cdef class _Search:
     cdef int open_index(self, Py_ssize_t i) except -1 with gil:
         cdef IndexFile index_file = <IndexFile?>self.index_files[i]
         self.opened[i] = 2
-        if open_reader(index_file, &self.readers[i]):
-            self.index[i] = &index_file.index
-            self.opened[i] = 1
+        try:
+            if open_reader(index_file, &self.readers[i]):
+                self.index[i] = &index_file.index
+                self.opened[i] = 1
+        except StoreIOError as error:
+            # Another process owns the store: its cleaner deletes a file whose records are gone.
+            if error.errno != ENOENT or not self.is_removed(index_file.end_phy_offset):
+                raise
         return 0
+
+    cdef bint is_removed(self, int64_t phy_offset) except -1:
+        """Whether the file of the log that holds that byte was deleted."""
+        cdef Py_ssize_t i = self.log.find(phy_offset)
+        if i < 0:
+            return True
+        try:
+            (<MappedFile>self.log.files[i]).read(0, 1)
+        except StoreIOError as error:
+            return error.errno == ENOENT
+        return False
 
     cdef const uint8_t *read(
         self, Py_ssize_t i, int64_t position, int64_t size, int64_t stop
-    ) except NULL with gil:
+    ) except? NULL with gil:
+        """Bytes of a file of the log; NULL, in a search by key, where its owner deleted it."""
         if self.source is None:
             self.source = RecordBytes()
-        return self.source.at(<MappedFile>self.log.files[i], position, size, stop)
+        try:
+            return self.source.at(<MappedFile>self.log.files[i], position, size, stop)
+        except StoreIOError as error:
+            if not self.by_key or error.errno != ENOENT:
+                raise
+            return NULL
 
     cdef bint was_seen(self, int64_t phy_offset) except -1 with gil:
         cdef Py_ssize_t i
@@ -330,6 +355,8 @@ cdef class _Search:
             p += position
         else:
             p = self.read(i, position, 4, min(position + READ_BYTES, wrote))
+            if p == NULL:
+                return NULL
         size = rs_load_be32(p)
         if size <= 0 or size > self.log_end - phy_offset or size > wrote - position:
             return NULL
@@ -337,6 +364,8 @@ cdef class _Search:
             return NULL
         if file.base == NULL:
             p = self.read(i, position, size, position + size)
+            if p == NULL:
+                return NULL
         return p if check_record(p, size, phy_offset, False, &self.parsed) == RS_OK else NULL
 
     cdef bint is_repeat(self, int64_t phy_offset) except -1 nogil:
@@ -565,6 +594,7 @@ cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object ma
     except OverflowError:
         search.max_num = MAX_COUNT if max_num > 0 else 0
     search.open(log, log_end, index_files)
+    search.by_key = True
     return 0
 
 

@@ -22,6 +22,7 @@ from pyrocketstore.errors import (
     StoreIOError,
     StoreStateError,
 )
+from pyrocketstore.live_stores import was_removed
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
 from pyrocketstore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -266,6 +267,8 @@ class CommitLog:
     ) -> SelectMappedBufferResult | None:
         """A view of `size` bytes at `phy_offset`, or None when they are not readable.
 
+        In a read-only store None also means that the store's owner has deleted the file.
+
         `first_for_zero` is 4.9.3's way with offset 0 whose file is gone: the first file that is
         left stands in. Only the pull of DefaultMessageStore asks for that.
         Source: RocketMQ 4.9.3 CommitLog#getMessage.
@@ -276,7 +279,12 @@ class CommitLog:
         file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, fall_back)
         if file is None:
             return None
-        return file.select_mapped_buffer(phy_offset % self.file_size, size)
+        try:
+            return file.select_mapped_buffer(phy_offset % self.file_size, size)
+        except StoreIOError as error:
+            if not (self.read_only and was_removed(self.env, error)):
+                raise
+            return None
 
     def get_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
         """What the file that holds `phy_offset` has from there on; None at the end.

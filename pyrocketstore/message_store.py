@@ -34,6 +34,7 @@ from pyrocketstore.errors import (
     without_frames,
 )
 from pyrocketstore.index_service import IndexService
+from pyrocketstore.live_stores import Attempts, was_removed
 from pyrocketstore.lock_file import store_lock
 from pyrocketstore.mending import mend
 from pyrocketstore.message import (
@@ -210,11 +211,32 @@ class DefaultMessageStore(MessageFutures):
             self._lock_file.take()
             self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
         try:
-            self._load()
+            if self.read_only:
+                self._load_unchanged()
+            else:
+                self._load()
         except BaseException:
             self._give_up()
             raise
         OPEN_STORES.add(self)
+
+    def _load_unchanged(self) -> None:
+        """Load, and again where the store's owner, another process, deleted files meanwhile: the
+        log's files and those of the queues must be of one time."""
+        attempts = Attempts(self.env)
+        while True:
+            try:
+                self._load()
+            except StoreIOError as error:
+                if not was_removed(self.env, error) or not attempts.another():
+                    raise
+            else:
+                first = self.commit_log.mapped_file_queue.get_first_mapped_file()
+                if first is None or self.env.exists(first.path) or not attempts.another():
+                    return
+            check_abandoned()
+            self._let_go()
+            self.queue_table.forget()
 
     def _give_up(self) -> None:
         """After a load() that failed: the next one finds the store as this one did."""

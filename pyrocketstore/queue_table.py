@@ -187,6 +187,13 @@ class ConsumeQueueTable:
         for queue in self.all():
             self.remove(queue.topic, queue.queue_id)
 
+    def forget(self) -> None:
+        """Know no queue any more, before another `load`; nothing on disk is touched."""
+        with self._lock:
+            self._table.clear()
+            self._attached.clear()
+        self.lmq_count = 0
+
     def close(self) -> None:
         """Give the mappings back."""
         for queue in self.all():

@@ -16,8 +16,9 @@ from pyrocketstore._verify import RecordWalk, differing_units, read_ext_units
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import MAX_ADDR, un_decorate
-from pyrocketstore.errors import StoreStateError
+from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index_check import IndexCheck, Keys
+from pyrocketstore.live_stores import Attempts, was_removed
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
@@ -58,9 +59,57 @@ def verify_store(
     ------
     StoreIOError, StoreCorruptionError: a file cannot be read. StoreStateError: it was closed.
 
+    Where files were deleted meanwhile (by the store's cleaner, or by the process that owns a store
+    that is open read-only here) the check is made again, in a read-only store over files that are
+    listed anew: a problem counts when it is found twice.
+
     Threads: any; the store may be used meanwhile.
     """
-    return _Verifier(store, progress).run()
+    attempts = Attempts(store.env)
+    before: VerifyReport | None = None
+    while True:
+        listed = _first_files(store)
+        live = store.read_only and _has_owner(store)
+        try:
+            report = _check(store, progress, again=before is not None)
+        except StoreIOError as error:
+            if not was_removed(store.env, error) or not attempts.another():
+                raise
+            before = before or VerifyReport(store.root)
+            continue
+        changed = live or (_has_owner(store) if store.read_only else listed != _first_files(store))
+        if report.ok or not changed or report.is_like(before) or not attempts.another():
+            return report
+        before = report
+
+
+def _has_owner(store: DefaultMessageStore) -> bool:
+    """Whether another process may be writing to the store, or was killed while it did."""
+    return store.env.exists(f"{store.root}/abort")
+
+
+def _first_files(store: DefaultMessageStore) -> object:
+    """Which files begin the log, the queues and the index."""
+    queues = {
+        (queue.topic, queue.queue_id): queue.mapped_file_queue.get_min_offset()
+        for queue in store.consume_queues()
+    }
+    index = store.index_service.files
+    return store.commit_log.get_min_offset(), queues, index[0].name if index else ""
+
+
+def _check(
+    store: DefaultMessageStore, progress: Callable[[int, int], None] | None, *, again: bool
+) -> VerifyReport:
+    """One check; `again`: in a read-only store, of the files as they are now."""
+    if not (again and store.read_only):
+        return _Verifier(store, progress).run()
+    fresh = DefaultMessageStore(store.config, env=store.env, read_only=True)
+    fresh.load()
+    try:
+        return _Verifier(fresh, progress).run()
+    finally:
+        fresh.shutdown()
 
 
 class Intervals:

@@ -87,6 +87,12 @@ class VerifyReport:
         """True when nothing is wrong."""
         return self.problem_count == 0
 
+    def is_like(self, other: VerifyReport | None) -> bool:
+        """Whether both found one and the same."""
+        return other is not None and (
+            self.problem_count == other.problem_count and self.problems == other.problems
+        )
+
     @property
     def has_room(self) -> bool:
         """True while another problem would be kept."""

@@ -70,6 +70,7 @@ LEVELS = {
     "service_thread": 2.0,
     "joinable_thread": 1.9,
     "periodic": 2.1,
+    "live_stores": 2.1,
     "transient_store_pool": 2.5,
     "allocate_mapped_file_service": 2.9,
     "config": 2.05,
