@@ -14,7 +14,6 @@ from pyrocketstore.errors import StoreCorruptionError
 __all__ = [
     "FoundIndexFile",
     "find_index_files",
-    "first_short_file",
     "has_lost_header",
     "read_exactly",
     "set_aside",
@@ -86,17 +85,6 @@ def read_exactly(env: Env, fd: int, size: int, position: int, path: str) -> byte
         reason = "the file ends here, and was longer when the directory was listed"
         raise StoreCorruptionError(path, position + len(raw), reason)
     return raw
-
-
-def first_short_file(files: Sequence[FoundIndexFile], size: int) -> int:
-    """The number of the first file that has lost its end; that of all files if none has.
-
-    Several that all have one other length were not cut: the geometry is not theirs.
-    """
-    lengths = {item.size for item in files}
-    if len(files) > 1 and len(lengths) == 1:
-        return len(files)
-    return next((n for n, item in enumerate(files) if item.size < size), len(files))
 
 
 def has_lost_header(env: Env, path: str, hash_slot_num: int) -> bool:

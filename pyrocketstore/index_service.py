@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._index_file import (
-    HASH_SLOT_SIZE,
-    INDEX_HEADER_SIZE,
-    INDEX_SIZE,
-    IndexFile,
-    index_file_size,
-)
+from pyrocketstore._index_file import IndexFile, index_file_size
 from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
@@ -24,21 +17,21 @@ from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, wit
 from pyrocketstore.index_directory import (
     FoundIndexFile,
     find_index_files,
-    first_short_file,
     has_lost_header,
-    read_exactly,
     set_aside,
 )
 from pyrocketstore.index_forcing import FlushIndexFileThread
+from pyrocketstore.index_geometry import (
+    candidates_of,
+    check_files,
+    infer_geometry,
+)
 from pyrocketstore.new_files import remove_temporary_files
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
 LOG = logger(__name__)
 
-#: 4.9.3's maxHashSlotNum and maxIndexNum.
-DEFAULT_HASH_SLOT_NUM = 5_000_000
-DEFAULT_INDEX_NUM = 20_000_000
 #: A query gives at most so many offsets (4.9.3's maxMsgsNumBatch).
 MAX_MSGS_NUM_BATCH = 64
 #: How often a failed creation is tried, and how long between, ms.
@@ -49,12 +42,7 @@ RETRY_BACKOFF_MS = 10_000
 
 _TRANSACTION_MASK = 0xC
 _TRANSACTION_ROLLBACK_TYPE = 0xC
-_O_RDONLY = 0
 _NAME_LENGTH = 17
-_HEADER = struct.Struct(">qqqqii")
-_ENTRY = struct.Struct(">iqii")
-_SLOT = struct.Struct(">i")
-_SAMPLE = 64
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,147 +58,6 @@ class QueryOffsetResult:
     phy_offsets: list[int]
     index_last_update_timestamp: int = 0
     index_last_update_phyoffset: int = 0
-
-
-# ---- geometry ----------------------------------------------------------------------------------
-def geometry_fits(
-    env: Env, path: str, hash_slot_num: int, index_num: int, *, lenient: bool = False
-) -> bool:
-    """Whether a file's entries lie where this geometry says.
-
-    Up to 192 of its entries are looked at: an entry's hash modulo the slots must be a slot whose
-    newest entry is this one or a later one of the same slot. A file without entries fits any
-    geometry of its length. With `lenient`, entries of zeros (lost in a crash) say nothing.
-
-    Raises: StoreIOError, StoreCorruptionError for a file that was cut meanwhile.
-    """
-    if env.size(path) < index_file_size(hash_slot_num, index_num):
-        return False
-    fd = env.open(path, _O_RDONLY)
-    try:
-        header = _HEADER.unpack(read_exactly(env, fd, INDEX_HEADER_SIZE, 0, path))
-        count = header[5]
-        if count > index_num and not lenient:
-            return False
-        checked = agreed = 0
-        for number in _sample(min(count, index_num)):
-            verdict = _entry_agrees(env, fd, path, number, hash_slot_num, index_num)
-            if verdict is None and lenient:
-                continue
-            checked += 1
-            agreed += verdict is True
-    finally:
-        env.close(fd)
-    # A wrong geometry agrees nowhere; a file hurt by a crash agrees nearly everywhere.
-    return agreed * 4 >= checked * 3
-
-
-def _sample(count: int) -> list[int]:
-    """Entry numbers worth a look, of those in [1, count)."""
-    if count <= 3 * _SAMPLE:
-        return list(range(1, count))
-    step = count // _SAMPLE
-    numbers = {*range(1, _SAMPLE + 1), *range(count - _SAMPLE, count), *range(step, count, step)}
-    return sorted(numbers)
-
-
-def _entry_agrees(
-    env: Env, fd: int, path: str, number: int, hash_slot_num: int, index_num: int
-) -> bool | None:
-    """True or False; None for an entry of zeros, or one whose slot names such an entry."""
-    entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
-
-    def entry(at: int) -> tuple[int, int, int, int]:
-        raw = read_exactly(env, fd, INDEX_SIZE, entries + at * INDEX_SIZE, path)
-        return _ENTRY.unpack(raw)
-
-    key_hash, phy_offset, time_diff, previous = entry(number)
-    if not (key_hash or phy_offset or time_diff or previous):
-        return None
-    if key_hash < 0 or time_diff < 0 or not 0 <= previous < number:
-        return False
-    slot = key_hash % hash_slot_num
-    raw = read_exactly(env, fd, HASH_SLOT_SIZE, INDEX_HEADER_SIZE + slot * HASH_SLOT_SIZE, path)
-    (newest,) = _SLOT.unpack(raw)
-    if not number <= newest < index_num:
-        return False
-    newest_entry = entry(newest)
-    if not any(newest_entry):
-        return None
-    newest_hash = newest_entry[0]
-    return newest_hash >= 0 and newest_hash % hash_slot_num == slot
-
-
-def _candidates(
-    size: int, hash_slot_num: int | None, index_num: int | None
-) -> list[tuple[int, int]]:
-    """The geometries that one may assume of a file of `size` bytes."""
-    body = size - INDEX_HEADER_SIZE
-    if hash_slot_num is not None and index_num is not None:
-        return [(hash_slot_num, index_num)]
-    found: list[tuple[int, int]] = []
-    if hash_slot_num is not None:
-        rest = body - hash_slot_num * HASH_SLOT_SIZE
-        found = [(hash_slot_num, rest // INDEX_SIZE)] if rest % INDEX_SIZE == 0 else []
-    elif index_num is not None:
-        rest = body - index_num * INDEX_SIZE
-        found = [(rest // HASH_SLOT_SIZE, index_num)] if rest % HASH_SLOT_SIZE == 0 else []
-    else:
-        if size == index_file_size(DEFAULT_HASH_SLOT_NUM, DEFAULT_INDEX_NUM):
-            found.append((DEFAULT_HASH_SLOT_NUM, DEFAULT_INDEX_NUM))
-        slots, rest = divmod(body, HASH_SLOT_SIZE + 4 * INDEX_SIZE)
-        if rest == 0:
-            found.append((slots, 4 * slots))
-    return [(h, n) for h, n in found if h >= 1 and n >= 2]
-
-
-def infer_geometry(
-    env: Env,
-    path_list: Sequence[str],
-    configured: tuple[int | None, int | None] | None = None,
-) -> tuple[int, int]:
-    """Slots and entries of the index files, which do not say it themselves.
-
-    Parameters
-    ----------
-    path_list : the files that count; empty files say nothing
-    configured : (maxHashSlotNum, maxIndexNum), None for one that is not known
-
-    Returns
-    -------
-    (int, int): what is configured, if the files do not contradict it; else the defaults or the
-    1:4 ratio, if the files' length and their slots in use agree; the defaults when there is no file
-
-    Raises: StoreFormatError when nothing fits: maxHashSlotNum must then be given; StoreIOError.
-    """
-    hash_slot_num, index_num = configured if configured is not None else (None, None)
-    sizes = {path: env.size(path) for path in path_list}
-    paths = [path for path in path_list if sizes[path] > 0]
-    if not paths:
-        return hash_slot_num or DEFAULT_HASH_SLOT_NUM, index_num or DEFAULT_INDEX_NUM
-    fully = hash_slot_num is not None and index_num is not None
-    if not fully and len({sizes[path] for path in paths}) > 1:
-        raise StoreFormatError(
-            f"{paths[0]}: the index files differ in length: give maxHashSlotNum"
-            " and maxIndexNum as they were when the store was written"
-        )
-    # The first and the last ones: all have one geometry unless the configuration was changed.
-    looked_at = paths if len(paths) <= 4 else [paths[0], *paths[-3:]]
-    for candidate in _candidates(sizes[paths[0]], hash_slot_num, index_num):
-        size = index_file_size(*candidate)
-        if any(
-            # A file that is too short for what is configured is an error of its own.
-            sizes[path] >= size and not geometry_fits(env, path, *candidate, lenient=fully)
-            for path in looked_at
-        ):
-            continue
-        return candidate
-    names = {"maxHashSlotNum": hash_slot_num, "maxIndexNum": index_num}
-    given = ", ".join(f"{name}={value}" for name, value in names.items() if value is not None)
-    raise StoreFormatError(
-        f"{paths[-1]}: the index does not fit {given or 'the usual geometries'}: give"
-        " maxHashSlotNum (and maxIndexNum) as it was when the store was written"
-    )
 
 
 def _is_blank(index_file: IndexFile) -> bool:
@@ -268,6 +115,10 @@ class IndexService:
         self._geometry: tuple[int, int] | None = None
         #: why a read-only store cannot read its index: queries raise it, and nothing else does
         self.geometry_error: StoreFormatError | None = None
+        #: {path: what is wrong}: files that `load` did not open, because they are no index files
+        self.wrong: dict[str, str] = {}
+        #: those whose keys recovery does not put again either
+        self.left_out: dict[str, str] = {}
         self._checkpoint = checkpoint
         self._flags = flags
         self._read_only = read_only
@@ -296,11 +147,12 @@ class IndexService:
         removed (read-only: passed over); `dropped_begin_phy_offset` and `indexed_phy_offset` say
         what must be put again.
 
-        Raises: StoreCorruptionError for a file of another geometry's length; StoreFormatError when
-        the geometry cannot be found out or is contradicted; StoreIOError. Nothing is removed then.
+        Raises: StoreFormatError when the geometry cannot be found out, or a file fits another one;
+        StoreIOError. Nothing is removed then.
         Source: RocketMQ 4.9.3 IndexService#load.
         Differs: the geometry is checked; an empty file is what a crash left of a creation: it is
-        dropped, and not extended; one that was cut, and all behind it, are put again.
+        dropped, and not extended; one that was cut, or whose content is no index, and all behind it
+        are put again.
         """
         if not self._read_only:
             remove_temporary_files(self._env, self._root)
@@ -311,43 +163,66 @@ class IndexService:
             [(f.end_timestamp, f.index_count) for f in kept])  # fmt: skip
         kept, dropped = kept[:count], dropped[count:]
         try:
-            counted = [f.path for f in kept or dropped]
-            self._geometry = infer_geometry(self._env, counted, self._configured)
+            self._geometry, self.wrong = check_files(self._env, kept or dropped, self._configured)
         except StoreFormatError as error:
             # What goes anyway may be torn: its length alone counts.
-            guess = [] if kept else _candidates(dropped[0].size, *self._configured)
+            guess = [] if kept else candidates_of(dropped[0].size, *self._configured)
             if not guess and not self._read_only:
                 raise
             if not guess:
                 self.geometry_error = error
                 return True
             self._geometry = guess[0]
-        short = self._first_short(kept)
-        files = [self._open(f.path) for f in kept[:short]]
+        whole, lost = self._divide(kept)
+        put_again = {f.path for f in lost}
+        self.left_out = {p: reason for p, reason in self.wrong.items() if p not in put_again}
+        files = [self._open(f.path) for f in whole]
         if self._read_only and not last_exit_ok:
             _drop_growing(files, limit)
         if not self._read_only:
             # The newest goes first, each for good: a crash in between leaves no later file alone,
             # which the checkpoint's time may cover where the clock was set back.
-            for lost in reversed(found):
-                if lost not in kept:
-                    self._env.remove(lost.path)
+            for item in reversed(found):
+                if item not in kept:
+                    self._env.remove(item.path)
         with self._lock:
             self._files = tuple(files)
         self.dropped_begin_phy_offset = min((f.begin_phy_offset for f in dropped), default=-1)
         self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)
-        if short < len(kept):
-            LOG.warning("%s: has lost its end", kept[short].path)
-            self._set_aside = [f.path for f in kept[short:]]
-            begin = max(0, kept[short].begin_phy_offset)
+        if lost:
+            self._set_aside = [f.path for f in lost]
+            begin = 0 if lost[0].size >= self.file_size else max(0, lost[0].begin_phy_offset)
             self._lost_from = files[-1].end_phy_offset if files else begin
         return True
 
-    def _first_short(self, kept: list[FoundIndexFile]) -> int:
-        short = first_short_file(kept, index_file_size(*self.geometry))
-        others = _candidates(kept[short].size, None, None) if short < len(kept) else []
-        fits = any(geometry_fits(self._env, kept[short].path, *other) for other in others)
-        return len(kept) if fits else short
+    def _divide(
+        self, found: list[FoundIndexFile]
+    ) -> tuple[list[FoundIndexFile], list[FoundIndexFile]]:
+        """The files to open, and those whose keys are put again from the log.
+
+        Keys go in by their order in the log, so that the files behind one that is wrong go with it.
+        A read-only store makes that good, in memory, only for a file that was cut.
+        """
+        for path, reason in self.wrong.items():
+            LOG.warning("%s: %s; it is derived from the log", path, reason)
+        if self._read_only:
+            short = next((n for n, f in enumerate(found) if f.size < self.file_size), len(found))
+            return [f for f in found[:short] if f.path not in self.wrong], found[short:]
+        first = next((n for n, f in enumerate(found) if f.path in self.wrong), len(found))
+        return found[:first], found[first:]
+
+    def notices(self) -> list[str]:
+        """What a reader should know of the files that `load` left out."""
+        return [
+            f"{path}: {reason}; index files are derived from the log: queries search the log"
+            " instead, and opening the store for writing builds the file again"
+            for path, reason in self.left_out.items()
+        ]
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of one file."""
+        return index_file_size(*self.geometry)
 
     def _open(self, path: str) -> IndexFile:
         return IndexFile(

@@ -180,6 +180,7 @@ class Store(AsyncStore):
             plan = self.message_store.plan
             if plan is not None:
                 parts.notices.extend(self._notices_of(plan))
+            parts.notices.extend(self.message_store.index_service.notices())
             if not parts.read_only:
                 self._start(parts)
         except BaseException:

@@ -53,6 +53,7 @@ LEVELS = {
     "topic_config": 4.0,
     "index_service": 4.1,
     "index_directory": 4.0,
+    "index_geometry": 4.05,
     "index_forcing": 4.0,
     "queue_table": 4.2,
     "mismatched_files": 4.15,

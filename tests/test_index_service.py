@@ -16,16 +16,16 @@ from broken_env import broken, failing, watched
 from oracle_index import OracleIndexFile, key_hash
 from pyrocketstore._index_file import IndexFile, index_file_size
 from pyrocketstore.env import Env, local_time_name
-from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreIOError
+from pyrocketstore.errors import StoreFormatError, StoreIOError
 from pyrocketstore.index_forcing import FlushIndexFileThread
-from pyrocketstore.index_service import (
+from pyrocketstore.index_geometry import (
     DEFAULT_HASH_SLOT_NUM,
     DEFAULT_INDEX_NUM,
-    MAX_MSGS_NUM_BATCH,
-    IndexService,
+    fitting_geometry,
     geometry_fits,
     infer_geometry,
 )
+from pyrocketstore.index_service import MAX_MSGS_NUM_BATCH, IndexService
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -389,7 +389,7 @@ def test_files_of_another_geometry_are_refused_and_kept(place):
     place.write("1", many_keys(30), geometry=(10, 40))
     before = place.content()
     for names in (["1"], ["1", "2"]):
-        with pytest.raises(StoreCorruptionError):
+        with pytest.raises(StoreFormatError, match="fits maxHashSlotNum=10, maxIndexNum=40"):
             place.open(geometry=(10, 41))
         assert place.names() == names and place.content() == before
         place.write("2", many_keys(5), geometry=(10, 40))
@@ -398,7 +398,7 @@ def test_files_of_another_geometry_are_refused_and_kept(place):
     for name in ("1", "2"):
         place.write(name, many_keys(30), geometry=(20, 60))
     before = place.content()
-    with pytest.raises(StoreCorruptionError):
+    with pytest.raises(StoreFormatError, match="fits maxHashSlotNum=20, maxIndexNum=60"):
         place.open(geometry=(20, 61))
     assert place.content() == before
 
@@ -521,9 +521,73 @@ def test_a_count_beyond_the_file_contradicts_only_a_guess(place):
     with open(path, "r+b") as file:
         file.seek(36)
         file.write((41).to_bytes(4, "big"))
-    with pytest.raises(StoreFormatError):
-        place.open(geometry=(None, None))
+    assert place.open(geometry=(None, None)).wrong.keys() == {path}
     assert find(place.open(geometry=(10, 40)), "key-29") == [2900]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("configured", [(300, 1000), (None, None)], ids=["given", "not given"])
+@pytest.mark.parametrize("seed", range(20))
+def test_garbage_over_an_index_file_locks_nothing_out(seed, configured, place):
+    """It is no valid index of any geometry: it is set aside, and left out when reading."""
+    slots, entries = (300, 1000) if configured[0] else (300, 1200)  # 1:4 is what one assumes
+    path = place.write("2", many_keys(60), geometry=(slots, entries))
+    random_bytes = random.Random(seed)
+    with open(path, "r+b") as file:
+        file.seek(random_bytes.randrange(40, 1240))
+        file.write(random_bytes.randbytes(4096))
+    before = place.content()
+    service = place.open(geometry=configured, read_only=True)
+    assert service.wrong.keys() == {path} and service.files == () and not service.geometry_error
+    assert service.begin_of_files_behind(6000) == -1, "the log is not replayed in memory"
+    service = place.open(geometry=configured)
+    assert service.geometry == (slots, entries) and service.begin_of_files_behind(6000) == 0
+    assert place.content() == before
+    service.drop_files_behind(6000)
+    assert place.names() == []
+    (kept,) = (place.root.parent / ".broken").glob("*/index/2")
+    assert kept.read_bytes() == before["2"]
+
+
+@pytest.mark.bad_input
+def test_garbage_in_one_of_several_files(place):
+    for number in range(1, 7):
+        keys = [(f"T#{number}-{n}", 100 * number + n, TIME + n) for n in range(40)]
+        path = place.write(str(number), keys, geometry=(10, 50))
+    wrong = f"{place.root}/3"
+    with open(wrong, "r+b") as file:
+        file.seek(40)
+        file.write(random.Random(1).randbytes(900))
+    for configured in ((10, 50), (10, None), (None, 50)):
+        service = place.open(geometry=configured, read_only=True)
+        assert service.wrong.keys() == {wrong} and len(service.files) == 5
+        assert find(service, "6-7") == [607] and find(service, "3-7") == []
+    # Of another geometry are files that are valid.
+    place.write("7", many_keys(30), geometry=(15, 49))
+    for configured in ((10, 50), (None, 50), (None, None)):
+        with pytest.raises(StoreFormatError, match="maxHashSlotNum"):
+            place.open(geometry=configured)
+    assert path
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 60, 90])
+@pytest.mark.parametrize("first", [0, 100, 1 << 40])
+def test_the_geometry_of_a_valid_file_is_found(count, first, place):
+    keys = [(f"T#key-{n}", first + n * 100, TIME + n) for n in range(count)]
+    for geometry in ((10, 100), (33, 91), (1, 97)):
+        path = place.write("1", keys, geometry=geometry)
+        size = index_file_size(*geometry)
+        found = fitting_geometry(place.env, path, size)
+        assert found is not None and geometry_fits(place.env, path, *found)
+        assert found == geometry or count < 10
+        # The bytes behind the last entry are those of an older file.
+        with open(path, "r+b") as file:
+            file.seek(size - 3)
+            file.write(b"\x07")
+        if first and count >= 10:
+            assert fitting_geometry(place.env, path, size) == geometry
+        os.remove(path)
+    assert fitting_geometry(place.env, place.write("2", []), FILE_SIZE) is None
 
 
 # ---- names, new files --------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDWR, Env, parent_directory
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.index_directory import find_index_files
-from pyrocketstore.index_service import IndexService, infer_geometry
+from pyrocketstore.index_geometry import infer_geometry
+from pyrocketstore.index_service import IndexService
 from pyrocketstore.log_scan import LogScan
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.recovery import LAST_FILES, check_not_newer, scan_start

@@ -17,7 +17,7 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreError
 from pyrocketstore.index_directory import find_index_files
-from pyrocketstore.index_service import geometry_fits
+from pyrocketstore.index_geometry import geometry_fits
 from pyrocketstore.spark.manifest import (
     DONE,
     Manifest,
