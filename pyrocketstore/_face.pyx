@@ -34,6 +34,9 @@ cdef class Face(PutPath):
         -------
         list of MessageExt
 
+        Where the index does not cover the log, the first query searches the log, and a StoreWarning
+        names what was not searched because of `max_key_search_bytes`.
+
         Raises: StoreCorruptionError, StoreIOError; StoreStateError, closed before or meanwhile.
         Threads: any.
         Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.

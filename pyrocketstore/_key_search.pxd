@@ -1,5 +1,5 @@
 """Messages by key, for the face."""
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore._commit_log cimport CommitLogCore
 from pyrocketstore._index_file cimport IndexFile
@@ -23,10 +23,12 @@ cdef class KeySearch:
     cdef object wait
     cdef LogTable log
     cdef IndexFile newest  # index file, as of the last search
+    cdef public object gaps
 
     cdef int64_t await_index(self) except -1
     cdef LogTable log_files(self)
     cdef const uint8_t *newest_base(self) noexcept
     # `topic` and `key` are no None.
     cpdef list query(self, str topic, str key, int64_t begin, int64_t end, max_num, bint exact)
+    cdef const int64_t[::1] search_gaps(self, int32_t key_hash)
     cdef list _messages_at(self, const int64_t *phy_offsets, Py_ssize_t count)

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ class KeySearch:
         dispatcher: Dispatcher | None,
         wait: Callable[[], object],
     ) -> Self: ...
+    gaps: Any  # KeyGaps | None
     def query(
         self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
     ) -> list[MessageExt]: ...

@@ -7,7 +7,7 @@ cimport cython
 from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, qsort, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from errno import ENOENT
 
@@ -221,6 +221,8 @@ cdef class _Search:
     cdef Py_ssize_t capacity
     cdef bint descending          # places come from the log's end to its start so far
     cdef set seen
+    cdef const int64_t *extra     # further places of the key, ascending: where no index is
+    cdef int64_t extra_count
     cdef found_place[FEW_PLACES] few_places
     cdef int64_t[FEW_WORDS] few_words
     # The last that `record_at` gave. Where it was found it need not be parsed again: parsed_offset
@@ -451,8 +453,24 @@ cdef class _Search:
             if self.opened[i] == 1:
                 self.collect_file(i, copied)
             i -= 1
+        if self.extra_count > 0 and self.max_num > 0:
+            self.collect_extra()
         if self.count > 1:
             self.sort()
+        if self.count > self.max_num > 0:  # the newest of both
+            memmove(self.places, self.places + self.count - self.max_num,
+                    self.max_num * sizeof(found_place))
+            self.count = self.max_num
+        return 0
+
+    cdef int collect_extra(self) except -1 nogil:
+        """The newest `max_num` of `extra`, too."""
+        cdef int64_t i
+        cdef int64_t stop = self.max_num + self.count
+        for i in range(self.extra_count - 1, -1, -1):
+            if self.count >= stop:
+                break
+            self.consider(self.extra[i])
         return 0
 
     cdef void sort(self) noexcept nogil:
@@ -598,6 +616,30 @@ cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object ma
     return 0
 
 
+cdef int warn_of_gaps(object gaps, _Search search) except -1:
+    if gaps.unsearched:
+        gaps.warn(search.places[0].phy_offset if search.count else 0,
+                  0 < search.count >= search.max_num)
+    return 0
+
+
+cdef tuple search_gaps_of(KeySearch self, const wanted_key *wanted, Py_ssize_t count):
+    """Where the places of many keys are in those that the index does not cover: all places, and
+    for each key the first and behind the last."""
+    cdef Py_ssize_t i
+    gaps = self.gaps
+    hashes = np.empty(count, np.int32)
+    cdef int32_t[::1] rows = hashes
+    for i in range(count):
+        rows[i] = wanted[i].key_hash
+    gaps.search()
+    if gaps.is_empty:
+        self.gaps = None
+    low = np.searchsorted(gaps.hashes, hashes, "left").astype(np.int64)
+    high = np.searchsorted(gaps.hashes, hashes, "right").astype(np.int64)
+    return gaps.places, low, high
+
+
 @cython.final
 @cython.auto_pickle(False)
 @cython.no_gc_clear
@@ -612,6 +654,8 @@ cdef class KeySearch:
     dispatcher : Dispatcher, whose `position` says how far the index goes; None: as far as the log
     wait : callable, waits until the index goes as far as the log
 
+    `gaps` is a KeyGaps while the index does not cover the log, else None.
+
     Threads: any.
     """
 
@@ -624,6 +668,7 @@ cdef class KeySearch:
         self.dispatcher = dispatcher
         self.wait = wait
         self.log = LogTable((), mapped_file_queue.mapped_file_size)
+        self.gaps = None
 
     cdef int64_t await_index(self) except -1:
         """Waits for what was put; the log's end."""
@@ -661,6 +706,7 @@ cdef class KeySearch:
         cdef list messages = []
         cdef list keep = None
         cdef MessageExt message
+        cdef const int64_t[::1] extra
         cdef int64_t log_end
         cdef Py_ssize_t i
         if topic is None or key is None:
@@ -678,6 +724,11 @@ cdef class KeySearch:
         log_end = self.await_index()
         if self.newest_base() != NULL:
             newest_entry(&self.newest.index, self.newest_base(), search.wanted.key_hash)
+        if self.gaps is not None:
+            extra = self.search_gaps(search.wanted.key_hash)
+            search.extra_count = extra.shape[0]
+            if search.extra_count > 0:
+                search.extra = &extra[0]
         begin_search(self, search, log_end, max_num)
         try:
             if search.max_num <= MAX_HELD_GIL:  # letting it go takes longer than the search
@@ -689,9 +740,19 @@ cdef class KeySearch:
                 message = search.message(&search.places[i])
                 if message is not None:
                     messages.append(message)
+            if self.gaps is not None:
+                warn_of_gaps(self.gaps, search)
         finally:
             search.close()
         return messages
+
+    cdef const int64_t[::1] search_gaps(self, int32_t key_hash):
+        """The places of a key where the index does not cover the log, ascending."""
+        gaps = self.gaps
+        gaps.search()
+        if gaps.is_empty:
+            self.gaps = None
+        return gaps.find(key_hash)
 
     def query_many(self, str topic not None, keys, int64_t begin, int64_t end, max_num):
         """`query` for many keys at once, exact hits only.
@@ -714,6 +775,8 @@ cdef class KeySearch:
         cdef Py_ssize_t count = len(texts)
         cdef Py_ssize_t i, j, first, chunk
         cdef wanted_key *wanted
+        cdef bint has_gaps = self.gaps is not None
+        cdef const int64_t[::1] places, low, high
         search.begin = begin
         search.end = end
         search.exact = True
@@ -726,6 +789,8 @@ cdef class KeySearch:
             for i in range(count):
                 wanted[i] = search.wanted
                 set_key(&wanted[i], <str?>texts[i], keep)
+            if has_gaps:
+                places, low, high = search_gaps_of(self, wanted, count)
             with nogil:
                 first = 0
                 while first < count:
@@ -733,10 +798,16 @@ cdef class KeySearch:
                     search.warm(wanted + first, chunk)
                     for i in range(first, first + chunk):
                         search.wanted = wanted[i]
+                        if has_gaps:
+                            search.extra_count = high[i] - low[i]
+                            if search.extra_count > 0:
+                                search.extra = &places[low[i]]
                         search.collect(False)
                         for j in range(search.count):
                             rows.add(i, &search.places[j])
                     first += chunk
+            if self.gaps is not None:
+                self.gaps.warn(0, False)
         finally:
             free(wanted)
             search.close()

@@ -183,6 +183,31 @@ cdef class LogPiece:
         return (number[:found], longs[0, :found], longs[1, :found], size[:found],
                 longs[2, :found], longs[3, :found])
 
+    def key_columns(self):
+        """The keys under which the records are indexed, as columns of one length.
+
+        Returns
+        -------
+        (phy_offset int64, key_hash int32, store_timestamp int64): the place and the store time
+        (Unix ms) of the key's record; -1 for a time that only the log says
+        """
+        cdef int64_t i, k
+        cdef int64_t room = self.count if self.records != NULL else 0
+        cdef int64_t found = self.records[room].first_key if room else 0
+        phy_offset, store_timestamp = numpy.empty((2, found), numpy.int64)
+        key_hash = numpy.empty(found, numpy.int32)
+        cdef int64_t[::1] places = phy_offset
+        cdef int64_t[::1] times = store_timestamp
+        cdef int32_t[::1] hashes = key_hash
+        for i in range(room):
+            for k in range(self.records[i].first_key, self.records[i + 1].first_key):
+                places[k] = phy_offset_of(self, i)
+                hashes[k] = self.keys[k]
+                times[k] = -1
+                if not self.records[i].kind & KIND_UNCOMMON:
+                    times[k] = store_timestamp_of(self, i)
+        return phy_offset, key_hash, store_timestamp
+
     def queue_keys(self):
         """[(topic, queue id)] of the queues that the piece has records of, by number."""
         cdef int64_t i

@@ -50,6 +50,7 @@ _LONG_NAMES = frozenset(
         "os_page_cache_busy_time_out_mills",
         "max_outstanding_put_bytes",
         "max_unforced_bytes",
+        "max_key_search_bytes",
     }
 )
 _PATH_NAMES = (
@@ -78,6 +79,7 @@ _OWN_NAMES = frozenset(
         "max_outstanding_puts",
         "max_outstanding_put_bytes",
         "max_unforced_bytes",
+        "max_key_search_bytes",
         "stall_warning_mills",
         "write_without_mmap",
         "sync_flush_by_service",
@@ -105,7 +107,8 @@ class MessageStoreConfig:
 
     Ours are `max_outstanding_puts` and `max_outstanding_put_bytes`: puts under SYNC_FLUSH whose
     flush is awaited by futures; `max_unforced_bytes`: what may be put and not forced under
-    ASYNC_FLUSH (0: any); `stall_warning_mills`: what takes longer is logged (0: nothing is).
+    ASYNC_FLUSH (0: any); `stall_warning_mills`: what takes longer is logged (0: nothing is);
+    `max_key_search_bytes`: how much of a log that the index does not cover is searched for keys.
 
     Raises
     ------
@@ -219,6 +222,7 @@ class MessageStoreConfig:
     max_outstanding_puts: int = 10_000
     max_outstanding_put_bytes: int = 64 << 20
     max_unforced_bytes: int = 0
+    max_key_search_bytes: int = 1 << 30
     stall_warning_mills: int = 1000
 
     # Keys of 4.9.3's other classes that the store needs

@@ -234,8 +234,8 @@ def _query_of(where: str, line: bytes) -> KeyQuery:
             f"{where}: {len(fields)} field(s); a query has 5, separated by tabs:"
             " topic, key, max_num, begin ms, end ms"
         )
-    bounds = (("max_num", 0, _INT_MAX), ("begin", _LONG_MIN, _LONG_MAX))
-    bounds += (("end", _LONG_MIN, _LONG_MAX),)
+    times = (_LONG_MIN, _LONG_MAX)
+    bounds = (("max_num", 0, _INT_MAX), ("begin", *times), ("end", *times))
     numbers = []
     for text, (name, low, high) in zip(fields[2:], bounds, strict=True):
         value = int(text) if _NUMBER.fullmatch(text) else None

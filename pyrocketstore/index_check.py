@@ -297,9 +297,10 @@ class IndexCheck:
             if self.report.has_room:
                 path, position = keys.place_of(phy_offset)
                 text = f"{count} key(s) of the record are not in the index"
-                self.report.add(Problem("index", path, position, text))
+                self.report.add(Problem("index", path, position, text), missing=True)
             else:
                 self.report.problem_count += 1
+                self.report.missing_count += 1
 
     def _problem(self, file: _File, number: int, text: str) -> None:
         if self.report.has_room:

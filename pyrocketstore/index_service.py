@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,11 @@ RETRY_BACKOFF_MS = 10_000
 _TRANSACTION_MASK = 0xC
 _TRANSACTION_ROLLBACK_TYPE = 0xC
 _NAME_LENGTH = 17
+#: So many names are left free before the first file for keys that it does not cover.
+_NAMES_BEFORE = 1_000_000
+
+#: Of keys: physical offsets, hashes, store times.
+Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -174,8 +179,8 @@ class IndexService:
                 return True
             self._geometry = guess[0]
         whole, lost = self._divide(kept)
-        put_again = {f.path for f in lost}
-        self.left_out = {p: reason for p, reason in self.wrong.items() if p not in put_again}
+        opened = {f.path for f in kept} - {f.path for f in lost}
+        self.left_out = {path: why for path, why in self.wrong.items() if path in opened}
         files = [self._open(f.path) for f in whole]
         if self._read_only and not last_exit_ok:
             _drop_growing(files, limit)
@@ -288,8 +293,8 @@ class IndexService:
             self._force_later(last)
         return index_file
 
-    def _create(self, previous: IndexFile | None) -> IndexFile:
-        name = self._new_name()
+    def _create(self, previous: IndexFile | None, name: str = "") -> IndexFile:
+        name = name or self._new_name()
         end_phy_offset = previous.end_phy_offset if previous is not None else 0
         end_timestamp = previous.end_timestamp if previous is not None else 0
         path = None if self._read_only else f"{self._root}/{name}"
@@ -608,6 +613,64 @@ class IndexService:
         covered = self._checkpoint.index_msg_timestamp
         if covered not in ends and not self._read_only:
             self._checkpoint.uncover_index_file(covered, ends[-1] if ends else 0)
+
+    def files_before(self, phy_offset: int) -> tuple[IndexFile, ...]:
+        """The files that `drop_files_behind(phy_offset)` leaves."""
+        return self._files[: self._first_behind(phy_offset)]
+
+    def fill_gap(self, chunks: Iterable[Columns], end: int) -> int:
+        """Put keys that lie before the first record of a file, and behind the one before it, into
+        files of their own between the two.
+
+        Parameters
+        ----------
+        chunks : of (phy_offset int64[n], key_hash int32[n], store_timestamp int64[n]), bytes of the
+            log and Unix ms, by the log's order
+        end : int, where the first record of the file behind lies, bytes of the log
+
+        Returns
+        -------
+        int, how many were put: fewer where no name is left between those of the two files
+
+        Raises StoreIOError. Threads: nobody builds.
+        Durability: the keys are on the device when this returns. A crash meanwhile leaves a
+        checkpoint that says that the index must be built again from there.
+        """
+        checkpoint, covered = self._checkpoint, self._checkpoint.index_msg_timestamp
+        added: IndexFile | None = None
+        at = count = low = high = 0
+        for columns in chunks:
+            done = 0
+            while done < len(columns[0]):
+                if added is None or added.is_write_full():
+                    if added is None:
+                        at = next(n for n, f in enumerate(self._files) if f.begin_phy_offset >= end)
+                        high = int(self._files[at].name)
+                        low = int(self._files[at - 1].name) if at else max(0, high - _NAMES_BEFORE)
+                        ended = self._files[at - 1].end_timestamp if at else 0
+                        checkpoint.uncover_index_file(max(covered, 1), min(ended, covered))
+                    else:
+                        added.flush()
+                    low += 1
+                    if low >= high:
+                        return self._gap_filled(count, covered)
+                    before = self._files[at - 1] if at else None
+                    added = self._create(before, f"{low:0{_NAME_LENGTH}d}")
+                    with self._lock:
+                        self._files = (*self._files[:at], added, *self._files[at:])
+                    at += 1
+                key_hashes, places, times = columns[1], columns[0], columns[2]
+                put = added.put_hashes(key_hashes[done:], places[done:], times[done:])
+                done, count = done + put, count + put
+        if added is not None:
+            added.flush()
+        return self._gap_filled(count, covered)
+
+    def _gap_filled(self, count: int, covered: int) -> int:
+        self._env.fsync_directory(self._root)
+        self._checkpoint.index_msg_timestamp = covered
+        self._checkpoint.flush()
+        return count
 
     def forget_files(self) -> None:
         """Start empty: the directory was moved away. Nobody builds."""

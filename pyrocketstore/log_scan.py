@@ -11,13 +11,15 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore._log_piece import LogPiece, LogScanner
+from pyrocketstore._scan import find_valid_record
 
 if TYPE_CHECKING:
     from pyrocketstore._mapped_file import MappedFile
     from pyrocketstore.env import Env
+    from pyrocketstore.mapped_file_queue import MappedFileQueue
 
 RS_OK, RS_BLANK = 0, 1
 
@@ -152,3 +154,45 @@ class LogScan:
             file.file_size,
             search=search,
         )
+
+
+class ScannableLog(Protocol):
+    """The parts of a commit log that a scan over damage needs."""
+
+    mapped_file_queue: MappedFileQueue
+    file_size: int
+    delay_levels: dict[int, int]
+
+    def roll_next_file(self, phy_offset: int) -> int:
+        """The first byte of the file behind that of `phy_offset`."""
+        ...
+
+
+def records_between(env: Env, log: ScannableLog, start: int, stop: int) -> Iterator[LogPiece]:
+    """Scan the records in [start, stop), bytes of the log; damage is stepped over.
+
+    Raises StoreIOError.
+    """
+    files = log.mapped_file_queue.mapped_files
+    while start < stop:
+        piece = None
+        scan = LogScan(
+            env,
+            files,
+            start,
+            stop,
+            delay_levels=log.delay_levels,
+            check_crc=False,
+            records_max=None,
+        )
+        for piece in scan.pieces():
+            yield piece
+        if piece is None or piece.status in (RS_OK, RS_BLANK):
+            return
+        base, position = piece.file_from_offset, piece.end
+        file = log.mapped_file_queue.find_mapped_file_by_offset(base, False)
+        limit = min(stop - base, log.file_size)
+        found = -1
+        if file is not None and position + 1 < limit:
+            found = find_valid_record(env, file.path, base, position + 1, limit)
+        start = base + found if found >= 0 else log.roll_next_file(base)

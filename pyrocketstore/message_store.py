@@ -33,6 +33,7 @@ from pyrocketstore.errors import (
     StoreStateError,
     without_frames,
 )
+from pyrocketstore.index_gaps import uncovered
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.live_stores import Attempts, was_removed
 from pyrocketstore.lock_file import store_lock
@@ -307,6 +308,17 @@ class DefaultMessageStore(MessageFutures):
         """True when messages are indexed and the index can be read."""
         known = self.index_service.geometry_error is None
         return self.config.message_index_enable and known
+
+    def uncovered_by_index(self) -> list[tuple[int, int]]:
+        """Ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.
+
+        Raises StoreIOError.
+        """
+        keyless = () if self.plan is None else self.plan.keyless
+        begin, end = max(0, self.commit_log.get_min_offset()), self.commit_log.get_max_offset()
+        files = self.index_service.files
+        parts = uncovered(files, self.commit_log, begin, end)
+        return [part for part in parts if part not in keyless]
 
     def _given(self, name: str) -> int | None:
         """A setting, or None for one that the files must tell."""

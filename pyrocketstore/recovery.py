@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,8 +23,9 @@ from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.index_gaps import first_missing_key, missing_keys, uncovered
 from pyrocketstore.index_service import IndexService
-from pyrocketstore.log_scan import LogScan
+from pyrocketstore.log_scan import LogScan, records_between
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import AbortFile, StoreCheckpoint
@@ -125,6 +125,8 @@ class RecoveryPlan:
         self.repairs: Repairs = {}
         #: queues that name bytes behind the log's end before they are cut, and up to which
         self.beyond: dict[tuple[str, int], int] = {}
+        #: ranges of the log that no index file covers and that have no keys
+        self.keyless: list[tuple[int, int]] = []
         #: of queues whose last unit is wrong: how far the log is surely in them, bytes; -1: not
         self.covered: dict[tuple[str, int], int] = {}
 
@@ -180,7 +182,34 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
         if _is_headless(queue, found.get((queue.topic, queue.queue_id)), plan.scan_from, lowest)
     ]
     plan.replay_from = _replay_from(store, plan, found)
+    if clean and store.index_enabled and not store.read_only:
+        _find_lost_end(store, plan)
     return plan
+
+
+def _find_lost_end(store: Recoverable, plan: RecoveryPlan) -> None:
+    """Have the log dispatched again from the first key behind the end of the index.
+
+    After a clean exit there is none, unless index files were deleted or another writer left them
+    out. What has no keys is searched as far as `max_key_search_bytes` allow.
+
+    Raises StoreIOError.
+    """
+    files = store.index_service.files_before(plan.log_end)
+    lowest = max(0, store.commit_log.get_min_offset())
+    parts = uncovered(files, store.commit_log, lowest, plan.log_end)
+    if not parts or parts[-1][1] < plan.log_end:
+        return
+    begin, end = parts[-1]
+    if plan.replay_from is not None and plan.replay_from <= begin:
+        return
+    stop = min(end, begin + store.config.max_key_search_bytes)
+    first = first_missing_key(store.env, store.commit_log, files, begin, stop)
+    if first >= 0:
+        LOG.warning("the index ends before byte %d of the log: its keys are put again", first)
+        plan.replay_from = first if plan.replay_from is None else min(first, plan.replay_from)
+    elif stop == end:
+        plan.keyless.append((begin, end))
 
 
 def _furthest(store: Recoverable) -> int:
@@ -342,7 +371,7 @@ def _check_ends(
     start = min(doubts, default=plan.scan_from)
     if start < plan.scan_from:
         earlier = TopicQueueMap()
-        for piece in _records_between(store, start, plan.scan_from):
+        for piece in records_between(store.env, store.commit_log, start, plan.scan_from):
             earlier.add(piece.queues)
             check.add(piece)
         earlier.add(seen)
@@ -396,34 +425,6 @@ def _doubtful_ends(
         if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
             found[key] = end
     return found
-
-
-def _records_between(store: Recoverable, start: int, stop: int) -> Iterator[LogPiece]:
-    """Scan the records in [start, stop) of the log; damage is stepped over."""
-    log = store.commit_log
-    files = log.mapped_file_queue.mapped_files
-    while start < stop:
-        piece = None
-        scan = LogScan(
-            store.env,
-            files,
-            start,
-            stop,
-            delay_levels=log.delay_levels,
-            check_crc=False,
-            records_max=None,
-        )
-        for piece in scan.pieces():
-            yield piece
-        if piece is None or piece.status in (RS_OK, RS_BLANK):
-            return
-        base, position = piece.file_from_offset, piece.end
-        file = log.mapped_file_queue.find_mapped_file_by_offset(base, False)
-        limit = min(stop - base, log.file_size)
-        found = -1
-        if file is not None and position + 1 < limit:
-            found = find_valid_record(store.env, file.path, base, position + 1, limit)
-        start = base + found if found >= 0 else log.roll_next_file(base)
 
 
 def _valid_records_behind(
@@ -548,11 +549,37 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
             queue.truncate_dirty_logic_files(min(plan.scan_from, plan.log_end))
     if plan.replay_from is not None:
         _replay_plan(store, plan, plan.replay_from)
+    if store.index_enabled and not store.read_only:
+        fill_gaps(store, plan)
     for queue in store.consume_queues():
         queue.erase_torn_end()
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _force_again(store, plan)
+
+
+def fill_gaps(store: Recoverable, plan: RecoveryPlan) -> None:
+    """Put the keys that the log has between two index files, or before the first, into files of
+    their own there; what is behind the last is dispatched again.
+
+    Raises StoreIOError.
+    """
+    service, log = store.index_service, store.commit_log
+    left = store.config.max_key_search_bytes
+    files = service.files
+    last = max((f.end_phy_offset for f in files if f.index_count > 1), default=-1)
+    parts = uncovered(files, log, max(0, log.get_min_offset()), plan.log_end)
+    for begin, end in parts:
+        stop = min(end, begin + left)
+        if begin > last or begin >= stop:
+            continue
+        left -= stop - begin
+        first = first_missing_key(store.env, log, files, begin, stop)
+        if first >= 0:
+            count = service.fill_gap(missing_keys(store.env, log, files, begin, end), end)
+            LOG.warning("%d keys were missing in the index before byte %d of the log", count, end)
+        elif stop == end:
+            plan.keyless.append((begin, end))
 
 
 def _covered_log(store: Recoverable, plan: RecoveryPlan) -> tuple[int, list[tuple[int, int]]]:

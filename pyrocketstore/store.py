@@ -41,6 +41,7 @@ from pyrocketstore.errors import (
     StoreStateError,
 )
 from pyrocketstore.flush import GroupCommitService
+from pyrocketstore.key_gaps import KeyGaps
 from pyrocketstore.message import (
     Message,
     MessageExtBrokerInner,
@@ -174,6 +175,7 @@ class Store(AsyncStore):
             None if parts.read_only else self.message_store.dispatcher,
             self.message_store.wait_dispatched,
         )
+        self._key_search.gaps = self._find_key_gaps()
         self._state = "open"
         self.message_store.on_dead = _while_alive(self._stop_putting)
         try:
@@ -186,6 +188,22 @@ class Store(AsyncStore):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def key_gaps(self) -> KeyGaps | None:
+        """Where queries search the log because the index does not cover it; None: nowhere."""
+        gaps: KeyGaps | None = self._key_search.gaps
+        return gaps
+
+    def _find_key_gaps(self) -> KeyGaps | None:
+        """Where queries must search the log; None where the index covers it."""
+        engine = self.message_store
+        parts = engine.uncovered_by_index() if engine.index_enabled else []
+        config = engine.config
+        if not parts:
+            return None
+        files = engine.index_service.files
+        return KeyGaps(engine.env, engine.commit_log, files, parts, config.max_key_search_bytes)
 
     def _start(self, parts: DefaultStoreParts) -> None:
         self.message_store.start()

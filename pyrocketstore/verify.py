@@ -261,6 +261,9 @@ class _Verifier:
         unknown = self.store.index_service.geometry_error
         if unknown is not None and self.store.config.message_index_enable:
             report.index_unchecked = str(unknown)
+        for path, reason in self.store.index_service.left_out.items():
+            text = f"{reason}; it is derived from the log: opening for writing builds it again"
+            report.add(Problem("index", path, -1, text))
         self._recovery()
         self._log_files()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):
@@ -615,7 +618,8 @@ class _Verifier:
                 text = f"{_units_text(start, end)} missing, though the log has the message"
                 text += "" if end == start + 1 else "s"
                 where = (state.path(start), state.position(start))
-                self.report.add(Problem("queue", *where, text, end - start))
+                self.report.add(Problem("queue", *where, text, end - start), missing=True)
+                self.report.missing_units += end - start
             state.covered.add(*interval)
         files = state.queue.mapped_file_queue.mapped_files
         end = state.queue.get_max_offset_in_queue()

@@ -38,11 +38,11 @@ class VerifyReport:
     """What was looked at, and what is wrong.
 
     `files blanks records bytes keys` are of the log; `bad_properties` records have properties that
-    cannot be parsed; `unqueued` records are prepared or rolled
-    back, `unnameable` ones have a topic that is no directory name, `repeated` ones have a queue
-    offset that a later record has too. Of the `units`, `expired` ones name records that the log
-    has deleted and `pre_blank` ones none at all. `not_indexed` records are older than what the
-    index holds, or lie between its files, as a crash of 4.9.3 leaves them; that is no problem.
+    cannot be parsed; `unqueued` records are prepared or rolled back, `unnameable` ones have a topic
+    that is no directory name, `repeated` ones have a queue offset that a later record has too. Of
+    the `units`, `expired` ones name records that the log has deleted and `pre_blank` ones none at
+    all. By the log, `missing_units` and `missing_keys` should be there; `not_indexed` records have
+    keys and lie where no index file is: 4.9.3 left them out after a crash, or a file was deleted.
     `rebuilt_units` and `rebuilt_index_entries` are in memory and not on disk (read-only stores).
     `problem_count` counts all problems, `problems` keeps the first ones.
     """
@@ -66,6 +66,7 @@ class VerifyReport:
     units_in_damage: int = 0
     ext_units: int = 0
     ext_unresolved: int = 0
+    missing_units: int = 0
     rebuilt_units: int = 0
     index_files: int = 0
     index_entries: int = 0
@@ -76,6 +77,8 @@ class VerifyReport:
     rebuilt_index_entries: int = 0
     #: why the index was not looked at, "" when it was
     index_unchecked: str = ""
+    #: problems that only say that units or keys are missing
+    missing_count: int = 0
     problem_count: int = 0
     problems: list[Problem] = dataclasses.field(default_factory=list)
     rebuilt: list[Problem] = dataclasses.field(default_factory=list)
@@ -83,9 +86,20 @@ class VerifyReport:
     recovery: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
+    def consistent(self) -> bool:
+        """True when nothing that was looked at contradicts anything else."""
+        return self.problem_count == self.missing_count
+
+    @property
+    def complete(self) -> bool:
+        """True when the queues and the index have all that the log asks for; False also where the
+        index could not be looked at."""
+        return not (self.missing_count or self.not_indexed or self.index_unchecked)
+
+    @property
     def ok(self) -> bool:
-        """True when nothing is wrong."""
-        return self.problem_count == 0
+        """True when the store is consistent and complete."""
+        return self.consistent and self.complete
 
     def is_like(self, other: VerifyReport | None) -> bool:
         """Whether both found one and the same."""
@@ -98,9 +112,10 @@ class VerifyReport:
         """True while another problem would be kept."""
         return len(self.problems) < PROBLEMS_MAX
 
-    def add(self, problem: Problem) -> None:
-        """Count a problem, and keep it if there is room."""
+    def add(self, problem: Problem, *, missing: bool = False) -> None:
+        """Count a problem, and keep it if there is room; `missing`: nothing else is wrong there."""
         self.problem_count += problem.count
+        self.missing_count += problem.count if missing else 0
         if self.has_room:
             self.problems.append(problem)
 
@@ -111,4 +126,5 @@ class VerifyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, `ok` first, in types that json knows."""
-        return {"ok": self.ok, **dataclasses.asdict(self)}
+        verdict = {"ok": self.ok, "consistent": self.consistent, "complete": self.complete}
+        return {**verdict, **dataclasses.asdict(self)}

@@ -54,6 +54,8 @@ LEVELS = {
     "index_service": 4.1,
     "index_directory": 4.0,
     "index_geometry": 4.05,
+    "index_gaps": 4.3,
+    "key_gaps": 6.1,
     "index_forcing": 4.0,
     "queue_table": 4.2,
     "mismatched_files": 4.15,

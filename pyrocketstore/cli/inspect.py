@@ -54,8 +54,26 @@ def store_facts(root: str, commit_log_paths: Sequence[str], store: Any) -> dict[
         "earliest_message_timestamp": stats.earliest_message_timestamp,
         "commit_log_disk_ratio": stats.commit_log_disk_ratio,
         "consume_queue_disk_ratio": stats.consume_queue_disk_ratio,
+        "index": index_state(store),
         **checkpoint_facts(root),
     }
+
+
+def index_state(store: Any) -> str:
+    """Whether every key of the log is in the index; the log is searched where the index is not."""
+    engine = store.message_store
+    if not engine.config.message_index_enable:
+        return "not enabled"
+    if engine.index_service.geometry_error is not None:
+        return f"not readable: {engine.index_service.geometry_error}"
+    gaps = store.key_gaps
+    if gaps is not None:
+        gaps.search()
+    if gaps is None or gaps.is_empty:
+        return "complete"
+    ranges = ", ".join(f"{begin} to {end}" for begin, end in gaps.unsearched)
+    missing = f"{len(gaps.hashes)} key(s) of the log are missing"
+    return f"not complete: {missing}" + (f"; not searched: {ranges}" if ranges else "")
 
 
 def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:

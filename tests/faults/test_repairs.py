@@ -99,6 +99,7 @@ HURTS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*derived from the log:pyrocketstore.StoreWarning")
 @pytest.mark.parametrize("hurt", HURTS, ids=lambda hurt: hurt.__name__)
 @pytest.mark.parametrize("settings", [GEOMETRY, {}], ids=["geometry", "unknown"])
 def test_what_a_power_cut_leaves_is_mended(
