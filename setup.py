@@ -35,6 +35,7 @@ MODULES: dict[str, list[str]] = {
     "_index_file": ["csrc/hash.c", "csrc/status.c"],
     "_values": ["csrc/env_posix.c", "csrc/hash.c"],
     "_column_memory": [],
+    "_queue_check": ["csrc/hash.c"],
     "_columns": ["csrc/status.c"],
     "_text_columns": [],
     "_commit_log": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],

@@ -58,6 +58,7 @@ typedef enum rs_status {
     RS_BAD_SIZE = 6,       /* a length field is impossible, or the lengths do not add up */
     RS_BAD_OFFSET = 7,     /* the stored physicalOffset is not where the record lies */
     RS_BAD_PROPERTIES = 8, /* the properties text was cut: a NUL byte where text must be */
+    RS_OTHER_QUEUE = 9,    /* the record is not the message that the queue's unit should name */
     /* what an append, a queue or an index may answer */
     RS_END_OF_FILE = 20,   /* does not fit with 8 bytes to spare: roll to the next file */
     RS_NEED_FILE = 21,     /* no file to write to: the caller in Python must give one */

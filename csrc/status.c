@@ -12,6 +12,7 @@ const char *rs_status_name(int status) {
     case RS_BAD_SIZE: return "impossible length";
     case RS_BAD_OFFSET: return "stored physicalOffset is not where the record lies";
     case RS_BAD_PROPERTIES: return "properties are torn";
+    case RS_OTHER_QUEUE: return "the record is of another queue or queue offset";
     case RS_END_OF_FILE: return "end of file";
     case RS_NEED_FILE: return "no file to write to";
     case RS_REPEAT: return "already there";

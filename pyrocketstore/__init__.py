@@ -4,6 +4,7 @@ from pyrocketstore._message import MessageExt
 from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore.config import BrokerRole, FlushDiskType, MessageStoreConfig
 from pyrocketstore.errors import (
+    DamagedMessageError,
     DiskFullError,
     MissingExtraError,
     OffsetOutOfRange,
@@ -14,10 +15,12 @@ from pyrocketstore.errors import (
     StoreFsyncError,
     StoreIOError,
     StoreStateError,
+    UnknownTopicError,
 )
 from pyrocketstore.message import Message, MessageExtBatch, MessageExtBrokerInner
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import AppendMessageStatus, GetMessageStatus, PutMessageStatus
+from pyrocketstore.skipped import MessageReader, SkippedMessages, SkippedRange
 from pyrocketstore.store import Store, open
 from pyrocketstore.store_parts import KeyHits, StoreWarning
 
@@ -26,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AppendMessageStatus",
     "BrokerRole",
+    "DamagedMessageError",
     "DefaultMessageStore",
     "DiskFullError",
     "FlushDiskType",
@@ -35,12 +39,15 @@ __all__ = [
     "MessageExt",
     "MessageExtBatch",
     "MessageExtBrokerInner",
+    "MessageReader",
     "MessageStoreConfig",
     "MissingExtraError",
     "OffsetOutOfRange",
     "PutError",
     "PutMessageResult",
     "PutMessageStatus",
+    "SkippedMessages",
+    "SkippedRange",
     "Store",
     "StoreCorruptionError",
     "StoreError",
@@ -49,5 +56,6 @@ __all__ = [
     "StoreIOError",
     "StoreStateError",
     "StoreWarning",
+    "UnknownTopicError",
     "open",
 ]

@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pyrocketstore._queue_check cimport QueueName, queue_name
 from pyrocketstore._rocketstore cimport rs_properties, rs_record
 from pyrocketstore._values cimport map_column, var_column
 
@@ -31,6 +32,8 @@ ctypedef struct column_set:
     bint needs_tags_code
     uint8_t *compressed   # a byte a row: 1 where its body is to be inflated; NULL: nobody asks
     int64_t compressed_count
+    const queue_name *queue  # NULL: records of any queue and of any size up to their `sizes`
+    const int64_t *queue_offsets
 
 
 @cython.final
@@ -80,6 +83,7 @@ cdef class ColumnPass:
     cdef bint null_bad_bodies
     cdef int64_t max_body_bytes  # -1: no bound
     cdef Py_ssize_t taken        # rows whose bodies fit
+    cdef QueueName queue
 
     # Makes the arrays of `count` rows. `max_body_bytes` is an int or None. StoreFormatError for a
     # column that is not known.
@@ -87,6 +91,8 @@ cdef class ColumnPass:
         self, object columns, Py_ssize_t count, const int32_t *sizes, str path,
         object max_body_bytes
     ) except -1
+    # Each record must be of this size and the queue's message at its offset; None: not compared.
+    cdef int compare(self, QueueName queue, const int64_t[::1] queue_offsets) except -1
     # {name: ndarray | VarColumn | MapColumn} once all rows were walked, without the rows from the
     # first on whose inflated body is beyond `max_body_bytes`. An error says of a record
     # that it lies at its one of `positions`, less `start`.

@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 
 from pyrocketstore._column_memory import release_memory as release_memory
 from pyrocketstore._column_memory import reusable_bytes as reusable_bytes
+from pyrocketstore._queue_check import QueueName
 
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
@@ -68,6 +69,8 @@ def decode_records(
     path: str = "commit log",
     on_bad_body: str = "raise",
     max_body_bytes: int | None = None,
+    queue: QueueName | None = None,
+    queue_offsets: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
 
 # bool[n], or None where no body is compressed

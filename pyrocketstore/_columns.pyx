@@ -16,14 +16,17 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from pyrocketstore._column_memory cimport MIN_BLOCK, column_array, take_block, take_data
+from pyrocketstore._queue_check cimport QueueName, is_of_queue
 from pyrocketstore._record cimport check_record, scan_properties, tags_code_of
 from pyrocketstore._rocketstore cimport (
+    RS_BAD_SIZE,
     RS_COMPRESSED_FLAG,
     RS_MESSAGE_MIN_SIZE,
     RS_MESSAGE_POSITION_BORN_HOST,
     RS_MESSAGE_POSITION_SYS_FLAG,
     RS_NO_MEMORY,
     RS_OK,
+    RS_OTHER_QUEUE,
     RS_TORN,
     rs_load_be32,
     rs_prefetch_far,
@@ -232,6 +235,11 @@ cdef int walk_rows(
         )
         if status != RS_OK:
             return status
+        if s.queue != NULL:
+            if d.record.total_size != sizes[i]:
+                return RS_BAD_SIZE
+            if not is_of_queue(s.queue, records[i], &d.record, s.queue_offsets[i]):
+                return RS_OTHER_QUEUE
         if _add_record(s, records[i], &d, i) < 0:
             return RS_NO_MEMORY
     return RS_OK
@@ -406,6 +414,17 @@ cdef class ColumnPass:
                 self.state.needs_properties = True
             if name == "tags_code":
                 self.state.needs_tags_code = True
+        return 0
+
+    cdef int compare(self, QueueName queue, const int64_t[::1] queue_offsets) except -1:
+        if queue is None:
+            return 0
+        if queue_offsets is None or queue_offsets.shape[0] != self.count:
+            raise StoreFormatError("queue_offsets must have one entry a record")
+        self.queue = queue
+        if self.count:
+            self.state.queue = &queue.name
+            self.state.queue_offsets = &queue_offsets[0]
         return 0
 
     cdef int _add_fixed(self, str name) except -1:
@@ -593,6 +612,8 @@ cdef dict _decode(
     str path,
     bint null_bad_bodies,
     object max_body_bytes,
+    QueueName queue,
+    const int64_t[::1] queue_offsets,
 ):
     """`positions`: what an error says of each record."""
     cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
@@ -600,6 +621,7 @@ cdef dict _decode(
     cdef int status
     work.null_bad_bodies = null_bad_bodies
     work.open(columns, count, sizes, path, max_body_bytes)
+    work.compare(queue, queue_offsets)
     with nogil:
         status = walk_rows(work.state, records, sizes, phy_offsets, 0, count, check_crc, &row)
     if status == RS_NO_MEMORY:
@@ -624,6 +646,8 @@ def decode_records(
     str path="commit log",
     str on_bad_body not None="raise",
     max_body_bytes=None,
+    QueueName queue=None,
+    const int64_t[::1] queue_offsets=None,
 ):
     """Records that lie in `data`, as columns.
 
@@ -639,6 +663,8 @@ def decode_records(
     on_bad_body : "raise" or "null": what becomes of a `body` that does not inflate
     max_body_bytes : int, bytes of `body`: where a body is compressed, the rows from the first on
         that does not fit are left out, and no more is inflated; None: all rows
+    queue, queue_offsets : QueueName and int64[n]: each record must have just the size that `sizes`
+        says, and be this queue's message at that offset; None: not compared
 
     Returns
     -------
@@ -682,6 +708,8 @@ def decode_records(
             path,
             on_bad_body == "null",
             max_body_bytes,
+            queue,
+            queue_offsets,
         )
     finally:
         free(records)

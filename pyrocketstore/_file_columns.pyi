@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from pyrocketstore._columns import MapColumn, VarColumn
 from pyrocketstore._mapped_file import MappedFile
+from pyrocketstore._queue_check import QueueName
 
 __test__: Final[dict[str, object]]
 
@@ -21,6 +22,9 @@ def decode_file_records(
     check_crc: bool = False,
     inflate: Literal[True] = True,
     max_body_bytes: int | None = None,
+    queue: QueueName | None = None,
+    queue_offsets: npt.NDArray[np.int64] | None = None,
+    null_bad_bodies: bool = False,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn]: ...
 @overload
 def decode_file_records(
@@ -32,4 +36,7 @@ def decode_file_records(
     check_crc: bool = False,
     inflate: bool,
     max_body_bytes: int | None = None,
+    queue: QueueName | None = None,
+    queue_offsets: npt.NDArray[np.int64] | None = None,
+    null_bad_bodies: bool = False,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn] | None: ...

@@ -7,6 +7,7 @@ from libc.stdlib cimport free, malloc
 
 from pyrocketstore._columns cimport ColumnPass, walk_rows
 from pyrocketstore._mapped_file cimport MappedFile
+from pyrocketstore._queue_check cimport QueueName
 from pyrocketstore._reader cimport NOT_HELD, RecordBytes, block_stop
 from pyrocketstore._rocketstore cimport RS_NO_MEMORY, RS_OK, rs_load_acquire, rs_status_name
 
@@ -38,6 +39,9 @@ def decode_file_records(
     bint check_crc=False,
     bint inflate=True,
     max_body_bytes=None,
+    QueueName queue=None,
+    const int64_t[::1] queue_offsets=None,
+    bint null_bad_bodies=False,
 ):
     """Records that lie in one commit log file, as columns.
 
@@ -50,6 +54,8 @@ def decode_file_records(
     check_crc : bool, compare each stored body with its CRC
     inflate : bool; without, None is given where `body` is asked for and a body is compressed
     max_body_bytes : int or None, as in _columns.decode_records
+    queue, queue_offsets : as in _columns.decode_records
+    null_bad_bodies : bool, give None for a `body` that does not inflate
 
     Returns
     -------
@@ -78,7 +84,9 @@ def decode_file_records(
     cdef const uint8_t **records
     if sizes.shape[0] != count:
         raise StoreFormatError("phy_offsets and sizes must have one entry a record")
+    work.null_bad_bodies = null_bad_bodies
     work.open(columns, count, &sizes[0] if count else NULL, mapped_file.path, max_body_bytes)
+    work.compare(queue, queue_offsets)
     if not mapped_file.take_hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))

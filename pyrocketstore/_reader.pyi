@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Self, final
 
 import numpy as np
@@ -6,6 +6,8 @@ import numpy.typing as npt
 
 from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._message import MessageExt
+from pyrocketstore._queue_check import QueueName
+from pyrocketstore.skipped import QueueDamage, SkippedMessages
 
 __test__: Final[dict[str, object]]
 __pyx_capi__: Final[dict[str, object]]
@@ -16,12 +18,29 @@ class RecordBytes:
 
 @final
 class MessageIterator:
+    skipped: Final[SkippedMessages]  # of an iterator without `damage`: None
     def __init__(
         self,
-        pieces: Iterable[tuple[MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32]]],
+        pieces: Iterable[
+            tuple[MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32]]
+            | tuple[
+                MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]
+            ]
+        ],
         tags: frozenset[str] | None,
-        check_open: Callable[[], object],
+        file_gone: Callable[[MappedFile, int, int], BaseException | None],
+        *,
+        queue: QueueName | None = None,
+        damage: QueueDamage | None = None,
+        check_crc: bool = False,
     ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> MessageExt: ...
+
+@final
+class MergedMessages:
+    skipped: Final[SkippedMessages]
+    def __new__(cls, parts: Sequence[Iterator[MessageExt]], skipped: SkippedMessages) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> MessageExt: ...
 

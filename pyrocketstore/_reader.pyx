@@ -7,9 +7,12 @@ from libc.string cimport memcpy
 from pyrocketstore._allocation cimport pread_path
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._message cimport MessageExt, known_text, message_from_record
+from pyrocketstore._queue_check cimport QueueName, is_of_queue
 from pyrocketstore._record cimport check_record, largest_record, scan_properties
 from pyrocketstore._rocketstore cimport (
+    RS_BAD_SIZE,
     RS_OK,
+    RS_OTHER_QUEUE,
     RS_TORN,
     check_io,
     rs_load_acquire,
@@ -19,7 +22,7 @@ from pyrocketstore._rocketstore cimport (
     rs_status_name,
 )
 
-from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 
 # Records that lie this far apart are read one by one when the file is not mapped.
 cdef int64_t GAP_BYTES = 65536
@@ -130,35 +133,52 @@ cdef class MessageIterator:
 
     Parameters
     ----------
-    pieces : iterable of (MappedFile, int64[n] bytes of the log, int32[n] bytes): places in one file
+    pieces : iterable of (MappedFile, int64[n] bytes of the log, int32[n] bytes), or with a fourth,
+        int64[n] queue offsets: places in one file
     tags : frozenset of str, to pass over messages without one of these tags; None: all
-    check_open : callable, called when a file was taken away; it raises when the store is closed,
-        else what is left of that file is passed over
+    file_gone : callable(MappedFile, start, stop), called when a file was taken away, with the queue
+        offsets [start, stop) that are left of it, or -1 and 0. What is left is passed over; first
+        the error that it returns is raised, if any. It raises where the store is closed
+    queue : QueueName: each record must have the size of its place, and be this queue's message at
+        the queue offset of its place, which is given then; None: not compared
+    damage : QueueDamage, which decides what becomes of a message that cannot be read; None: it is
+        an error
+    check_crc : bool, compare each stored body with its CRC
 
     Raises
     ------
-    StoreCorruptionError with file and position: what lies there is not that record. What lies
-    before it is given first, and nothing after it.
-    StoreIOError
+    StoreCorruptionError with file and position: what lies there is not that record. The next call
+    continues with the message after it.
+    StoreIOError, after which the next call continues, too.
 
     Threads: one at a time. A record is read when its turn comes.
     """
 
     cdef object pieces
     cdef object tags
-    cdef object check_open
+    cdef object file_gone
+    cdef object damage
+    cdef readonly object skipped
+    cdef QueueName queue
+    cdef bint check_crc
     cdef MappedFile mapped_file
     cdef const int64_t[::1] phy_offsets
     cdef const int32_t[::1] sizes
+    cdef const int64_t[::1] queue_offsets
     cdef Py_ssize_t at
     cdef Py_ssize_t count
     cdef RecordBytes source
     cdef bint busy
 
-    def __init__(self, pieces, tags, check_open):
+    def __init__(self, pieces, tags, file_gone, *, QueueName queue=None, damage=None,
+                 bint check_crc=False):
         self.pieces = iter(pieces)
         self.tags = tags
-        self.check_open = check_open
+        self.file_gone = file_gone
+        self.queue = queue
+        self.damage = damage
+        self.skipped = None if damage is None else damage.skipped
+        self.check_crc = check_crc
         self.source = RecordBytes()
 
     def __iter__(self):
@@ -177,33 +197,62 @@ cdef class MessageIterator:
                     self.begin(next(self.pieces))
         finally:
             self.busy = False
-            if message is None:  # it ended, or failed
-                self.pieces = iter(())
-                self.count = 0
         return message
 
     cdef int begin(self, tuple piece) except -1:
         self.count = self.at = 0
-        self.mapped_file, self.phy_offsets, self.sizes = piece
+        self.queue_offsets = None
+        if len(piece) == 4:
+            self.mapped_file, self.phy_offsets, self.sizes, self.queue_offsets = piece
+            if self.queue_offsets.shape[0] < self.phy_offsets.shape[0]:
+                raise ValueError("queue_offsets must have one entry a place")
+        elif self.queue is None:
+            self.mapped_file, self.phy_offsets, self.sizes = piece
+        else:
+            raise ValueError("places have no queue offsets")
         self.count = min(self.phy_offsets.shape[0], self.sizes.shape[0])
         return 0
+
+    cdef int64_t queue_offset(self, Py_ssize_t i):
+        return -1 if self.queue_offsets is None else self.queue_offsets[i]
 
     cdef MessageExt take(self):
         """The next message; None where it is passed over."""
         cdef Py_ssize_t i = self.at
-        cdef MessageExt message
+        cdef MessageExt message = None
+        cdef object failed = None
         if not self.mapped_file.take_hold():
-            self.check_open()
+            failed = self.file_gone(
+                self.mapped_file, self.queue_offset(i), self.queue_offset(self.count - 1) + 1
+            )
             self.at = self.count
+            if failed is not None:
+                raise failed
             return None
         self.at = i + 1
         try:
             if self.mapped_file.file.base != NULL and i + PREFETCH_AHEAD < self.count:
                 self.prefetch(i + PREFETCH_AHEAD)
             message = self.decode(i)
+        except (StoreCorruptionError, StoreIOError) as error:
+            failed = error
         finally:
             self.mapped_file.drop_hold()
+        if failed is not None:
+            self.fail(failed, i)
         return message
+
+    cdef int fail(self, object error, Py_ssize_t i) except -1:
+        """Raise what is to be raised for a place that could not be read."""
+        if self.damage is None:
+            raise error
+        start, stop = self.queue_offset(i), self.queue_offset(self.count - 1) + 1
+        error, rest_is_missing = self.damage.failed(error, start, stop)
+        if rest_is_missing:
+            self.at = self.count
+        if error is not None:
+            raise error
+        return 0
 
     cdef void prefetch(self, Py_ssize_t i) noexcept:
         cdef int64_t position = self.phy_offsets[i] - self.mapped_file.file.file_from_offset
@@ -235,10 +284,15 @@ cdef class MessageIterator:
         status = RS_TORN
         if size > 0:
             p = self.source.at(self.mapped_file, position, size, stop)
-            status = check_record(p, size, self.phy_offsets[i], False, &record)
+            status = check_record(p, size, self.phy_offsets[i], self.check_crc, &record)
+        if status == RS_OK and self.queue is not None:
+            if record.total_size != size:
+                status = RS_BAD_SIZE
+            elif not is_of_queue(&self.queue.name, p, &record, self.queue_offsets[i]):
+                status = RS_OTHER_QUEUE
         if status != RS_OK:
             raise StoreCorruptionError(
-                self.mapped_file.path, position, rs_status_name(status).decode("ascii")
+                self.mapped_file.path, position, self.reason(status, p, size, &record)
             )
         if self.tags is None:
             return message_from_record(p, &record)
@@ -251,6 +305,145 @@ cdef class MessageIterator:
         message._spans = spans
         message._scanned = True
         return message
+
+
+    cdef str reason(self, int status, const uint8_t *p, int64_t size, const rs_record *record):
+        """What is wrong with the record of a place."""
+        if status == RS_OTHER_QUEUE:
+            topic = known_text(p + record.topic_position, record.topic_size)
+            return (
+                "the queue's unit names a record of another message: "
+                f"{topic}/{record.queue_id}, queue offset {record.queue_offset}"
+            )
+        if status == RS_BAD_SIZE and self.queue is not None and record.total_size != size:
+            return f"the record has {record.total_size} bytes, the queue's unit says {size}"
+        return rs_status_name(status).decode("ascii")
+
+
+# ---- several queues ----------------------------------------------------------------------------
+
+cdef struct first_message:
+    int64_t store_timestamp
+    int64_t phy_offset
+    Py_ssize_t part
+
+
+cdef inline bint _is_before(const first_message *a, const first_message *b) noexcept nogil:
+    if a.store_timestamp != b.store_timestamp:
+        return a.store_timestamp < b.store_timestamp
+    return a.phy_offset < b.phy_offset
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class MergedMessages:
+    """The messages of several queues by store time, then by place in the log.
+
+    An error of one queue ends nothing: the next call continues with the message after it.
+
+    Parameters
+    ----------
+    parts : sequence of iterators of MessageExt
+    skipped : SkippedMessages, what they pass over
+
+    Threads: one at a time.
+    """
+
+    cdef readonly object skipped
+    cdef list parts
+    cdef list messages          # of each part the next one, None where it is not known
+    cdef first_message *heap    # of these messages
+    cdef Py_ssize_t *behind     # parts whose next message is not known
+    cdef Py_ssize_t heap_count
+    cdef Py_ssize_t behind_count
+    cdef bint busy
+
+    def __cinit__(self, parts, skipped):
+        cdef Py_ssize_t i, count
+        self.parts = list(parts)
+        self.skipped = skipped
+        count = len(self.parts)
+        self.messages = [None] * count
+        self.heap = <first_message *>realloc(NULL, (count + 1) * sizeof(first_message))
+        self.behind = <Py_ssize_t *>realloc(NULL, (count + 1) * sizeof(Py_ssize_t))
+        if self.heap == NULL or self.behind == NULL:
+            raise MemoryError
+        for i in range(count):
+            self.behind[i] = count - 1 - i
+        self.behind_count = count
+
+    def __dealloc__(self):
+        free(self.heap)
+        free(self.behind)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef MessageExt message
+        cdef Py_ssize_t part
+        if self.busy:
+            raise ValueError("the iterator is used by another thread")
+        self.busy = True
+        try:
+            while self.behind_count > 0:
+                part = self.behind[self.behind_count - 1]
+                message = next(self.parts[part], None)
+                self.behind_count -= 1
+                if message is not None:
+                    self.push(part, message)
+        finally:
+            self.busy = False
+        if self.heap_count == 0:
+            raise StopIteration
+        part = self.pop()
+        message = self.messages[part]
+        self.messages[part] = None
+        self.behind[self.behind_count] = part
+        self.behind_count += 1
+        return message
+
+    cdef int push(self, Py_ssize_t part, MessageExt message) except -1:
+        cdef Py_ssize_t at = self.heap_count
+        cdef Py_ssize_t above
+        cdef first_message new
+        self.messages[part] = message
+        new.store_timestamp = message.fields.store_timestamp
+        new.phy_offset = message.fields.phy_offset
+        new.part = part
+        while at > 0:
+            above = (at - 1) // 2
+            if not _is_before(&new, &self.heap[above]):
+                break
+            self.heap[at] = self.heap[above]
+            at = above
+        self.heap[at] = new
+        self.heap_count += 1
+        return 0
+
+    cdef Py_ssize_t pop(self) noexcept:
+        """The part whose message is the first one; there is one."""
+        cdef Py_ssize_t found = self.heap[0].part
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t below
+        cdef first_message last
+        self.heap_count -= 1
+        last = self.heap[self.heap_count]
+        while True:
+            below = 2 * at + 1
+            if below >= self.heap_count:
+                break
+            if below + 1 < self.heap_count and _is_before(
+                &self.heap[below + 1], &self.heap[below]
+            ):
+                below += 1
+            if not _is_before(&self.heap[below], &last):
+                break
+            self.heap[at] = self.heap[below]
+            at = below
+        self.heap[at] = last
+        return found
 
 
 # ---- one behind the other ----------------------------------------------------------------------

@@ -17,6 +17,9 @@ cdef int64_t largest_record() noexcept nogil
 # True where the properties text ends in NUL bytes: a page that did not reach the disk.
 cdef bint properties_torn(const uint8_t *p, int64_t size) noexcept nogil
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil
+# The decimal digit of UTF-8 text as Java's Character.digit, or -1; `used` takes the bytes it is
+# long. `size` > 0.
+cdef int32_t java_digit(const uint8_t *p, int64_t size, int64_t *used) noexcept nogil
 # Java's Integer.parseInt over UTF-8: True and the number, or False.
 cdef bint parse_java_int(const uint8_t *p, int64_t size, int32_t *out) noexcept nogil
 

@@ -196,7 +196,7 @@ cdef uint16_t[36] DIGIT_ZEROS = [
 ]
 
 
-cdef int32_t _digit(const uint8_t *p, int64_t size, int64_t *used) noexcept nogil:
+cdef int32_t java_digit(const uint8_t *p, int64_t size, int64_t *used) noexcept nogil:
     """The decimal digit at `p`, or -1; `used` takes the bytes it is long."""
     cdef int32_t unit, i
     used[0] = 1
@@ -232,7 +232,7 @@ cdef bint parse_java_int(const uint8_t *p, int64_t size, int32_t *out) noexcept 
     if at >= size:
         return False
     while at < size:
-        digit = _digit(p + at, size - at, &used)
+        digit = java_digit(p + at, size - at, &used)
         if digit < 0:
             return False
         at += used

@@ -160,6 +160,7 @@ cdef extern from "rocketstore.h" nogil:
         RS_BAD_SIZE
         RS_BAD_OFFSET
         RS_BAD_PROPERTIES
+        RS_OTHER_QUEUE
         RS_END_OF_FILE
         RS_NEED_FILE
         RS_REPEAT

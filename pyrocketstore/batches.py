@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._columns import COLUMNS, MapColumn, VarColumn, decode_records
 from pyrocketstore._file_columns import decode_file_records
+from pyrocketstore._queue_check import QueueName
+from pyrocketstore._record import record_size_max
 from pyrocketstore.arrow import require_pyarrow, to_record_batch
-from pyrocketstore.commit_log import CommitLog
-from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.queue_reading import Places, QueueRange
+from pyrocketstore.queue_units import QueueUnits
 from pyrocketstore.shield import imported
 from pyrocketstore.tags import TagsExpression
 
@@ -22,146 +25,182 @@ if TYPE_CHECKING:
 
     from pyrocketstore._mapped_file import MappedFile
 
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-#: A commit log file, and where records lie: bytes of the log, and bytes.
-Piece = tuple["MappedFile", Int64s, Int32s]
 Columns = dict[str, npt.NDArray[Any] | VarColumn | MapColumn]
+BODY_DAMAGE = "the compressed body does not inflate"
 
 
-def by_file(log: CommitLog, phy_offset: Int64s, size: Int32s) -> Iterator[Piece]:
-    """The pieces of these places that lie in one commit log file each; gone files are left out."""
-    for first, stop in _ranges(log, phy_offset):
-        piece = _piece(log, phy_offset[first:stop], size[first:stop])
-        if piece is not None:
-            yield piece
+class Decoded(NamedTuple):
+    """Rows as a batch: how many of the given rows it stands for, and the bytes of its bodies."""
 
-
-def _ranges(log: CommitLog, phy_offset: Int64s) -> Iterator[tuple[int, int]]:
-    """The ranges of rows whose records lie in one file."""
-    first = 0
-    numbers = phy_offset // log.file_size
-    for stop in [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(phy_offset)]:
-        if stop > first:
-            yield first, stop
-        first = stop
-
-
-def _piece(log: CommitLog, phy_offset: Int64s, size: Int32s) -> Piece | None:
-    """Rows of one file with that file; None where the file is gone."""
-    file = log.mapped_file_queue.find_mapped_file_by_offset(int(phy_offset[0]), False)
-    if file is None:
-        return None
-    return file, np.ascontiguousarray(phy_offset), np.ascontiguousarray(size)
+    batch: pyarrow.RecordBatch
+    row_count: int
+    body_bytes: int
 
 
 def read_record_batch(
-    log: CommitLog,
-    queue: ConsumeQueue,
-    start: int,
-    stop: int,
-    max_bytes: int,
-    columns: Sequence[str] | None,
-    wanted: TagsExpression | None,
+    part: QueueRange, start: int, stop: int, max_bytes: int, columns: Sequence[str] | None
 ) -> pyarrow.RecordBatch:
     """Records of the queue offsets [start, stop), as far as `max_bytes` go; one always fits.
 
     Parameters
     ----------
+    part : what is read, and what becomes of messages that cannot be
     max_bytes : bytes of records as they are stored, and bytes of bodies once they are inflated:
         neither is more
     columns : names of message attributes, None for all
-    wanted : tags to keep, None for all
 
     Raises MissingExtraError, StoreCorruptionError, StoreIOError, StoreFormatError (a column).
     """
     require_pyarrow()
+    wanted = part.wanted
     names = list(COLUMNS) if columns is None else list(columns)
     decoded = names if wanted is None or "tags" in names else [*names, "tags"]
-    units = queue.read_units(start, stop - start)
-    keep = ~units.is_pre_blank() & (units.phy_offset >= max(0, log.get_min_offset()))
-    sizes = np.where(keep, units.size, 0).astype(np.int64)
+    decoded = decoded or ["queue_offset"]  # a batch without columns has rows all the same
+    units = part.queue.read_units(start, stop - start)
+    keep = part.readable(units)
+    # No record is larger than any: a damaged unit must not end the batch.
+    sizes = np.where(keep, units.size, 0).clip(0, record_size_max()).astype(np.int64)
     taken = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
     first = int(np.argmax(keep)) if keep.any() else len(keep)
     taken = min(len(sizes), max(taken, first + 1))
-    keep = keep[:taken]
-    if wanted is not None and queue.ext is None:
-        keep &= np.isin(units.tags_code[:taken], wanted.codes)
-    phy_offset, size = units.phy_offset[:taken], units.size[:taken]
-    if not keep.all():
-        phy_offset, size = phy_offset[keep], size[keep]
-    batches, rows = _decode_rows(log, phy_offset, size, decoded, max_bytes)
-    if rows < len(phy_offset):
-        taken = int(np.flatnonzero(keep)[rows])
-    batch = _one_batch(batches, start + taken)
+    units = QueueUnits(units.phy_offset[:taken], units.size[:taken], units.tags_code[:taken])
+    places = part.select(units, keep[:taken], start)
+    batches, next_offset = _decode_rows(part, places, decoded, max_bytes)
+    batch = _one_batch(batches, part, start + taken if next_offset is None else next_offset)
     if wanted is not None:
         batch = _with_tags(batch, wanted)
     return batch if decoded == names else batch.select(names)
 
 
 def _decode_rows(
-    log: CommitLog, phy_offset: Int64s, size: Int32s, names: list[str], max_body_bytes: int
-) -> tuple[list[pyarrow.RecordBatch], int]:
-    """The batches of one file each, and how many of the rows they take.
+    part: QueueRange, places: Places, names: list[str], max_body_bytes: int
+) -> tuple[list[pyarrow.RecordBatch], int | None]:
+    """The batches of one file each, and the queue offset of the first row that did not fit.
 
-    A row that lies in a deleted file is taken, and is in no batch. One body always fits.
+    A row that lies in a deleted file is in no batch. One body always fits.
     """
     batches: list[pyarrow.RecordBatch] = []
     left = max_body_bytes
-    for first, stop in _ranges(log, phy_offset):
-        piece = _piece(log, phy_offset[first:stop], size[first:stop])
-        if piece is None or (columns := _decode(*piece, names, left)) is None:
+    for file, rows in part.by_file(places):
+        if file is None:
+            _raise_any(part.missing(rows))
             continue
-        count = _row_count(columns)
-        if count == 0 and not batches and names:
-            columns = _decode(piece[0], piece[1][:1], piece[2][:1], names, None)
-            if columns is None:
-                continue
-            count = 1
-        batches.append(to_record_batch(columns))
-        body = columns.get("body")
-        if isinstance(body, VarColumn):
-            left -= int(body.offsets[-1])
-        if names and count < stop - first:
-            return batches, first + count
+        found = _decode(part, file, rows, names, left)
+        if found is not None and found.row_count == 0 and not batches:
+            rows = rows.rows(slice(0, 1))
+            found = _decode(part, file, rows, names, None)
+            if found is not None:
+                return [found.batch], int(rows.queue_offset[0]) + 1
+        if found is None:
+            continue
+        batches.append(found.batch)
+        left -= found.body_bytes
+        if found.row_count < len(rows.phy_offset):
+            return batches, int(rows.queue_offset[found.row_count])
     if not batches:
         empty = np.empty(0, np.int64)
         batches.append(to_record_batch(decode_records(b"", empty, empty.astype(np.int32), names)))
-    return batches, len(phy_offset)
+    return batches, None
+
+
+def _raise_any(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _decode(
+    part: QueueRange,
     file: MappedFile,
-    phy_offset: Int64s,
-    size: Int32s,
+    rows: Places,
     names: list[str],
     max_body_bytes: int | None,
-) -> Columns | None:
+) -> Decoded | None:
     """Records of one file as columns: out of the mapping, or copied where there is none.
 
     None for a file that was deleted meanwhile: its records have expired.
     """
     if not file.hold():
+        offsets = rows.queue_offset
+        _raise_any(part.file_gone(file, int(offsets[0]), int(offsets[-1]) + 1))
         return None
     try:
-        return _decode_held(file, phy_offset, size, names, max_body_bytes)
+        try:
+            columns = _decode_held(part, file, rows, names, max_body_bytes, False)
+        except (StoreCorruptionError, StoreIOError) as error:
+            if not part.damage.skips:
+                _raise_first(part, file, rows, error)
+            return _decode_readable(part, file, rows, names, max_body_bytes)
+        return Decoded(to_record_batch(columns), _row_count(columns), _body_bytes(columns))
     finally:
         file.release()
 
 
-def _decode_held(
+def _raise_first(
+    part: QueueRange, file: MappedFile, rows: Places, error: StoreCorruptionError | StoreIOError
+) -> None:
+    """Raise what is wrong with the first row that cannot be read; `error` came of one of them."""
+    every = part._replace(wanted=None)
+    for _ in every.messages([(file, *rows)], part.file_gone, part.damage):
+        pass
+    # Its record is whole, and something in it is not.
+    if isinstance(error, StoreCorruptionError):
+        found = np.flatnonzero(rows.phy_offset - file.file_from_offset == error.position)
+        if len(found):
+            queue_offset = int(rows.queue_offset[found[0]])
+            _raise_any(part.damage.message(error.path, error.position, error.reason, queue_offset))
+    raise error
+
+
+def _decode_readable(
+    part: QueueRange,
     file: MappedFile,
-    phy_offset: Int64s,
-    size: Int32s,
+    rows: Places,
     names: list[str],
     max_body_bytes: int | None,
+) -> Decoded | None:
+    """`_decode` of rows of which some cannot be read: without these, which are noted."""
+    look = part.damage.unnoted()
+    every = part._replace(wanted=None)
+    for _ in every.messages([(file, *rows)], part.file_gone, look):
+        pass
+    bad = np.zeros(len(rows.phy_offset), np.bool_)
+    for found in look.skipped.ranges:
+        bad[np.searchsorted(rows.queue_offset, found.start):
+            np.searchsorted(rows.queue_offset, found.stop)] = True  # fmt: skip
+    good = rows.rows(~bad)
+    columns = _decode_held(part, file, good, names, max_body_bytes, True)
+    count = _row_count(columns)
+    stop = int(good.queue_offset[count]) if count < len(good.queue_offset) else None
+    for found in look.skipped.ranges:
+        if stop is None or found.start < stop:
+            part.damage.skipped.add(found)
+    batch = to_record_batch(columns)
+    body = columns.get("body")
+    if isinstance(body, VarColumn) and body.null_count:
+        for i in np.flatnonzero(batch["body"].is_null().to_numpy(zero_copy_only=False)).tolist():
+            position = int(good.phy_offset[i]) - file.file_from_offset
+            part.damage.message(file.path, position, BODY_DAMAGE, int(good.queue_offset[i]))
+        batch = batch.filter(batch["body"].is_valid())
+    taken = len(bad) if stop is None else int(np.searchsorted(rows.queue_offset, stop))
+    return Decoded(batch, taken, _body_bytes(columns))
+
+
+def _decode_held(
+    part: QueueRange,
+    file: MappedFile,
+    rows: Places,
+    names: list[str],
+    max_body_bytes: int | None,
+    null_bad_bodies: bool,
 ) -> Columns:
+    phy_offset, size, queue_offset = rows
+    queue = QueueName(part.queue.topic, part.queue.queue_id)
     positions = phy_offset - file.file_from_offset
     beyond = np.flatnonzero((size <= 0) | (positions + size > file.get_read_position()))
     if len(beyond):  # before memory is taken for it
         reason = "a queue names bytes that the log does not hold"
         raise StoreCorruptionError(file.path, int(positions[beyond[0]]), reason)
-    if file.mode == "shared":
+    if file.mode == "shared" and len(size):
         view = file.select_mapped_buffer(0, int((positions + size).max()))
         if view is not None:
             with view:
@@ -171,23 +210,50 @@ def _decode_held(
                     size,
                     names,
                     phy_offsets=phy_offset,
+                    check_crc=part.check_crc,
                     path=file.path,
+                    on_bad_body="null" if null_bad_bodies else "raise",
                     max_body_bytes=max_body_bytes,
+                    queue=queue,
+                    queue_offsets=queue_offset,
                 )
-    return decode_file_records(file, phy_offset, size, names, max_body_bytes=max_body_bytes)
+    return decode_file_records(
+        file,
+        phy_offset,
+        size,
+        names,
+        check_crc=part.check_crc,
+        max_body_bytes=max_body_bytes,
+        queue=queue,
+        queue_offsets=queue_offset,
+        null_bad_bodies=null_bad_bodies,
+    )
+
+
+def _body_bytes(columns: Columns) -> int:
+    body = columns.get("body")
+    return int(body.offsets[-1]) if isinstance(body, VarColumn) else 0
 
 
 def _row_count(columns: Columns) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _one_batch(batches: list[pyarrow.RecordBatch], next_offset: int) -> pyarrow.RecordBatch:
-    """The pieces as one batch that says where to go on."""
+def _one_batch(
+    batches: list[pyarrow.RecordBatch], part: QueueRange, next_offset: int
+) -> pyarrow.RecordBatch:
+    """The pieces as one batch that says where to go on, and what was passed over."""
     arrow = require_pyarrow()
+    batches = [batch for batch in batches if batch.num_rows] or batches[:1]
     whole = batches[0]
     if len(batches) > 1:
         whole = arrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    return whole.replace_schema_metadata({b"next_offset": str(next_offset).encode()})
+    facts = {b"next_offset": str(next_offset).encode()}
+    if part.damage.skips:
+        skipped = part.damage.skipped
+        facts[b"skipped_count"] = str(skipped.count).encode()
+        facts[b"skipped"] = json.dumps([found.to_dict() for found in skipped.ranges]).encode()
+    return whole.replace_schema_metadata(facts)
 
 
 def _with_tags(batch: pyarrow.RecordBatch, wanted: TagsExpression) -> pyarrow.RecordBatch:

@@ -184,10 +184,17 @@ class ConsumeQueue(UnitAppender):
 
     def resolve_tags(self, tags_code: int) -> tuple[CqExtUnit | None, int | None]:
         """The ext unit (None without one) and the tags code of a unit; no code if its ext unit is
-        gone. Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage."""
+        gone or cannot be read: whoever filters must look at the record then.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
+        """
         if not is_ext_addr(tags_code):
             return None, tags_code
-        unit = self.get_ext(tags_code)
+        try:
+            unit = self.get_ext(tags_code)
+        except StoreIOError as error:
+            LOG.warning("%s/%d: an ext unit is not read: %s", self.topic, self.queue_id, error)
+            unit = None
         return unit, None if unit is None else unit.tags_code
 
     # ---- life cycle ------------------------------------------------------------------------------

@@ -139,6 +139,45 @@ class StoreCorruptionError(StoreError):
         return f"{self.path}{where}: {self.reason}"
 
 
+class DamagedMessageError(StoreCorruptionError):
+    """Messages of a queue that cannot be read: damaged records, or a missing file of the log.
+
+    Parameters
+    ----------
+    path : str, the file of the log
+    position : int, bytes into the file; -1 where the file is missing
+    reason : str
+    topic, queue_id : the queue
+    start, stop : int, queue offsets [start, stop): reading can continue at `stop`
+    """
+
+    def __init__(
+        self,
+        path: str,
+        position: int,
+        reason: str,
+        topic: str,
+        queue_id: int,
+        start: int,
+        stop: int,
+    ) -> None:
+        super().__init__(path, position, reason)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.start = start
+        self.stop = stop
+
+    def _text(self) -> str:
+        which = f"queue offset {self.start}"
+        if self.stop > self.start + 1:
+            which = f"queue offsets {self.start} to {self.stop - 1}"
+        return f"{super()._text()} ({self.topic}/{self.queue_id}, {which})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        place = (self.topic, self.queue_id, self.start, self.stop)
+        return type(self), (self.path, self.position, self.reason, *place)
+
+
 class StoreFormatError(StoreError, ValueError):
     """The caller's message, name or setting has no form that the store could keep."""
 
@@ -149,19 +188,52 @@ class OffsetOutOfRange(StoreError, LookupError):
     Parameters
     ----------
     min_offset, max_offset : int, queue offsets: the first readable one and the end
+    offset : int, what was asked for
+    topic, queue_id : the queue
     """
 
-    def __init__(self, min_offset: int, max_offset: int, offset: int | None = None) -> None:
-        super().__init__(min_offset, max_offset, offset)
+    def __init__(
+        self,
+        min_offset: int,
+        max_offset: int,
+        offset: int | None = None,
+        topic: str | None = None,
+        queue_id: int | None = None,
+    ) -> None:
+        super().__init__(min_offset, max_offset, offset, topic, queue_id)
         self.min_offset = min_offset
         self.max_offset = max_offset
         self.offset = offset
+        self.topic = topic
+        self.queue_id = queue_id
 
     def _text(self) -> str:
         asked = "the offset" if self.offset is None else f"offset {self.offset}"
-        return (
-            f"{asked} is outside of the queue, which holds {self.min_offset} to {self.max_offset}"
-        )
+        queue = "the queue" if self.topic is None else f"queue {self.topic}/{self.queue_id}"
+        return f"{asked} is outside of {queue}, which holds {self.min_offset} to {self.max_offset}"
+
+
+class UnknownTopicError(StoreError, LookupError):
+    """A read was asked for a topic that the store does not know.
+
+    Parameters
+    ----------
+    path : str, the store
+    topic : str, what was asked for
+    nearest : str or None, the known topic whose name is most alike
+    """
+
+    def __init__(self, path: str, topic: str, nearest: str | None = None) -> None:
+        super().__init__(path, topic, nearest)
+        self.path = path
+        self.topic = topic
+        self.nearest = nearest
+
+    def _text(self) -> str:
+        hint = "no topic has a similar name; Store.topics() lists them"
+        if self.nearest is not None:
+            hint = f"did you mean {self.nearest!r}?"
+        return f"{self.path}: there is no topic {self.topic!r}: {hint}"
 
 
 class DiskFullError(StoreError):

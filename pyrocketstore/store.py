@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import heapq
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +21,12 @@ from pyrocketstore._key_search import KeySearch
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_result import PutMessageResult
-from pyrocketstore._reader import MessageIterator
+from pyrocketstore._reader import MergedMessages, MessageIterator
 from pyrocketstore._text import put_properties
+from pyrocketstore.arguments import INT64_MAX, int_of, queue_id_of, text_of, timeout_of
 from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
-from pyrocketstore.batches import Piece, by_file, read_record_batch
+from pyrocketstore.batches import read_record_batch
 from pyrocketstore.config import BrokerRole, MessageStoreConfig, absolute_path
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.display import logger
@@ -51,9 +51,11 @@ from pyrocketstore.message import (
     join_keys,
 )
 from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.queue_reading import QueuePieces, QueueRange
 from pyrocketstore.recovery import RecoveryPlan
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
 from pyrocketstore.shield import imported, shielded
+from pyrocketstore.skipped import MessageReader, QueueDamage, SkippedMessages
 from pyrocketstore.store_parts import (
     DefaultStoreParts,
     KeyHits,
@@ -64,6 +66,7 @@ from pyrocketstore.store_parts import (
 )
 from pyrocketstore.tags import TagsExpression, tags_filter
 from pyrocketstore.topic_config import TopicConfigFile
+from pyrocketstore.topic_names import check_known
 from pyrocketstore.unique_id import new_unique_id
 
 if TYPE_CHECKING:
@@ -73,13 +76,12 @@ if TYPE_CHECKING:
 
 LOG = logger(__name__)
 
-#: Units that an iterator reads ahead: at first, since many want a few messages, and later.
-FIRST_READ_COUNT, READ_COUNT = 256, 8192
 #: The compiled append's answers; the same numbers as rs_status.
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE, RS_BUSY = 0, 26, 28, 30
-MAX_TIMESTAMP = (1 << 63) - 1
 #: So many files of a wrong length are named when a store is opened.
 MISMATCHED_MAX = 5
+#: Beyond every queue offset and count: what is larger is refused, not read as a number.
+INFINITE = 1 << 1024
 
 
 def open(
@@ -591,10 +593,11 @@ class Store(AsyncStore):
     def wait_dispatched(self, timeout: float | None = None) -> bool:
         """Wait until every put that returned before is found by queue and by key.
 
-        Returns False when `timeout` (seconds) passed first.
+        Returns False when `timeout` (seconds, None for no limit) passed first. Raises TypeError,
+        StoreFormatError: no such number.
         """
         self._check_open()
-        return self.message_store.wait_dispatched(timeout)
+        return self.message_store.wait_dispatched(timeout_of(timeout))
 
     def flush(self) -> None:
         """Force everything that was put before to the device, its queues and index included."""
@@ -614,23 +617,37 @@ class Store(AsyncStore):
         return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        text_of("topic", topic)
+        queue_id = queue_id_of(queue_id)
         self._check_open()
         self.message_store.wait_dispatched()
         return self.message_store.find_consume_queue(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
-        """First queue offset whose message the log still has; the end if there is none."""
+        """First queue offset whose message the log still has; the end if there is none.
+
+        A queue that does not exist has no messages: 0.
+
+        Raises TypeError, StoreFormatError: no name, or no queue id.
+        """
         with self._while_open():
             queue = self._queue(topic, queue_id)
             return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
-        """The queue's end: the offset that its next message gets."""
+        """The queue's end: the offset that its next message gets; 0 for one that does not exist.
+
+        Raises TypeError, StoreFormatError: no name, or no queue id.
+        """
         with self._while_open():
             return self._queue(topic, queue_id).get_max_offset_in_queue()
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """First offset whose store time is `timestamp_ms` (Unix ms) or later; the end if none."""
+        """First offset whose store time is `timestamp_ms` (Unix ms) or later; the end if none.
+
+        Raises TypeError, StoreFormatError: no name, no queue id, or no time.
+        """
+        timestamp_ms = int_of("timestamp_ms", timestamp_ms)
         with self._while_open():
             return self._queue(topic, queue_id).lower_bound_by_time(
                 timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
@@ -645,68 +662,94 @@ class Store(AsyncStore):
         *,
         start: int | None = None,
         stop: int | None = None,
-        tags: str = "*",
-    ) -> Iterator[MessageExt]:
+        tags: str | None = "*",
+        on_corrupt: str = "raise",
+        check_crc: bool = False,
+    ) -> MessageReader:
         """The messages of a queue in order.
 
         Parameters
         ----------
-        queue_id : None merges all queues of the topic by store time
+        queue_id : None merges all queues of the topic by store time; `start` and `stop` belong to
+            one queue and are refused then
         start, stop : queue offsets; None: the first readable one, the end at this call
-        tags : "*" or "TagA || TagB", compared exactly
+        tags : "TagA || TagB", compared exactly; "*" or None: all
+        on_corrupt : what becomes of a message that cannot be read, because its record or its unit
+            in the queue is damaged, or the file of the log is missing. "raise": the iterator raises
+            DamagedMessageError, and its next call continues with the message after it. "skip": it
+            passes over that message
+        check_crc : True: a body that does not have its CRC is damage, too
+
+        Returns
+        -------
+        An iterator of MessageExt, whose attribute `skipped` (SkippedMessages) has the count and the
+        ranges of the messages that could not be read so far
 
         Raises
         ------
-        OffsetOutOfRange at this call; StoreCorruptionError, StoreIOError while reading
+        UnknownTopicError, OffsetOutOfRange, StoreFormatError, TypeError at this call;
+        DamagedMessageError (a StoreCorruptionError) and StoreIOError while reading. After the
+        StoreIOError of a record the iterator continues; after that of a queue's file it has ended
 
         Messages that expire before their turn are passed over: it goes on at the new minimum.
         """
-        if queue_id is None:
-            ids = self.queues(topic)
-            parts = [self.read(topic, i, start=start, stop=stop, tags=tags) for i in ids]
-            return heapq.merge(*parts, key=lambda m: (m.store_timestamp, m.phy_offset))
-        first, end = self._range(topic, queue_id, start, stop)
-        wanted = tags_filter(tags)
-        pieces = self._pieces(topic, queue_id, first, end, wanted)
-        return MessageIterator(pieces, None if wanted is None else wanted.tags, self._check_open)
+        skipped = SkippedMessages()
+        options = _ReadOptions(tags_filter(tags), on_corrupt, check_crc, skipped)
+        if queue_id is not None:
+            return self._messages(topic, queue_id, start, stop, options)
+        if start is not None or stop is not None:
+            raise StoreFormatError("start and stop belong to one queue: give a queue_id with them")
+        options.damage(topic, 0)  # a wrong word is told here, also where there is no queue
+        ids = self.queues(text_of("topic", topic))
+        if not ids:
+            self._check_topic(topic)
+        parts = [self._messages(topic, i, None, None, options) for i in ids]
+        return MergedMessages(parts, skipped)
 
-    def _range(
-        self, topic: str, queue_id: int, start: int | None, stop: int | None
-    ) -> tuple[int, int]:
-        low = self.min_offset(topic, queue_id)  # first: it may move while messages are put
-        high = self.max_offset(topic, queue_id)
-        first = low if start is None else start
+    def _messages(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int | None,
+        stop: int | None,
+        options: _ReadOptions,
+    ) -> MessageIterator:
+        with self._while_open():
+            part, first, end = self._part(topic, queue_id, start, stop, options)
+        note_get = self.message_store.stats_service.note_get
+        return QueuePieces(part, first, end, self._while_open, note_get).messages()
+
+    def _part(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int | None,
+        stop: int | None,
+        options: _ReadOptions,
+    ) -> tuple[QueueRange, int, int]:
+        """What to read of a queue, and its queue offsets."""
+        damage = options.damage(text_of("topic", topic), queue_id_of(queue_id))
+        self.message_store.wait_dispatched()
+        queue = self.message_store.queue_table.get(topic, queue_id)
+        if queue is None:
+            self._check_topic(topic)
+            queue = self.message_store.find_consume_queue(topic, queue_id)
+        log = self.message_store.commit_log
+        floor = max(0, log.get_min_offset())
+        low = queue.first_readable_offset(floor)  # first: it may move while messages are put
+        high = queue.get_max_offset_in_queue()
+        first = low if start is None else int_of("start", start, -INFINITE, INFINITE)
+        end = high if stop is None else min(int_of("stop", stop, -INFINITE, INFINITE), high)
         if not low <= first <= high:
-            raise OffsetOutOfRange(low, high, first)
-        return first, high if stop is None else min(stop, high)
+            raise OffsetOutOfRange(low, high, first, topic, queue_id)
+        part = QueueRange(log, queue, floor, options.wanted, damage, bool(options.check_crc))
+        return part, first, end
 
-    def _pieces(
-        self, topic: str, queue_id: int, start: int, stop: int, wanted: TagsExpression | None
-    ) -> Iterator[Piece]:
-        """Where the messages of a range of a queue lie, file by file."""
-        queue = self.message_store.find_consume_queue(topic, queue_id)
-        count = FIRST_READ_COUNT
-        while start < stop:
-            with self._while_open():
-                units = queue.read_units(start, min(count, stop - start))
-                lowest = self.message_store.get_min_phy_offset()
-                first = start if len(units.phy_offset) else queue.first_readable_offset(lowest)
-            if not len(units.phy_offset):
-                # Deleted under us: what is left of the queue goes on behind it.
-                if first <= start:
-                    return
-                start = first
-                continue
-            keep = ~units.is_pre_blank()
-            keep &= units.phy_offset >= lowest
-            if wanted is not None and queue.ext is None:
-                keep &= np.isin(units.tags_code, wanted.codes)
-            self.message_store.stats_service.note_get(int(keep.sum()))
-            start += len(units.phy_offset)
-            count = min(2 * count, READ_COUNT)
-            yield from by_file(
-                self.message_store.commit_log, units.phy_offset[keep], units.size[keep]
-            )
+    def _check_topic(self, topic: str) -> None:
+        """Raise UnknownTopicError for a topic without a queue that nothing else names."""
+        known = self.message_store.get_consume_queue_table()
+        if topic not in known:
+            check_known(self.message_store.env, self.path, topic, known)
 
     def read_batch(
         self,
@@ -717,7 +760,9 @@ class Store(AsyncStore):
         max_count: int = 65536,
         max_bytes: int = 64 << 20,
         columns: Sequence[str] | None = None,
-        tags: str = "*",
+        tags: str | None = "*",
+        on_corrupt: str = "raise",
+        check_crc: bool = False,
     ) -> pyarrow.RecordBatch:
         """A range of a queue as one Arrow record batch; stops at either bound.
 
@@ -727,29 +772,28 @@ class Store(AsyncStore):
         max_count : units looked at, at most
         max_bytes : bytes of records as they are stored, at most, and bytes of `body` once bodies
             are inflated, at most; one record always fits
-        columns : names of message attributes, None for all
-        tags : as of `read`
+        columns : names of message attributes, None for all; none gives a batch that has only rows
+        tags, check_crc : as of `read`
+        on_corrupt : as of `read`. "raise": no batch is given; `start` and `stop` of the error say
+            which messages cannot be read. "skip": also a body that does not inflate is passed over
 
         Returns
         -------
-        pyarrow.RecordBatch, whose schema metadata has `next_offset`
+        pyarrow.RecordBatch, whose schema metadata has `next_offset`; with on_corrupt="skip" also
+        `skipped_count` and `skipped`, the ranges as a JSON array of SkippedRange's parameters
 
         Raises
         ------
-        MissingExtraError without pyarrow; OffsetOutOfRange, StoreCorruptionError, StoreIOError
+        MissingExtraError without pyarrow; UnknownTopicError, OffsetOutOfRange, DamagedMessageError
+        (a StoreCorruptionError), StoreIOError, StoreFormatError, TypeError
         """
+        count = int_of("max_count", max_count, -INFINITE, INFINITE)
+        byte_count = min(int_of("max_bytes", max_bytes, -INFINITE, INFINITE), INT64_MAX)
+        options = _ReadOptions(tags_filter(tags), on_corrupt, check_crc, SkippedMessages(None))
         with self._while_open():
-            first, end = self._range(topic, queue_id, start, None)
-            queue = self.message_store.find_consume_queue(topic, queue_id)
-            return read_record_batch(
-                self.message_store.commit_log,
-                queue,
-                first,
-                min(end, first + max(0, max_count)),
-                max_bytes,
-                columns,
-                tags_filter(tags),
-            )
+            part, first, end = self._part(topic, queue_id, start, None, options)
+            stop = min(end, first + max(0, count))
+            return read_record_batch(part, first, stop, max(byte_count, 0), columns)
 
     # ---- keys ---------------------------------------------------------------------------------
 
@@ -763,10 +807,11 @@ class Store(AsyncStore):
         max_num: int = 32,
     ) -> KeyHits:
         """`query` for many keys at once: columns instead of messages, exact hits only."""
-        until = MAX_TIMESTAMP if end is None else end
+        since = int_of("begin", begin)
+        until = INT64_MAX if end is None else int_of("end", end)
         texts = column_of("keys", keys, None)
         with self._while_open():
-            return KeyHits(*self._key_search.query_many(topic, texts, begin, until, max_num))
+            return KeyHits(*self._key_search.query_many(topic, texts, since, until, max_num))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
         """The message at a physical offset, or with an offset message id; None if there is none."""
@@ -802,6 +847,19 @@ class Store(AsyncStore):
             self.message_store.wait_dispatched()
             report: VerifyReport = verify_store(self.message_store, progress)
             return report
+
+
+class _ReadOptions(NamedTuple):
+    """How `read` and `read_batch` were asked to read."""
+
+    wanted: TagsExpression | None
+    on_corrupt: str
+    check_crc: bool
+    skipped: SkippedMessages
+
+    def damage(self, topic: str, queue_id: int) -> QueueDamage:
+        """What becomes of damage in a queue. Raises StoreFormatError."""
+        return QueueDamage(topic, queue_id, self.on_corrupt, self.skipped)
 
 
 def _while_alive(method: Callable[..., None]) -> Callable[..., None]:

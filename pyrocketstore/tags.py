@@ -9,6 +9,10 @@ import numpy.typing as npt
 
 from pyrocketstore._text import tags_code
 
+#: Its units hold delivery times. Source: RocketMQ 4.9.3 TopicValidator.
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
+
 
 class TagsExpression(NamedTuple):
     """`TagA || TagB`: the tags, and their hashes (int64[n])."""
@@ -16,9 +20,35 @@ class TagsExpression(NamedTuple):
     tags: frozenset[str]
     codes: npt.NDArray[np.int64]
 
+    def may_match(self, tags_code: npt.NDArray[np.int64], topic: str) -> npt.NDArray[np.bool_]:
+        """Which units of a queue may name a message with one of the tags.
 
-def tags_filter(expression: str) -> TagsExpression | None:
-    """None for "*" and "", which is every message."""
+        A unit decides only where its code surely is the hash of a tag, which is an int32. Ext
+        addresses and delivery times are none: there the record must decide.
+
+        Parameters
+        ----------
+        tags_code : int64[n], of units
+        topic : the queue's
+
+        Returns
+        -------
+        bool[n]
+        """
+        if topic == SCHEDULE_TOPIC:
+            return np.ones(len(tags_code), np.bool_)
+        other = (tags_code < _INT32_MIN) | (tags_code > _INT32_MAX)
+        return np.asarray(other | np.isin(tags_code, self.codes), np.bool_)
+
+
+def tags_filter(expression: object) -> TagsExpression | None:
+    """None for None, "*" and "", which are every message. Raises TypeError: it is not a str."""
+    if expression is None:
+        return None
+    if not isinstance(expression, str):
+        kind = type(expression).__name__
+        reason = "must be a str as 'TagA || TagB', or None"
+        raise TypeError(f"tags is {expression!r} ({kind}): {reason}")
     if expression.strip() in ("", "*"):
         return None
     tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())

@@ -157,14 +157,19 @@ class Answers:
 
     def __init__(self, store: pyrocketstore.Store, places: list[Place]) -> None:
         self.errors: list[StoreError] = []
+        self.skipped: list[pyrocketstore.SkippedRange] = []
         self.end = store.message_store.get_max_phy_offset()
         self.queues: dict[tuple[str, int], set[tuple[int, int]]] = {}
         for topic in store.topics():
             for queue_id in store.queues(topic):
                 found = self.queues.setdefault((topic, queue_id), set())
                 with self.tried():
-                    for message in store.read(topic, queue_id):
+                    reader = store.read(topic, queue_id, on_corrupt="skip")
+                    for message in reader:
                         found.add((message.queue_offset, message.phy_offset))
+                        record = oracle.decode_record(message.record)
+                        assert oracle.is_queued(record, topic, queue_id), (topic, queue_id, record)
+                    self.skipped += reader.skipped.ranges
                 with self.tried():
                     store.offset_at(topic, queue_id, 1 << 41)
                 with self.tried():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import functools
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -639,6 +640,33 @@ def index_keys(record: Record) -> list[tuple[str, str]]:
 
 
 # ---- checkpoint -------------------------------------------------------------------------------
+
+
+def is_queued(record: Record, topic: str, queue_id: int, queue_offset: int | None = None) -> bool:
+    """Whether a record is in a queue, at that offset or any: its own queue, or one that
+    INNER_MULTI_DISPATCH names."""
+    if record.sys_flag & 0x4:
+        return False
+    own = (java_text(record.topic), record.queue_id) == (topic, queue_id)
+    if own and queue_offset in (None, record.queue_offset):
+        return True
+    if record.queue_id != queue_id and not (topic.startswith("%LMQ%") and queue_id == 0):
+        return False
+    properties = string_to_properties(java_text(record.properties))
+    lists = [
+        re.sub(",*$", "", properties.get(f"INNER_MULTI_{name}", ""))
+        for name in ("DISPATCH", "QUEUE_OFFSET")
+    ]
+    names, offsets = (text.split(",") for text in lists)
+    return len(names) == len(offsets) and any(
+        name == topic and queue_offset in (None, _decimal(text))
+        for name, text in zip(names, offsets, strict=True)
+    )
+
+
+def _decimal(text: str) -> int | None:
+    text = text.removeprefix("+")
+    return int(text) if text.isdecimal() else None
 
 
 def encode_checkpoint(physic: int, logics: int, index: int) -> bytes:

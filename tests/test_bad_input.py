@@ -423,6 +423,7 @@ def check_crafted(path: Path, settings: dict[str, Any], *, around: Path) -> dict
             missed += answers.miss(places, queues=False, keys=False)
             assert not missed, missed[:5]
             assert not answers.errors, answers.errors
+            assert not answers.skipped, answers.skipped
             topics = {topic: store.queues(topic) for topic in store.topics()}
         if read_only:
             assert snapshot(path) == before

@@ -30,6 +30,7 @@ from pyrocketstore.consume_queue_ext import (
     un_decorate,
 )
 from pyrocketstore.env import Env
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.store_checkpoint import RunningFlags
 from queues import SIZE, failing, open_queue, poke, request_of, rows_of
 
@@ -322,6 +323,17 @@ def test_units_name_their_ext_units(tmp_path):
             assert (code, unit.msg_store_time, unit.bit_map or b"") == (n, 1000 + n, bytes([n] * n))
     assert queue.resolve_tags(77) == (None, 77)
     assert queue.resolve_tags(MAX_ADDR) == (None, None)
+
+
+def test_an_ext_unit_that_cannot_be_read_decides_nothing(tmp_path, monkeypatch):
+    queue = with_ext(tmp_path)
+    assert queue.put_message_position_info_wrapper(request_of(0))
+
+    def fails(address):
+        raise StoreIOError(errno.EIO, "pread", "path")
+
+    monkeypatch.setattr(queue.ext, "get", fails)
+    assert queue.resolve_tags(rows_of(queue)[0][2]) == (None, None)
 
 
 def test_a_repeat_makes_no_ext_unit(tmp_path):

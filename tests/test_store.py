@@ -243,7 +243,8 @@ def test_offset_at_is_the_first_at_or_after(store: pyrocketstore.Store) -> None:
 def test_unknown_names_are_empty_and_leave_no_trace(
     store: pyrocketstore.Store, tmp_path: Path
 ) -> None:
-    assert list(store.read("none")) == []
+    with pytest.raises(pyrocketstore.UnknownTopicError):
+        store.read("none")
     assert (store.min_offset("none"), store.max_offset("none")) == (0, 0)
     assert store.query("none", "k") == []
     assert store.get(12345) is None

@@ -282,21 +282,25 @@ class PlainStore:
             queues[key] = PlainQueue(self.queue_file_size)
         queues[key].put(phy_offset, record.total_size or 0, record.queue_offset)
 
-    def messages(self, queue: PlainQueue) -> tuple[list[Row], int | None]:
-        """The messages that a reader gets, and where one was named that is none."""
-        found = []
+    def messages(self, queue: PlainQueue, topic: str, queue_id: int) -> tuple[list[Row], list[int]]:
+        """The messages that a reader gets, and the queue offsets of those that cannot be read: a
+        unit names no whole record of its size that says to be this message."""
+        found, lost = [], []
         lowest = min(self.log, default=0)
         first = queue.first_readable(lowest)
-        for phy_offset, size, code in queue.rows[first - (queue.base or 0) :]:
-            if (phy_offset, size, code) == oracle.PRE_BLANK or phy_offset < lowest:
+        for number, row in enumerate(queue.rows[first - (queue.base or 0) :], first):
+            phy_offset, size, _ = row
+            if row == oracle.PRE_BLANK:
                 continue
-            if self.file_of(phy_offset) is None:
-                continue
-            record = self.record_at(phy_offset, size)
-            if record is None:
-                return found, phy_offset
-            found.append(Row(phy_offset, record))
-        return found, None
+            record = None
+            if phy_offset >= lowest and size > 0:
+                record = self.record_at(phy_offset, size)
+            whole = record is not None and record.total_size == size
+            if whole and oracle.is_queued(record, topic, queue_id, number):
+                found.append(Row(phy_offset, record))
+            else:
+                lost.append(number)
+        return found, lost
 
     # ---- keys ----------------------------------------------------------------------------------
 

@@ -444,36 +444,56 @@ class StoreKernel(Kernel):
         same(store.max_offset(topic, queue_id), queue.end, f"end of {where}")
         low = min(queue.first_readable(min(plain.log)), queue.end)
         same(store.min_offset(topic, queue_id), low, f"begin of {where}")
-        wanted, failed_at = plain.messages(queue)
-        found, error = [], None
-        try:
-            for message in store.read(topic, queue_id):
-                found.append(message)
-        except StoreError as failure:
-            self.told_well(failure)
-            error = failure
+        wanted, lost = plain.messages(queue, topic, queue_id)
+        reader = store.read(topic, queue_id, on_corrupt="skip")
+        found = list(reader)
         same([m.phy_offset for m in found], [row.phy_offset for row in wanted], f"{where} read")
         for message, row in zip(found, wanted, strict=True):
             size = row.record.total_size or 0
             same(message.record, plain.bytes_at(row.phy_offset, size), f"{where} record")
-        same(error is not None, failed_at is not None, f"an error in {where}")
-        if error is not None:
+        skipped = [n for part in reader.skipped.ranges for n in range(part.start, part.stop)]
+        same(skipped, lost, f"{where} skipped")
+        same(reader.skipped.count, len(lost), f"{where} skipped")
+        self.check_errors(store, topic, queue_id, found, lost)
+        if lost:
             self.read_errors += 1
         self.rows += len(found)
-        self.check_columns(store, topic, queue_id, low, wanted, failed_at)
-        return failed_at is None
+        self.check_columns(store, topic, queue_id, low, wanted, lost)
+        return not lost
+
+    def check_errors(
+        self, store: pyrocketstore.Store, topic: str, queue_id: int, found: list[Any],
+        lost: list[int],
+    ) -> None:  # fmt: skip
+        """The same with an error for what cannot be read, or one for each missing file."""
+        where = f"{topic}/{queue_id}"
+        reader = store.read(topic, queue_id)
+        given, errors = [], 0
+        while True:
+            try:
+                given.append(next(reader))
+            except StopIteration:
+                break
+            except StoreError as failure:
+                self.told_well(failure)
+                errors += 1
+        same(given, found, f"{where} behind errors")
+        same(errors > 0, bool(lost), f"an error in {where}")
+        assert errors <= len(lost), f"{errors} errors in {where}"
 
     def check_columns(
         self, store: pyrocketstore.Store, topic: str, queue_id: int, low: int, wanted: list[Any],
-        failed_at: int | None,
+        lost: list[int],
     ) -> None:  # fmt: skip
+        options = {"columns": COLUMNS, "max_bytes": 1 << 40}
         try:
-            batch = store.read_batch(topic, queue_id, start=low, columns=COLUMNS, max_bytes=1 << 40)
+            store.read_batch(topic, queue_id, start=low, **options)
+            assert not lost, "columns of what cannot be read"
         except StoreError as error:
             self.told_well(error)
-            assert failed_at is not None, f"columns: {error}"
-            return
-        assert failed_at is None, "columns of what cannot be read"
+            assert lost, f"columns: {error}"
+        batch = store.read_batch(topic, queue_id, start=low, on_corrupt="skip", **options)
+        same(int(batch.schema.metadata[b"skipped_count"]), len(lost), f"{topic}/{queue_id} columns")
         plain = [plain_columns(row.record) for row in wanted]
         for name in COLUMNS:
             same(batch.column(name).to_pylist(), [row[name] for row in plain], f"column {name}")
