@@ -42,7 +42,7 @@ cdef class Face(PutPath):
 
         Returns
         -------
-        list of MessageExt
+        list of MessageExt, as RocketMQ gives them: `is_crc_valid` says whether a body is damaged
 
         Where the index does not cover the log, the first query searches the log, and a StoreWarning
         names what was not searched because of `max_key_search_bytes`.

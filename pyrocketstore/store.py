@@ -814,7 +814,11 @@ class Store(AsyncStore):
             return KeyHits(*self._key_search.query_many(topic, texts, since, until, max_num))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
-        """The message at a physical offset, or with an offset message id; None if there is none."""
+        """The message at a physical offset, or with an offset message id; None if there is none.
+
+        It is given as RocketMQ gives it, also with a body that does not have its CRC: that is what
+        `MessageExt.is_crc_valid` says.
+        """
         phy_offset = phy_offset_or_msg_id
         if isinstance(phy_offset, str):
             phy_offset = _message.decode_message_id(phy_offset)[1]

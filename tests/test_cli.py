@@ -3,7 +3,10 @@ each error. Method: run the command in a child process on small stores."""
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
+from pyrocketstore import MessageExtBrokerInner
 from pyrocketstore.dump import dump_lines
 
 SIZES = {
@@ -74,7 +78,7 @@ def test_cat(store: Path) -> None:
     assert len(run("cat", store, "orders").stdout.splitlines()) == 31
     assert "--start needs --queue" in run("cat", store, "orders", "--start", 1, code=2).stderr
     beyond = run("cat", store, "orders", "--queue", 0, "--start", 99, code=1)
-    assert beyond.stderr.startswith("Error: offset 99 is outside of the queue")
+    assert beyond.stderr.startswith("Error: offset 99 is outside of queue orders/0")
 
 
 def test_query_and_get(store: Path) -> None:
@@ -228,3 +232,109 @@ def test_each_line_of_queries_counts(store: Path, tmp_path: Path, line: bytes, r
     result = run("dump", store, "--queries", queries, code=1)
     assert f"{queries}:2: " in result.stderr and reason in result.stderr
     assert "Traceback" not in result.stderr and not result.stdout
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """The body of the first message has a wrong CRC; recovery does not look at it."""
+    root = tmp_path / "damaged"
+    with pyrocketstore.open(root, **SIZES) as opened:
+        for i in range(600):
+            body = (b"%d " % i).ljust(500, b"x")
+            opened.put("orders", body, queue_id=i % 2, keys=f"k{i}")
+    log = root / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[data.index(b"0 xxx") + 1] = ord("!")
+    log.write_bytes(data)
+    root.with_suffix(".conf").write_text(CONF)
+    return root
+
+
+def test_a_damaged_body_is_never_shown_as_good(damaged: Path) -> None:
+    with pyrocketstore.open(damaged, read_only=True, **SIZES) as opened:
+        first, second = opened.get(0), next(iter(opened.read("orders", 1)))
+        assert first is not None
+        assert (first.is_crc_valid, second.is_crc_valid) == (False, True)
+        assert not opened.query("orders", "k0")[0].is_crc_valid
+    one = ("--count", 1)
+    for words in (
+        ("get", damaged, 0),
+        ("query", damaged, "orders", "k0", *conf(damaged)),
+        ("cat", damaged, "orders", *one),
+    ):
+        done = run(*words, code=1)
+        assert "wrong CRC" in done.stdout
+        assert "damaged body" in done.stderr
+        (row,) = lines(run(*words, "--json", code=1))
+        assert row["damage"] == "wrong CRC"
+    assert "wrong CRC" in run("get", damaged, 0, "--raw", code=1).stderr
+    good = run("cat", damaged, "orders", "--queue", 1, *one)
+    assert "CRC" not in good.stdout + good.stderr
+    (row,) = lines(run("cat", damaged, "orders", "--queue", 1, *one, "--json"))
+    assert row["damage"] is None
+
+
+def test_cat_goes_on_behind_damage(damaged: Path) -> None:
+    (damaged / "commitlog" / f"{65536:020d}").unlink()
+    ended = run("cat", damaged, "orders", "--json", code=1)
+    assert "missing" in ended.stderr
+    assert "--on-corrupt skip" in ended.stderr
+    whole = run("cat", damaged, "orders", "--json", "--on-corrupt", "skip", code=1)
+    rows = lines(whole)
+    assert 0 < len(lines(ended)) < len(rows) < 600
+    assert f"{600 - len(rows)} messages cannot be read, in 2 ranges" in whole.stderr
+    assert "skipped: orders/0, queue offsets" in whole.stderr
+    assert "1 of the messages have a damaged body" in whole.stderr
+    assert "'ignore'" in run("cat", damaged, "orders", "--on-corrupt", "ignore", code=2).stderr
+    # Also of a queue whose ends cannot be read.
+    run("info", damaged)
+
+
+def test_bodies_have_one_form(tmp_path: Path) -> None:
+    """Whole in a pipe; in JSON both keys, whatever the body is."""
+    bodies = [b"text" * 500, b"\xff\x00binary", b"", "ä\t日本".encode()]
+    with pyrocketstore.open(tmp_path, **SIZES) as opened:
+        for body in bodies:
+            opened.put("orders", body)
+        no_zlib = MessageExtBrokerInner("orders", b"no zlib", 0, sys_flag=1)
+        opened.message_store.put_message(no_zlib)
+    rows = lines(run("cat", tmp_path, "orders", "--json", code=1))
+    assert [base64.b64decode(row["body_base64"]) for row in rows[:4]] == bodies
+    assert [row["body"] for row in rows] == ["text" * 500, None, "", "ä\t日本", None]
+    assert rows[4]["body_base64"] is None
+    assert "inflate" in rows[4]["damage"]
+    text = run("cat", tmp_path, "orders", code=1).stdout.splitlines()
+    assert text[1].endswith("\t" + "text" * 500)
+    assert text[2].endswith("\t\\xff\\x00binary")
+    assert "inflate" in text[5]
+    assert "text" * 500 in run("get", tmp_path, 0).stdout
+
+
+def test_names_of_properties_are_printed_as_they_are(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as opened:
+        opened.put("orders", b"x", properties={"trace_id": "7", "store_time": "12"})
+    text = run("get", tmp_path, 0).stdout
+    assert "property trace_id\t7\n" in text
+    assert "property store_time\t12\n" in text
+
+
+def test_an_unknown_topic_is_an_error(store: Path) -> None:
+    done = run("cat", store, "order", code=1)
+    assert "did you mean 'orders'?" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_is_130(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, mapped_file_size_commit_log=1 << 24) as opened:
+        opened.put_many("orders", [b"x" * 1000] * 4000)
+    command = [sys.executable, "-m", "pyrocketstore", "cat", str(tmp_path), "orders"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # it prints, and waits for us with more than a pipe holds
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert b"Traceback" not in errors

@@ -25,11 +25,21 @@ _HELP: tuple[type[BaseException], ...] = tuple(
 )
 
 
+#: As of a shell's command that SIGINT ended.
+INTERRUPTED = 130
+
+
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape the text of click's errors, which repeat names and arguments."""
+    """Escape the text of click's errors, which repeat names and arguments; end with 130 on Ctrl-C.
+
+    Click itself would end with 1, which says that something was not found, or is wrong.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        click.echo("Aborted!", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except click.ClickException as error:
         if isinstance(error, _HELP):  # its text is our own
             raise

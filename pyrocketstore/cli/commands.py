@@ -16,7 +16,13 @@ from pyrocketstore.cli.inspect import (
     queue_rows,
     store_facts,
 )
+from pyrocketstore.cli.output import WRONG_CRC, Output
 from pyrocketstore.dump import dump_lines
+from pyrocketstore.errors import DamagedMessageError
+from pyrocketstore.skipped import SkippedMessages
+
+#: Ranges of skipped messages that are printed; the count is of all.
+REPORTED_RANGES = 100
 
 
 @app.command()
@@ -57,6 +63,13 @@ def info(target: Target, files: bool) -> None:
 @click.option("--start", type=int, help="Queue offset to start at (needs --queue).")
 @click.option("--count", type=click.IntRange(min=0), help="At most so many messages.")
 @click.option("--tags", default="*", show_default=True, help='For example "TagA || TagB".')
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(("raise", "skip")),
+    default="raise",
+    show_default=True,
+    help="At a message that cannot be read: end with an error, or pass over it and report it.",
+)
 def cat(
     target: Target,
     topic: str,
@@ -64,13 +77,37 @@ def cat(
     start: int | None,
     count: int | None,
     tags: str,
+    on_corrupt: str,
 ) -> None:
-    """Print the messages of TOPIC; without --queue in the order of their store time."""
+    """Print the messages of TOPIC; without --queue in the order of their store time.
+
+    The exit code is 1 if a message cannot be read, or a body is damaged. With --json each message
+    has its body as `body_base64`, and as `body` if it is UTF-8, else null.
+    """
     if start is not None and queue_id is None:
         raise click.UsageError("--start needs --queue: an offset belongs to one queue")
     with target.open() as store:
-        messages = store.read(topic, queue_id, start=start, tags=tags)
-        target.output.messages(islice(messages, count))
+        messages = store.read(topic, queue_id, start=start, tags=tags, on_corrupt=on_corrupt)
+        try:
+            target.output.messages(islice(messages, count))
+        except DamagedMessageError as error:
+            raise click.ClickException(f"{error}; --on-corrupt skip passes over it") from error
+        _end_with(target.output, messages.skipped)
+
+
+def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
+    """Report damage on standard error; exit code 1 if there is any."""
+    found = output.damaged_count
+    if found:
+        output.warn(f"{found} of the messages have a damaged body")
+    if skipped:
+        for part in skipped.ranges[:REPORTED_RANGES]:
+            where = f"{part.topic}/{part.queue_id}, queue offsets {part.start} to {part.stop - 1}"
+            at = f" at byte {part.position}" if part.position >= 0 else ""
+            output.warn(f"skipped: {where}: {part.path}{at}: {part.reason}")
+        output.warn(f"{skipped.count} messages cannot be read, in {len(skipped.ranges)} ranges")
+    if found or skipped:
+        sys.exit(1)
 
 
 @app.command()
@@ -81,11 +118,15 @@ def cat(
 @click.option("--end", type=TimeMs(), help="Latest store time.")
 @click.option("--max", "max_num", type=click.IntRange(min=1), default=32, show_default=True)
 def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
-    """Print the newest messages of TOPIC that have KEY; exit code 1 if there is none."""
+    """Print the newest messages of TOPIC that have KEY.
+
+    The exit code is 1 if there is none, or a body is damaged.
+    """
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
         if target.output.messages(messages) == 0:
             sys.exit(1)
+        _end_with(target.output)
 
 
 @app.command()
@@ -93,15 +134,19 @@ def query(target: Target, topic: str, key: str, begin: int, end: int | None, max
 @click.argument("which", metavar="PHY_OFFSET|MSG_ID")
 @click.option("--raw", is_flag=True, help="Print the body alone, byte by byte.")
 def get(target: Target, which: str, raw: bool) -> None:
-    """Print one message with all its fields."""
+    """Print one message with all its fields; exit code 1 if its body is damaged."""
     with target.open() as store:
         message = store.get(_phy_offset_or_msg_id(which))
         if message is None:
             raise click.ClickException(f"there is no message at {which}")
         if raw:
             sys.stdout.buffer.write(message.body)
+            if not message.is_crc_valid:
+                target.output.warn(f"{WRONG_CRC}: the body is damaged")
+                sys.exit(1)
         else:
             target.output.message(message)
+            _end_with(target.output)
 
 
 def _phy_offset_or_msg_id(text: str) -> int | str:

@@ -90,7 +90,9 @@ def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int
     """Store time of a message in Unix ms, 0 if there is none."""
     if queue_offset < store.min_offset(topic, queue_id):
         return 0
-    found = store.read(topic, queue_id, start=queue_offset, stop=queue_offset + 1)
+    found = store.read(
+        topic, queue_id, start=queue_offset, stop=queue_offset + 1, on_corrupt="skip"
+    )
     return next((message.store_timestamp for message in found), 0)
 
 

@@ -8,7 +8,7 @@ import datetime
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyrocketstore.display import json_text, printable
+from pyrocketstore.errors import StoreCorruptionError
 
 #: Characters of a body that a line shows.
 PREVIEW_COUNT = 60
@@ -43,7 +44,18 @@ MESSAGE_FIELDS = (
     "properties",
 )
 
-_LINE_COLUMNS = ("store time", "queue", "offset", "phy offset", "size", "tags", "keys", "body")
+_LINE_COLUMNS = (
+    "store time",
+    "queue",
+    "offset",
+    "phy offset",
+    "size",
+    "tags",
+    "keys",
+    "damage",
+    "body",
+)
+WRONG_CRC = "wrong CRC"
 
 
 def time_text(time_ms: int) -> str:
@@ -57,22 +69,39 @@ def time_text(time_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
-def body_preview(body: bytes, count: int = PREVIEW_COUNT) -> str:
-    """The first characters of a body, printable and on one line."""
+def body_text(body: bytes, count: int | None) -> str:
+    """A body, printable and on one line; its first `count` characters, None for all."""
+    if count is None:
+        return printable(body.decode("utf-8", "backslashreplace"))
     text = printable(body[: 4 * count].decode("utf-8", "backslashreplace"))
     return text if len(text) <= count and len(body) <= 4 * count else text[: count - 1] + "…"
 
 
+def body_of(message: Any) -> tuple[bytes | None, str | None]:
+    """The body, None where it does not inflate; and what is wrong with it, None for nothing."""
+    damage = None if message.is_crc_valid else WRONG_CRC
+    try:
+        return message.body, damage
+    except StoreCorruptionError as error:
+        return None, damage or error.reason
+
+
 def message_object(message: Any) -> dict[str, Any]:
-    """A message for `--json`; a body that is no UTF-8 stands in `body_base64`."""
+    """A message for `--json`.
+
+    `body_base64` is the body, always; `body` the same as text, null where it is no UTF-8. `damage`
+    is null, or what is wrong with the body; both are null for one that does not inflate.
+    """
     row: dict[str, Any] = {name: getattr(message, name) for name in MESSAGE_FIELDS}
     row["properties"] = dict(row["properties"] or {})
     if isinstance(row["keys"], tuple):
         row["keys"] = list(row["keys"])
-    try:
-        row["body"] = message.body.decode("utf-8")
-    except UnicodeDecodeError:
-        row["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    body, row["damage"] = body_of(message)
+    row["body"] = row["body_base64"] = None
+    if body is not None:
+        row["body_base64"] = base64.b64encode(body).decode("ascii")
+        with suppress(UnicodeDecodeError):
+            row["body"] = body.decode("utf-8")
     return row
 
 
@@ -82,8 +111,9 @@ def _keys_text(keys: Any) -> str:
     return keys if isinstance(keys, str) else " ".join(keys)
 
 
-def message_cells(message: Any) -> list[str]:
-    """A message as the cells of one line."""
+def message_cells(message: Any, count: int | None) -> list[str]:
+    """A message as the cells of one line, with so many characters of the body, None for all."""
+    body, damage = body_of(message)
     return [
         time_text(message.store_timestamp),
         str(message.queue_id),
@@ -92,7 +122,8 @@ def message_cells(message: Any) -> list[str]:
         str(message.size),
         printable(message.tags or ""),
         printable(_keys_text(message.keys)),
-        body_preview(message.body),
+        printable(damage or ""),
+        "" if body is None else body_text(body, count),
     ]
 
 
@@ -117,6 +148,8 @@ class Output:
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self.errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self.is_rich = self.console.is_terminal and not as_json
+        #: messages that were printed and whose body is damaged
+        self.damaged_count = 0
 
     def json_line(self, row: Mapping[str, Any]) -> None:
         """One object on one line, in ASCII where standard output is not UTF-8."""
@@ -162,14 +195,14 @@ class Output:
             table.add_row(*map(Text, cells))
         self.console.print(table)
 
-    def facts(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Names and values, one a line."""
+    def facts(self, kind: str, facts: Mapping[str, Any], *, as_named: bool = False) -> None:
+        """Names and values, one a line; `as_named`: the names are data, and printed as they are."""
         if self.as_json:
             self.json_line({kind: dict(facts)})
             return
         for name, value in facts.items():
-            label = printable(name.replace("_", " "))
-            text = _cell(name, value)
+            label = printable(name if as_named else name.replace("_", " "))
+            text = printable(value) if as_named else _cell(name, value)
             if self.is_rich:
                 self.console.print(Text.assemble((f"{label:<20} ", "bold"), text))
             else:
@@ -193,9 +226,13 @@ class Output:
         for message in messages:
             count += 1
             if self.as_json:
-                self.json_line(message_object(message))
+                row = message_object(message)
+                self.damaged_count += row["damage"] is not None
+                self.json_line(row)
                 continue
-            cells = message_cells(message)
+            # A pipe gets whole bodies: what reads them there cannot ask for more.
+            cells = message_cells(message, PREVIEW_COUNT if self.is_rich else None)
+            self.damaged_count += bool(cells[_LINE_COLUMNS.index("damage")])
             if self.is_rich:
                 self.console.print(_styled(cells))
             else:
@@ -205,17 +242,22 @@ class Output:
     def message(self, message: Any) -> None:
         """One message with all its fields."""
         row = message_object(message)
+        self.damaged_count += row["damage"] is not None
         if self.as_json:
             self.json_line(row)
             return
-        row.pop("body", None)
-        row.pop("body_base64", None)
+        row.pop("body")
+        row.pop("body_base64")
         properties = row.pop("properties")
         row["keys"] = _keys_text(row["keys"])
         self.facts("message", row)
         for name in sorted(properties):
-            self.facts("property", {f"property {name}": properties[name]})
-        self.facts("body", {"body": body_preview(message.body, 10 * PREVIEW_COUNT)})
+            self.facts("property", {f"property {name}": properties[name]}, as_named=True)
+        body, _ = body_of(message)
+        text = (
+            "-" if body is None else body_text(body, 10 * PREVIEW_COUNT if self.is_rich else None)
+        )
+        self.facts("body", {"body": text}, as_named=True)
 
 
 def _is_time(name: str) -> bool:
@@ -233,12 +275,13 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _styled(cells: Sequence[str]) -> Text:
-    time, queue_id, queue_offset, phy_offset, size, tags, keys, body = cells
+    time, queue_id, queue_offset, phy_offset, size, tags, keys, damage, body = cells
     return Text.assemble(
         (time, "dim"),
         (f"  {queue_id}/{queue_offset}", "bold"),
         (f"  @{phy_offset} {size} B", "dim"),
         (f"  {tags}", "cyan") if tags else "",
         (f"  {keys}", "green") if keys else "",
+        (f"  [{damage}]", "bold red") if damage else "",
         f"  {body}",
     )
