@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from errno import ENOENT
+from libc.errno cimport ENOENT
 
 import numpy as np
 
