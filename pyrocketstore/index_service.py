@@ -636,6 +636,7 @@ class IndexService:
         Durability: the keys are on the device when this returns. A crash meanwhile leaves a
         checkpoint that says that the index must be built again from there.
         """
+        self.wait_forced()  # the thread that forces moves the checkpoint's time, too
         checkpoint, covered = self._checkpoint, self._checkpoint.index_msg_timestamp
         added: IndexFile | None = None
         at = count = low = high = 0
