@@ -5,11 +5,10 @@ otherwise, and no record but one that lies at its own place.
 """
 cimport cython
 from cpython.tuple cimport PyTuple_GET_SIZE
+from libc.errno cimport ENOENT
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
-
-from libc.errno cimport ENOENT
 
 import numpy as np
 
@@ -295,15 +294,16 @@ cdef class _Search:
                 self.opened[i] = 1
         except StoreIOError as error:
             # Another process owns the store: its cleaner deletes a file whose records are gone.
-            if error.errno != ENOENT or not self.is_removed(index_file.end_phy_offset):
+            if error.errno != ENOENT or not self.has_expired(index_file):
                 raise
         return 0
 
-    cdef bint is_removed(self, int64_t phy_offset) except -1:
-        """Whether the file of the log that holds that byte was deleted."""
-        cdef Py_ssize_t i = self.log.find(phy_offset)
+    cdef bint has_expired(self, IndexFile index_file) except -1:
+        """Whether the log has lost the last record that an index file names."""
+        cdef int64_t last = index_file.end_phy_offset
+        cdef Py_ssize_t i = self.log.find(last)
         if i < 0:
-            return True
+            return index_file.begin_phy_offset <= last
         try:
             (<MappedFile>self.log.files[i]).read(0, 1)
         except StoreIOError as error:
