@@ -269,6 +269,32 @@ def test_reading_goes_on_after_an_io_error(root: Path) -> None:
             assert reader.skipped.count == 1
 
 
+def test_units_that_cannot_be_read_end_the_queue(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In either mode it is raised once, and what is left of the queue is counted."""
+    for mode in ("raise", "skip"):
+        with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+            queue = store.message_store.find_consume_queue("T", 0)
+            reader = store.read("T", None, on_corrupt=mode)
+            first = [next(reader) for _ in range(2)]
+
+            def fails(start: int, count: int) -> None:
+                raise StoreIOError(errno.EIO, "pread", "path", 20 * start)
+
+            read_units = queue.read_units
+            monkeypatch.setattr(queue, "read_units", fails)
+            assert len([*first, *reader]) == 2 * COUNT  # its units were read already
+            with pytest.raises(StoreIOError):
+                next(store.read("T", 0, on_corrupt=mode))
+            reader = store.read("T", None, on_corrupt=mode)
+            with pytest.raises(StoreIOError):
+                next(reader)
+            monkeypatch.setattr(queue, "read_units", read_units)
+            assert [m.queue_id for m in reader] == [1] * COUNT
+            assert reader.skipped.count == COUNT
+
+
 def test_a_file_that_another_process_deletes(root: Path) -> None:
     """A read-only store's log: an error in one mode, a range in the other."""
     gone = root / "commitlog" / f"{2 * LOG_SIZE:020d}"

@@ -25,7 +25,7 @@ GENERATED = ROOT / "build" / "cython-cov"
 OBJECTS = ROOT / "build" / "temp-cov"
 MODULES = ("_record", "_scan", "_index_walk", "_message", "_columns", "_values", "_text",
            "_log_piece", "_key_search", "_consume_queue", "_verify", "_log_walk", "_queue_rows",
-           "_dispatch", "_file_columns")  # fmt: skip
+           "_dispatch", "_file_columns", "_queue_check")  # fmt: skip
 HEADER = "csrc/bytes.h"
 WRITERS = frozenset(
     """

@@ -28,6 +28,7 @@ from pyrocketstore import (
     _put_columns,
     _put_path,
     _put_result,
+    _queue_check,
     _queue_rows,
     _reader,
     _scan,
@@ -252,6 +253,12 @@ class World:
 
     def make_MessageIterator(self) -> Any:
         return _reader.MessageIterator([(self.make_MappedFile(), *self.places())], None, bool)
+
+    def make_MergedMessages(self) -> Any:
+        return _reader.MergedMessages([self.make_MessageIterator() for _ in range(3)], None)
+
+    def make_QueueName(self) -> Any:
+        return _queue_check.QueueName("T", 0)
 
     def make_LogTable(self) -> Any:
         return _key_search.LogTable((self.make_MappedFile(),), FILE_SIZE)
