@@ -27,6 +27,7 @@ MODULES: dict[str, list[str]] = {
     "_writes": [],
     "_new_file": [],
     "_record": ["csrc/crc32.c", "csrc/hash.c", "csrc/status.c"],
+    "_exact": [],
     "_text": ["csrc/hash.c"],
     "_message": ["csrc/status.c"],
     "_consume_queue": ["csrc/status.c"],

@@ -15,9 +15,15 @@ from pyrocketstore.errors import (
     StoreFsyncError,
     StoreIOError,
     StoreStateError,
+    StoreTypeError,
     UnknownTopicError,
 )
-from pyrocketstore.message import Message, MessageExtBatch, MessageExtBrokerInner
+from pyrocketstore.message import (
+    Message,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    MessageRefused,
+)
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import AppendMessageStatus, GetMessageStatus, PutMessageStatus
 from pyrocketstore.skipped import MessageReader, SkippedMessages, SkippedRange
@@ -40,6 +46,7 @@ __all__ = [
     "MessageExtBatch",
     "MessageExtBrokerInner",
     "MessageReader",
+    "MessageRefused",
     "MessageStoreConfig",
     "MissingExtraError",
     "OffsetOutOfRange",
@@ -55,6 +62,7 @@ __all__ = [
     "StoreFsyncError",
     "StoreIOError",
     "StoreStateError",
+    "StoreTypeError",
     "StoreWarning",
     "UnknownTopicError",
     "open",

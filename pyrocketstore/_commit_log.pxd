@@ -44,7 +44,7 @@ cdef class TopicEntry:
     cdef int32_t size
     cdef dict slots
     cdef PyObject *nearest[NEAR_QUEUES]   # the slots of the first queue ids, borrowed from `slots`
-    cdef QueueSlot near(self, object queue_id)
+    cdef QueueSlot near(self, int64_t queue_id)
 
 
 cdef class RecordBuffer:

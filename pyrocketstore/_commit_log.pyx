@@ -106,11 +106,10 @@ cdef class TopicEntry:
         self.slots = {}
         memset(self.nearest, 0, sizeof(self.nearest))
 
-    cdef QueueSlot near(self, object queue_id):
-        # The slot of a queue that was put to before, or None. `queue_id` is an int.
-        cdef int64_t number = queue_id
-        if 0 <= number < NEAR_QUEUES and self.nearest[number] != NULL:
-            return <QueueSlot>self.nearest[number]
+    cdef QueueSlot near(self, int64_t queue_id):
+        # The slot of a queue that was put to before, or None.
+        if 0 <= queue_id < NEAR_QUEUES and self.nearest[queue_id] != NULL:
+            return <QueueSlot>self.nearest[queue_id]
         return <QueueSlot>self.slots.get(queue_id)
 
 

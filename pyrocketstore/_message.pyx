@@ -5,9 +5,19 @@ import zlib
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint32_t,
+)
 from libc.string cimport memchr, memcpy
 
+from pyrocketstore._exact cimport bytes_of, int_in
 from pyrocketstore._rocketstore cimport *
 
 from pyrocketstore._record import (
@@ -28,7 +38,15 @@ from pyrocketstore._text import (
     tags_code,
 )
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
-from pyrocketstore.message import MessageRefused
+from pyrocketstore.exact import exact_int32, exact_text
+from pyrocketstore.message import PROPERTIES_TOO_LONG as _TOO_LONG
+from pyrocketstore.message import (
+    MessageRefused,
+    batch_too_large,
+    property_pairs,
+    record_too_large,
+    topic_too_long,
+)
 
 #: bytes; a body that inflates to more is refused.
 MAX_INFLATED_SIZE = 64 << 20
@@ -405,7 +423,7 @@ def decode_message_id(str message_id not None) -> "tuple[str, int]":
 cdef bytes _body_bytes(object body):
     if body is None:
         return b""
-    return body if type(body) is bytes else bytes(memoryview(body))
+    return bytes_of(body, "a body", -1)
 
 
 cdef Py_ssize_t _utf16_size(str text):
@@ -420,23 +438,27 @@ cdef bytes _topic_bytes(str topic):
     cdef const char *p = utf8_of(topic, &size)
     # 4.9.3 counts characters and so accepts topics that its own scan cannot read again.
     if size > RS_MAX_TOPIC_SIZE:
-        raise MessageRefused(
-            "MESSAGE_ILLEGAL", f"the topic has {size} bytes, {RS_MAX_TOPIC_SIZE} is the limit"
-        )
+        raise topic_too_long(size)
     return p[:size]
+
+
+cdef inline int32_t _int32(str what, object value) except? -1:
+    return <int32_t>int_in(value, INT32_MIN, INT32_MAX, what)
+
+
+cdef inline int64_t _int64(str what, object value) except? -1:
+    return int_in(value, INT64_MIN, INT64_MAX, what)
 
 
 cdef int _fill_common(object inner, rs_outgoing *out) except -1:
     """The fields that a single message and every message of a batch take from `inner`."""
-    try:
-        out.queue_id = inner.queue_id
-        out.sys_flag = inner.sys_flag
-        out.flag = inner.flag
-        out.reconsume_times = inner.reconsume_times
-        out.born_timestamp = inner.born_timestamp
-        out.prepared_transaction_offset = inner.prepared_transaction_offset
-    except (OverflowError, TypeError) as error:
-        raise StoreFormatError(f"a number of the message does not fit: {error}") from None
+    out.queue_id = _int32("queue_id", inner.queue_id)
+    out.sys_flag = _int32("sys_flag", inner.sys_flag)
+    out.flag = _int32("flag", inner.flag)
+    out.reconsume_times = _int32("reconsume_times", inner.reconsume_times)
+    out.born_timestamp = _int64("born_timestamp", inner.born_timestamp)
+    out.prepared_transaction_offset = _int64(
+        "prepared_transaction_offset", inner.prepared_transaction_offset)
     out.born_host_size = fill_outgoing_host(inner.born_host, out.born_host)
     out.store_host_size = fill_outgoing_host(inner.store_host, out.store_host)
     return 0
@@ -447,17 +469,19 @@ cdef int fill_outgoing(
 ) except -1:
     cdef bytes body = _body_bytes(inner.body)
     cdef bytes topic
-    cdef str text = inner.properties_string
+    cdef object text = inner.properties_string
     cdef Py_ssize_t size = 0
-    if text is not None and _utf16_size(text) > RS_MAX_PROPERTIES_SIZE:
-        raise MessageRefused("MESSAGE_ILLEGAL", f"the properties have {len(text)} characters")
+    if text is not None:
+        text = exact_text("properties_string", text)
+        if _utf16_size(text) > RS_MAX_PROPERTIES_SIZE:
+            raise MessageRefused("MESSAGE_ILLEGAL", _TOO_LONG)
     out.properties = NULL
     if text is not None:
         out.properties = <const uint8_t *>utf8_of(text, &size)
         if size > RS_MAX_PROPERTIES_SIZE:
-            raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"the properties have {size} bytes")
+            raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", _TOO_LONG)
     out.properties_size = <int32_t>size
-    topic = _topic_bytes(inner.topic)
+    topic = _topic_bytes(exact_text("topic", inner.topic))
     _fill_common(inner, out)
     out.body = <const uint8_t *>PyBytes_AS_STRING(body)
     out.body_size = PyBytes_GET_SIZE(body)
@@ -465,10 +489,7 @@ cdef int fill_outgoing(
     out.topic_size = <int32_t>PyBytes_GET_SIZE(topic)
     keep.extend((body, topic, text))
     if encoded_size(out) > max_message_size:
-        raise MessageRefused(
-            "MESSAGE_ILLEGAL",
-            f"the record has {encoded_size(out)} bytes, maxMessageSize is {max_message_size}",
-        )
+        raise record_too_large(encoded_size(out), max_message_size)
     return 0
 
 
@@ -514,12 +535,13 @@ def encode_messages(messages) -> bytes:
     cdef bytes body, properties
     for message in messages:
         body = _body_bytes(message.body)
-        properties = properties_text(list((message.properties or {}).items()))
+        properties = properties_text(property_pairs("properties", message.properties or {}))
         if len(properties) > RS_MAX_PROPERTIES_SIZE:
-            raise MessageRefused("MESSAGE_ILLEGAL", f"the properties have {len(properties)} bytes")
+            raise MessageRefused("MESSAGE_ILLEGAL", _TOO_LONG)
         parts.append((22 + len(body) + len(properties)).to_bytes(4, "big"))
         parts.append(bytes(8))
-        parts.append((message.flag & 0xFFFFFFFF).to_bytes(4, "big"))
+        flag = exact_int32("flag", message.flag)
+        parts.append(flag.to_bytes(4, "big", signed=True))
         parts.append(len(body).to_bytes(4, "big"))
         parts.append(body)
         parts.append(len(properties).to_bytes(2, "big"))
@@ -590,8 +612,8 @@ def encode_batch(batch, *, int64_t max_message_size=4194304,
     cdef rs_outgoing out
     cdef BatchItem item
     cdef bytes body = _body_bytes(batch.body)
-    cdef bytes topic = _topic_bytes(batch.topic)
-    cdef bytes shared = properties_text(list((batch.properties or {}).items()))
+    cdef bytes topic = _topic_bytes(exact_text("topic", batch.topic))
+    cdef bytes shared = properties_text(property_pairs("properties", batch.properties or {}))
     cdef uint8_t[RS_MAX_PROPERTIES_SIZE] joined
     cdef rs_cursor c = rs_cursor_over(
         <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
@@ -600,7 +622,7 @@ def encode_batch(batch, *, int64_t max_message_size=4194304,
     cdef Py_ssize_t at, count = 0
     cdef int64_t size
     if len(body) > max_message_size:
-        raise MessageRefused("MESSAGE_ILLEGAL", f"the body of the batch has {len(body)} bytes")
+        raise batch_too_large(len(body), max_message_size)
     _fill_common(batch, &out)
     out.prepared_transaction_offset = 0
     out.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
@@ -612,7 +634,7 @@ def encode_batch(batch, *, int64_t max_message_size=4194304,
             &item, <const uint8_t *>PyBytes_AS_STRING(shared), PyBytes_GET_SIZE(shared), joined
         )
         if size < 0:
-            raise MessageRefused("MESSAGE_ILLEGAL", f"message {count}: too many properties")
+            raise MessageRefused("MESSAGE_ILLEGAL", f"message {count}: {_TOO_LONG}")
         out.properties = joined
         if size == 0:
             out.properties = <const uint8_t *>PyBytes_AS_STRING(bare)
@@ -624,9 +646,7 @@ def encode_batch(batch, *, int64_t max_message_size=4194304,
         at = len(records)
         size = encoded_size(&out)
         if at + size > max_message_size:
-            raise MessageRefused(
-                "MESSAGE_ILLEGAL", f"the records have more than {max_message_size} bytes"
-            )
+            raise batch_too_large(at + size, max_message_size)
         records.extend(bytes(size))
         encode_record(&out, <uint8_t *>records + at)
         count += 1

@@ -1,5 +1,4 @@
 """Many messages at once: checked columns, and the rows of them that are written together."""
-from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore._commit_log cimport (
@@ -11,21 +10,29 @@ from pyrocketstore._commit_log cimport (
 )
 from pyrocketstore._rocketstore cimport rs_outgoing
 
-# TAGS and KEYS as a properties text: the size; -1 for all that is not two plain str (or None)
-# that read back equal and fit.
+# TAGS and KEYS as a properties text: the size; -1 for all that is not two exact str (or None)
+# that read back equal, by the tag too, and fit.
 cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capacity)
 
 
 cdef class Columns:
     cdef readonly str topic
-    cdef list bodies                # a copy: a row's special methods may change the caller's
-    cdef readonly list queue_ids
+    cdef list bodies                # of bytes
+    cdef int64_t largest_body
+    cdef int32_t *queue_ids         # NULL: `queue_id` is the one of every row
     cdef int64_t queue_id
-    cdef list flags                 # a copy, too
+    cdef int32_t *flags             # NULL: all are 0
     cdef RecordBuffer texts
     cdef int64_t *text_ends
     cdef Py_ssize_t rows
     cdef int start(self, Py_ssize_t rows) except -1
+    cdef int take_body(self, Py_ssize_t i, object body) except -1
+    cdef int take_queue_ids(self, object queue_ids) except -1
+    cdef int set_flag(self, Py_ssize_t i, object flag) except -1
+    # The first row from `first` on whose record has more than `limit` bytes, -1 for none. A record
+    # without body and properties has `fixed` bytes, and `bare` are those of no properties.
+    cdef Py_ssize_t first_too_large(self, int64_t fixed, int64_t bare, int64_t limit,
+                                    int64_t *size)
     cdef int add_text(self, Py_ssize_t i, object tags, object keys, object text) except -1
     cdef bint add_item(self, Py_ssize_t i, dict item) except -1
 
@@ -41,8 +48,6 @@ cdef struct encoded_row:
 cdef class Chunk:
     cdef rs_run_row *rows
     cdef encoded_row *parts
-    cdef Py_buffer *views
-    cdef Py_ssize_t view_count
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
     cdef int64_t size
@@ -52,10 +57,8 @@ cdef class Chunk:
     cdef const uint8_t *bare      # of a row whose text_position is -1
     cdef int reserve(self, Py_ssize_t capacity) except -1
     cdef void clear(self) noexcept
-    cdef void unpin(self) noexcept
     cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
                          Py_ssize_t first, RecordBuffer buffer, int64_t bytes_max) except -2
-    cdef int pin(self, object body, encoded_row *part) except -1
     cdef QueueSlot slot_at(self, CommitLogCore core, Columns columns, Py_ssize_t i,
                            QueueSlot last)
     cdef void encode(self, rs_outgoing *template, uint8_t *buffer) noexcept nogil

@@ -2,12 +2,11 @@
 # cython: boundscheck=True
 """Many messages at once: checked columns, and the rows of them that are written together."""
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from pyrocketstore._commit_log cimport (
@@ -17,25 +16,35 @@ from pyrocketstore._commit_log cimport (
     TopicEntry,
     rs_run_row,
 )
+from pyrocketstore._exact cimport bytes_of, int_in
 from pyrocketstore._record cimport encode_record, encoded_size
 from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE, rs_outgoing
 from pyrocketstore._text cimport build_properties, utf8_of
 
 from pyrocketstore._text import put_properties
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.message import check_text, join_keys
+from pyrocketstore.exact import QUEUE_ID_MAX as _QUEUE_ID_MAX
+from pyrocketstore.message import PROPERTIES_TOO_LONG as _TOO_LONG
+from pyrocketstore.message import MessageRefused, check_tags, join_keys
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_COMPACT_ASCII(object text)
     const uint8_t *PyUnicode_1BYTE_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
+cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
+
+cdef enum:
+    STAR = 42
+    BAR = 124
+
 # In the order of Java's HashMap one of the two names always comes first.
 cdef bint KEYS_FIRST = put_properties("t", "k", None).startswith(b"KEYS")
 
 
-cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room):
+cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room, uint8_t mark):
     # The UTF-8 of a str that reads back equal: not empty, without the two separators. Else -1.
+    # Nor may it hold `mark`, which is looked at closely elsewhere.
     cdef Py_ssize_t size
     cdef const uint8_t *p
     cdef Py_ssize_t i
@@ -54,8 +63,13 @@ cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room):
         return -1
     for i in range(size):
         out[i] = p[i]
-        bad |= (p[i] == 1) | (p[i] == 2)
+        bad |= (<uint8_t>(p[i] - 1) < 2) | (p[i] == mark)
     return -1 if bad else size
+
+
+cdef inline bint hides_tag(const uint8_t *tag, Py_ssize_t size) noexcept:
+    # Whether message.check_tags would refuse the tag, which has no bar.
+    return tag[0] <= 32 or tag[size - 1] <= 32 or (size == 1 and tag[0] == STAR)
 
 
 cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capacity):
@@ -72,8 +86,8 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
                 out[at] = 2
                 at += 1
             memcpy(out + at, b"KEYS\x01" if keys_turn else b"TAGS\x01", 5)
-            size = copy_plain(value, out + at + 5, capacity - at - 5)
-            if size < 0:
+            size = copy_plain(value, out + at + 5, capacity - at - 5, 1 if keys_turn else BAR)
+            if size < 0 or (not keys_turn and hides_tag(out + at + 5, size)):
                 return -1
             at += 5 + size
         keys_turn = not keys_turn
@@ -92,9 +106,11 @@ cdef inline object value_of(dict item, str name, int *known):
 @cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class Columns:
-    """The columns of put_many or put_batch, checked; their properties texts stand in one arena.
+    """The columns of put_many or put_batch, each value taken once, as the exact type that is
+    stored; their properties texts stand in one arena.
 
-    Raises StoreFormatError for tags or keys that would not read back equal.
+    Raises StoreTypeError or StoreFormatError for a row that cannot be stored so that it reads back
+    equal, and MessageRefused for properties that are too long.
     """
 
     def __cinit__(self, str topic not None, list bodies not None, queue_ids, list tags or None,
@@ -102,32 +118,35 @@ cdef class Columns:
         # `queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
         cdef Py_ssize_t i
         self.topic = topic
-        self.bodies = bodies[:]
-        if type(queue_ids) is list:
-            self.queue_ids = (<list>queue_ids)[:]
-        else:
-            self.queue_id = queue_ids
-        self.flags = None if flags is None else flags[:]
-        for column in (self.queue_ids, tags, keys, texts, self.flags):
+        self.bodies = bodies[:]  # a row's special methods may change the caller's
+        for column in (queue_ids if type(queue_ids) is list else None, tags, keys, texts, flags):
             if column is not None and len(column) != len(self.bodies):
                 raise StoreFormatError("the columns differ in length")
         self.start(len(self.bodies))
+        for i in range(self.rows):
+            self.take_body(i, self.bodies[i])
+        self.take_queue_ids(queue_ids)
+        if flags is not None:
+            for i in range(self.rows):
+                self.set_flag(i, flags[i])
         for i in range(self.rows):
             self.add_text(i, None if tags is None else tags[i], None if keys is None else keys[i],
                           None if texts is None else texts[i])
 
     def __dealloc__(self):
         free(self.text_ends)
+        free(self.queue_ids)
+        free(self.flags)
 
     def __len__(self):
         return self.rows
 
     @staticmethod
-    def of_items(str topic not None, list items not None, int64_t queue_id):
+    def of_items(str topic not None, list items not None, queue_id):
         """The columns of put_batch from bytes and from dicts with `body`, `tags`, `keys`, `flag`.
 
         None where an item is anything else: then Python looks at them one by one.
-        Raises StoreFormatError for tags or keys that would not read back equal.
+        Raises as the columns themselves.
         """
         cdef Columns self = Columns.__new__(Columns, topic, [], queue_id, None, None, None)
         cdef Py_ssize_t i
@@ -136,12 +155,21 @@ cdef class Columns:
             item = items[i]
             if type(item) is bytes:
                 self.bodies.append(item)
+                self.take_body(i, item)
                 self.add_text(i, None, None, None)
-                if self.flags is not None:
-                    self.flags.append(0)
             elif type(item) is not dict or not self.add_item(i, <dict>item):
                 return None
         return self
+
+    def highest_queue_id(self, int64_t below):
+        """The greatest queue id that is less than `below`, -1 for none."""
+        cdef int64_t highest = self.queue_id if self.queue_ids == NULL else -1
+        cdef Py_ssize_t i
+        if self.queue_ids != NULL:
+            for i in range(self.rows):
+                if highest < self.queue_ids[i] < below:
+                    highest = self.queue_ids[i]
+        return highest if highest < below else -1
 
     cdef int start(self, Py_ssize_t rows) except -1:
         free(self.text_ends)
@@ -153,6 +181,52 @@ cdef class Columns:
         self.text_ends[0] = 0
         self.rows = rows
         return 0
+
+    cdef int take_body(self, Py_ssize_t i, object body) except -1:
+        if type(body) is not bytes:
+            body = bytes_of(body, "bodies", i)
+            self.bodies[i] = body
+        if PyBytes_GET_SIZE(body) > self.largest_body:
+            self.largest_body = PyBytes_GET_SIZE(body)
+        return 0
+
+    cdef int take_queue_ids(self, object queue_ids) except -1:
+        cdef Py_ssize_t i
+        if type(queue_ids) is not list:
+            self.queue_id = int_in(queue_ids, 0, QUEUE_ID_MAX, "queue_id")
+            return 0
+        self.queue_ids = <int32_t *>calloc(self.rows + 1, sizeof(int32_t))
+        if self.queue_ids == NULL:
+            raise MemoryError()
+        for i in range(self.rows):
+            value = (<list>queue_ids)[i]
+            if value is not None:
+                self.queue_ids[i] = <int32_t>int_in(value, 0, QUEUE_ID_MAX, "queue_ids", i)
+        return 0
+
+    cdef int set_flag(self, Py_ssize_t i, object flag) except -1:
+        cdef int64_t value = int_in(flag, INT32_MIN, INT32_MAX, "flags", i)
+        if value == 0:
+            return 0
+        if self.flags == NULL:
+            self.flags = <int32_t *>calloc(self.rows, sizeof(int32_t))
+            if self.flags == NULL:
+                raise MemoryError()
+        self.flags[i] = <int32_t>value
+        return 0
+
+    cdef Py_ssize_t first_too_large(self, int64_t fixed, int64_t bare, int64_t limit,
+                                    int64_t *size):
+        cdef int64_t text
+        cdef Py_ssize_t i
+        if fixed + self.largest_body + max(bare, <int64_t>RS_MAX_PROPERTIES_SIZE) <= limit:
+            return -1
+        for i in range(self.rows):
+            text = self.text_ends[i + 1] - self.text_ends[i]
+            size[0] = fixed + PyBytes_GET_SIZE(<bytes>self.bodies[i]) + (text if text else bare)
+            if size[0] > limit:
+                return i
+        return -1
 
     cdef int add_text(self, Py_ssize_t i, object tags, object keys, object text) except -1:
         # The properties of row i, behind those of the rows before it.
@@ -172,11 +246,11 @@ cdef class Columns:
             size = tags_and_keys(tags, keys, self.texts.data + at, RS_MAX_PROPERTIES_SIZE)
             if size < 0:
                 if tags is not None:
-                    check_text("tags", tags)
-                size = build_properties(tags, join_keys(keys), None, self.texts.data + at,
-                                        RS_MAX_PROPERTIES_SIZE)
+                    tags = check_tags(tags, f"tags[{i}]")
+                size = build_properties(tags, join_keys(keys, f"keys[{i}]"), None,
+                                        self.texts.data + at, RS_MAX_PROPERTIES_SIZE)
         if size < 0 or size > RS_MAX_PROPERTIES_SIZE:
-            raise StoreFormatError(f"message {i}: the properties have more than 32767 bytes")
+            raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"message {i}: {_TOO_LONG}")
         self.text_ends[i + 1] = at + size
         return 0
 
@@ -196,24 +270,21 @@ cdef class Columns:
         if known != PyDict_Size(item):
             return False
         self.bodies.append(body)
+        self.take_body(i, body)
         self.add_text(i, tags, keys, None)
-        if has_flag and self.flags is None:
-            self.flags = [0] * i
-        if self.flags is not None:
-            self.flags.append(flag if has_flag else 0)
+        if has_flag:
+            self.set_flag(i, flag)
         return True
 
 
 @cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class Chunk:
-    """Rows that are encoded and written together: their buffers are pinned while it lives."""
+    """Rows that are encoded and written together; the columns keep their bodies."""
 
     def __dealloc__(self):
-        self.unpin()
         free(self.rows)
         free(self.parts)
-        free(self.views)
 
     cdef int reserve(self, Py_ssize_t capacity) except -1:
         if capacity <= self.capacity:
@@ -221,25 +292,17 @@ cdef class Chunk:
         self.clear()
         free(self.rows)
         free(self.parts)
-        free(self.views)
         self.capacity = 0
         self.rows = <rs_run_row *>malloc(capacity * sizeof(rs_run_row))
         self.parts = <encoded_row *>malloc(capacity * sizeof(encoded_row))
-        self.views = <Py_buffer *>malloc(capacity * sizeof(Py_buffer))
-        if self.rows == NULL or self.parts == NULL or self.views == NULL:
+        if self.rows == NULL or self.parts == NULL:
             raise MemoryError()
         self.capacity = capacity
         return 0
 
     cdef void clear(self) noexcept:
         self.count = 0
-        self.unpin()
         self.owner = None
-
-    cdef void unpin(self) noexcept:
-        while self.view_count > 0:
-            self.view_count -= 1
-            PyBuffer_Release(&self.views[self.view_count])
 
     cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
                          Py_ssize_t first, RecordBuffer buffer, int64_t bytes_max) except -2:
@@ -265,14 +328,16 @@ cdef class Chunk:
             part = &self.parts[self.count]
             row = &self.rows[self.count]
             slot = self.slot_at(core, columns, i, slot)
-            part.flag = 0 if columns.flags is None else columns.flags[i]
+            part.flag = 0 if columns.flags == NULL else columns.flags[i]
             text_position = columns.text_ends[i]
             part.text_position = text_position
             part.text_size = <int32_t>(columns.text_ends[i + 1] - text_position)
             if part.text_size == 0:
                 part.text_position = -1
                 part.text_size = core.bare_size
-            self.pin(columns.bodies[i], part)
+            body = columns.bodies[i]
+            part.body = <const uint8_t *>PyBytes_AS_STRING(<bytes>body)
+            part.body_size = PyBytes_GET_SIZE(<bytes>body)
             size = fixed + part.body_size + part.text_size
             if part.body_size > 0x7FFFFFFF or size > core.max_message_size:
                 if self.count == 0:
@@ -293,27 +358,12 @@ cdef class Chunk:
         self.slot = slot
         return self.count
 
-    cdef int pin(self, object body, encoded_row *part) except -1:
-        # The columns keep a bytes object alive, and nobody changes it; anything else is held.
-        cdef Py_buffer *view
-        if type(body) is bytes:
-            part.body = <const uint8_t *>PyBytes_AS_STRING(body)
-            part.body_size = PyBytes_GET_SIZE(body)
-            return 0
-        view = &self.views[self.view_count]
-        PyObject_GetBuffer(body, view, PyBUF_SIMPLE)
-        self.view_count += 1
-        part.body = <const uint8_t *>view.buf
-        part.body_size = view.len
-        return 0
-
     cdef QueueSlot slot_at(self, CommitLogCore core, Columns columns, Py_ssize_t i,
                            QueueSlot last):
         cdef int64_t queue_id = columns.queue_id
         cdef QueueSlot slot
-        if columns.queue_ids is not None:
-            wanted = columns.queue_ids[i]
-            queue_id = 0 if wanted is None else wanted
+        if columns.queue_ids != NULL:
+            queue_id = columns.queue_ids[i]
         if last is not None and last.queue_id == queue_id:
             return last
         # The entry's table keeps the slot for as long as the entry lives.

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 from pyrocketstore._commit_log cimport CommitLogCore, rs_append
 from pyrocketstore._group_commit cimport GroupCommit
-from pyrocketstore._put_columns cimport Chunk
+from pyrocketstore._put_columns cimport Chunk, Columns
 from pyrocketstore._put_result cimport PutMessageResult
 from pyrocketstore._rocketstore cimport rs_outgoing
 
@@ -16,6 +16,8 @@ cdef class PutPath:
     cdef GroupCommit group
 
     cdef PutMessageResult forced(self, GroupCommit group, CommitLogCore core, rs_append *out)
+    cdef int check_sizes(self, CommitLogCore core, rs_outgoing *template,
+                         Columns columns) except -1
     cdef CommitLogCore bound_core(self)
     cdef PutMessageResult result_of(self, rs_append *out)
     cdef Chunk take_chunk(self)

@@ -1,9 +1,9 @@
 """The compiled part of the face: `put` and `put_many` as one call each."""
 cimport cython
 from cpython.array cimport array, clone
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from pyrocketstore._commit_log cimport (
@@ -13,6 +13,7 @@ from pyrocketstore._commit_log cimport (
     TopicEntry,
     rs_append,
 )
+from pyrocketstore._exact cimport hold_body, int_in
 from pyrocketstore._group_commit cimport GroupCommit
 from pyrocketstore._put_columns cimport Chunk, Columns, tags_and_keys
 from pyrocketstore._put_result cimport PutMessageResult
@@ -31,7 +32,12 @@ from array import array as new_array
 
 from pyrocketstore._put_result import with_status
 from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.exact import QUEUE_ID_MAX as _QUEUE_ID_MAX
+from pyrocketstore.message import MessageRefused, record_too_large
 from pyrocketstore.results import PutMessageStatus
+
+cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
+cdef object ZERO = 0  # CPython has one object for it: a default is recognised by its address
 
 # Above this many bytes, encoding runs without the GIL.
 cdef int64_t NOGIL_MIN_BYTES = 8192
@@ -42,6 +48,18 @@ cdef Py_ssize_t CHUNK_ROWS = 1024
 # A row raises one of these. The caller receives any other exception, a signal handler's for one.
 cdef object ROW_ERRORS = (ArithmeticError, BufferError, StoreError, TypeError, ValueError)
 cdef array LONGS = new_array("q")  # what the positions of a batch are made like
+
+
+cdef inline int64_t queue_number(object queue_id) except? -1:
+    return 0 if queue_id is ZERO else int_in(queue_id, 0, QUEUE_ID_MAX, "queue_id")
+
+
+cdef int fill_numbers(rs_outgoing *message, object flag, object born_timestamp) except -1:
+    # The template's flag is 0.
+    message.flag = <int32_t>int_in(flag, INT32_MIN, INT32_MAX, "flag")
+    if born_timestamp is not None:
+        message.born_timestamp = int_in(born_timestamp, INT64_MIN, INT64_MAX, "born_timestamp")
+    return 0
 
 
 @cython.auto_pickle(False)
@@ -64,26 +82,29 @@ cdef class PutPath:
         self.template.store_host_size = fill_outgoing_host(store_host, self.template.store_host)
         self.template.born_host_size = fill_outgoing_host(store_host, self.template.born_host)
 
-    def put(self, str topic not None, body, *, queue_id=0, tags=None, keys=None, properties=None,
-            int delay_level=0, flag=0, born_timestamp=None, born_host=None):
+    def put(self, topic, body, *, queue_id=0, tags=None, keys=None, properties=None,
+            delay_level=0, flag=0, born_timestamp=None, born_host=None):
         """Append one message and give its PutMessageResult.
 
         Parameters
         ----------
         topic : str, 1 to 127 of ``%|a-zA-Z0-9_-``
-        body : bytes-like
-        queue_id : int
-        tags : str or None
+        body : bytes, or bytes-like of one dimension and items of a byte
+        queue_id : int, 0 to 2147483646
+        tags : str or None: one tag, without ``||`` and without a blank at either end, and not ``*``
         keys : str (several keys are separated by blanks), a sequence of str, or None
         properties : mapping of str to str, or None; not RocketMQ's reserved names
         delay_level : int, 0: none
         flag : int32, the user's own
-        born_timestamp : int, Unix ms, default now
+        born_timestamp : int64, Unix ms, default now
         born_host : "ip:port", default the store host
+
+        A number is an int or anything with ``__index__``, but not a bool. A subclass of str or int
+        counts as the characters or the number that it holds.
 
         Raises
         ------
-        StoreFormatError, the message could not be kept so that it reads back equal
+        StoreTypeError, StoreFormatError, the message could not be kept so that it reads back equal
         PutError, any outcome but PUT_OK
         StoreStateError, closed or read-only
 
@@ -104,14 +125,14 @@ cdef class PutPath:
         cdef int64_t size = -1, now
         cdef int status
         cdef bint viewed = False
-        if (self.put_fast and core is not None and properties is None and delay_level == 0
-                and born_host is None and type(queue_id) is int):
+        if (self.put_fast and core is not None and properties is None and delay_level is ZERO
+                and born_host is None and type(topic) is str and type(queue_id) is int):
             entry = core.last_entry
             if entry is None or entry.topic is not topic:
                 entry = <TopicEntry>core.topics.get(topic)
                 core.last_entry = entry
             if entry is not None:
-                slot = entry.near(queue_id)
+                slot = entry.near(queue_number(queue_id))
             if slot is not None:
                 size = tags_and_keys(tags, keys, text, sizeof(text))
         if size < 0:
@@ -121,17 +142,17 @@ cdef class PutPath:
         message.properties, message.properties_size = text, <int32_t>size
         if size == 0:
             message.properties, message.properties_size = core.bare, core.bare_size
-        message.topic = entry.data
-        message.topic_size = entry.size
+        message.topic, message.topic_size = entry.data, entry.size
         message.queue_id = slot.queue_id
-        message.flag = flag
         now = core.env.table.now_ms()
-        message.born_timestamp = now if born_timestamp is None else born_timestamp
+        message.born_timestamp = now
+        if flag is not ZERO or born_timestamp is not None:
+            fill_numbers(&message, flag, born_timestamp)
         if type(body) is bytes:
             message.body = <const uint8_t *>PyBytes_AS_STRING(body)
             message.body_size = PyBytes_GET_SIZE(body)
         else:
-            PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+            hold_body(body, &view, "a body", -1)
             viewed = True
             message.body = <const uint8_t *>view.buf
             message.body_size = view.len
@@ -215,10 +236,11 @@ cdef class PutPath:
         memset(&out, 0, sizeof(out))
         if queue_view.shape[0] < total or phy_view.shape[0] < total:
             raise ValueError("the result columns are too short")
-        if born_host is not None:
-            template.born_host_size = fill_outgoing_host(born_host, template.born_host)
-        chunk.reserve(CHUNK_ROWS)
         try:
+            if born_host is not None:
+                template.born_host_size = fill_outgoing_host(born_host, template.born_host)
+            self.check_sizes(core, &template, columns)
+            chunk.reserve(CHUNK_ROWS)
             while first < total:
                 try:
                     count = chunk.fill(core, &template, columns, first, buffer, CHUNK_BYTES)
@@ -266,8 +288,9 @@ cdef class PutPath:
         cdef array positions
         cdef int status = RS_TOO_LARGE
         memset(&out, 0, sizeof(out))
-        chunk.reserve(total + 1)
         try:
+            self.check_sizes(core, &template, columns)
+            chunk.reserve(total + 1)
             if chunk.fill(core, &template, columns, 0, buffer, core.max_message_size) < total:
                 return None, RS_TOO_LARGE, 0
             with nogil:
@@ -291,6 +314,20 @@ cdef class PutPath:
         finally:
             self.give_chunk(chunk)
             core.give_buffer(buffer)
+
+    cdef int check_sizes(self, CommitLogCore core, rs_outgoing *template,
+                         Columns columns) except -1:
+        # Raises MessageRefused for a row that no put could store, before any of them is.
+        cdef int64_t size = 0
+        cdef Py_ssize_t row
+        template.topic_size = <int32_t>PyBytes_GET_SIZE(columns.topic.encode("utf-8"))
+        template.body_size = template.properties_size = 0
+        row = columns.first_too_large(encoded_size(template), core.bare_size,
+                                      core.max_message_size, &size)
+        if row >= 0:
+            refused = record_too_large(size, core.max_message_size)
+            raise MessageRefused(refused.status, f"message {row}: {refused.reason}")
+        return 0
 
     cdef CommitLogCore bound_core(self):
         if self.core is None:

@@ -19,7 +19,9 @@ from pyrocketstore._rocketstore cimport (
 )
 
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.message import MessageRefused
+from pyrocketstore.exact import exact_int, exact_text
+from pyrocketstore.message import PROPERTIES_TOO_LONG as _TOO_LONG
+from pyrocketstore.message import MessageRefused, property_pairs
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -74,8 +76,8 @@ cdef str known_text(const uint8_t *p, Py_ssize_t size):
 
 
 cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL:
-    if not isinstance(text, str):
-        raise StoreFormatError(f"a str is needed, not {type(text).__name__}: {text!r}")
+    if type(text) is not str:
+        exact_text("a name or value", text)  # a subclass holds the same characters
     try:
         return PyUnicode_AsUTF8AndSize(text, size)
     except UnicodeEncodeError as error:
@@ -144,7 +146,7 @@ cdef bytes _host_without_mapping(bytes raw):
 cdef bytes _parse_host(object host):
     """Address and port from "1.2.3.4:10911", "[2001:db8::1]:10911" or (address, port)."""
     if isinstance(host, str):
-        address, _, port = host.rpartition(":")
+        address, _, port = exact_text("a host", host).rpartition(":")
         if address.startswith("[") and address.endswith("]"):
             address = address[1 : len(address) - 1]
         elif ":" in address:
@@ -157,11 +159,11 @@ cdef bytes _parse_host(object host):
             address, port = host
         except (TypeError, ValueError):
             raise StoreFormatError(f"a host is address:port, not {host!r}") from None
-    if not isinstance(port, int) or not 0 <= port <= 65535:
-        raise StoreFormatError(f"a port is 0 to 65535: {host!r}")
+    port = exact_int("a port", port, 0, 65535)
     try:
         if isinstance(address, str):
-            return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
+            address = ipaddress.ip_address(exact_text("an address", address))
+            return address.packed + port.to_bytes(4, "big")
     except ValueError:
         pass
     raise StoreFormatError(f"not a numeric address: {host!r}")
@@ -304,7 +306,7 @@ cdef int64_t build_properties(
         count += 1
     if properties is not None:
         if type(properties) is not dict:
-            properties = dict(properties)
+            properties = dict(property_pairs("properties", properties))
         if count + PyDict_Size(properties) > PLAIN_ENTRIES:
             return _build_many(tags, keys, properties, out, capacity)
         fixed = count
@@ -331,7 +333,7 @@ cdef int64_t _build_many(
         pairs.append(("TAGS", tags))
     if keys is not None:
         pairs.append(("KEYS", keys))
-    pairs.extend((properties or {}).items())
+    pairs.extend(property_pairs("properties", properties or {}))
     text = properties_text(pairs)
     if PyBytes_GET_SIZE(text) > capacity:
         return -1
@@ -367,6 +369,11 @@ cdef list _hash_map_order(list pairs):
 
 cdef bytes properties_text(list pairs):
     cdef list parts = []
+    pairs = [
+        (name if type(name) is str else exact_text("a property name", name),
+         value if value is None or type(value) is str else exact_text(f"property {name}", value))
+        for name, value in pairs
+    ]
     for _, name, value in _hash_map_order(pairs):
         if value is not None:
             parts.append(f"{name}\x01{value}")
@@ -394,7 +401,7 @@ def put_properties(tags, keys, properties, *, int64_t capacity=RS_MAX_PROPERTIES
         tags, keys, properties, <uint8_t *>PyBytes_AS_STRING(text), capacity
     )
     if size < 0:
-        raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"more than {capacity} bytes")
+        raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", _TOO_LONG)
     return text[:size]
 
 
@@ -412,7 +419,7 @@ def properties_to_string(properties: "Mapping[str, str | None] | None") -> str:
     Source: RocketMQ 4.9.3 MessageDecoder#messageProperties2String.
     Differs: nine or more names in one of at least 64 buckets keep their insertion order.
     """
-    return properties_text(list((properties or {}).items())).decode("utf-8")
+    return properties_text(property_pairs("properties", properties or {})).decode("utf-8")
 
 
 def string_to_properties(str text not None) -> "dict[str, str]":

@@ -34,6 +34,8 @@ from pyrocketstore.message import (
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
+    batch_too_large,
+    record_too_large,
 )
 from pyrocketstore.multi_path import MultiPathMappedFileQueue
 from pyrocketstore.new_files import remove_temporary_files
@@ -372,7 +374,8 @@ class CommitLog:
         """
         try:
             if batch.sys_flag & TRANSACTION_MASK or batch.delay_time_level > 0:
-                return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+                reason = "a batch is neither delayed nor a part of a transaction"
+                raise MessageRefused("MESSAGE_ILLEGAL", reason)
             records, count = _message.encode_batch(
                 batch,
                 max_message_size=self.config.max_message_size,
@@ -385,7 +388,7 @@ class CommitLog:
         )
 
     def _encode(self, message: MessageExtBrokerInner) -> bytes:
-        return _message.encode_message(message, max_message_size=self.config.max_message_size)
+        return _message.encode_message(message, max_message_size=self.core.max_message_size)
 
     def _delay(self, message: MessageExtBrokerInner) -> None:
         """Turn a delayed message into one of SCHEDULE_TOPIC_XXXX (spec of 4.9.3's put, step 2)."""
@@ -468,10 +471,11 @@ class CommitLog:
     ) -> PutMessageResult | None:
         """None when one of the `expected` slots has moved on: then nothing was written."""
         if len(records) + END_FILE_MIN_BLANK_LENGTH > self.file_size:
-            reason = StoreFormatError(
-                f"{len(records)} bytes do not fit into a commit log file of {self.file_size}"
+            limit = self.file_size - END_FILE_MIN_BLANK_LENGTH
+            too_large = batch_too_large if batch else record_too_large
+            return make_result(
+                PutMessageStatus.MESSAGE_ILLEGAL, error=too_large(len(records), limit)
             )
-            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=reason)
         rolled = False
         while True:
             status, phy_offset, queue_offset, store_timestamp, code = self.core.append_encoded(

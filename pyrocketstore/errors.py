@@ -182,6 +182,10 @@ class StoreFormatError(StoreError, ValueError):
     """The caller's message, name or setting has no form that the store could keep."""
 
 
+class StoreTypeError(StoreFormatError, TypeError):
+    """A value of the caller is of a type that the store does not take."""
+
+
 class OffsetOutOfRange(StoreError, LookupError):
     """A read was asked to start outside of what the queue holds.
 

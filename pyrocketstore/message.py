@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore._exact import body_size
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
+from pyrocketstore.exact import INT32_MAX, INT32_MIN, exact_int32, exact_int64, exact_text
 
 # ---- names of properties (RocketMQ 4.9.3 MessageConst) ------------------------------------------
 PROPERTY_KEYS = "KEYS"
@@ -90,7 +92,17 @@ RESERVED_NAMES = frozenset(
 #: 20 bytes.
 Host = str | tuple[str, int] | bytes
 
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+#: Bytes of UTF-8: the record keeps the length as an int16.
+MAX_PROPERTIES_SIZE = 32767
+#: Bytes of UTF-8: the record keeps the length as an int8.
+MAX_TOPIC_SIZE = 127
+PROPERTIES_TOO_LONG = f"the properties have more than {MAX_PROPERTIES_SIZE} bytes of UTF-8"
+#: Between the tags of an expression. Source: RocketMQ 4.9.3 FilterAPI#buildSubscriptionData.
+TAGS_SEPARATOR = "||"
+#: The expression of every message. Source: RocketMQ 4.9.3 SubscriptionData#SUB_ALL.
+ALL_TAGS = "*"
+#: What Java's String.trim takes away at both ends.
+JAVA_BLANKS = "".join(map(chr, range(0x21)))
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 
 
@@ -258,66 +270,122 @@ def parse_java_int(text: str, bits: int = 32) -> int | None:
 # ---- what the face refuses ----------------------------------------------------------------------
 
 
-def check_topic(topic: str) -> str:
-    """The text of `topic` as a plain str.
+def check_topic(topic: Any) -> str:
+    """The text of `topic` as an exact str.
 
     Raises
     ------
+    StoreTypeError: it is not a str.
     StoreFormatError: it is not 1 to 127 of the characters %|a-zA-Z0-9_-
     """
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
-        raise StoreFormatError(f"a topic is 1 to 127 of %|a-zA-Z0-9_-, not {topic!r}")
-    return plain_text(topic)
-
-
-def plain_text(text: str) -> str:
-    """The characters of a str as a plain str: a subclass may compare and hash in its own way."""
-    return text if type(text) is str else str.__str__(text)
-
-
-def settle_place(message: MessageExtBrokerInner) -> None:
-    """Make the topic, queue id and flags of a message plain ones, which every look finds equal.
-
-    Raises TypeError: they are of no such kind.
-    """
-    if not isinstance(message.topic, str):
-        raise TypeError(f"a topic must be a str, not {type(message.topic).__name__}")
-    message.topic = plain_text(message.topic)
-    message.queue_id = operator.index(message.queue_id)
-    message.sys_flag = operator.index(message.sys_flag)
-
-
-def check_text(what: str, text: str) -> str:
-    """Give `text` back, the value or name called `what`.
-
-    Raises
-    ------
-    StoreFormatError: it is no str, is empty, or holds U+0001, U+0002 or a lone surrogate.
-    """
-    if not isinstance(text, str):
-        raise StoreFormatError(f"{what} must be a str, not {type(text).__name__}")
-    if not text:
-        raise StoreFormatError(f"{what} must not be empty")
-    if NAME_VALUE_SEPARATOR in text or PROPERTY_SEPARATOR in text:
-        raise StoreFormatError(f"{what} must not hold U+0001 or U+0002: {text!r}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise StoreFormatError(f"{what} holds a lone surrogate: {text!r}") from error
+    text = exact_text("a topic", topic)
+    if not _TOPIC.fullmatch(text):
+        raise StoreFormatError(f"a topic is 1 to 127 of %|a-zA-Z0-9_-, not {text!r}")
     return text
 
 
-def join_keys(keys: str | Iterable[str] | None) -> str | None:
+_INT32_FIELDS = ("queue_id", "flag", "sys_flag", "reconsume_times")
+
+
+def settle(message: Any) -> None:
+    """Make every field of a message exactly what is stored, before anything of it is.
+
+    The body and the hosts stay as they are: encoding takes each of them once.
+
+    Raises
+    ------
+    StoreTypeError: it is not a MessageExtBrokerInner, or a field is of no such type.
+    StoreFormatError: a number is out of its range.
+    """
+    if not isinstance(message, MessageExtBrokerInner):
+        kind = type(message).__name__
+        raise StoreTypeError(f"a MessageExtBrokerInner is wanted, or a MessageExtBatch, not {kind}")
+    message.topic = exact_text("topic", message.topic)
+    for name in _INT32_FIELDS:
+        value = getattr(message, name)
+        if type(value) is not int or not INT32_MIN <= value <= INT32_MAX:
+            setattr(message, name, exact_int32(name, value))
+    message.born_timestamp = exact_int64("born_timestamp", message.born_timestamp)
+    message.prepared_transaction_offset = exact_int64(
+        "prepared_transaction_offset", message.prepared_transaction_offset
+    )
+    if message.properties_string is not None:
+        message.properties_string = exact_text("properties_string", message.properties_string)
+    message.properties = _settled_properties(message.properties)
+    body_size(message.body)
+
+
+def _settled_properties(properties: dict[str, str]) -> dict[str, str]:
+    """A map of properties whose names and values are exact; the same one where it is so already."""
+    if type(properties) is dict and all(
+        type(name) is str and (value is None or type(value) is str)
+        for name, value in properties.items()
+    ):
+        return properties
+    settled: dict[str, Any] = {}
+    for name, value in property_pairs("properties", properties):
+        text = exact_text("a property name", name)
+        settled[text] = None if value is None else exact_text(f"property {text}", value)
+    return settled
+
+
+def check_text(what: str, text: Any) -> str:
+    """The characters of `text`, the value or name called `what`, as an exact str.
+
+    Raises
+    ------
+    StoreTypeError: it is not a str.
+    StoreFormatError: it is empty, or holds U+0001, U+0002 or a lone surrogate.
+    """
+    exact = exact_text(what, text)
+    if not exact:
+        raise StoreFormatError(f"{what} must not be empty")
+    if NAME_VALUE_SEPARATOR in exact or PROPERTY_SEPARATOR in exact:
+        raise StoreFormatError(f"{what} must not hold U+0001 or U+0002: {exact!r}")
+    try:
+        exact.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise StoreFormatError(f"{what} holds a lone surrogate: {exact!r}") from error
+    return exact
+
+
+def check_tags(tags: Any, what: str = "tags") -> str:
+    """The tag of a message as an exact str, one that the expression of its own text finds.
+
+    4.9.3 takes an expression apart at ||, trims each part, and takes * for every message. So a
+    message whose tag holds ||, begins or ends with a blank, or is *, is found by no expression.
+
+    Raises
+    ------
+    StoreTypeError: it is not a str.
+    StoreFormatError: check_text refuses it, or no expression finds it.
+
+    Source: RocketMQ 4.9.3 FilterAPI#buildSubscriptionData.
+    """
+    text = check_text(what, tags)
+    if TAGS_SEPARATOR in text or text.strip(JAVA_BLANKS) != text or text == ALL_TAGS:
+        raise StoreFormatError(
+            f"{what}: no expression finds the tag {text!r}: it must not hold {TAGS_SEPARATOR}, "
+            f"must not begin or end with a blank, and must not be {ALL_TAGS}"
+        )
+    return text
+
+
+def join_keys(keys: Any, what: str = "keys") -> str | None:
     """The value of KEYS; None for no keys.
 
     Raises
     ------
+    StoreTypeError: it is neither a str nor an iterable of str.
     StoreFormatError: an element of a sequence holds a blank, or check_text refuses it.
     """
     if keys is None:
         return None
     if isinstance(keys, str):
-        return check_text("keys", keys)
+        return check_text(what, keys)
+    if isinstance(keys, Mapping) or not isinstance(keys, Iterable):
+        kind = type(keys).__name__
+        raise StoreTypeError(f"{what} must be a str or a sequence of str, not {kind}")
     found = [check_text("a key", key) for key in keys]
     for key in found:
         if KEY_SEPARATOR in key:
@@ -325,20 +393,67 @@ def join_keys(keys: str | Iterable[str] | None) -> str | None:
     return KEY_SEPARATOR.join(found) if found else None
 
 
-def check_properties(properties: Mapping[str, str]) -> None:
-    """Refuse properties that would not read back equal.
+def property_pairs(what: str, properties: Any) -> list[tuple[Any, Any]]:
+    """The names and values of a mapping, which is looked at once.
+
+    Raises StoreTypeError: it is not a mapping.
+    """
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        kind = type(properties).__name__
+        raise StoreTypeError(f"{what} must be a mapping of str to str, not {kind}")
+    return list(properties.items())
+
+
+def check_properties(properties: Any, what: str = "properties") -> dict[str, str]:
+    """Properties of the sender's own as a dict of exact str.
 
     Raises
     ------
-    StoreFormatError: a reserved name, or a name or value that check_text refuses.
+    StoreTypeError: it is not a mapping of str to str.
+    StoreFormatError: a reserved name, a name that is there twice, or a name or value that
+        check_text refuses.
     """
-    for name, value in properties.items():
-        check_text("a property name", name)
+    named: dict[str, str] = {}
+    for given, value in property_pairs(what, properties):
+        name = check_text("a property name", given)
         if name in RESERVED_NAMES:
             raise StoreFormatError(f"the property name {name} is reserved")
-        check_text(f"property {name}", value)
+        if name in named:
+            raise StoreFormatError(f"the property name {name} is there twice")
+        named[name] = check_text(f"property {name}", value)
+    return named
+
+
+def topic_too_long(size: int) -> MessageRefused:
+    """The refusal of a topic of `size` bytes of UTF-8, or chars of Java."""
+    return MessageRefused(
+        "MESSAGE_ILLEGAL", f"the topic has {size} bytes of UTF-8, {MAX_TOPIC_SIZE} is the limit"
+    )
+
+
+def batch_too_large(size: int, limit: int) -> MessageRefused:
+    """The refusal of a batch whose body, or whose records, have `size` bytes or more."""
+    return MessageRefused(
+        "MESSAGE_ILLEGAL",
+        f"the batch has {size} bytes or more, {limit} is the limit for all of its messages: "
+        "maxMessageSize, and a commit log file less 8 bytes",
+    )
+
+
+def record_too_large(size: int, limit: int) -> MessageRefused:
+    """The refusal of a record of `size` bytes where `limit` are taken."""
+    return MessageRefused(
+        "MESSAGE_ILLEGAL",
+        f"the record has {size} bytes, {limit} is the limit: maxMessageSize, and a commit log "
+        "file less 8 bytes",
+    )
 
 
 def utf16_length(text: str) -> int:
     """Length of a text in Java's chars."""
     return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
+
+
+def utf8_length(text: str) -> int:
+    """Bytes of a text in UTF-8; a lone surrogate has three."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pyrocketstore import queue_removal
 from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._env import Event
+from pyrocketstore._exact import body_size
 from pyrocketstore._index_file import IndexFile
 from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
@@ -28,7 +29,6 @@ from pyrocketstore.display import logger, printable
 from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     StoreError,
-    StoreFormatError,
     StoreIOError,
     StoreStateError,
     without_frames,
@@ -39,10 +39,17 @@ from pyrocketstore.live_stores import Attempts, was_removed
 from pyrocketstore.lock_file import store_lock
 from pyrocketstore.mending import mend
 from pyrocketstore.message import (
+    MAX_PROPERTIES_SIZE,
+    MAX_TOPIC_SIZE,
+    PROPERTIES_TOO_LONG,
     PROPERTY_INNER_MULTI_DISPATCH,
     MessageExtBatch,
     MessageExtBrokerInner,
-    settle_place,
+    MessageRefused,
+    batch_too_large,
+    settle,
+    topic_too_long,
+    utf8_length,
     utf16_length,
 )
 from pyrocketstore.message_futures import MessageFutures
@@ -584,8 +591,8 @@ class DefaultMessageStore(MessageFutures):
 
     # ---- puts ---------------------------------------------------------------------------------
 
-    def check_store_status(self) -> PutMessageStatus:
-        """PUT_OK when a put may be tried.
+    def check_store_status(self, *, has_room: bool = False) -> PutMessageStatus:
+        """PUT_OK when a put may be tried; with `has_room`, whatever is not flushed.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#checkStoreStatus.
         Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not forced.
@@ -594,48 +601,60 @@ class DefaultMessageStore(MessageFutures):
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
         if not self.running_flags.is_writeable():
             return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        if self.is_os_page_cache_busy() or self.async_puts.is_behind():
+        if self.is_os_page_cache_busy() or (not has_room and self.async_puts.is_behind()):
             return PutMessageStatus.OS_PAGECACHE_BUSY
         return PutMessageStatus.PUT_OK
 
     def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append one message and wait as the settings ask.
 
+        Raises StoreTypeError, StoreFormatError: a field of the message is of the wrong type, or a
+        number is out of its range. Nothing is written then.
+
         Threads: any. Durability: SYNC_FLUSH: on the device when the status is PUT_OK.
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
         """
+        settle(message)
+        return self.put_settled(message)
+
+    def put_settled(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """As put_message, of a message whose fields are of exact types already."""
         began = self.env.monotonic_ms()
         result = self._checked_put(message)
         return self._noted(self._wait(result, message.wait_store_msg_ok), began)
 
     def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
-        """Append a batch to one queue, all or nothing.
+        """Append a batch to one queue, all or nothing. Raises as `put_message`.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#putMessages.
         """
+        settle(batch)
         began = self.env.monotonic_ms()
         result = self._checked_batch(batch)
         return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
 
-    def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        settle_place(message)
-        refused = self._refused_put(message)
+    def _checked_put(
+        self, message: MessageExtBrokerInner, *, has_room: bool = False
+    ) -> PutMessageResult:
+        refused = self._refused_put(message, has_room)
         if refused is not None:
             self.stats_service.note_outcome(refused.status_code, 0, tried=False)
             return refused
         return self._tried(self.commit_log.put_message(message))
 
-    def _refused_put(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        status = self.check_store_status()
+    def _refused_put(
+        self, message: MessageExtBrokerInner, has_room: bool
+    ) -> PutMessageResult | None:
+        status = self.check_store_status(has_room=has_room)
         if status is not PutMessageStatus.PUT_OK:
             return make_result(status, error=self.why_not_writeable)
-        too_long = ""
-        if utf16_length(message.topic) > 127:
-            too_long = "the topic has more than 127 characters"
-        elif utf16_length(message.properties_string or "") > 32767:
-            too_long = "the properties have more than 32767 bytes"
-        if too_long:
-            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=StoreFormatError(too_long))
+        too_long = None
+        if utf16_length(message.topic) > MAX_TOPIC_SIZE:
+            too_long = topic_too_long(utf8_length(message.topic))
+        elif utf16_length(message.properties_string or "") > MAX_PROPERTIES_SIZE:
+            too_long = MessageRefused("MESSAGE_ILLEGAL", PROPERTIES_TOO_LONG)
+        if too_long is not None:
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=too_long)
         if not is_safe_name(message.topic):
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=no_queue(message.topic))
         if (
@@ -648,7 +667,6 @@ class DefaultMessageStore(MessageFutures):
         return None
 
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
-        settle_place(batch)
         refused = self._refused_batch(batch)
         if refused is not None:
             self.stats_service.note_outcome(refused.status_code, 0, tried=False)
@@ -659,8 +677,14 @@ class DefaultMessageStore(MessageFutures):
         status = self.check_store_status()
         if status is not PutMessageStatus.PUT_OK:
             return make_result(status, error=self.why_not_writeable)
-        if utf16_length(batch.topic) > 127 or len(batch.body) > self.config.max_message_size:
-            return make_result(PutMessageStatus.MESSAGE_ILLEGAL)
+        too_long = None
+        limit, size = self.config.max_message_size, body_size(batch.body)
+        if utf16_length(batch.topic) > MAX_TOPIC_SIZE:
+            too_long = topic_too_long(utf8_length(batch.topic))
+        elif size > limit:
+            too_long = batch_too_large(size, limit)
+        if too_long is not None:
+            return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=too_long)
         if not is_safe_name(batch.topic):
             return make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=no_queue(batch.topic))
         return None
@@ -680,15 +704,24 @@ class DefaultMessageStore(MessageFutures):
     def flush(self) -> int:
         """Force what has been put; gives the physical offset up to which it is on the device.
 
+        Raises StoreStateError: read-only, or not started.
         Source: RocketMQ 4.9.3 DefaultMessageStore#flush. Differs: over however many files.
         """
+        self._check_flushable()
         return shielded(self.services.log_flush.flush_to_end)
+
+    def _check_flushable(self) -> None:
+        if self.read_only:
+            raise StoreStateError(f"{self.root}: the store is open read-only: nothing to flush")
+        if "services" not in self.__dict__:
+            raise StoreStateError(f"{self.root}: the store is not started: call start() first")
 
     def flush_all(self) -> None:
         """Force the log, the queues, the index and the checkpoint up to what has been put.
 
         Durability: all that was put before is on the device, in its queue and in the index.
         """
+        self._check_flushable()
         self.wait_dispatched()
         shielded(self._flush_all)
 

@@ -9,7 +9,6 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,13 +16,13 @@ import numpy.typing as npt
 
 from pyrocketstore import _message
 from pyrocketstore._columns import release_memory
+from pyrocketstore._exact import body_bytes, int_between
 from pyrocketstore._key_search import KeySearch
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore._reader import MergedMessages, MessageIterator
-from pyrocketstore._text import put_properties
-from pyrocketstore.arguments import INT64_MAX, int_of, queue_id_of, text_of, timeout_of
+from pyrocketstore.arguments import int_of, queue_id_of, text_of, timeout_of
 from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import read_record_batch
@@ -39,16 +38,31 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreIOError,
     StoreStateError,
+    StoreTypeError,
+)
+from pyrocketstore.exact import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    QUEUE_ID_MAX,
+    exact_queue_id,
 )
 from pyrocketstore.flush import GroupCommitService
 from pyrocketstore.key_gaps import KeyGaps
 from pyrocketstore.message import (
+    MAX_PROPERTIES_SIZE,
+    PROPERTIES_TOO_LONG,
     Message,
     MessageExtBrokerInner,
+    MessageRefused,
+    batch_too_large,
     check_properties,
-    check_text,
+    check_tags,
     check_topic,
     join_keys,
+    property_pairs,
+    utf8_length,
 )
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_reading import QueuePieces, QueueRange
@@ -62,6 +76,7 @@ from pyrocketstore.store_parts import (
     NewQueues,
     StoreWarning,
     column_of,
+    is_number,
     settings_of,
 )
 from pyrocketstore.tags import TagsExpression, tags_filter
@@ -119,6 +134,8 @@ def open(
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#load, #start.
     """
+    if env is not None and not isinstance(env, Env):
+        raise StoreTypeError(f"env must be a pyrocketstore.env.Env, not {type(env).__name__}")
     root = absolute_path(path, "path")
     used = Env() if env is None else env
     notices: list[str] = []
@@ -328,56 +345,67 @@ class Store(AsyncStore):
         message = self._message_of(*arguments)
         while True:
             has_room = self._make_room()
-            result = self.message_store.put_message(message)
+            result = self.message_store.put_settled(message)
             if not (has_room and self._may_wait(result.status)):
                 return self._checked(result, 1)
 
     def _message_of(
         self,
-        topic: str,
+        topic: Any,
         body: Any,
-        queue_id: int,
-        tags: str | None,
-        keys: str | Sequence[str] | None,
-        properties: Mapping[str, str] | None,
-        delay_level: int,
-        flag: int,
-        born_timestamp: int | None,
-        born_host: str | None,
+        queue_id: Any,
+        tags: Any,
+        keys: Any,
+        properties: Any,
+        delay_level: Any,
+        flag: Any,
+        born_timestamp: Any,
+        born_host: Any,
     ) -> MessageExtBrokerInner:
-        """The arguments of `put` checked, as a message."""
+        """The arguments of `put` as a message: each taken once, as the type that is stored."""
         self._check_writable()
         topic = check_topic(topic)
-        if delay_level:
+        queue_id = int_between(queue_id, 0, QUEUE_ID_MAX, "queue_id")
+        if int_between(delay_level, INT32_MIN, INT32_MAX, "delay_level"):
             raise StoreFormatError("delay_level: this store has no delivery service")
+        if born_timestamp is None:
+            born_timestamp = self.message_store.now()
+        else:
+            born_timestamp = int_between(born_timestamp, INT64_MIN, INT64_MAX, "born_timestamp")
         named = self._properties(tags, keys, properties)
         return MessageExtBrokerInner(
             topic,
-            body,
+            body_bytes(body),
             queue_id,
-            flag=flag,
+            flag=int_between(flag, INT32_MIN, INT32_MAX, "flag"),
             properties=named,
-            properties_string=_message.properties_to_string(named),
-            born_timestamp=self.message_store.now() if born_timestamp is None else born_timestamp,
+            properties_string=self._text_of(named),
+            born_timestamp=born_timestamp,
             born_host=self.store_host if born_host is None else born_host,
             store_host=self.store_host,
         )
 
-    def _properties(
-        self,
-        tags: str | None,
-        keys: str | Sequence[str] | None,
-        properties: Mapping[str, str] | None,
-    ) -> dict[str, str]:
+    def _text_of(self, named: dict[str, str]) -> str:
+        """The properties text of a message. Raises PutError: it is too long."""
+        text = _message.properties_to_string(named)
+        if utf8_length(text) > MAX_PROPERTIES_SIZE:
+            raise self._illegal(MessageRefused("PROPERTIES_SIZE_EXCEEDED", PROPERTIES_TOO_LONG))
+        return text
+
+    def _illegal(self, refused: MessageRefused) -> PutError:
+        """A message that no put could store; nothing of its call is in the log."""
+        self.message_store.stats_service.note_outcome(PutMessageStatus[refused.status], 0)
+        return PutError(PutMessageStatus[refused.status], False, 0, refused.reason)
+
+    def _properties(self, tags: Any, keys: Any, properties: Any) -> dict[str, str]:
         named: dict[str, str] = {}
         if tags is not None:
-            named["TAGS"] = check_text("tags", tags)
+            named["TAGS"] = check_tags(tags)
         joined = join_keys(keys)
         if joined is not None:
             named["KEYS"] = joined
-        if properties:
-            check_properties(properties)
-            named.update(properties)
+        if properties is not None:
+            named.update(check_properties(properties))
         if self._unique_key:
             named["UNIQ_KEY"] = new_unique_id(self.message_store.env, self.store_host)
         return named
@@ -388,12 +416,17 @@ class Store(AsyncStore):
         status = PutMessageStatus(result.status_code)
         stored = status in STORED_STATUSES
         # A store that died earlier refuses without an error of its own.
+        if not stored:
+            self._check_open()  # a close beside this put says more than its status
         cause = result.error or self.message_store.why_not_writeable
         reason = "" if cause is None else str(cause)
+        if isinstance(cause, MessageRefused):
+            reason = cause.reason
         raise PutError(status, stored, count if stored else 0, reason) from cause
 
     def _refused(self, status: PutMessageStatus) -> PutError:
-        """Nothing was put, and what stopped the store."""
+        """Nothing was put, and what stopped the store. Raises StoreStateError: a close did."""
+        self._check_open()
         cause = self.message_store.why_not_writeable
         error = PutError(status, False, 0, "" if cause is None else str(cause))
         error.__cause__ = cause
@@ -417,6 +450,8 @@ class Store(AsyncStore):
             return error.errno or errno.EIO
         except StoreCorruptionError:
             return errno.EEXIST  # the name of the next file is taken
+        except StoreStateError:
+            return errno.ESHUTDOWN  # a close beside this put
         return 0
 
     def put_many(
@@ -434,9 +469,10 @@ class Store(AsyncStore):
 
         Parameters
         ----------
-        bodies : sequence of bytes-like; a list, a NumPy array or an Arrow array
-        queue_ids, tags, keys, properties : one entry a message (None allowed), or None; `queue_ids`
-            may be one int for all
+        bodies : sequence of bytes-like; a list, a NumPy array (of objects or V, not S, which drops
+            zeros) or an Arrow array
+        queue_ids, tags, keys, properties : one entry a message (None allowed), or None, each as
+            `put` takes it; `queue_ids` may be one int for all
 
         Returns
         -------
@@ -444,7 +480,10 @@ class Store(AsyncStore):
 
         Raises
         ------
-        PutError, whose `count` says how many are in the log. Not atomic.
+        StoreTypeError, StoreFormatError, PutError with a `count` of 0: a row that no put could
+        store, before any of them is written
+        PutError, whose `count` says how many are in the log. Not atomic
+        StoreStateError, closed or read-only, and nothing is in the log
 
         Durability: as `put`, for all of them together.
         """
@@ -458,10 +497,13 @@ class Store(AsyncStore):
         if not count:
             return queue_offsets, phy_offsets
         began = self.message_store.env.monotonic_ms()
-        with self._new_queues.coming_ids.known(columns.queue_ids or []):
-            done, status, error = self._append_columns(
-                columns, queue_offsets, phy_offsets, born_host
-            )
+        try:
+            with self._new_queues.coming_ids.known(columns):
+                done, status, error = self._append_columns(
+                    columns, queue_offsets, phy_offsets, born_host
+                )
+        except MessageRefused as refused:
+            raise self._illegal(refused) from refused
         if status != RS_OK:
             self._put_many_failed(done, status, error, began)
         end = self.message_store.get_max_phy_offset()
@@ -474,18 +516,23 @@ class Store(AsyncStore):
     def _put_many_failed(
         self, done: int, status: int, error: int | Exception, began: int
     ) -> NoReturn:
+        if done == 0:
+            self._check_open()
         if isinstance(error, Exception):
             outcome = PutMessageStatus.MESSAGE_ILLEGAL
             if isinstance(error, (PutError, StoreStateError)):
                 outcome = PutMessageStatus.SERVICE_NOT_AVAILABLE
             self._note_many(outcome, done, began)
             raise PutError(outcome, False, done, str(error)) from error
-        if status == RS_TOO_LARGE:
-            reason = f"from message {done} on: longer than maxMessageSize or a commit log file"
-            self._note_many(PutMessageStatus.MESSAGE_ILLEGAL, done, began)
-            raise PutError(PutMessageStatus.MESSAGE_ILLEGAL, False, done, reason)
+        if status == RS_TOO_LARGE:  # of a batch: each row of it fits
+            limit = self.message_store.commit_log.core.max_message_size
+            raise self._illegal(batch_too_large(limit + 1, limit))
         if status == RS_BUSY:
             raise PutError(PutMessageStatus.OS_PAGECACHE_BUSY, False, done)
+        if error == errno.ESHUTDOWN:
+            reason = f"from message {done} on: the store was closed meanwhile"
+            self._note_many(PutMessageStatus.SERVICE_NOT_AVAILABLE, done, began)
+            raise PutError(PutMessageStatus.SERVICE_NOT_AVAILABLE, False, done, reason)
         path = self.message_store.config.commit_log_path
         operation = self.message_store.commit_log.core.failed_operation
         cause = StoreIOError(error or errno.EIO, operation, path)
@@ -504,27 +551,30 @@ class Store(AsyncStore):
         body_list = column_of("bodies", bodies, None)
         count = len(body_list)
         ids: Any = 0 if queue_ids is None else queue_ids
-        if not isinstance(ids, int):
-            ids = column_of("queue_ids", queue_ids, count)
+        ids = exact_queue_id(ids) if is_number(ids) else column_of("queue_ids", queue_ids, count)
         tag_list = None if tags is None else column_of("tags", tags, count)
         key_list = None if keys is None else column_of("keys", keys, count)
         texts: list[bytes | None] | None = None
         if properties is not None or self._unique_key:
             named = column_of("properties", properties, count)
             texts = [
-                put_properties(
-                    None,
-                    None,
+                self._text_of(
                     self._properties(
                         None if tag_list is None else tag_list[i],
                         None if key_list is None else key_list[i],
                         named[i],
-                    ),
-                )
+                    )
+                ).encode()
                 for i in range(count)
             ]
             tag_list = key_list = None
-        return Columns(topic, body_list, ids, tag_list, key_list, texts)
+        return self._checked_columns(topic, body_list, ids, tag_list, key_list, texts)
+
+    def _checked_columns(self, *columns: Any) -> Columns:
+        try:
+            return Columns(*columns)
+        except MessageRefused as refused:
+            raise self._illegal(refused) from refused
 
     def put_batch(
         self,
@@ -550,14 +600,18 @@ class Store(AsyncStore):
         """
         self._check_writable()
         topic = check_topic(topic)
+        queue_id = exact_queue_id(queue_id)
         if tags is None and keys is None and properties is None:
-            columns = self._batch_columns(topic, list(messages), queue_id)
+            columns = self._batch_columns(topic, column_of("messages", messages, None), queue_id)
         else:
-            columns = self._columns(topic, messages, index(queue_id), tags, keys, properties)
+            columns = self._columns(topic, messages, queue_id, tags, keys, properties)
         if not len(columns):
             raise StoreFormatError("a batch needs at least one message")
         self._wait_for_room()
-        result, outcome, error = self._append_batch(columns)
+        try:
+            result, outcome, error = self._append_batch(columns)
+        except MessageRefused as refused:
+            raise self._illegal(refused) from refused
         if result is None:
             self._put_many_failed(0, outcome, error, self.message_store.now())
         return self._checked(self.message_store.wait_flushed(result), len(columns))
@@ -565,25 +619,31 @@ class Store(AsyncStore):
     def _batch_columns(self, topic: str, messages: list[Any], queue_id: int) -> Columns:
         """The messages of a batch as columns, all checked."""
         if not self._unique_key:
-            columns = Columns.of_items(topic, messages, queue_id)
+            try:
+                columns = Columns.of_items(topic, messages, queue_id)
+            except MessageRefused as refused:
+                raise self._illegal(refused) from refused
             if columns is not None:
                 return columns
         items = [self._batch_item(topic, item) for item in messages]
-        texts: list[bytes | None] = [put_properties(None, None, item.properties) for item in items]
+        texts: list[bytes | None] = [self._text_of(item.properties).encode() for item in items]
         flags = [item.flag for item in items]
-        return Columns(topic, [item.body for item in items], queue_id, None, None, texts, flags)
+        bodies = [item.body for item in items]
+        return self._checked_columns(topic, bodies, queue_id, None, None, texts, flags)
 
     def _batch_item(self, topic: str, item: Any) -> Message:
         if isinstance(item, Message):
-            if item.topic != topic:
+            if check_topic(item.topic) != topic:
                 raise StoreFormatError(f"a message for {item.topic!r} in a batch for {topic!r}")
-            named = dict(item.properties)
+            named: Any = dict(property_pairs("properties", item.properties))
             named = self._properties(named.pop("TAGS", None), named.pop("KEYS", None), named)
             return Message(topic, item.body, flag=item.flag, properties=named)
         if isinstance(item, Mapping):
+            item = dict(property_pairs("a message of a batch", item))
             unknown = item.keys() - {"body", "tags", "keys", "properties", "flag"}
             if unknown or "body" not in item:
-                raise StoreFormatError(f"a message of a batch has no {sorted(unknown) or 'body'}")
+                names = sorted(map(repr, unknown)) or "body"
+                raise StoreFormatError(f"a message of a batch has no {names}")
             named = self._properties(item.get("tags"), item.get("keys"), item.get("properties"))
             return Message(topic, item["body"], flag=item.get("flag", 0), properties=named)
         return Message(topic, item, properties=self._properties(None, None, None))

@@ -6,18 +6,19 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore._put_columns import Columns
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import MessageStoreConfig, absolute_path, detect_sizes
 from pyrocketstore.display import printable
 from pyrocketstore.env import Env
-from pyrocketstore.errors import PutError, StoreFormatError, StoreIOError
+from pyrocketstore.errors import PutError, StoreFormatError, StoreIOError, StoreTypeError
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.shield import shielded
 from pyrocketstore.topic_config import TopicConfigFile
@@ -29,6 +30,7 @@ __all__ = [
     "NewQueues",
     "StoreWarning",
     "column_of",
+    "is_number",
     "settings_of",
 ]
 
@@ -51,27 +53,27 @@ class ComingIds:
     """
 
     def __init__(self) -> None:
-        self._ids: dict[int, list[Any]] = {}
+        self._columns: dict[int, Columns] = {}
 
     @contextlib.contextmanager
-    def known(self, queue_ids: list[Any]) -> Iterator[None]:
-        """The ids of this thread's call."""
+    def known(self, columns: Columns) -> Iterator[None]:
+        """The rows of this thread's call."""
         thread = threading.get_ident()
-        outer = self._ids.get(thread)
-        self._ids[thread] = queue_ids
+        outer = self._columns.get(thread)
+        self._columns[thread] = columns
         try:
             yield
         finally:
             if outer is None:
-                self._ids.pop(thread, None)
+                self._columns.pop(thread, None)
             else:
-                self._ids[thread] = outer
+                self._columns[thread] = outer
 
     def highest(self, queue_id: int) -> int:
         """The highest plausible id of this thread's call, `queue_id` at least."""
-        ids = self._ids.get(threading.get_ident(), ())
-        wanted = [i for i in ids if type(i) is int and queue_id < i < COMING_ID_MAX]
-        return max(wanted, default=queue_id)
+        columns = self._columns.get(threading.get_ident())
+        highest = -1 if columns is None else columns.highest_queue_id(COMING_ID_MAX)
+        return max(highest, queue_id)
 
 
 class NewQueues:
@@ -156,21 +158,51 @@ class DefaultStoreParts(NamedTuple):
     notices: list[str]
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value counts as one number for all rows, and not as a column."""
+    return hasattr(type(value), "__index__") and not getattr(value, "ndim", 0)
+
+
 def column_of(name: str, values: Any, count: int | None) -> list[Any]:
-    """A list, NumPy array or Arrow array as a list; None as a list of None."""
+    """A list, NumPy array or Arrow array as a list; None as a list of None.
+
+    Raises
+    ------
+    StoreTypeError: it is not a sequence, or a NumPy array whose entries a list would not have.
+    StoreFormatError: it has not `count` entries.
+    """
     if type(values) is list and (count is None or len(values) == count):
         return values.copy()  # the caller may change theirs meanwhile
     if values is None and count is not None:
         return [None] * count
-    if isinstance(values, (str, bytes)):
-        raise StoreFormatError(f"{name}: a sequence is wanted, one entry a message")
+    odd = (str, bytes, bytearray, memoryview, Mapping, Set)
+    if isinstance(values, odd) or not (
+        isinstance(values, Iterable) or hasattr(values, "to_pylist")
+    ):
+        kind = type(values).__name__
+        raise StoreTypeError(f"{name} must be a sequence with one entry a message, not {kind}")
     entries: list[Any]
     if hasattr(values, "to_pylist"):
         entries = values.to_pylist()
     elif isinstance(values, np.ndarray):
-        entries = values.tolist()
+        entries = _entries(name, values)
     else:
         entries = list(values)
     if count is not None and len(entries) != count:
         raise StoreFormatError(f"{name} has {len(entries)} entries for {count} bodies")
+    return entries
+
+
+def _entries(name: str, values: npt.NDArray[Any]) -> list[Any]:
+    """The entries of a NumPy array, as they are."""
+    if values.ndim != 1:
+        raise StoreTypeError(f"{name} must have one dimension, not {values.ndim}")
+    if values.dtype.kind == "S":
+        raise StoreTypeError(
+            f"{name}: NumPy drops the zeros at the end of bytes of dtype {values.dtype.str}: give "
+            "a list, or an array of objects or of V"
+        )
+    if values.dtype.kind in "mM":
+        raise StoreTypeError(f"{name} must not be of dtype {values.dtype}, a time")
+    entries: list[Any] = values.tolist()
     return entries

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._text import tags_code
+from pyrocketstore.message import ALL_TAGS, JAVA_BLANKS, TAGS_SEPARATOR
 
 #: Its units hold delivery times. Source: RocketMQ 4.9.3 TopicValidator.
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -42,14 +43,18 @@ class TagsExpression(NamedTuple):
 
 
 def tags_filter(expression: object) -> TagsExpression | None:
-    """None for None, "*" and "", which are every message. Raises TypeError: it is not a str."""
+    """None for None, "*" and "", which are every message. Raises TypeError: it is not a str.
+
+    Source: RocketMQ 4.9.3 FilterAPI#buildSubscriptionData: parts are trimmed as Java trims.
+    """
     if expression is None:
         return None
     if not isinstance(expression, str):
         kind = type(expression).__name__
         reason = "must be a str as 'TagA || TagB', or None"
         raise TypeError(f"tags is {expression!r} ({kind}): {reason}")
-    if expression.strip() in ("", "*"):
+    if expression.strip(JAVA_BLANKS) in ("", ALL_TAGS):
         return None
-    tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
+    parts = (part.strip(JAVA_BLANKS) for part in expression.split(TAGS_SEPARATOR))
+    tags = frozenset(part for part in parts if part)
     return TagsExpression(tags, np.array([tags_code(tag) for tag in tags], np.int64))

@@ -10,7 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore._text import java_hash
-from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.exact import QUEUE_ID_MAX
 
 if TYPE_CHECKING:
     from pyrocketstore.env import Env
@@ -106,7 +107,14 @@ class TopicConfigFile:
         """Have a topic with at least `queue_id` + 1 queues; True when that changed something.
 
         The topics that a broker makes by itself are left to it.
+
+        Raises StoreFormatError: the number is no Java int, and 4.9.3 could not read the file.
         """
+        if queue_id > QUEUE_ID_MAX:
+            raise StoreFormatError(
+                f"queue_id {queue_id}: must be 0 to {QUEUE_ID_MAX} for config/topics.json, whose "
+                "number of queues is an int32"
+            )
         if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
             return False
         with self._lock:
