@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._commit_log import CommitLogCore
+from pyrocketstore._exact import body_bytes
 from pyrocketstore._face import Face
 from pyrocketstore._put_path import PutPath
 from pyrocketstore._put_result import PutMessageResult
-from pyrocketstore.errors import PutError, StoreError, StoreStateError
-from pyrocketstore.message import MessageExtBrokerInner
-from pyrocketstore.put_room import Room
+from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.message import MessageExtBrokerInner, check_properties, join_keys
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.stats import StoreStats
 
@@ -78,11 +78,13 @@ class AsyncStore(Face):
 
         False: it cannot be flushed, and the put says why.
         """
-        while self.message_store.async_puts.is_behind():
+        puts = self.message_store.async_puts
+        while puts.is_behind() or puts.must_give_way():
             try:
                 self.message_store.flush()
             except StoreError:
                 return False
+            puts.grant()  # who waits in line comes first
         return True
 
     def _may_wait(self, status: object) -> bool:
@@ -119,35 +121,29 @@ class AsyncStore(Face):
         puts = self.message_store.async_puts
         if not puts.bounded:
             return self.put(topic, body, **options)
-        size = memoryview(body).nbytes
-        with puts.room(size) as room:
+        if type(body) is not bytes:
+            body = body_bytes(body)  # now: the caller may change theirs while this waits
+        loop = asyncio.get_running_loop()
+        with puts.room(len(body), loop) as room:
             if not room.reserve():
+                options = self._settled(options)
                 await room.wait()
             if not puts.sync:
-                return await self._put_in_turn(topic, body, room, options)
+                return self._appender.put(topic, body, **options)
             with puts.order:
                 result = self._appender.put(topic, body, **options)
-                future = puts.add_to_loop(result, room, asyncio.get_running_loop())
+                future = puts.add_to_loop(result, room, loop)
         puts.ask()
         return self._checked(await future, 1)
 
-    async def _put_in_turn(
-        self, topic: str, body: Any, room: Room, options: dict[str, Any]
-    ) -> PutMessageResult:
-        """ASYNC_FLUSH with a bound: again, where a thread's put was faster than the room given.
-
-        Not where the put lock is held for too long: room is no answer to that.
-        """
-        while True:
-            try:
-                return self._appender.put(topic, body, **options)
-            except PutError as error:
-                if not self._may_wait(error.status):
-                    raise
-            finally:
-                room.release()
-            await asyncio.sleep(0)  # room that is there at once suspends nobody
-            await room.wait()
+    def _settled(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a put that waits, without anything that the caller could change."""
+        settled = dict(options)
+        if settled.get("keys") is not None:
+            settled["keys"] = join_keys(settled["keys"])
+        if settled.get("properties") is not None:
+            settled["properties"] = check_properties(settled["properties"])
+        return settled
 
     async def aput_many(
         self, topic: str, bodies: Any, **options: Any

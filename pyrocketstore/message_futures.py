@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
+from pyrocketstore._exact import body_size
 from pyrocketstore._put_result import PutMessageResult, make_result
 from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.env import Env
-from pyrocketstore.message import MessageExtBatch, MessageExtBrokerInner
+from pyrocketstore.message import MessageExtBatch, MessageExtBrokerInner, settle
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.stats import StoreStatsService
 
@@ -22,7 +23,9 @@ class MessageFutures:
     async_puts: AsyncPuts
     stats_service: StoreStatsService
 
-    def _checked_put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+    def _checked_put(
+        self, message: MessageExtBrokerInner, *, has_room: bool = False
+    ) -> PutMessageResult:
         raise NotImplementedError
 
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
@@ -39,17 +42,20 @@ class MessageFutures:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#asyncPutMessage.
         """
-        size = len(message.body)
+        settle(message)
+        size = body_size(message.body)
         return self._later(lambda: self._checked_put(message), size, message.wait_store_msg_ok)
 
     def async_put_messages(self, batch: MessageExtBatch) -> Future[PutMessageResult]:
         """As put_messages, with a future; see async_put_message."""
-        size = len(batch.body)
+        settle(batch)
+        size = body_size(batch.body)
         return self._later(lambda: self._checked_batch(batch), size, batch.wait_store_msg_ok)
 
     def append_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """As put_message, without the wait for the flush, whose time is not counted."""
-        return self._checked_put(message)
+        """As put_settled, without the wait for the flush, whose time is not counted, and not
+        refused under `max_unforced_bytes`: the caller has room (PutRoom)."""
+        return self._checked_put(message, has_room=True)
 
     def _later(
         self, put: Callable[[], PutMessageResult], size: int, wait_store_msg_ok: bool

@@ -26,16 +26,22 @@ class Room:
     back, or the end of the object: a signal handler may raise before `release` does anything. Use
     it as a context manager.
 
+    Parameters
+    ----------
+    loop : the event loop whose coroutine puts; None for a thread
+
     Threads: one at a time.
     """
 
-    def __init__(self, line: PutRoom, size: int) -> None:
+    def __init__(
+        self, line: PutRoom, size: int, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         self.size = size
         self.claim = Claim(line.tally, size + OVERHEAD)
         #: the message is in the log: its flush gives the room back
         self.handed_over = False
+        self.loop = loop
         #: of one that waits
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[None] | None = None
         self._line = line
 
@@ -46,7 +52,7 @@ class Room:
         self.release()
 
     def reserve(self) -> bool:
-        """Take the room; False when there is none, or when others wait for it."""
+        """Take the room; False when there is none, or when others come first."""
         return self._line.take_now(self)
 
     async def wait(self) -> None:
@@ -55,6 +61,7 @@ class Room:
         self.future = self.loop.create_future()
         try:
             if not self._line.take_or_queue(self):
+                self._line.grant()  # it may only come behind others of its loop
                 await self.future
         except BaseException:  # cancelled, closed, thrown into, or a signal handler raised
             self.release()
@@ -77,6 +84,10 @@ class PutRoom:
     ----------
     config : MessageStoreConfig
     end, flushed : give the physical offset of the log's end, and up to which it is on the device
+
+    Coroutines of one event loop put in the order of their calls. So one that finds room still
+    waits while others of its loop wait in line, or have been granted room and not gone on yet.
+    Granted room is a right to put: whatever other threads put meanwhile, nobody asks again.
 
     Threads: any. A signal handler may call any method inside any other, or raise.
     """
@@ -126,17 +137,26 @@ class PutRoom:
         bound = self.max_unforced_bytes
         return bound > 0 and self.unforced >= bound
 
-    def room(self, size: int) -> Room:
+    def must_give_way(self) -> bool:
+        """True while a put waits in line for the flush alone, which a thread's put can make.
+
+        Without this, puts of threads could take all room again before the first in line, which may
+        need more of it than they do, is granted any.
+        """
+        waiters, bound = self._waiters, self.max_unforced_bytes
+        return bound > 0 and bool(waiters) and not self.tally.count and not self._ended
+
+    def room(self, size: int, loop: asyncio.AbstractEventLoop | None = None) -> Room:
         """The room for one put of a body of `size` bytes, which is not taken yet."""
-        return Room(self, size)
+        return Room(self, size, loop)
 
     def take_now(self, room: Room) -> bool:
-        """Take the room; False when there is none, or when others wait for it."""
+        """Take the room; False when there is none, or when others come first."""
         if self._waiters:
             self.grant()
         behind = self._behind()
         with self._lock:
-            if self._waiters or not self._has_room(room.size, behind):
+            if self._has_others(room) or not self._has_room(room.size, behind):
                 return False
             room.claim.take()
             return True
@@ -145,7 +165,8 @@ class PutRoom:
         """Take the room, or put it in the line of those that wait: False."""
         behind = self._behind()
         with self._lock:
-            if self._ended or (not self._waiters and self._has_room(room.size, behind)):
+            first = not self._has_others(room)
+            if self._ended or (first and self._has_room(room.size, behind)):
                 room.claim.take()
                 return True
             self._waiters.append(room)
@@ -205,6 +226,11 @@ class PutRoom:
             return self.count < self._max_count and self.bytes + size <= self._max_bytes
         behind += self.bytes
         return behind == 0 or behind + size <= self.max_unforced_bytes
+
+    def _has_others(self, room: Room) -> bool:
+        """Whether others put before this one: in line, or of its loop and granted. With the
+        lock."""
+        return bool(self._waiters) or (room.loop is not None and room.loop in self._granted)
 
     def _drop(self, room: Room) -> None:
         """Count a room no more; again: nothing happens. With the lock."""

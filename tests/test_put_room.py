@@ -167,6 +167,119 @@ def test_loops_that_are_closed_lose_no_room() -> None:
     assert (puts.count, puts.bytes, puts.waiting) == (0, 0, 0)
 
 
+# ---- order ------------------------------------------------------------------------------------
+
+ASYNC_BOUND: dict[str, Any] = {
+    **SYNC_SIZES,
+    "flush_disk_type": "ASYNC_FLUSH",
+    "max_unforced_bytes": 2000,
+    "flush_interval_commit_log": 100_000,
+}
+
+
+@pytest.fixture
+def bounded(tmp_path: Path) -> Iterator[pyrocketstore.Store]:
+    """One under ASYNC_FLUSH with a bound, where only the test makes room."""
+    with pyrocketstore.open(tmp_path, **ASYNC_BOUND) as opened:
+        puts = opened.message_store.async_puts
+        wake, puts.wake_flush = puts.wake_flush, lambda: None
+        yield opened
+        puts.wake_flush = wake
+        assert (puts.count, puts.bytes, puts.waiting) == (0, 0, 0)
+
+
+def fill(store: pyrocketstore.Store) -> None:
+    """What other threads put, so that nobody has room."""
+    low = store.message_store
+    while not low.async_puts.is_behind():
+        low.put_message(MessageExtBrokerInner("other", bytes(500), 0))
+
+
+def make_room(store: pyrocketstore.Store) -> None:
+    store.message_store.flush()
+    store.message_store.async_puts.grant()
+
+
+def test_a_call_comes_behind_one_that_was_granted_room(store: pyrocketstore.Store) -> None:
+    """It finds room, but the call before it was woken and has not gone on yet."""
+    puts = store.message_store.async_puts
+
+    async def main() -> list[int]:
+        first = puts.room(1)
+        assert first.reserve()
+        one = asyncio.ensure_future(store.aput("t", b"1"))
+        await asyncio.sleep(0)
+        assert puts.waiting == 1
+        puts._max_count = 3
+        first.release()  # it is granted the room
+        assert puts.waiting == 0
+        two = asyncio.ensure_future(store.aput("t", b"2"))
+        three = asyncio.ensure_future(store.aput("t", b"3"))
+        # Of the two that are called now, the loop runs the first part before it wakes the one.
+        results = await asyncio.wait_for(asyncio.gather(two, one, three), WAIT_S)
+        return [result.queue_offset for result in results]
+
+    assert asyncio.run(main()) == [2, 1, 3]
+
+
+def test_a_thread_that_takes_the_room_changes_no_order(bounded: pyrocketstore.Store) -> None:
+    """Between the grant and the put: who was granted room puts all the same, and in turn."""
+
+    async def main() -> list[int]:
+        fill(bounded)
+        tasks = [asyncio.ensure_future(bounded.aput("t", b"%d" % i)) for i in range(5)]
+        await asyncio.sleep(0)
+        assert bounded.message_store.async_puts.waiting == 5
+        make_room(bounded)
+        fill(bounded)
+        tasks += [asyncio.ensure_future(bounded.aput("t", b"%d" % i)) for i in range(5, 9)]
+        await asyncio.sleep(0)
+        make_room(bounded)
+        results = await asyncio.wait_for(asyncio.gather(*tasks), WAIT_S)
+        return [result.queue_offset for result in results]
+
+    assert asyncio.run(main()) == list(range(9))
+
+
+@pytest.mark.parametrize("how", ["put", "put_many", "put_batch"])
+def test_a_thread_lets_who_waits_in_line_go_first(bounded: pyrocketstore.Store, how: str) -> None:
+    """Though there is room for its own put, which needs less of it."""
+    puts = bounded.message_store.async_puts
+
+    async def main() -> None:
+        bounded.put("other", bytes(300))
+        waits = asyncio.ensure_future(bounded.aput("t", bytes(1700)))
+        await asyncio.sleep(0)
+        assert puts.waiting == 1 and not puts.is_behind()
+        {
+            "put": lambda: bounded.put("other", b"x"),
+            "put_many": lambda: bounded.put_many("other", [b"x"]),
+            "put_batch": lambda: bounded.put_batch("other", [b"x"]),
+        }[how]()
+        assert puts.waiting == 0, "it still waits"
+        await asyncio.wait_for(waits, WAIT_S)
+
+    asyncio.run(main())
+
+
+def test_what_waits_in_line_is_what_was_given(bounded: pyrocketstore.Store) -> None:
+    """The caller changes body, keys and properties before there is room."""
+
+    async def main() -> None:
+        fill(bounded)
+        body, keys, named = bytearray(b"given"), ["a", "b"], {"name": "given"}
+        waits = asyncio.ensure_future(bounded.aput("t", body, keys=keys, properties=named))
+        await asyncio.sleep(0)
+        body[:], keys[:], named["name"] = b"later", ["c"], "later"
+        make_room(bounded)
+        await asyncio.wait_for(waits, WAIT_S)
+
+    asyncio.run(main())
+    (message,) = bounded.read("t")
+    assert (message.body, message.keys) == (b"given", "a b")
+    assert message.properties["name"] == "given"
+
+
 class Interrupt(Exception):
     """Raised by a signal handler."""
 
