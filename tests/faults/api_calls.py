@@ -300,7 +300,9 @@ class Block:
 
 def kind_of(value: Any) -> str:
     """A value, briefly."""
-    if isinstance(value, int | str | bytes | float | None):
+    if type(value) is int and value.bit_length() > 1000:  # CPython refuses to print very long ones
+        return f"int of {value.bit_length()} bits"
+    if type(value) in (int, bool, str, bytes, float, type(None)):
         return f"{value!r}"[:40]
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}[{', '.join(map(kind_of, value))}]"[:200]

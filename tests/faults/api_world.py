@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import odd_values
 from pyrocketstore import (
     _columns,
     _commit_log,
@@ -453,7 +454,9 @@ class Values:
 
     def any(self) -> Any:
         rng = self.rng
-        kind = rng.randrange(12)
+        kind = rng.randrange(13)
+        if kind == 12:
+            return self.odd(*odd_values.BY_PARAMETER)
         if kind < 2:
             return rng.choice(
                 (None, True, 1.5, float("nan"), object(), int, ..., {1: 2}, set(), ())
@@ -472,18 +475,28 @@ class Values:
             return self.sequence("object")
         return self.world.object_of(rng.choice(MADE))
 
+    def odd(self, *parameters: str) -> Any:
+        """A value of an odd type for one of these parameters of a put."""
+        return self.rng.choice(odd_values.BY_PARAMETER[self.rng.choice(parameters)]).make()
+
     def integer(self) -> int:
         rng = self.rng
+        if rng.random() < 0.05:
+            return self.odd("queue_id", "flag", "born_timestamp")  # type: ignore[no-any-return]
         return rng.choice(EDGES) if rng.random() < 0.75 else rng.choice(FAR)
 
     def text(self) -> str:
+        if self.rng.random() < 0.05:
+            return self.odd("topic", "tags", "keys")  # type: ignore[no-any-return]
         return self.rng.choice(TEXTS + NAMES)
 
     def buffer(self) -> Any:
         rng, data = self.rng, self.world.data
         cut = rng.choice((0, 1, 3, 19, 20, 40, 90, len(data)))
         made = bytes(rng.choice((data, bytes(400), b"\xff" * 400, b"\x7f" * 400)))[:cut]
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
+        if kind == 6:
+            return self.odd("body")
         if kind == 0:
             return bytearray(made)
         if kind == 1:

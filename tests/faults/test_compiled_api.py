@@ -35,11 +35,17 @@ MAX_FAILURES = 5
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(max(300, SOAK * 60))]
 
 
+def child_environment() -> dict[str, str]:
+    """With the modules of the tests, behind those that this process was given."""
+    here = Path(__file__).parent
+    folders = [os.environ.get("PYTHONPATH", ""), str(here), str(here.parent)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
+
 def run(module: str, seed: str, blocks: int, note: Path) -> tuple[int, list[str]]:
     """(calls, failures) of so many blocks of one module."""
     first, calls, failures = 0, 0, list[str]()
-    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders[::-1]))}
+    environment = child_environment()
     while first < blocks and len(failures) < MAX_FAILURES:
         note.write_bytes(bytes(api_calls.NOTE_SIZE))
         words = [sys.executable, api_calls.__file__, module, seed, str(first), str(blocks - first)]
@@ -106,11 +112,7 @@ def test_the_campaign_sees(action: str, tmp_path: Path) -> None:
         f"api_calls.Block.one = lambda block: block.call('of a test', {action})\n"
         "sys.exit(api_calls.main())\n"
     )
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        )
-    }
+    environment = child_environment()
     child = subprocess.run(
         [sys.executable, "-c", text, str(note)],
         capture_output=True,
