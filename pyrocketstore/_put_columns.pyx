@@ -127,6 +127,7 @@ cdef class Columns:
             self.take_body(i, self.bodies[i])
         self.take_queue_ids(queue_ids)
         if flags is not None:
+            flags = flags[:]
             for i in range(self.rows):
                 self.set_flag(i, flags[i])
         for i in range(self.rows):
@@ -195,11 +196,12 @@ cdef class Columns:
         if type(queue_ids) is not list:
             self.queue_id = int_in(queue_ids, 0, QUEUE_ID_MAX, "queue_id")
             return 0
+        ids = (<list>queue_ids)[:]  # an id's special method may change the caller's
         self.queue_ids = <int32_t *>calloc(self.rows + 1, sizeof(int32_t))
         if self.queue_ids == NULL:
             raise MemoryError()
         for i in range(self.rows):
-            value = (<list>queue_ids)[i]
+            value = ids[i]
             if value is not None:
                 self.queue_ids[i] = <int32_t>int_in(value, 0, QUEUE_ID_MAX, "queue_ids", i)
         return 0

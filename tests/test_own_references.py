@@ -116,4 +116,4 @@ def test_columns_are_copies() -> None:
     columns = Columns("T", bodies, ids, None, None, None)  # type: ignore[arg-type]
     bodies.clear()
     ids.clear()
-    assert len(columns) == 2 and columns.queue_ids == [0, 1]
+    assert len(columns) == 2 and columns.highest_queue_id(9) == 1
