@@ -5,7 +5,7 @@ from libc.stdint cimport INT64_MAX, int64_t
 from pyrocketstore._key_search cimport KeySearch
 from pyrocketstore._put_path cimport PutPath
 
-from pyrocketstore.arguments import int_of
+from pyrocketstore.exact import exact_int64
 from pyrocketstore.errors import StoreStateError
 
 
@@ -15,7 +15,7 @@ cdef int64_t _time_of(str name, object value) except? -1:
             return value
         except OverflowError:
             pass  # said below
-    return int_of(name, value)
+    return exact_int64(name, value)
 
 
 @cython.auto_pickle(False)

@@ -61,7 +61,8 @@ def exact_int(what: str, value: Any, low: int, high: int) -> int:
 
 def _refuse_number(what: str, value: Any, low: int, high: int) -> NoReturn:
     kind = type(value).__name__
-    raise StoreTypeError(f"{what} must be an int from {low} to {high}, not {kind}") from None
+    bounds = f" from {low} to {high}" if high.bit_length() < _SHOWN_BITS else ""
+    raise StoreTypeError(f"{what} must be an int{bounds}, not {kind}") from None
 
 
 def exact_int32(what: str, value: Any) -> int:

@@ -22,7 +22,7 @@ from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore._reader import MergedMessages, MessageIterator
-from pyrocketstore.arguments import int_of, queue_id_of, text_of, timeout_of
+from pyrocketstore.arguments import queue_id_of, timeout_of
 from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import read_record_batch
@@ -46,7 +46,10 @@ from pyrocketstore.exact import (
     INT64_MAX,
     INT64_MIN,
     QUEUE_ID_MAX,
+    exact_int,
+    exact_int64,
     exact_queue_id,
+    exact_text,
 )
 from pyrocketstore.flush import GroupCommitService
 from pyrocketstore.key_gaps import KeyGaps
@@ -677,7 +680,7 @@ class Store(AsyncStore):
         return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        text_of("topic", topic)
+        exact_text("topic", topic)
         queue_id = queue_id_of(queue_id)
         self._check_open()
         self.message_store.wait_dispatched()
@@ -707,7 +710,7 @@ class Store(AsyncStore):
 
         Raises TypeError, StoreFormatError: no name, no queue id, or no time.
         """
-        timestamp_ms = int_of("timestamp_ms", timestamp_ms)
+        timestamp_ms = exact_int64("timestamp_ms", timestamp_ms)
         with self._while_open():
             return self._queue(topic, queue_id).lower_bound_by_time(
                 timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
@@ -760,7 +763,7 @@ class Store(AsyncStore):
         if start is not None or stop is not None:
             raise StoreFormatError("start and stop belong to one queue: give a queue_id with them")
         options.damage(topic, 0)  # a wrong word is told here, also where there is no queue
-        ids = self.queues(text_of("topic", topic))
+        ids = self.queues(exact_text("topic", topic))
         if not ids:
             self._check_topic(topic)
         parts = [self._messages(topic, i, None, None, options) for i in ids]
@@ -788,7 +791,7 @@ class Store(AsyncStore):
         options: _ReadOptions,
     ) -> tuple[QueueRange, int, int]:
         """What to read of a queue, and its queue offsets."""
-        damage = options.damage(text_of("topic", topic), queue_id_of(queue_id))
+        damage = options.damage(exact_text("topic", topic), queue_id_of(queue_id))
         self.message_store.wait_dispatched()
         queue = self.message_store.queue_table.get(topic, queue_id)
         if queue is None:
@@ -798,8 +801,8 @@ class Store(AsyncStore):
         floor = max(0, log.get_min_offset())
         low = queue.first_readable_offset(floor)  # first: it may move while messages are put
         high = queue.get_max_offset_in_queue()
-        first = low if start is None else int_of("start", start, -INFINITE, INFINITE)
-        end = high if stop is None else min(int_of("stop", stop, -INFINITE, INFINITE), high)
+        first = low if start is None else exact_int("start", start, -INFINITE, INFINITE)
+        end = high if stop is None else min(exact_int("stop", stop, -INFINITE, INFINITE), high)
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first, topic, queue_id)
         part = QueueRange(log, queue, floor, options.wanted, damage, bool(options.check_crc))
@@ -847,8 +850,8 @@ class Store(AsyncStore):
         MissingExtraError without pyarrow; UnknownTopicError, OffsetOutOfRange, DamagedMessageError
         (a StoreCorruptionError), StoreIOError, StoreFormatError, TypeError
         """
-        count = int_of("max_count", max_count, -INFINITE, INFINITE)
-        byte_count = min(int_of("max_bytes", max_bytes, -INFINITE, INFINITE), INT64_MAX)
+        count = exact_int("max_count", max_count, -INFINITE, INFINITE)
+        byte_count = min(exact_int("max_bytes", max_bytes, -INFINITE, INFINITE), INT64_MAX)
         options = _ReadOptions(tags_filter(tags), on_corrupt, check_crc, SkippedMessages(None))
         with self._while_open():
             part, first, end = self._part(topic, queue_id, start, None, options)
@@ -867,8 +870,8 @@ class Store(AsyncStore):
         max_num: int = 32,
     ) -> KeyHits:
         """`query` for many keys at once: columns instead of messages, exact hits only."""
-        since = int_of("begin", begin)
-        until = INT64_MAX if end is None else int_of("end", end)
+        since = exact_int64("begin", begin)
+        until = INT64_MAX if end is None else exact_int64("end", end)
         texts = column_of("keys", keys, None)
         with self._while_open():
             return KeyHits(*self._key_search.query_many(topic, texts, since, until, max_num))

@@ -30,7 +30,7 @@ LEVELS = {
     "queue_reading": 6.4,
     "topic_names": 6.0,
     "skipped": 1.25,
-    "arguments": 0.2,
+    "arguments": 0.25,
     "verify": 6.5,
     "index_check": 6.4,
     "verify_report": 6.3,

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[pyrocketstore.Store]:
 @pytest.mark.parametrize("queue_id", ["1", 1.0, b"1", [1], np.float64(1), object()])
 def test_a_queue_id_that_is_no_int(store: pyrocketstore.Store, queue_id: Any) -> None:
     for call in (store.read, store.min_offset, store.max_offset):
-        with pytest.raises(TypeError, match=r"queue_id is .*must be an int"):
+        with pytest.raises(TypeError, match=r"queue_id must be an int"):
             call("orders", queue_id)
     with pytest.raises(TypeError, match="queue_id"):
         store.read_batch("orders", queue_id, start=0)
@@ -46,7 +46,7 @@ def test_a_queue_id_that_is_no_int(store: pyrocketstore.Store, queue_id: Any) ->
 @pytest.mark.parametrize("queue_id", [2**31, 2**63, 2**70, -1, -(2**70)])
 def test_a_queue_id_that_no_queue_has(store: pyrocketstore.Store, queue_id: int) -> None:
     for call in (store.read, store.min_offset, store.max_offset):
-        with pytest.raises(StoreFormatError, match=r"queue_id is .*from 0 to 2147483647"):
+        with pytest.raises(StoreFormatError, match=r"queue_id .*0 to 2147483647"):
             call("orders", queue_id)
     with pytest.raises(StoreFormatError, match="queue_id"):
         store.read_batch("orders", queue_id, start=0)
@@ -60,7 +60,7 @@ def test_integers_of_numpy_are_integers(store: pyrocketstore.Store) -> None:
 @pytest.mark.parametrize("topic", [None, 5, b"orders", ["orders"]])
 def test_a_topic_that_is_no_str(store: pyrocketstore.Store, topic: Any) -> None:
     for call in (store.read, store.min_offset, store.max_offset):
-        with pytest.raises(TypeError, match=r"topic is .*must be a str"):
+        with pytest.raises(TypeError, match=r"topic must be a str"):
             call(topic)
     with pytest.raises(TypeError, match="topic"):
         store.read(topic, None)
@@ -93,13 +93,13 @@ def test_ranges(store: pyrocketstore.Store) -> None:
     assert len(list(store.read("orders", stop=2**100))) == 5
     assert list(store.read("orders", stop=-(2**100))) == []
     for start in ("1", 1.5):
-        with pytest.raises(TypeError, match="start is"):
+        with pytest.raises(TypeError, match="start must be"):
             store.read("orders", start=start)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="stop is"):
+        with pytest.raises(TypeError, match="stop must be"):
             store.read("orders", stop=start)  # type: ignore[arg-type]
     assert store.read_batch("orders", start=0, max_count=2**80, max_bytes=2**80).num_rows == 5
     for name in ("max_count", "max_bytes"):
-        with pytest.raises(TypeError, match=f"{name} is 1.5"):
+        with pytest.raises(TypeError, match=f"{name} must be an int"):
             store.read_batch("orders", start=0, **{name: 1.5})
 
 
@@ -112,20 +112,20 @@ def test_merged_queues_have_no_start(store: pyrocketstore.Store) -> None:
 def test_numbers_that_no_clock_has(store: pyrocketstore.Store) -> None:
     for time in (2**63, -(2**63) - 1, 2**200):
         for bound in ({"begin": time}, {"end": time}):
-            with pytest.raises(StoreFormatError, match=f"is {time}: must be from"):
+            with pytest.raises(StoreFormatError, match=r"(begin|end) .*: must be -92"):
                 store.query("orders", "k", **bound)
-            with pytest.raises(StoreFormatError, match=f"is {time}: must be from"):
+            with pytest.raises(StoreFormatError, match=r"(begin|end) .*: must be -92"):
                 store.query_many("orders", ["k"], **bound)
         with pytest.raises(StoreFormatError, match="timestamp_ms"):
             store.offset_at("orders", 0, time)
     for time in ("1", 1.5):
-        with pytest.raises(TypeError, match="begin is"):
+        with pytest.raises(TypeError, match="begin must be"):
             store.query("orders", "k", begin=time)  # type: ignore[arg-type]
     assert len(store.query("orders", "k", begin=np.int64(0), end=2**63 - 1)) == 10
     for timeout in (float("inf"), float("nan"), 1e300, 2**70):
-        with pytest.raises(StoreFormatError, match="timeout is"):
+        with pytest.raises(StoreFormatError, match="timeout"):
             store.wait_dispatched(timeout)
-    with pytest.raises(TypeError, match="timeout is"):
+    with pytest.raises(TypeError, match="timeout"):
         store.wait_dispatched("soon")  # type: ignore[arg-type]
     assert store.wait_dispatched(10**6)
     assert store.wait_dispatched()
