@@ -21,10 +21,12 @@ import pyrocketstore
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from pyrocketstore.spark import pipeline
+from pyrocketstore.spark.lake_marks import StoreMarks
 from pyrocketstore.spark.lake_writer import write_task
 from pyrocketstore.spark.manifest import RUNNING
+from pyrocketstore.spark.options import StorePlace
 from pyrocketstore.spark.pipeline import ExportReport, read_manifest
-from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.snapshot import DataLossError, StoreSnapshot
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -110,6 +112,26 @@ def lost_of(report: ExportReport) -> list[tuple[str, int, int, str]]:
 
 
 # ---- another store -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hours", "is_other"), [(-1, False), (0, False), (2, True)])
+def test_a_log_that_begins_behind_a_mark(tmp_path, hours, is_other):
+    """Its first message cannot be much older than the one that was there before it."""
+    fill(tmp_path / "store", "t", 200)
+    with StoreSnapshot(StorePlace("store", str(tmp_path / "store"))) as snapshot:
+        marks = StoreMarks(snapshot, snapshot.log_files())
+        whole = marks._whole("t", 0)
+        known = marks.mark_at(whole, 0)
+        assert known.phy_offset == 0
+    (tmp_path / "store" / "commitlog" / ("0" * 20)).unlink()
+    later = known._replace(store_timestamp=known.store_timestamp + hours * 3_600_000)
+    with StoreSnapshot(StorePlace("store", str(tmp_path / "store"))) as snapshot:
+        marks = StoreMarks(snapshot, snapshot.log_files())
+        if is_other:
+            with pytest.raises(DataLossError, match="and the log begins behind it with one of"):
+                marks.check_store({"t": {0: later}})
+        else:
+            marks.check_store({"t": {0: later}})
 
 
 @pytest.mark.parametrize(
