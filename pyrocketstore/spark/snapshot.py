@@ -105,11 +105,7 @@ class StoreSnapshot:
         self._named_end: int | None = None
         self._on_corrupt = on_corrupt
         self.root = env.absolute(place.root)
-        settings = detect_sizes(
-            env, self.root, store_settings(env, place, broker_conf), read_only=True
-        )
-        self.store = DefaultMessageStore(settings, env=env, read_only=True)
-        self.store.load()
+        self.store = self._loaded(env, store_settings(env, place, broker_conf))
         self._is_broken = self.store.plan is not None and bool(self.store.plan.broken)
         if self._is_broken:
             error = self._breach()
@@ -117,6 +113,20 @@ class StoreSnapshot:
                 self.close()
                 raise error
             LOG.warning("rocketmq-store reads on behind damage: %s", error)
+
+    def _loaded(self, env: Env, given: MessageStoreConfig) -> DefaultMessageStore:
+        """The store. Where the first files of a new one were made after their sizes were looked
+        for, they are looked for again."""
+        settings = detect_sizes(env, self.root, given, read_only=True)
+        while True:
+            store = DefaultMessageStore(settings, env=env, read_only=True)
+            try:
+                store.load()
+                return store
+            except StoreCorruptionError:
+                before, settings = settings, detect_sizes(env, self.root, given, read_only=True)
+                if settings == before:
+                    raise
 
     def _breach(self) -> StoreCorruptionError:
         """Where recovery ends the log."""
