@@ -15,7 +15,7 @@ from pyrocketstore.commit_log import try_decode
 from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import GetMessageStatus
 
@@ -74,6 +74,9 @@ def dump_lines(
     try:
         yield from dump_store(store)
         yield from _answer_lines(store, wanted)
+        for file in store.commit_log.mapped_file_queue.mismatched:
+            reason = f"{file.reason}; the messages that it lacks are not in this dump"
+            raise StoreCorruptionError(file.path, -1, reason)
     finally:
         store.shutdown()
 

@@ -98,7 +98,7 @@ class Log:
         if file is None or size <= 0 or phy_offset + size > self.end:
             return b""
         position = phy_offset - file.file_from_offset
-        if size > file.file_size - position:
+        if size > file.wrote - position:  # also of a file that has lost its end
             return b""
         return file.read(position, size)
 

@@ -37,6 +37,8 @@ SEED = os.environ.get("ROCKETSTORE_SEED") or str(secrets.randbelow(1 << 32))
 def fill(path: Path, settings: dict[str, Any]) -> Path:
     with pyrocketstore.open(path, **settings) as store:
         for number in range(COUNT):
+            if number % 50 == 20:  # queues whose last message may be anywhere
+                store.put(f"once{number}", b"once")
             store.put(
                 "T", b"%04d" % number * 50, queue_id=number % 2, tags="AB"[number // 2 % 2],
                 keys=f"k{number}",

@@ -282,7 +282,12 @@ class LogReader:
     def _mapped_file(self, file: LogFile) -> MappedFile:
         if file.path not in self._open:
             opened = MappedFile(
-                self.env, file.path, file.size, mode="read", file_from_offset=file.from_offset
+                self.env,
+                file.path,
+                file.size,
+                mode="read",
+                file_from_offset=file.from_offset,
+                partial=True,  # records behind the end of a file that was cut are damaged ones
             )
             opened.set_positions(file.size)
             self._open[file.path] = opened

@@ -24,14 +24,15 @@ STALE_KEYS = "Index entries behind the end of the log are taken out"
 REBUILT = "Queues and index entries that 4.9.3 would leave lost are rebuilt from the log"
 OTHER_PLACE = "A record whose stored physicalOffset is not its own place ends the log"
 NO_LENGTH = "A last file of no length is dropped, and any such file of a queue"
-WRONG_LENGTH = "Any other wrong length is an error that names the file"
+RESTORED = "A queue file of a wrong length or name is restored from the log"
+WRONG_LENGTH = "A log file of a wrong length is an error that says what to do"
 NO_HIT = "`queryMessage` leaves out every hit that is no record"
 CHAINS = "Chains are followed only downwards"
 LENGTHS = "A length is checked against what is left before it is used"
 NAMES = "No two index files get one name"
 REPAIRED = "Units that contradict the log are repaired when a store is opened to write"
-ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, WRONG_LENGTH,
-        NO_HIT, CHAINS, LENGTHS, NAMES, REPAIRED)  # fmt: skip
+ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, RESTORED,
+        WRONG_LENGTH, NO_HIT, CHAINS, LENGTHS, NAMES, REPAIRED)  # fmt: skip
 
 
 class Answer:
@@ -82,8 +83,10 @@ def refused(
         empty = [path for path in files if not path.stat().st_size]
         queues = [path for path in empty if path.parts[-4] == "consumequeue"]
         last = [path for path in empty if path == max(path.parent.iterdir())]
-        assert queues or last, "4.9.3 does not load it"
-        return {NO_LENGTH}
+        if queues or last:
+            return {NO_LENGTH}
+        assert any(is_mismatched(path) for path in root.glob("c*/*/*/*")), "4.9.3 does not load it"
+        return {RESTORED}
     assert not text, f"only 4.9.3 opens it: {text}"
     problem = str(java)
     if isinstance(java, SilentError):
@@ -95,6 +98,12 @@ def refused(
         return {LENGTHS}
     assert "IndexOutOfBounds" in problem, problem
     return {ZERO_UNIT}
+
+
+def is_mismatched(path: Path) -> bool:
+    """Whether a file of a queue has another length than most of its kind."""
+    sizes = Counter(each.stat().st_size for each in path.parent.parent.glob("*/*"))
+    return path.stat().st_size != sizes.most_common(1)[0][0]
 
 
 def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:

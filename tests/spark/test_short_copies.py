@@ -5,6 +5,7 @@ are planned and read in this process."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import threading
@@ -22,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.spark import pinning
 from pyrocketstore.spark.options import BATCH, read_options
 from pyrocketstore.spark.snapshot import DataLossError
@@ -143,6 +144,24 @@ def test_a_file_in_the_middle_is_missing(root):
             rows(root, readMode=mode)
     with pytest.raises(DataLossError, match="the files of the log from byte 65536 on are missing"):
         rows(root, view="commitlog", columns={"commitLogOffset": "bigint"})
+
+
+def test_a_log_file_was_cut(root):
+    """What it lacks is damage, and what follows it is read."""
+    with pyrocketstore.open(root, read_only=True, **SIZES) as store:
+        places = {
+            (m.topic, m.queue_id, m.queue_offset): m.phy_offset + m.size
+            for topic in store.topics() for m in store.read(topic, None)
+        }  # fmt: skip
+    cut = log_files(root)[2]
+    os.truncate(cut, FILE // 2)
+    lost = range(2 * FILE + FILE // 2 + 1, 3 * FILE + 1)
+    kept = Counter(key for key, end in places.items() if end not in lost)
+    assert 0 < len(kept) < len(places)
+    for mode in MODES:
+        with pytest.raises(StoreCorruptionError, match=cut.name):
+            rows(root, readMode=mode)
+        assert rows(root, readMode=mode, onCorrupt="skip") == kept
 
 
 def test_an_export_over_a_short_copy(root, tmp_path, caplog, monkeypatch):
