@@ -319,4 +319,6 @@ def test_a_unit_follows_a_record_that_lost_its_tags(tmp_path: Path, delay: int) 
         assert queue is not None
         assert queue.reader.unit(2) == (unit[0], unit[1], 0)
         assert queue.reader.unit(1) == before
-        assert store.verify().ok
+        report = store.verify()
+        assert [problem.kind for problem in report.problems] == ["log"]
+        assert report.bad_properties == 1
