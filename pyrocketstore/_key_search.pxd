@@ -30,5 +30,5 @@ cdef class KeySearch:
     cdef const uint8_t *newest_base(self) noexcept
     # `topic` and `key` are no None.
     cpdef list query(self, str topic, str key, int64_t begin, int64_t end, max_num, bint exact)
-    cdef const int64_t[::1] search_gaps(self, int32_t key_hash)
+    cdef const int64_t[::1] search_gaps(self, object gaps, int32_t key_hash)
     cdef list _messages_at(self, const int64_t *phy_offsets, Py_ssize_t count)

@@ -623,11 +623,12 @@ cdef int warn_of_gaps(object gaps, _Search search) except -1:
     return 0
 
 
-cdef tuple search_gaps_of(KeySearch self, const wanted_key *wanted, Py_ssize_t count):
+cdef tuple search_gaps_of(
+    KeySearch self, object gaps, const wanted_key *wanted, Py_ssize_t count
+):
     """Where the places of many keys are in those that the index does not cover: all places, and
     for each key the first and behind the last."""
     cdef Py_ssize_t i
-    gaps = self.gaps
     hashes = np.empty(count, np.int32)
     cdef int32_t[::1] rows = hashes
     for i in range(count):
@@ -724,8 +725,9 @@ cdef class KeySearch:
         log_end = self.await_index()
         if self.newest_base() != NULL:
             newest_entry(&self.newest.index, self.newest_base(), search.wanted.key_hash)
-        if self.gaps is not None:
-            extra = self.search_gaps(search.wanted.key_hash)
+        gaps = self.gaps  # another thread may find meanwhile that there are none
+        if gaps is not None:
+            extra = self.search_gaps(gaps, search.wanted.key_hash)
             search.extra_count = extra.shape[0]
             if search.extra_count > 0:
                 search.extra = &extra[0]
@@ -740,15 +742,14 @@ cdef class KeySearch:
                 message = search.message(&search.places[i])
                 if message is not None:
                     messages.append(message)
-            if self.gaps is not None:
-                warn_of_gaps(self.gaps, search)
+            if gaps is not None:
+                warn_of_gaps(gaps, search)
         finally:
             search.close()
         return messages
 
-    cdef const int64_t[::1] search_gaps(self, int32_t key_hash):
+    cdef const int64_t[::1] search_gaps(self, object gaps, int32_t key_hash):
         """The places of a key where the index does not cover the log, ascending."""
-        gaps = self.gaps
         gaps.search()
         if gaps.is_empty:
             self.gaps = None
@@ -775,7 +776,8 @@ cdef class KeySearch:
         cdef Py_ssize_t count = len(texts)
         cdef Py_ssize_t i, j, first, chunk
         cdef wanted_key *wanted
-        cdef bint has_gaps = self.gaps is not None
+        gaps = self.gaps
+        cdef bint has_gaps = gaps is not None
         cdef const int64_t[::1] places, low, high
         search.begin = begin
         search.end = end
@@ -790,7 +792,7 @@ cdef class KeySearch:
                 wanted[i] = search.wanted
                 set_key(&wanted[i], <str?>texts[i], keep)
             if has_gaps:
-                places, low, high = search_gaps_of(self, wanted, count)
+                places, low, high = search_gaps_of(self, gaps, wanted, count)
             with nogil:
                 first = 0
                 while first < count:
@@ -806,8 +808,8 @@ cdef class KeySearch:
                         for j in range(search.count):
                             rows.add(i, &search.places[j])
                     first += chunk
-            if self.gaps is not None:
-                self.gaps.warn(0, False)
+            if has_gaps:
+                gaps.warn(0, False)
         finally:
             free(wanted)
             search.close()
