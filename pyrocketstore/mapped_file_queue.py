@@ -137,11 +137,9 @@ class MappedFileQueue:
         """Take in what can be read of files that are mismatched, where nothing is written."""
         first, size = self.mismatched[0], self.mapped_file_size
         readable = [f for f in self.mismatched if f.size and has_possible_name(f.offset, size)]
-        is_single = len(readable) == 1 and readable[0].size < size
+        is_single = len(self.mismatched) == 1 and bool(readable) and first.size < size
         if not self.read_only or not (loaded or is_single):
-            setting = "" if loaded else " by mapped_file_size_commit_log (mapedFileSizeCommitLog)"
-            advice = self._advice(first)
-            raise StoreCorruptionError(first.path, -1, f"{first.reason}{setting}. {advice}")
+            raise StoreCorruptionError(first.path, -1, f"{first.reason}. {self._advice(first)}")
         for file in self.mismatched:
             LOG.error("%s: %s", file.path, file.reason)
         for file in readable:
@@ -152,6 +150,11 @@ class MappedFileQueue:
 
     def _advice(self, file: MismatchedFile) -> str:
         """What to do about a file that cannot be built again."""
+        if len({each.size for each in self.mismatched}) == 1 < len(self.mismatched):
+            return (
+                "All files have one other length: open the store with mapped_file_size_commit_log"
+                " (mappedFileSizeCommitLog) as it was written with"
+            )
         advice = (
             "It is part of the log, which nothing can build again: restore it from a copy. Opened"
             " read-only, the store is read as far as the file goes"

@@ -33,7 +33,11 @@ def mismatched_of(queue: ConsumeQueue) -> list[MismatchedFile]:
 
 
 def restore_queue(
-    queue: ConsumeQueue, min_phy_offset: int, before_cut: Callable[[], None], broken_path: str
+    queue: ConsumeQueue,
+    min_phy_offset: int,
+    before_cut: Callable[[], None],
+    broken_path: str,
+    found: list[MismatchedFile],
 ) -> bool:
     """Give the mismatched files of a queue their length, before the queue is recovered.
 
@@ -45,17 +49,20 @@ def restore_queue(
     min_phy_offset : int, first byte that the log still has
     before_cut : called before a file is changed
     broken_path : directory below which files are set aside, made when it is needed
+    found : gets the files
 
     Returns whether the log must give units again that are behind the queue's new end.
 
     Raises StoreIOError. Differs: 4.9.3 does not start with such a file.
     """
-    if not mismatched_of(queue):
-        return False
-    before_cut()
-    lost = _restore_units(queue, min_phy_offset, f"{broken_path}/consumequeue")
+    lost = False
+    found += mismatched_of(queue)
+    if mismatched_of(queue):
+        before_cut()
+        lost = _restore_units(queue, min_phy_offset, f"{broken_path}/consumequeue")
     if queue.ext is not None:
-        lost = _restore_ext(queue, queue.ext, f"{broken_path}/consumequeue_ext") or lost
+        kept_at = f"{broken_path}/consumequeue_ext"
+        lost = _restore_ext(queue, queue.ext, kept_at, before_cut, found) or lost
     return lost
 
 
@@ -122,7 +129,13 @@ def _cut_at_end_of(queue: ConsumeQueue, mapped_file: MappedFile, min_phy_offset:
     return True
 
 
-def _restore_ext(queue: ConsumeQueue, ext: ConsumeQueueExt, broken_path: str) -> bool:
+def _restore_ext(
+    queue: ConsumeQueue,
+    ext: ConsumeQueueExt,
+    broken_path: str,
+    before_cut: Callable[[], None],
+    found: list[MismatchedFile],
+) -> bool:
     """Restore the ext units, and end the queue before the first unit whose ext unit is lost."""
     files = ext.mapped_file_queue
     kept_at = f"{broken_path}/{queue.topic}/{queue.queue_id}"
@@ -133,9 +146,16 @@ def _restore_ext(queue: ConsumeQueue, ext: ConsumeQueueExt, broken_path: str) ->
         if mapped_file is not None and file.size < files.mapped_file_size:
             end = mapped_file.file_from_offset + ext.end_of_units(mapped_file)
             lost_from = min(lost_from, end)
+    last = queue.reader.last_unit(with_ext=True)
+    if last is not None and un_decorate(last[2]) >= files.get_max_offset():
+        lost_from = min(lost_from, files.get_max_offset())  # of the last file nothing is left
     position = _first_with_ext(queue, lost_from)
     if position is None:
         return False
+    if not mismatched:
+        reason = f"the ext units from byte {lost_from} on are missing"
+        found.append(MismatchedFile(files.store_path, lost_from, 0, reason))
+    before_cut()
     ext.truncate_at(lost_from)
     queue.mapped_file_queue.truncate_dirty_files(position)
     return True

@@ -7,17 +7,21 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyrocketstore._consume_queue import unit_at
+from pyrocketstore._record import record_size_max
 from pyrocketstore.commit_log import LMQ_PREFIX, CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.display import logger
+from pyrocketstore.env import O_RDONLY
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.file_sizes import MismatchedFile
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.mismatched_files import mismatched_of, restore_queue
 from pyrocketstore.new_files import remove_temporary_queue_files
 from pyrocketstore.queue_directories import find_queues
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import RunningFlags, StoreCheckpoint
 
@@ -83,7 +87,7 @@ class ConsumeQueueTable:
 
     def _check_sizes(self) -> None:
         """Refuse a configured size that the files contradict: none may be changed by mistake."""
-        setting = "mapped_file_size_consume_queue (mapedFileSizeConsumeQueue)"
+        setting = "mapped_file_size_consume_queue (mappedFileSizeConsumeQueue)"
         _check_size([queue.mapped_file_queue for queue in self.all()], setting)
         setting = "mapped_file_size_consume_queue_ext (mappedFileSizeConsumeQueueExt)"
         _check_size([q.ext.mapped_file_queue for q in self.all() if q.ext is not None], setting)
@@ -106,8 +110,7 @@ class ConsumeQueueTable:
             if mismatched_of(queue) and not broken_path:
                 name = self.env.local_time_name(self.env.now_ms())
                 broken_path = os.path.join(self.config.store_path_root_dir, ".broken", name)
-            self.mismatched += mismatched_of(queue)
-            lost = restore_queue(queue, lowest, self._before_cut, broken_path)
+            lost = restore_queue(queue, lowest, self._before_cut, broken_path, self.mismatched)
             lost = close_gaps(queue, lowest, self._before_cut) or lost
             queue.recover(phy_offset, self._before_cut)
             queue.cut_short |= lost
@@ -239,10 +242,23 @@ def _check_size(sequences: list[MappedFileQueue], setting: str) -> None:
         return
     first = mismatched[0]
     proven = any(file.offset > 0 and file.offset % file.size == 0 for file in mismatched)
-    if proven or len(mismatched) > 1 or first.size > sequences[0].mapped_file_size:
+    if proven or len(mismatched) > 1 or _goes_on(sequences[0], first):
         raise StoreCorruptionError(
             first.path, -1, f"{first.reason}: open the store with {setting} as it was written with"
         )
+
+
+def _goes_on(files: MappedFileQueue, file: MismatchedFile) -> bool:
+    """Whether a single file that is too long has units behind the configured length."""
+    if file.size < files.mapped_file_size + CQ_STORE_UNIT_SIZE:
+        return False
+    fd = files.env.open(file.path, O_RDONLY)
+    try:
+        data = files.env.pread(fd, CQ_STORE_UNIT_SIZE, files.mapped_file_size, file.path)
+    finally:
+        files.env.close(fd, file.path)
+    unit = unit_at(data)
+    return unit is not None and unit[0] >= 0 and 0 < unit[1] <= record_size_max()
 
 
 def _find_ext_files(ext: ConsumeQueueExt) -> None:

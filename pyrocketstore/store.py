@@ -53,6 +53,7 @@ from pyrocketstore.exact import (
 )
 from pyrocketstore.flush import GroupCommitService
 from pyrocketstore.key_gaps import KeyGaps
+from pyrocketstore.lost_ends import lost_end
 from pyrocketstore.message import (
     MAX_PROPERTIES_SIZE,
     PROPERTIES_TOO_LONG,
@@ -257,6 +258,9 @@ class Store(AsyncStore):
                 f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
                 f"records lie behind it{kept}"
             )
+        lost = lost_end(self.message_store, plan.beyond)
+        if lost is not None:
+            yield f"{lost}; these messages are missing, restore the log's files from a copy"
         log_paths = self.message_store.config.commit_log_paths
         log_paths += self.message_store.config.read_only_commit_log_paths
         for path, reason in plan.mismatched[:MISMATCHED_MAX]:

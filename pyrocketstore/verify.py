@@ -19,6 +19,7 @@ from pyrocketstore.consume_queue_ext import MAX_ADDR, un_decorate
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index_check import IndexCheck, Keys
 from pyrocketstore.live_stores import Attempts, was_removed
+from pyrocketstore.lost_ends import lost_end
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
@@ -289,6 +290,10 @@ class _Verifier:
             return
         for path, reason in plan.mismatched:
             self.report.add(Problem(self._kind_of(path), path, -1, reason))
+        usual = not plan.clean or plan.ended_by in (status_name(RS_END), status_name(RS_BLANK))
+        lost = lost_end(self.store, plan.beyond) if usual and not plan.broken else None
+        if lost is not None:
+            self.report.add(Problem("log", lost.path, -1, lost.reason))
         if plan.empty:
             return
         path, position = self._place_of(plan.log_end)
@@ -717,6 +722,6 @@ class _Verifier:
         text = f"{_units_text(start, end)} {what} on disk; recovery builds them from the log"
         problem = Problem("queue", path, state.position(start), text, end - start)
         if self._clean:
-            self.report.add(problem)
+            self.report.add(problem, missing=True)
         else:
             self.report.add_rebuilt(problem)

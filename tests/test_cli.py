@@ -143,7 +143,7 @@ def test_mistakes_get_one_line(store: Path, tmp_path: Path) -> None:
     assert f"{bad}:2" in warned
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / f"{0:020d}").write_bytes(b"x" * 100)
-    (tmp_path / "store" / "commitlog" / f"{100:020d}").write_bytes(b"x" * 50)
+    (tmp_path / "store" / "commitlog" / f"{100:020d}").mkdir()
     (tmp_path / "store" / "commitlog" / f"{200:020d}").write_bytes(b"x" * 100)
     failed = run("info", tmp_path / "store", code=1)
     assert failed.stderr.count("\n") == 1

@@ -333,7 +333,7 @@ def test_errors_of_the_command(tmp_path: Path, store: Path) -> None:
     log = damaged / "commitlog"
     log.mkdir(parents=True)
     (log / f"{0:020d}").write_bytes(b"x" * 100)
-    (log / f"{100:020d}").write_bytes(b"x" * 50)
+    (log / f"{100:020d}").mkdir()
     empty = tmp_path / f"empty{EVIL}"
     empty.mkdir()
     conf = tmp_path / f"c{EVIL}.conf"

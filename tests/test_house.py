@@ -63,6 +63,7 @@ LEVELS = {
     "index_forcing": 4.0,
     "queue_table": 4.2,
     "mismatched_files": 4.15,
+    "lost_ends": 6.2,
     "consume_queue_ext": 4.0,
     "queue_units": 4.0,
     "multi_path": 3.1,

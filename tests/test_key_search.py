@@ -18,7 +18,7 @@ import oracle
 import pyrocketstore
 from pyrocketstore._index_keys import key_hash_of
 from pyrocketstore._key_search import KeySearch
-from pyrocketstore.errors import StoreCorruptionError, StoreStateError
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreStateError
 
 FOREVER = 2**63 - 1
 LOG_SIZE = 65536
@@ -156,7 +156,7 @@ def test_arguments(store: pyrocketstore.Store):
         store.query("T", 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         store.query_many("T", ["k1", None])  # type: ignore[list-item]
-    with pytest.raises(OverflowError):
+    with pytest.raises(StoreFormatError, match="end 18446744073709551616"):
         store.query("T", "k1", end=2**64)
     assert store.query("T", "\ud800") == []
     assert store.query("\ud800", "k1") == []

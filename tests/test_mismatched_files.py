@@ -120,7 +120,10 @@ def test_a_queue_file_is_restored_from_the_log(
     assert bool(kept) == (damage in (lengthen, rename))
 
 
-@pytest.mark.parametrize("damage", [cut(100), cut(4095), lengthen], ids=["100", "4095", "longer"])
+@pytest.mark.parametrize(
+    "damage", [cut(100), cut(4095), cut(0), Path.unlink, lengthen],
+    ids=["100", "4095", "0", "gone", "longer"],
+)  # fmt: skip
 @pytest.mark.parametrize("which", [0, -1])
 def test_an_ext_file_is_restored_from_the_log(
     with_ext: Path, tmp_path: Path, damage: Callable[[Path], None], which: int
@@ -128,6 +131,9 @@ def test_an_ext_file_is_restored_from_the_log(
     path = Path(shutil.copytree(with_ext, tmp_path / "store"))
     files = sorted((path / "consumequeue_ext/T/0").iterdir())
     assert len(files) > 1
+    if which == 0 and damage not in (lengthen,):
+        for file in files[1:]:  # else it has expired, or a hole is in the middle
+            file.unlink()
     damage(files[which])
     before = snapshot(path)
     for read_only in (True, False, True):
@@ -227,3 +233,41 @@ def test_random_damage_to_lengths_loses_nothing(plain: Path, tmp_path: Path) -> 
                     error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}, {read_only=}")
                     raise
         assert whole
+
+
+@pytest.mark.parametrize("length", [1, 20, 40_000])
+def test_a_single_queue_file_that_has_grown_is_restored(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "store"
+    settings = SETTINGS | {"mapped_file_size_consume_queue": 20_000}
+    with pyrocketstore.open(path, **settings) as store:
+        store.put_many("T", [b"x"] * 300)
+    with (path / "consumequeue/T/0" / f"{0:020d}").open("ab") as file:
+        file.write(b"x" * length)
+    for read_only in (True, False):
+        with expect_warning("must have 20000"), pyrocketstore.open(
+            path, read_only=read_only, **settings
+        ) as store:  # fmt: skip
+            assert len(list(store.read("T"))) == 300
+
+
+def test_a_log_that_lost_its_last_file_is_reported(plain: Path, tmp_path: Path) -> None:
+    """Without keys too: the queues name messages behind the log's end."""
+    path = Path(shutil.copytree(plain, tmp_path / "store"))
+    shutil.rmtree(path / "index")
+    files = sorted((path / "commitlog").iterdir())
+    files[-1].unlink()
+    with expect_warning("name messages behind it"), pyrocketstore.open(
+        path, read_only=True, **SETTINGS
+    ) as store:  # fmt: skip
+        report = store.verify()
+    assert not report.ok
+    assert [p.path for p in report.problems if p.kind == "log"] == [str(files[-2])]
+
+
+def test_a_log_size_that_no_file_has_is_refused(plain: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(plain, tmp_path / "store"))
+    for size in (1 << 15, 1 << 17, 1 << 20):
+        wrong = SETTINGS | {"mapped_file_size_commit_log": size}
+        for read_only in (True, False):
+            with pytest.raises(StoreCorruptionError, match="All files have one other length"):
+                pyrocketstore.open(path, read_only=read_only, **wrong)

@@ -3,10 +3,7 @@
 A recovery cuts what contradicts itself, and says nothing where that is the tail that a kill or a
 power cut leaves unfinished. Here it is told apart from files that are not there:
 
-- A unit is put when its record is in the log, and a file of the log is begun when the one before it
-  is full. So where a unit names bytes behind the last file, and that is full, the log has lost
-  files, however the store was stopped. Bytes of the last file that hold no records are the
-  unfinished tail of a store that was not stopped cleanly; one that was has none.
+- Files at the end of the log: `pyrocketstore.lost_ends`.
 - Recovery reads the last files of the log, and puts in place what they ask of queues. Of the files
   before those a few records are looked at: each has its unit, unless its topic was deleted, or
   deleted and made anew.
@@ -22,15 +19,13 @@ import numpy as np
 
 from pyrocketstore._columns import VarColumn, check_records, decode_records
 from pyrocketstore._log_walk import walk_records
-from pyrocketstore._scan import status_name
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreError
+from pyrocketstore.lost_ends import lost_end
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
-from pyrocketstore.recovery import RS_BLANK, RS_OK
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.snapshot import LogFile, StoreSnapshot, log_files_on_disk, read_there
-from pyrocketstore.store_checkpoint import AbortFile
 from pyrocketstore.topic_config import TopicConfigFile
 
 #: Of the log files that recovery does not read, at most so many are looked at, so many bytes each.
@@ -40,7 +35,6 @@ SAMPLED_BYTES = 16 << 10
 NAMED = 3
 #: sysFlag of messages that stand in no queue: prepared, and rolled back.
 _TRANSACTION_MASK, _UNQUEUED = 12, (4, 12)
-_FULL = (status_name(RS_OK), status_name(RS_BLANK))
 _NUMBERS = ("queue_id", "queue_offset", "sys_flag")
 
 
@@ -69,32 +63,11 @@ def _wants(options: SourceOptions, topic: str, queue_id: int) -> bool:
 
 
 def _log_end(snapshot: StoreSnapshot, options: SourceOptions) -> list[str]:
-    store = snapshot.store
-    plan = store.plan
+    plan = snapshot.store.plan
     assert plan is not None
     ends = {name: end for name, end in plan.beyond.items() if _wants(options, *name)}
-    if not ends:
-        return []
-    (topic, queue_id), end = max(ends.items(), key=lambda item: (item[1], item[0]))
-    named = f"{len(ends)} queues name messages behind it, {topic}/{queue_id} up to byte {end}"
-    if len(ends) == 1:
-        named = f"the queue {topic}/{queue_id} names messages behind it, up to byte {end}"
-    # Listed after the queues were read: a live store has the file of each record that they name.
-    files = log_files_on_disk(store.env, store.config)
-    if not files:
-        log = " and ".join(store.config.commit_log_paths)
-        return [f"{log}: the log has no file, and {named}"]
-    last = files[-1]
-    if end > last.from_offset + last.size:
-        # Another file is begun when one is full. Else the unit is damaged.
-        is_full = plan.ended_by in _FULL or last.size < store.config.mapped_file_size_commit_log
-        text = f"the log ends with this file, at byte {last.from_offset + last.size}"
-        return [f"{last.path}: {text}, and {named}"] if is_full else []
-    is_stopped = plan.clean and not AbortFile(store.env, f"{snapshot.root}/abort").exists()
-    if is_stopped and not plan.broken:
-        text = f"the store was stopped cleanly, its log ends at byte {plan.log_end}"
-        return [f"{last.path}: {text} ({plan.ended_by}), and {named}"]
-    return []
+    lost = lost_end(snapshot.store, ends)
+    return [] if lost is None else [str(lost)]
 
 
 def gaps(files: Sequence[LogFile]) -> list[tuple[int, LogFile]]:
