@@ -107,7 +107,7 @@ cdef int64_t block_stop(
     const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
     Py_ssize_t *end
 ) noexcept:
-    cdef Py_ssize_t n = phy_offsets.shape[0]
+    cdef Py_ssize_t n = min(phy_offsets.shape[0], sizes.shape[0])
     cdef int64_t start = phy_offsets[first]
     cdef int64_t stop
     cdef Py_ssize_t i = first + 1
