@@ -205,7 +205,6 @@ cdef class _Search:
     cdef int64_t end
     cdef int64_t max_num
     cdef bint exact
-    cdef bint by_key              # what the owner of the store deletes meanwhile has expired
     cdef LogTable log
     cdef int64_t log_end
     cdef uint8_t *held            # one byte a log file: it is held
@@ -313,13 +312,13 @@ cdef class _Search:
     cdef const uint8_t *read(
         self, Py_ssize_t i, int64_t position, int64_t size, int64_t stop
     ) except? NULL with gil:
-        """Bytes of a file of the log; NULL, in a search by key, where its owner deleted it."""
+        """Bytes of a file of the log; NULL where its owner deleted it."""
         if self.source is None:
             self.source = RecordBytes()
         try:
             return self.source.at(<MappedFile>self.log.files[i], position, size, stop)
         except StoreIOError as error:
-            if not self.by_key or error.errno != ENOENT:
+            if error.errno != ENOENT:
                 raise
             return NULL
 
@@ -612,7 +611,6 @@ cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object ma
     except OverflowError:
         search.max_num = MAX_COUNT if max_num > 0 else 0
     search.open(log, log_end, index_files)
-    search.by_key = True
     return 0
 
 

@@ -1,5 +1,6 @@
 """Messages out of commit log files: ranges of queue units become messages, one after the other."""
 cimport cython
+from libc.errno cimport ENOENT
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -247,9 +248,11 @@ cdef class MessageIterator:
         if self.damage is None:
             raise error
         start, stop = self.queue_offset(i), self.queue_offset(self.count - 1) + 1
-        error, rest_is_missing = self.damage.failed(error, start, stop)
-        if rest_is_missing:
+        if isinstance(error, StoreIOError) and error.errno == ENOENT:
             self.at = self.count
+            error = self.file_gone(self.mapped_file, start, stop)
+        else:
+            error = self.damage.failed(error, start)
         if error is not None:
             raise error
         return 0

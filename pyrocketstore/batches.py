@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -119,14 +120,31 @@ def _decode(
 
     None for a file that was deleted meanwhile: its records have expired.
     """
-    if not file.hold():
-        offsets = rows.queue_offset
-        _raise_any(part.file_gone(file, int(offsets[0]), int(offsets[-1]) + 1))
-        return None
+    try:
+        if file.hold():
+            return _decode_there(part, file, rows, names, max_body_bytes)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    offsets = rows.queue_offset
+    _raise_any(part.file_gone(file, int(offsets[0]), int(offsets[-1]) + 1))
+    return None
+
+
+def _decode_there(
+    part: QueueRange,
+    file: MappedFile,
+    rows: Places,
+    names: list[str],
+    max_body_bytes: int | None,
+) -> Decoded | None:
+    """`_decode` of a file that is held, and let go."""
     try:
         try:
             columns = _decode_held(part, file, rows, names, max_body_bytes, False)
         except (StoreCorruptionError, StoreIOError) as error:
+            if isinstance(error, StoreIOError) and error.errno == errno.ENOENT:
+                raise  # the whole file
             if not part.damage.skips:
                 _raise_first(part, file, rows, error)
             return _decode_readable(part, file, rows, names, max_body_bytes)

@@ -6,6 +6,7 @@ that writes left for its size, is searched by the first query.
 
 from __future__ import annotations
 
+import errno
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index_gaps import Int64s, missing_keys
 from pyrocketstore.shield import shielded
 from pyrocketstore.store_parts import StoreWarning
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from pyrocketstore.env import Env
 
 __all__ = ["KeyGaps"]
+
+#: How often a part of the log is searched whose files are deleted meanwhile.
+_TRIES = 20
 
 
 class KeyGaps:
@@ -83,15 +88,29 @@ class KeyGaps:
                 left = max(0, left - (end - start))
                 if start > begin:
                     unsearched.append((begin, start))
-                if start < end:
-                    keys = missing_keys(self._env, self._log, self._files, start, end)
-                    found += ((piece.phy_offset, piece.key_hash) for piece in keys)
+                found += self._keys(start, end)
             hashes = np.concatenate([piece[1] for piece in found] or [self.hashes])
             places = np.concatenate([piece[0] for piece in found] or [self.places])
             order = np.lexsort((places, hashes))
             self.hashes, self.places = hashes[order], places[order]
             self.unsearched = unsearched[::-1]
             self._searched, self._files = True, ()
+
+    def _keys(self, start: int, end: int) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
+        """Places and hashes of the keys in a part of the log, without what expires meanwhile."""
+        for attempt in range(_TRIES):
+            if start >= end:
+                break
+            try:
+                keys = missing_keys(self._env, self._log, self._files, start, end)
+                return [(piece.phy_offset, piece.key_hash) for piece in keys]
+            except StoreIOError as error:
+                # The owner of the store deletes files of the log, then those of the index.
+                if error.errno != errno.ENOENT or attempt + 1 == _TRIES:
+                    raise
+                self._log.mapped_file_queue.forget_deleted()
+                start = max(start, self._log.get_min_offset())
+        return []
 
     def find(self, key_hash: int) -> Int64s:
         """The physical offsets of the records with a key of that hash, ascending."""

@@ -277,8 +277,12 @@ class MappedFileQueue:
         """The first file modified at or after `timestamp` (Unix ms), else the last one."""
         files = self.mapped_files
         for mapped_file in files:
-            if mapped_file.last_modified_ms() >= timestamp:
-                return mapped_file
+            try:
+                if mapped_file.last_modified_ms() >= timestamp:
+                    return mapped_file
+            except StoreIOError as error:  # its owner has deleted it
+                if error.errno != errno.ENOENT or not self.read_only:
+                    raise
         return files[-1] if files else None
 
     def check_self(self) -> bool:
@@ -290,6 +294,23 @@ class MappedFileQueue:
                 LOG.error("%s: does not follow %s", after.path, before.path)
                 whole = False
         return whole
+
+    def forget_deleted(self) -> bool:
+        """Read-only: leave out the first files, where their owner has deleted them; whether it has.
+
+        Raises StoreIOError. Threads: any.
+        """
+        if not self.read_only:
+            return False
+        found = [int(name) for name, size, _ in self._find_files() if size]
+        if not found:
+            return False
+        with self._lock:
+            kept = tuple(f for f in self.mapped_files if f.file_from_offset >= min(found))
+            changed = len(kept) < len(self.mapped_files)
+            if changed:
+                self.mapped_files = kept
+        return changed
 
     # ---- positions --------------------------------------------------------------------------
 

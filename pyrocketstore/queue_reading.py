@@ -125,6 +125,7 @@ class QueueRange(NamedTuple):
 
     def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
         """Note messages of a file that was taken away; the error to raise, None: they expired."""
+        self.log.mapped_file_queue.forget_deleted()
         if file.file_from_offset + self.log.file_size <= self.log.get_min_offset():
             return None
         return self.damage.missing_file(file.path, start, stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -141,22 +140,15 @@ class QueueDamage:
         self._missing.add(path)
         return error
 
-    def failed(
-        self, error: StoreCorruptionError | StoreIOError, start: int, stop: int
-    ) -> tuple[Exception | None, bool]:
-        """Note that reading the message at `start` failed; those up to `stop` are in its file.
+    def failed(self, error: StoreCorruptionError | StoreIOError, start: int) -> Exception | None:
+        """Note that reading the message at `start` failed; the error to raise, if any.
 
-        Returns the error to raise, if any, and whether the rest of the file is missing too. An I/O
-        error is always to be raised: what lies there may be all right.
+        An I/O error is always to be raised: what lies there may be all right.
         """
         if isinstance(error, StoreCorruptionError):
-            return self.message(error.path, error.position, error.reason, start), False
-        if error.errno == errno.ENOENT:
-            known = error.path in self._missing
-            noted = self.missing_file(error.path, start, stop)
-            return (None if known or noted is None else error), True
+            return self.message(error.path, error.position, error.reason, start)
         self.message(error.path, error.position, str(error), start)
-        return error, False
+        return error
 
     def no_units(self, error: StoreIOError, start: int, stop: int) -> None:
         """Note messages whose units cannot be read."""

@@ -699,6 +699,7 @@ class Store(AsyncStore):
         """
         with self._while_open():
             queue = self._queue(topic, queue_id)
+            self.message_store.commit_log.mapped_file_queue.forget_deleted()
             return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:

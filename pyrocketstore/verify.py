@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import errno
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from pyrocketstore._verify import RecordWalk, differing_units, read_ext_units
 from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import MAX_ADDR, un_decorate
+from pyrocketstore.env import O_RDONLY
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index_check import IndexCheck, Keys
 from pyrocketstore.live_stores import Attempts, was_removed
@@ -694,7 +696,7 @@ class _Verifier:
             if file.mode != "memory":
                 continue
             path = state.path(file.file_from_offset // CQ_STORE_UNIT_SIZE)
-            on_disk = self.env.size(path) if self.env.exists(path) else 0
+            on_disk = self._size_on_disk(path)
             rebuilt = Intervals()
             first = file.file_from_offset // CQ_STORE_UNIT_SIZE
             step = UNIT_COUNT * CQ_STORE_UNIT_SIZE
@@ -707,14 +709,23 @@ class _Verifier:
             for start, end in rebuilt:
                 self._rebuilt(state, path, start, end, on_disk > 0)
 
+    def _size_on_disk(self, path: str) -> int:
+        """Bytes; 0 for a file that is not there."""
+        try:
+            return self.env.size(path)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return 0
+
     def _read_disk(self, path: str, position: int, size: int) -> bytes:
-        if size <= 0:
+        if size <= 0 or not self._size_on_disk(path):
             return b""
-        fd = self.env.open(path, 0)
+        fd = self.env.open(path, O_RDONLY)
         try:
             return self.env.pread(fd, size, position, path)
         finally:
-            self.env.close(fd)
+            self.env.close(fd, path)
 
     def _rebuilt(self, state: _QueueState, path: str, start: int, end: int, exists: bool) -> None:
         self.report.rebuilt_units += end - start
