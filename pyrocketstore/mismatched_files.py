@@ -146,9 +146,8 @@ def _restore_ext(
         if mapped_file is not None and file.size < files.mapped_file_size:
             end = mapped_file.file_from_offset + ext.end_of_units(mapped_file)
             lost_from = min(lost_from, end)
-    last = queue.reader.last_unit(with_ext=True)
-    if last is not None and un_decorate(last[2]) >= files.get_max_offset():
-        lost_from = min(lost_from, files.get_max_offset())  # of the last file nothing is left
+    if not files.mapped_files:
+        lost_from = 0  # nothing is left; a single address that is wrong says less
     position = _first_with_ext(queue, lost_from)
     if position is None:
         return False

@@ -81,6 +81,9 @@ def rename(path: Path) -> None:
     path.rename(path.with_name(path.name[:-1] + "7"))
 
 
+EMPTY = cut(0)
+
+
 def expect_warning(name: str) -> Any:
     return pytest.warns(StoreWarning, match=name)
 
@@ -121,7 +124,7 @@ def test_a_queue_file_is_restored_from_the_log(
 
 
 @pytest.mark.parametrize(
-    "damage", [cut(100), cut(4095), cut(0), Path.unlink, lengthen],
+    "damage", [cut(100), cut(4095), EMPTY, Path.unlink, lengthen],
     ids=["100", "4095", "0", "gone", "longer"],
 )  # fmt: skip
 @pytest.mark.parametrize("which", [0, -1])
@@ -131,6 +134,8 @@ def test_an_ext_file_is_restored_from_the_log(
     path = Path(shutil.copytree(with_ext, tmp_path / "store"))
     files = sorted((path / "consumequeue_ext/T/0").iterdir())
     assert len(files) > 1
+    if which and damage in (EMPTY, Path.unlink):
+        pytest.skip("the files before it do not say that there was another")
     if which == 0 and damage not in (lengthen,):
         for file in files[1:]:  # else it has expired, or a hole is in the middle
             file.unlink()

@@ -258,9 +258,9 @@ def test_partitions_are_appended_in_their_order(root: Path) -> None:
 def test_a_commit_that_fails_says_how_far_it_got(root: Path) -> None:
     writer = StoreWriter(dataclasses.replace(options_of(root), record_size_max=1 << 30))
     staged = [stage(writer, 0, "a", "b"), stage(writer, 1, "c", "x" * (5 << 20), "d")]
-    with pytest.raises(StoreError, match="3 of 5 rows are in the store"):
-        writer.commit(staged)
-    assert bodies(root) == [b"a", b"b", b"c"]
+    with pytest.raises(StoreError, match="2 of 5 rows are in the store"):
+        writer.commit(staged)  # all rows of a call are looked at before one is put
+    assert bodies(root) == [b"a", b"b"]
     writer.abort(staged)
     assert_staging_is_gone(root)
 
