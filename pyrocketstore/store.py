@@ -260,7 +260,7 @@ class Store(AsyncStore):
             )
         lost = lost_end(self.message_store, plan.beyond)
         if lost is not None:
-            yield f"{lost}; these messages are missing, restore the log's files from a copy"
+            LOG.warning("%s; these messages are missing: restore the files from a copy", lost)
         log_paths = self.message_store.config.commit_log_paths
         log_paths += self.message_store.config.read_only_commit_log_paths
         for path, reason in plan.mismatched[:MISMATCHED_MAX]:
