@@ -25,12 +25,14 @@ from pyrocketstore.errors import (
 from pyrocketstore.live_stores import was_removed
 from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
 from pyrocketstore.message import (
+    LMQ_PREFIX,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT_STORE_MSG_OK,
+    SCHEDULE_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     from pyrocketstore._mapped_file import MappedFile
     from pyrocketstore.env import Env
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-LMQ_PREFIX = "%LMQ%"
 TRANSACTION_MASK = 0xC
 TRANSACTION_PREPARED_TYPE = 0x4
 TRANSACTION_COMMIT_TYPE = 0x8

@@ -15,13 +15,13 @@ from pyrocketstore.config_keys import OTHER_KEYS
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.file_sizes import DirectoryReader, log_file_size, queue_file_size
+from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.properties_file import PropertyLine, read_properties
 
 CQ_STORE_UNIT_SIZE = 20
 DEFAULT_LISTEN_PORT = 10911
 MULTI_PATH_SPLITTER = ","
 
-LMQ_PREFIX = "%LMQ%"
 LIGHT_QUEUE_SETTINGS = ("enable_lmq", "enable_multi_dispatch")
 
 
@@ -272,12 +272,16 @@ class MessageStoreConfig:
         return _split_paths(self.read_only_commit_log_store_paths)
 
     @property
+    def all_commit_log_paths(self) -> tuple[str, ...]:
+        """Every directory that holds files of the log, those that get none included."""
+        return (*self.commit_log_paths, *self.read_only_commit_log_paths)
+
+    @property
     def named_directories(self) -> tuple[str, ...]:
         """The directories that somebody named, which may therefore be symbolic links."""
         if "store_path_commit_log" not in self.given:
             return (self.store_path_root_dir,)
-        logs = (*self.commit_log_paths, *self.read_only_commit_log_paths)
-        return (self.store_path_root_dir, *logs)
+        return (self.store_path_root_dir, *self.all_commit_log_paths)
 
     @property
     def is_multi_path(self) -> bool:
@@ -628,7 +632,7 @@ def detect_sizes(
     """
     if given is None:
         given = config.given
-    logs = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+    logs = config.all_commit_log_paths
     queue, ext = "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext"
     default = MessageStoreConfig()
     places: dict[str, Callable[[], int | None]] = {

@@ -15,7 +15,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError, is_passing
 from pyrocketstore.mapped_file_queue import MappedFileQueue
-from pyrocketstore.message import java_split, parse_java_int
+from pyrocketstore.message import LMQ_PREFIX, java_split, parse_java_int
 from pyrocketstore.queue_units import (
     CQ_STORE_UNIT_SIZE,
     NO_LIMIT,
@@ -30,7 +30,6 @@ __all__ = ["ConsumeQueue", "QueueUnits"]
 
 LOG = logger(__name__)
 
-LMQ_PREFIX = "%LMQ%"
 #: A put that fails is tried this often, this long apart.
 MAX_RETRIES = 30
 RETRY_INTERVAL_S = 1.0

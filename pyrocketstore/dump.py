@@ -16,12 +16,12 @@ from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.exact import INT32_MAX, INT64_MAX, INT64_MIN
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.results import GetMessageStatus
 
 PULL_COUNT = 32
-#: What Java's int and long hold, and how they are written.
-_INT_MAX, _LONG_MIN, _LONG_MAX = (1 << 31) - 1, -(1 << 63), (1 << 63) - 1
+#: How Java's int and long are written.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 #: As json writes a control character -> as 4.9.3's driver does.
 _CONTROLS = {
@@ -237,8 +237,8 @@ def _query_of(where: str, line: bytes) -> KeyQuery:
             f"{where}: {len(fields)} field(s); a query has 5, separated by tabs:"
             " topic, key, max_num, begin ms, end ms"
         )
-    times = (_LONG_MIN, _LONG_MAX)
-    bounds = (("max_num", 0, _INT_MAX), ("begin", *times), ("end", *times))
+    times = (INT64_MIN, INT64_MAX)
+    bounds = (("max_num", 0, INT32_MAX), ("begin", *times), ("end", *times))
     numbers = []
     for text, (name, low, high) in zip(fields[2:], bounds, strict=True):
         value = int(text) if _NUMBER.fullmatch(text) else None

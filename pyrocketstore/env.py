@@ -279,6 +279,22 @@ class Env(EnvTable):
             )
         return b"".join(pieces)
 
+    def read_part(self, path: str, position: int, size: int) -> bytes:
+        """Bytes of a file: fewer where it ends, none where there is no such file.
+
+        Raises StoreIOError.
+        """
+        try:
+            fd = self.open(path, os.O_RDONLY)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return b""
+        try:
+            return self.pread(fd, size, position, path)
+        finally:
+            self.close(fd, path)
+
     def write_file(self, path: str, data: bytes) -> None:
         """Make `data` the whole content of a file, at once.
 

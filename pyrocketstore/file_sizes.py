@@ -56,6 +56,10 @@ class DirectoryReader(Protocol):
         """A descriptor of a file."""
         ...
 
+    def read_part(self, path: str, position: int, size: int, /) -> bytes:
+        """Bytes of a file, fewer at its end; none where it is missing."""
+        ...
+
     def pread(self, fd: int, size: int, position: int, path: str, /) -> bytes:
         """Bytes of a file, fewer at its end."""
         ...
@@ -210,24 +214,16 @@ def _may_be_cut(
     env: DirectoryReader, file: FoundFile, unit: int, log_directories: Sequence[str]
 ) -> bool:
     """Whether a queue's first file ends with a unit behind whose record the log has another."""
-    last = _read(env, file.path, file.size - unit, 12)
+    last = env.read_part(file.path, file.size - unit, 12)
     phy_offset, size = (int.from_bytes(part, "big", signed=True) for part in (last[:8], last[8:]))
     if size <= 0 or phy_offset < 0:
         return False  # there is room in it: its length is its own
     end = phy_offset + size
     for log_file in find_files(env, 1, *log_directories):
         if log_file.offset <= end < log_file.offset + log_file.size:
-            head = _read(env, log_file.path, end - log_file.offset, MIN_RECORD_SIZE)
+            head = env.read_part(log_file.path, end - log_file.offset, MIN_RECORD_SIZE)
             return head[4:8] in MESSAGE_MAGICS
     return False
-
-
-def _read(env: DirectoryReader, path: str, position: int, size: int) -> bytes:
-    fd = env.open(path, _O_RDONLY)
-    try:
-        return env.pread(fd, size, position, path)
-    finally:
-        env.close(fd, path)
 
 
 def _implausible(file: FoundFile, reason: str) -> StoreCorruptionError:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from pyrocketstore._index_file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE
+from pyrocketstore.broken_folder import broken_folder
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
 from pyrocketstore.errors import StoreCorruptionError
@@ -106,8 +107,7 @@ def set_aside(env: Env, root: str, paths: Sequence[str]) -> None:
 
     Durability: they are gone from the directory for good when this returns.
     """
-    time = env.local_time_name(env.now_ms())
-    folder = f"{parent_directory(root)}/.broken/{time}/index"
+    folder = f"{broken_folder(env, parent_directory(root))}/index"
     env.make_directories(folder)
     for path in paths:
         env.rename(path, f"{folder}/{path.rpartition('/')[2]}")

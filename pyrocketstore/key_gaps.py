@@ -6,7 +6,6 @@ that writes left for its size, is searched by the first query.
 
 from __future__ import annotations
 
-import errno
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index_gaps import Int64s, missing_keys
+from pyrocketstore.live_stores import Attempts, was_removed
 from pyrocketstore.shield import shielded
 from pyrocketstore.store_parts import StoreWarning
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from pyrocketstore.env import Env
 
 __all__ = ["KeyGaps"]
-
-#: How often a part of the log is searched whose files are deleted meanwhile.
-_TRIES = 20
 
 
 class KeyGaps:
@@ -98,18 +95,17 @@ class KeyGaps:
 
     def _keys(self, start: int, end: int) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
         """Places and hashes of the keys in a part of the log, without what expires meanwhile."""
-        for attempt in range(_TRIES):
-            if start >= end:
-                break
+        attempts = Attempts(self._env)
+        while start < end:
             try:
                 keys = missing_keys(self._env, self._log, self._files, start, end)
                 return [(piece.phy_offset, piece.key_hash) for piece in keys]
             except StoreIOError as error:
                 # The owner of the store deletes files of the log, then those of the index.
-                if error.errno != errno.ENOENT or attempt + 1 == _TRIES:
+                if not was_removed(self._env, error) or not attempts.another():
                     raise
-                self._log.mapped_file_queue.forget_deleted()
-                start = max(start, self._log.get_min_offset())
+            self._log.mapped_file_queue.forget_deleted()
+            start = max(start, self._log.get_min_offset())
         return []
 
     def find(self, key_hash: int) -> Int64s:

@@ -217,7 +217,7 @@ def store_lock(
     return LockFile(
         env,
         os.path.join(config.store_path_root_dir, "lock"),
-        (*config.commit_log_paths, *config.read_only_commit_log_paths),
+        config.all_commit_log_paths,
         config.named_directories,
         on_fsync_failure,
     )

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore._scan import status_name
+from pyrocketstore.file_sizes import FoundFile, is_store_file
 from pyrocketstore.recovery import RS_BLANK, RS_OK
 from pyrocketstore.store_checkpoint import AbortFile
 
 if TYPE_CHECKING:
+    from pyrocketstore.config import MessageStoreConfig
+    from pyrocketstore.env import Env
     from pyrocketstore.message_store import DefaultMessageStore
 
 _FULL = (status_name(RS_OK), status_name(RS_BLANK))
@@ -30,6 +33,20 @@ class LostEnd(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+def listed_log_files(env: Env, config: MessageStoreConfig) -> list[FoundFile]:
+    """The files that a log's directories hold now, in order; those without a length are none.
+
+    Raises StoreIOError.
+    """
+    found = [
+        FoundFile(f"{directory}/{name}", int(name), size)
+        for directory in config.all_commit_log_paths
+        for name, size in env.files_named(directory, is_store_file, follow=True)
+        if size > 0
+    ]
+    return sorted(found, key=lambda file: file.offset)
 
 
 def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) -> LostEnd | None:
@@ -51,16 +68,10 @@ def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) ->
         named = f"the queue {topic}/{queue_id} names messages behind it, up to byte {end}"
     # Listed after the queues were read: a live store has the file of each record that they name.
     config = store.config
-    paths = (*config.commit_log_paths, *config.read_only_commit_log_paths)
-    files = sorted(
-        (int(name), size, f"{path}/{name}")
-        for path in paths
-        for name, size in store.env.list_files(path)
-        if len(name) == 20 and name.isdigit() and name.isascii() and size > 0
-    )
+    files = listed_log_files(store.env, config)
     if not files:
         return LostEnd(" and ".join(config.commit_log_paths), f"the log has no file, and {named}")
-    offset, size, path = files[-1]
+    path, offset, size = files[-1]
     if end > offset + size:
         # Another file is begun when one is full. Else the unit is damaged.
         is_full = plan.ended_by in _FULL or size < config.mapped_file_size_commit_log

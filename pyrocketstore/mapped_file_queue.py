@@ -18,6 +18,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.file_sizes import MAX_FILE_END, MismatchedFile, has_possible_name, mismatch_of
+from pyrocketstore.live_stores import was_removed
 
 __all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
 
@@ -281,7 +282,7 @@ class MappedFileQueue:
                 if mapped_file.last_modified_ms() >= timestamp:
                     return mapped_file
             except StoreIOError as error:  # its owner has deleted it
-                if error.errno != errno.ENOENT or not self.read_only:
+                if not (self.read_only and was_removed(self.env, error)):
                     raise
         return files[-1] if files else None
 
@@ -300,7 +301,8 @@ class MappedFileQueue:
 
         Raises StoreIOError. Threads: any.
         """
-        if not self.read_only:
+        first = self.get_first_mapped_file() if self.read_only else None
+        if first is None or self.env.exists(first.path):
             return False
         found = [int(name) for name, size, _ in self._find_files() if size]
         if not found:

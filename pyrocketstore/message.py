@@ -92,6 +92,10 @@ RESERVED_NAMES = frozenset(
 #: 20 bytes.
 Host = str | tuple[str, int] | bytes
 
+#: Begins the names of light queues. Source: RocketMQ 4.9.3 MixAll#LMQ_PREFIX.
+LMQ_PREFIX = "%LMQ%"
+#: Its units hold delivery times. Source: RocketMQ 4.9.3 TopicValidator.
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 #: Bytes of UTF-8: the record keeps the length as an int16.
 MAX_PROPERTIES_SIZE = 32767
 #: Bytes of UTF-8: the record keeps the length as an int8.

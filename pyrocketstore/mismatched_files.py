@@ -18,18 +18,12 @@ from pyrocketstore.file_sizes import MismatchedFile, has_possible_name
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT
 
-__all__ = ["mismatched_of", "restore_queue"]
+__all__ = ["restore_queue"]
 
 LOG = logger(__name__)
 
 #: Units that are looked at in one go.
 _READ_COUNT = 1 << 16
-
-
-def mismatched_of(queue: ConsumeQueue) -> list[MismatchedFile]:
-    """The files of a loaded queue, and of its ext units, that have a wrong length or name."""
-    ext = [] if queue.ext is None else queue.ext.mapped_file_queue.mismatched
-    return [*queue.mapped_file_queue.mismatched, *ext]
 
 
 def restore_queue(
@@ -55,9 +49,12 @@ def restore_queue(
 
     Raises StoreIOError. Differs: 4.9.3 does not start with such a file.
     """
+    mismatched = list(queue.mapped_file_queue.mismatched)
+    if queue.ext is not None:
+        mismatched += queue.ext.mapped_file_queue.mismatched
     lost = False
-    found += mismatched_of(queue)
-    if mismatched_of(queue):
+    if mismatched:
+        found += mismatched
         before_cut()
         lost = _restore_units(queue, min_phy_offset, f"{broken_path}/consumequeue")
     if queue.ext is not None:

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pyrocketstore._dispatch import Dispatcher
-from pyrocketstore.commit_log import LMQ_PREFIX, SCHEDULE_TOPIC, CommitLog
+from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreError
+from pyrocketstore.message import LMQ_PREFIX, SCHEDULE_TOPIC
 from pyrocketstore.queue_table import ConsumeQueueTable
 
 __all__ = ["clean_expired_consumer_queue", "clean_unused_topic"]

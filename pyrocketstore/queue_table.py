@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from pyrocketstore._consume_queue import unit_at
 from pyrocketstore._record import record_size_max
-from pyrocketstore.commit_log import LMQ_PREFIX, CommitLog
+from pyrocketstore.broken_folder import broken_folder
+from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
 from pyrocketstore.display import logger
-from pyrocketstore.env import O_RDONLY
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.file_sizes import MismatchedFile
 from pyrocketstore.mapped_file_queue import MappedFileQueue
-from pyrocketstore.mismatched_files import mismatched_of, restore_queue
+from pyrocketstore.message import LMQ_PREFIX
+from pyrocketstore.mismatched_files import restore_queue
 from pyrocketstore.new_files import remove_temporary_queue_files
 from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
@@ -104,12 +105,9 @@ class ConsumeQueueTable:
         """Find the end of each queue; what lies behind `phy_offset` (bytes of the log) may have
         been lost in parts."""
         lowest = self.commit_log.get_min_offset()
-        broken_path = ""
+        broken_path = broken_folder(self.env, self.config.store_path_root_dir)
         for queue in self.all():
             check_abandoned()
-            if mismatched_of(queue) and not broken_path:
-                name = self.env.local_time_name(self.env.now_ms())
-                broken_path = os.path.join(self.config.store_path_root_dir, ".broken", name)
             lost = restore_queue(queue, lowest, self._before_cut, broken_path, self.mismatched)
             lost = close_gaps(queue, lowest, self._before_cut) or lost
             queue.recover(phy_offset, self._before_cut)
@@ -252,12 +250,7 @@ def _goes_on(files: MappedFileQueue, file: MismatchedFile) -> bool:
     """Whether a single file that is too long has units behind the configured length."""
     if file.size < files.mapped_file_size + CQ_STORE_UNIT_SIZE:
         return False
-    fd = files.env.open(file.path, O_RDONLY)
-    try:
-        data = files.env.pread(fd, CQ_STORE_UNIT_SIZE, files.mapped_file_size, file.path)
-    finally:
-        files.env.close(fd, file.path)
-    unit = unit_at(data)
+    unit = unit_at(files.env.read_part(file.path, files.mapped_file_size, CQ_STORE_UNIT_SIZE))
     return unit is not None and unit[0] >= 0 and 0 < unit[1] <= record_size_max()
 
 

@@ -18,6 +18,7 @@ from pyrocketstore._dispatch import Dispatcher
 from pyrocketstore._log_piece import LogPiece
 from pyrocketstore._record import allow_records, has_torn_properties, record_size_max
 from pyrocketstore._scan import TopicQueueMap, find_valid_record, scan_file, status_name
+from pyrocketstore.broken_folder import broken_folder
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
@@ -183,11 +184,11 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
     ]
     plan.replay_from = _replay_from(store, plan, found)
     if clean and store.index_enabled and not store.read_only:
-        _find_lost_end(store, plan)
+        _find_unindexed_end(store, plan)
     return plan
 
 
-def _find_lost_end(store: Recoverable, plan: RecoveryPlan) -> None:
+def _find_unindexed_end(store: Recoverable, plan: RecoveryPlan) -> None:
     """Have the log dispatched again from the first key behind the end of the index.
 
     After a clean exit there is none, unless index files were deleted or another writer left them
@@ -801,9 +802,7 @@ def _dispatch_piece(store: Recoverable, piece: LogPiece) -> int:
 def _keep_broken(store: Recoverable, plan: RecoveryPlan) -> None:
     """Copy the pieces that hold valid records, each to a file named by its physical offset."""
     env = store.env
-    folder = os.path.join(
-        store.config.store_path_root_dir, ".broken", env.local_time_name(env.now_ms())
-    )
+    folder = broken_folder(env, store.config.store_path_root_dir)
     env.make_directories(folder)
     for path, position, size in plan.broken:
         start = int(os.path.basename(path)) + position
@@ -827,7 +826,7 @@ def _set_queues_aside(store: Recoverable) -> None:
     if not store.read_only:
         env = store.env
         root = store.config.store_path_root_dir
-        folder = os.path.join(root, ".broken", env.local_time_name(env.now_ms()))
+        folder = broken_folder(env, root)
         env.make_directories(folder)
         for name in ("consumequeue", "consumequeue_ext", "index"):
             if env.is_dir(os.path.join(root, name)):

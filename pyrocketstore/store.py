@@ -261,8 +261,7 @@ class Store(AsyncStore):
         lost = lost_end(self.message_store, plan.beyond)
         if lost is not None:
             LOG.warning("%s; these messages are missing: restore the files from a copy", lost)
-        log_paths = self.message_store.config.commit_log_paths
-        log_paths += self.message_store.config.read_only_commit_log_paths
+        log_paths = self.message_store.config.all_commit_log_paths
         for path, reason in plan.mismatched[:MISMATCHED_MAX]:
             if os.path.dirname(path) in log_paths:
                 yield f"{path}: {reason}; this part of the log is read as far as the file goes"

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._put_columns import Columns
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.config import MessageStoreConfig, absolute_path, detect_sizes
 from pyrocketstore.display import printable
 from pyrocketstore.env import Env
 from pyrocketstore.errors import PutError, StoreFormatError, StoreIOError, StoreTypeError
+from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.shield import shielded
 from pyrocketstore.topic_config import TopicConfigFile

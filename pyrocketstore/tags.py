@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._text import tags_code
-from pyrocketstore.message import ALL_TAGS, JAVA_BLANKS, TAGS_SEPARATOR
-
-#: Its units hold delivery times. Source: RocketMQ 4.9.3 TopicValidator.
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
+from pyrocketstore.exact import INT32_MAX, INT32_MIN
+from pyrocketstore.message import ALL_TAGS, JAVA_BLANKS, SCHEDULE_TOPIC, TAGS_SEPARATOR
 
 
 class TagsExpression(NamedTuple):
@@ -38,7 +35,7 @@ class TagsExpression(NamedTuple):
         """
         if topic == SCHEDULE_TOPIC:
             return np.ones(len(tags_code), np.bool_)
-        other = (tags_code < _INT32_MIN) | (tags_code > _INT32_MAX)
+        other = (tags_code < INT32_MIN) | (tags_code > INT32_MAX)
         return np.asarray(other | np.isin(tags_code, self.codes), np.bool_)
 
 

@@ -22,7 +22,7 @@ from pyrocketstore._text import string_to_properties
 from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDWR, parent_directory
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.message import java_split, parse_java_int
+from pyrocketstore.message import LMQ_PREFIX, java_split, parse_java_int
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ BATCH_MAX = 1 << 20
 DELAY_MAX_MS = 366 * 86_400_000
 #: Units that are read at a time.
 CHUNK = 4096
-LMQ_PREFIX = "%LMQ%"
 TRANSACTION_MASK, TRANSACTION_COMMIT = 0xC, 0x8
 #: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag
 _HEAD = struct.Struct(">iiiiiqqi")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import errno
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,13 @@ from numpy.typing import NDArray
 from pyrocketstore._index_file import index_file_size
 from pyrocketstore._scan import FileWindow, find_valid_record, status_name
 from pyrocketstore._verify import RecordWalk, differing_units, read_ext_units
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import MAX_ADDR, un_decorate
-from pyrocketstore.env import O_RDONLY
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index_check import IndexCheck, Keys
 from pyrocketstore.live_stores import Attempts, was_removed
 from pyrocketstore.lost_ends import lost_end
+from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
@@ -696,36 +694,17 @@ class _Verifier:
             if file.mode != "memory":
                 continue
             path = state.path(file.file_from_offset // CQ_STORE_UNIT_SIZE)
-            on_disk = self._size_on_disk(path)
             rebuilt = Intervals()
             first = file.file_from_offset // CQ_STORE_UNIT_SIZE
             step = UNIT_COUNT * CQ_STORE_UNIT_SIZE
             for position in range(0, file.wrote, step):
                 size = min(step, file.wrote - position)
                 ours = file.read(position, size)
-                theirs = self._read_disk(path, position, min(size, on_disk - position))
+                theirs = self.env.read_part(path, position, size)
                 changed = differing_units(ours, theirs)
                 rebuilt.add_offsets(first + position // CQ_STORE_UNIT_SIZE + changed)
             for start, end in rebuilt:
-                self._rebuilt(state, path, start, end, on_disk > 0)
-
-    def _size_on_disk(self, path: str) -> int:
-        """Bytes; 0 for a file that is not there."""
-        try:
-            return self.env.size(path)
-        except StoreIOError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return 0
-
-    def _read_disk(self, path: str, position: int, size: int) -> bytes:
-        if size <= 0 or not self._size_on_disk(path):
-            return b""
-        fd = self.env.open(path, O_RDONLY)
-        try:
-            return self.env.pread(fd, size, position, path)
-        finally:
-            self.env.close(fd, path)
+                self._rebuilt(state, path, start, end, self.env.exists(path))
 
     def _rebuilt(self, state: _QueueState, path: str, start: int, end: int, exists: bool) -> None:
         self.report.rebuilt_units += end - start

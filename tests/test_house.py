@@ -64,6 +64,7 @@ LEVELS = {
     "queue_table": 4.2,
     "mismatched_files": 4.15,
     "lost_ends": 6.2,
+    "broken_folder": 2.1,
     "consume_queue_ext": 4.0,
     "queue_units": 4.0,
     "multi_path": 3.1,

@@ -116,7 +116,7 @@ class Target:
         paths: tuple[str, ...] = (f"{self.path}/commitlog",)
         if config is not None:
             config = config.absolute()
-            paths = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+            paths = config.all_commit_log_paths
         for log_path in paths:
             if not Path(log_path).is_dir():
                 raise click.ClickException(f"{self.path} holds no store: there is no {log_path}")

@@ -49,7 +49,7 @@ def info(target: Target, files: bool) -> None:
     output = target.output
     with target.open() as store:
         config = store.message_store.config
-        log_paths = (*config.commit_log_paths, *config.read_only_commit_log_paths)
+        log_paths = config.all_commit_log_paths
         output.facts("store", store_facts(target.path, log_paths, store))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store))
     if files:

@@ -15,7 +15,6 @@ from pyrocketstore.spark.snapshot import (
     LogFile,
     QueueRange,
     StoreSnapshot,
-    read_there,
 )
 from pyrocketstore.spark.units import RangeUnits
 
@@ -131,7 +130,7 @@ class RecordMarks:
         if file is None:
             return None
         position = phy_offset - file.from_offset
-        head = read_there(self._env, file.path, position, _HEAD_SIZE)
+        head = self._env.read_part(file.path, position, _HEAD_SIZE)
         if len(head) < _HEAD.size:
             return None
         total, magic, crc, _, _, _, own_place, sys_flag, _ = _HEAD.unpack_from(head)

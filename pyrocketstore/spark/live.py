@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from pyrocketstore._consume_queue import find_last_unit, read_units, scan_units, unit_at
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.env import O_RDONLY, Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.file_sizes import is_store_file
+from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.queue_directories import find_queues
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 from pyrocketstore.spark.options import SourceOptions, StorePlace
@@ -34,7 +34,6 @@ from pyrocketstore.spark.snapshot import (
     QueueRange,
     log_files_on_disk,
     place_settings,
-    read_there,
 )
 
 #: Directories are listed again after this time.
@@ -480,7 +479,7 @@ class LiveQueues:
         """Whole units from `start` on, at most `count`, out of one file."""
         path, position = self._place(queue, start)
         size = min(count * CQ_STORE_UNIT_SIZE, queue.file_size - position)
-        data = read_there(self.env, path, position, size)
+        data = self.env.read_part(path, position, size)
         return data[: len(data) - len(data) % CQ_STORE_UNIT_SIZE]
 
     def _file_of(self, phy_offset: int) -> LogFile | None:
@@ -494,7 +493,7 @@ class LiveQueues:
         position = phy_offset - file.from_offset
         if self._open_log is not None:
             return self._open_log.read(file.path, position, size)
-        return read_there(self.env, file.path, position, size)
+        return self.env.read_part(file.path, position, size)
 
     @contextlib.contextmanager
     def _one_open(self) -> Iterator[None]:
@@ -516,7 +515,7 @@ class _OpenFile:
         self._fd = -1
 
     def read(self, path: str, position: int, size: int) -> bytes:
-        """As read_there."""
+        """As Env.read_part."""
         if path != self._path:
             self.close()
             try:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from pyrocketstore._consume_queue import MAX_ADDR
 from pyrocketstore._scan import FileWindow, find_valid_record, status_name
 from pyrocketstore._verify import RecordWalk, read_ext_units
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue_ext import un_decorate
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreIOError
+from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.spark.border import encodable
 from pyrocketstore.spark.snapshot import LogFile, QueueRange

@@ -1,12 +1,12 @@
 """What a store has lost by what it has left: files of the log or of queues that a copy misses.
 
-A recovery cuts what contradicts itself, and says nothing where that is the tail that a kill or a
-power cut leaves unfinished. Here it is told apart from files that are not there:
+Recovery cuts contradictions without a report where a kill or a power cut leaves an unfinished tail.
+This module distinguishes such a tail from missing files:
 
-- Files at the end of the log: `pyrocketstore.lost_ends`.
-- Recovery reads the last files of the log, and puts in place what they ask of queues. Of the files
-  before those a few records are looked at: each has its unit, unless its topic was deleted, or
-  deleted and made anew.
+- `pyrocketstore.lost_ends` finds files that are missing at the end of the log.
+- Recovery reads the last files of the log and builds the units that their records need. This module
+  samples records of the earlier files: each has its unit, unless its topic was deleted, or deleted
+  and created again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyrocketstore.lost_ends import lost_end
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.spark.options import SourceOptions
-from pyrocketstore.spark.snapshot import LogFile, StoreSnapshot, log_files_on_disk, read_there
+from pyrocketstore.spark.snapshot import LogFile, StoreSnapshot, log_files_on_disk
 from pyrocketstore.topic_config import TopicConfigFile
 
 #: Of the log files that recovery does not read, at most so many are looked at, so many bytes each.
@@ -158,7 +158,7 @@ def _records(snapshot: StoreSnapshot, file: LogFile) -> Iterator[tuple[str, int,
     """Topic, queue id, queue offset and place of the first records of a file that stand in a queue;
     none where the file was deleted meanwhile, or begins with something else."""
     size = min(file.size, SAMPLED_BYTES)
-    data = read_there(snapshot.store.env, file.path, 0, size)
+    data = snapshot.store.env.read_part(file.path, 0, size)
     positions, sizes, _, _ = walk_records(data, 0, len(data), file.from_offset, end=file.size)
     sound = positions + sizes <= len(data)
     sound[sound] = check_records(data, positions[sound], sizes[sound]) == 0

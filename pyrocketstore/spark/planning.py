@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from pyrocketstore._log_walk import walk_records
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.recovery import MESSAGE_MAGIC
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
@@ -23,7 +23,6 @@ from pyrocketstore.spark.snapshot import (
     LogFile,
     QueueRange,
     StoreSnapshot,
-    read_there,
     sample_units,
 )
 from pyrocketstore.spark.units import RangeUnits
@@ -373,7 +372,7 @@ class Density:
         places, counts = [0.0], [0.0]
         for file in files:
             size = min(file.size, span[1] - file.from_offset)
-            data = read_there(env, file.path, 0, min(size, FIRST_BYTES))
+            data = env.read_part(file.path, 0, min(size, FIRST_BYTES))
             found, sizes, _, _ = walk_records(data, 0, len(data), file.from_offset)
             mean = float(sizes.mean()) if len(found) else float(FIRST_BYTES)
             end = max(0, file.from_offset + size - span[0])
@@ -418,7 +417,7 @@ def _owners(tasks: list[LogTask], files: tuple[LogFile, ...]) -> Iterator[LogTas
 
 def _is_record(env: Env, file: LogFile, position: int) -> bool:
     """Whether a record's head lies there, with its own place."""
-    head = read_there(env, file.path, position, HEAD_SIZE)
+    head = env.read_part(file.path, position, HEAD_SIZE)
     place = (file.from_offset + position).to_bytes(8, "big")
     return len(head) == HEAD_SIZE and head[4:8] == MESSAGE_MAGIC and head[28:36] == place
 

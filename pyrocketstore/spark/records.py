@@ -23,11 +23,10 @@ from pyrocketstore._mapped_file import MappedFile
 from pyrocketstore._reader import gather_records
 from pyrocketstore._record import record_size_max
 from pyrocketstore._scan import status_name
-from pyrocketstore.commit_log import LMQ_PREFIX
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.message import PROPERTY_INNER_MULTI_DISPATCH
+from pyrocketstore.message import LMQ_PREFIX, PROPERTY_INNER_MULTI_DISPATCH
 from pyrocketstore.spark.border import encodable
 from pyrocketstore.spark.fields import FIELDS, field_array
 from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions

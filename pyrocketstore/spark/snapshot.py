@@ -8,7 +8,6 @@ have not, travel with the ranges.
 from __future__ import annotations
 
 import dataclasses
-import errno
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -19,15 +18,15 @@ from pyrocketstore._consume_queue import find_last_unit, unit_at
 from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.display import logger
-from pyrocketstore.env import O_RDONLY, Env
+from pyrocketstore.env import Env
 from pyrocketstore.errors import (
     StoreCorruptionError,
     StoreError,
     StoreFormatError,
-    StoreIOError,
 )
 from pyrocketstore.file_sizes import is_store_file
 from pyrocketstore.index_service import IndexService
+from pyrocketstore.lost_ends import listed_log_files
 from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, QueueUnits
 from pyrocketstore.spark.options import EARLIEST, LATEST, SourceOptions, StorePlace
@@ -269,30 +268,7 @@ class StoreSnapshot:
 
 def log_files_on_disk(env: Env, settings: MessageStoreConfig) -> tuple[LogFile, ...]:
     """The files that a log's directories hold now, in order. Raises StoreIOError."""
-    found = [
-        LogFile(f"{directory}/{name}", int(name), size)
-        for directory in (*settings.commit_log_paths, *settings.read_only_commit_log_paths)
-        for name, size in env.files_named(directory, is_store_file, follow=True)
-        if size > 0
-    ]
-    return tuple(sorted(found, key=lambda file: file.from_offset))
-
-
-def read_there(env: Env, path: str, position: int, size: int) -> bytes:
-    """Bytes of a file: fewer where it ends, none where there is no such file.
-
-    Raises StoreIOError.
-    """
-    try:
-        fd = env.open(path, O_RDONLY)
-    except StoreIOError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return b""
-    try:
-        return env.pread(fd, size, position, path)
-    finally:
-        env.close(fd, path)
+    return tuple(LogFile(*file) for file in listed_log_files(env, settings))
 
 
 def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
@@ -314,7 +290,7 @@ def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> Mess
 def store_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
     """As place_settings. Raises StoreFormatError too where no log is."""
     settings = place_settings(env, place, broker_conf)
-    for path in (*settings.commit_log_paths, *settings.read_only_commit_log_paths):
+    for path in settings.all_commit_log_paths:
         if not env.is_dir(path):
             raise StoreFormatError(f"{place.root} holds no store: there is no {path}")
     return settings

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyrocketstore._consume_queue import MAX_ADDR
-from pyrocketstore.commit_log import SCHEDULE_TOPIC
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.message import SCHEDULE_TOPIC
 from pyrocketstore.queue_units import QueueUnits
 from pyrocketstore.spark.log_walk import WINDOW_BYTES, LogWalk
 from pyrocketstore.spark.options import SourceOptions

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pyrocketstore._consume_queue import read_units
 from pyrocketstore.env import Env
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
-from pyrocketstore.spark.snapshot import LOG_BEGIN, LOG_END, DataLossError, QueueRange, read_there
+from pyrocketstore.spark.snapshot import LOG_BEGIN, LOG_END, DataLossError, QueueRange
 
 Int64s = npt.NDArray[np.int64]
 
@@ -99,7 +99,7 @@ class RangeUnits:
     def _read_file(self, from_offset: int, position: int, size: int) -> bytes:
         """The bytes, fewer or none where the file does not have them."""
         path = f"{self.pinned.directory}/{from_offset:020d}"
-        return read_there(self.env, path, position, size)
+        return self.env.read_part(path, position, size)
 
     @staticmethod
     def _put_over(data: bytearray, start: int, first: int, units: bytes) -> None:

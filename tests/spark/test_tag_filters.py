@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.commit_log import SCHEDULE_TOPIC
-from pyrocketstore.message import MessageExtBrokerInner
+from pyrocketstore.message import SCHEDULE_TOPIC, MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
