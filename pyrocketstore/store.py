@@ -795,7 +795,8 @@ class Store(AsyncStore):
         options: _ReadOptions,
     ) -> tuple[QueueRange, int, int]:
         """What to read of a queue, and its queue offsets."""
-        damage = options.damage(exact_text("topic", topic), queue_id_of(queue_id))
+        topic, queue_id = exact_text("topic", topic), queue_id_of(queue_id)
+        damage = options.damage(topic, queue_id)
         self.message_store.wait_dispatched()
         queue = self.message_store.queue_table.get(topic, queue_id)
         if queue is None:

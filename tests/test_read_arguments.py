@@ -109,6 +109,21 @@ def test_merged_queues_have_no_start(store: pyrocketstore.Store) -> None:
             store.read("orders", None, **bound)
 
 
+def test_a_queue_id_is_taken_once(store: pyrocketstore.Store) -> None:
+    class Index:
+        """Hashes as itself, and is a number all the same."""
+
+        def __index__(self) -> int:
+            return 0
+
+    count = store.max_offset("orders", 0)
+    for queue_id in (Index(), np.int8(0)):
+        assert store.max_offset("orders", queue_id) == count  # type: ignore[arg-type]
+        assert len(list(store.read("orders", queue_id))) == count  # type: ignore[arg-type]
+        batch = store.read_batch("orders", queue_id, start=0)  # type: ignore[arg-type]
+        assert batch.num_rows == count
+
+
 def test_numbers_that_no_clock_has(store: pyrocketstore.Store) -> None:
     for time in (2**63, -(2**63) - 1, 2**200):
         for bound in ({"begin": time}, {"end": time}):
