@@ -6,7 +6,7 @@ otherwise, and no record but one that lies at its own place.
 cimport cython
 from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.errno cimport ENOENT
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -27,11 +27,12 @@ from pyrocketstore._index_walk cimport (
 )
 from pyrocketstore._mapped_file cimport MappedFile
 from pyrocketstore._message cimport MessageExt, message_from_record
+from pyrocketstore._queue_check cimport is_java_text
 from pyrocketstore._reader cimport RecordBytes
 from pyrocketstore._record cimport check_record, largest_record, parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_OK, rs_index_file, rs_load_acquire, rs_load_be32, rs_mapped_file, rs_prefetch_read,
-    rs_properties, rs_record, rs_span, rs_utf8_next,
+    rs_properties, rs_record, rs_span,
 )
 from pyrocketstore._text cimport utf8_bytes
 
@@ -89,24 +90,13 @@ cdef int by_place(const void *a, const void *b) noexcept nogil:
 
 # ---- is it that key ----------------------------------------------------------------------------
 
-cdef bint same_text(
+cdef inline bint same_text(
     const uint8_t *p, int64_t size, const uint8_t *text, int64_t text_size, bint loose
 ) noexcept nogil:
     """Whether bytes of a record are that text, read as Java would."""
-    cdef int64_t at = 0
-    cdef int64_t text_at = 0
-    cdef uint32_t code = 0
-    cdef uint32_t text_code = 0
-    if size == text_size and memcmp(p, text, size) == 0:
-        return True
-    if not loose:
-        return False
-    while at < size and text_at < text_size:
-        at += rs_utf8_next(p + at, size - at, &code)
-        text_at += rs_utf8_next(text + text_at, text_size - text_at, &text_code)
-        if code != text_code:
-            return False
-    return at == size and text_at == text_size
+    if loose:
+        return is_java_text(p, size, text, text_size)
+    return size == text_size and memcmp(p, text, size) == 0
 
 
 cdef bint has_key(

@@ -19,6 +19,11 @@ ctypedef struct queue_name:
 
 # The uncommon cases: a topic whose bytes are malformed UTF-8, and a record that names the queue in
 # INNER_MULTI_DISPATCH.
+# Whether bytes of a record are that text, as Java reads them: malformed bytes are U+FFFD.
+cdef bint is_java_text(
+    const uint8_t *p, int64_t size, const uint8_t *topic, int64_t topic_size
+) noexcept nogil
+
 cdef bint is_named_otherwise(
     const queue_name *queue, const uint8_t *p, const rs_record *record, int64_t queue_offset
 ) noexcept nogil

@@ -22,10 +22,9 @@ cdef enum:
 cdef const uint8_t *LIGHT_PREFIX = b"%LMQ%"
 
 
-cdef bint _is_text(
+cdef bint is_java_text(
     const uint8_t *p, int64_t size, const uint8_t *topic, int64_t topic_size
 ) noexcept nogil:
-    """Whether bytes of a record are that name, as Java reads them: malformed bytes are U+FFFD."""
     cdef int64_t at = 0
     cdef int64_t topic_at = 0
     cdef uint32_t code, topic_code
@@ -93,7 +92,7 @@ cdef bint _dispatches_to(
     while name < name_stop and number < number_stop:
         name_end = _part_end(name, name_stop)
         number_end = _part_end(number, number_stop)
-        if _is_text(name, name_end - name, queue.topic, queue.topic_size) and (
+        if is_java_text(name, name_end - name, queue.topic, queue.topic_size) and (
             _is_number(number, number_end, queue_offset)
         ):
             return True
@@ -107,7 +106,7 @@ cdef bint is_named_otherwise(
 ) noexcept nogil:
     cdef rs_properties found
     cdef const uint8_t *text = p + record.properties_position
-    if record.queue_offset == queue_offset and record.queue_id == queue.queue_id and _is_text(
+    if record.queue_offset == queue_offset and record.queue_id == queue.queue_id and is_java_text(
         p + record.topic_position, record.topic_size, queue.topic, queue.topic_size
     ):
         return True

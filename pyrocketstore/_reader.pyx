@@ -223,12 +223,7 @@ cdef class MessageIterator:
         cdef MessageExt message = None
         cdef object failed = None
         if not self.mapped_file.take_hold():
-            failed = self.file_gone(
-                self.mapped_file, self.queue_offset(i), self.queue_offset(self.count - 1) + 1
-            )
-            self.at = self.count
-            if failed is not None:
-                raise failed
+            self.pass_file(i)
             return None
         self.at = i + 1
         try:
@@ -247,12 +242,19 @@ cdef class MessageIterator:
         """Raise what is to be raised for a place that could not be read."""
         if self.damage is None:
             raise error
-        start, stop = self.queue_offset(i), self.queue_offset(self.count - 1) + 1
         if isinstance(error, StoreIOError) and error.errno == ENOENT:
-            self.at = self.count
-            error = self.file_gone(self.mapped_file, start, stop)
-        else:
-            error = self.damage.failed(error, start)
+            return self.pass_file(i)
+        error = self.damage.failed(error, self.queue_offset(i))
+        if error is not None:
+            raise error
+        return 0
+
+    cdef int pass_file(self, Py_ssize_t i) except -1:
+        """Leave out the places from `i` on: their file is gone. Raise what is to be raised."""
+        cdef object error = self.file_gone(
+            self.mapped_file, self.queue_offset(i), self.queue_offset(self.count - 1) + 1
+        )
+        self.at = self.count
         if error is not None:
             raise error
         return 0
