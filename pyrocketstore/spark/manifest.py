@@ -427,12 +427,16 @@ def escaped(text: str) -> str:
 
 
 def fitting(name: str, text: str, size_max: int) -> str:
-    """The name that stands for a text, or a hash of the text where that has more than `size_max`
-    bytes: `~` and 64 hexadecimal digits. No other name begins with `~`."""
+    """The name that stands for a text, or a hash of the text where the name has more than
+    `size_max` bytes or has no bytes (a lone surrogate): `~` and 64 hexadecimal digits. No other
+    name begins with `~`."""
     if name.startswith(SHORT):
         name = f"%{ord(SHORT):02X}{name[1:]}"
-    if len(os.fsencode(name)) <= size_max:
-        return name
+    try:
+        if len(os.fsencode(name)) <= size_max:
+            return name
+    except UnicodeEncodeError:
+        pass  # no file can have this name
     return SHORT + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

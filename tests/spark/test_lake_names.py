@@ -18,7 +18,7 @@ from pyrocketstore.spark.manifest import NO_DATE, Split, escaped, topic_name
 
 LONGEST = "%" * 90
 TOPICS = ["t", LONGEST, "%RETRY%" * 18, NO_DATE, f"{NO_DATE}2", "123", "%41", "a|b", "%7Ex"]
-NAMES = st.text(st.sampled_from('ab%4179E~/"\\_-|= é\ufffd'), min_size=1, max_size=260)
+NAMES = st.text(st.sampled_from('ab%4179E~/"\\_-|= é\ufffd\udc80\ud800'), min_size=1, max_size=260)
 
 
 def unescaped(name: str) -> str | None:
@@ -38,7 +38,8 @@ def test_a_topic_s_name_fits_and_reads_back(topic: str) -> None:
     if not name.startswith("~"):
         assert unescaped(name) == topic
     else:
-        assert len(os.fsencode(escaped(topic))) > 255 - len("topic=")
+        if "\ud800" not in topic:  # such a name has no bytes
+            assert len(os.fsencode(escaped(topic))) > 255 - len("topic=")
         assert re.fullmatch("~[0-9a-f]{64}", name)
 
 
