@@ -80,7 +80,7 @@ class Shield(Generic[Result]):
     def __init__(
         self, call: Callable[[], Result], dispose: Callable[[Result], object] | None = None
     ) -> None:
-        self._call = call
+        self._call: Callable[[], Result] | None = call
         self._dispose = dispose
         self.has_dispose = dispose is not None
         self._end = Event()
@@ -112,15 +112,17 @@ class Shield(Generic[Result]):
 
     def _run(self) -> None:
         thread = threading.get_ident()
+        call, self._call = self._call, None
+        assert call is not None
         _running[thread] = self
         try:
-            self._result.append(self._call())
+            self._result.append(call())
         except BaseException as error:  # noqa: BLE001  it is raised where the result is wanted
             self._error = error
             if self.abandoned and not isinstance(error, Abandoned):
                 LOG.error("a call that was interrupted has failed: %s", error)
         finally:
-            del _running[thread]
+            del call, _running[thread]
             self._done = True
             if self.abandoned:
                 self._dispose_of_result()
@@ -152,8 +154,10 @@ class Shield(Generic[Result]):
         return self._result[0]
 
     def forget(self) -> None:
-        """Keep the result no longer alive: its last reference may be the caller's."""
+        """Keep what the caller has no longer alive: the last reference may be the caller's, and the
+        thread that began the call may have this object for a while."""
         self._result.clear()
+        self._dispose = None
 
     def abandon(self) -> None:
         """Nobody receives the result: with `dispose` the call ends soon, or its result goes there.
@@ -164,6 +168,7 @@ class Shield(Generic[Result]):
         if self._dispose is None or not self._started:
             return
         if self._done and not self._result:
+            self._dispose = None  # as `forget`
             return
         if self._done:  # and may not have seen that
             shielded(self._dispose_of_result)
