@@ -338,3 +338,20 @@ def test_ctrl_c_is_130(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert b"Traceback" not in errors
+
+
+def test_numbers_are_ascii_digits_of_64_bits(store: Path) -> None:
+    for number in ("٣", "1_0", str(2**63), "9" * 5000, "-1"):
+        done = run("cat", store, "orders", "--count", number, code=2)
+        assert "Invalid value for '--count'" in done.stderr
+    for option in ("--start", "--queue"):
+        assert option in run("cat", store, "orders", option, "٣", code=2).stderr
+    for number in ("٣", "0"):
+        assert "'--max'" in run("query", store, "orders", "k1", "--max", number, code=2).stderr
+    for number in ("٣", "1_0", ""):
+        assert "neither an offset" in run("get", store, number, code=2).stderr
+    everything = run("cat", store, "orders", "--count", str(2**63 - 1), "--json")
+    assert len(lines(everything)) == 30
+    assert len(lines(run("cat", store, "orders", "--count", "+3", "--json"))) == 3
+    for time in ("٣", "1_0"):
+        assert "neither Unix ms" in run("query", store, "orders", "k", "--end", time, code=2).stderr

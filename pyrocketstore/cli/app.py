@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -73,6 +74,31 @@ else:  # generic since click 8.3 only
     IntType = click.ParamType
 
 
+def number_of(text: str) -> int | None:
+    """A number in ASCII digits, as many as 64 bits may have; None for anything else."""
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+
+
+class WholeNumber(IntType):
+    """A number in ASCII digits, at least `low` and at most what 64 bits hold."""
+
+    name = "integer"
+
+    def __init__(self, low: int = -(1 << 63)) -> None:
+        self.low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a default is one already."""
+        if isinstance(value, int):
+            return value
+        number = number_of(value)
+        if number is None:
+            self.fail(f"{value!r} is not a whole number of 64 bits", param, ctx)
+        if not self.low <= number < 1 << 63:
+            self.fail(f"{value} is not between {self.low} and {(1 << 63) - 1}", param, ctx)
+        return number
+
+
 class TimeMs(IntType):
     """A time as Unix ms or as ISO 8601; without an offset it is local time."""
 
@@ -80,9 +106,11 @@ class TimeMs(IntType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Milliseconds since 1970."""
-        try:
-            time_ms = int(value)
-        except ValueError:
+        if isinstance(value, int):
+            time_ms = value
+        elif (number := number_of(value)) is not None:
+            time_ms = number
+        else:
             try:
                 time_ms = round(datetime.datetime.fromisoformat(value).timestamp() * 1000)
             except (OSError, OverflowError, ValueError):

@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from pyrocketstore.cli.app import Target, TimeMs, app, store_command
+from pyrocketstore.cli.app import Target, TimeMs, WholeNumber, app, number_of, store_command
 from pyrocketstore.cli.inspect import (
     FILE_COLUMNS,
     PROBLEM_COLUMNS,
@@ -59,9 +59,9 @@ def info(target: Target, files: bool) -> None:
 @app.command()
 @store_command
 @click.argument("topic")
-@click.option("--queue", "queue_id", type=int, help="One queue; all of them if left out.")
-@click.option("--start", type=int, help="Queue offset to start at (needs --queue).")
-@click.option("--count", type=click.IntRange(min=0), help="At most so many messages.")
+@click.option("--queue", "queue_id", type=WholeNumber(), help="One queue; all of them if left out.")
+@click.option("--start", type=WholeNumber(), help="Queue offset to start at (needs --queue).")
+@click.option("--count", type=WholeNumber(0), help="At most so many messages.")
 @click.option("--tags", default="*", show_default=True, help='For example "TagA || TagB".')
 @click.option(
     "--on-corrupt",
@@ -116,7 +116,7 @@ def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
 @click.argument("key")
 @click.option("--begin", type=TimeMs(), default=0, help="Earliest store time.")
 @click.option("--end", type=TimeMs(), help="Latest store time.")
-@click.option("--max", "max_num", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--max", "max_num", type=WholeNumber(1), default=32, show_default=True)
 def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
     """Print the newest messages of TOPIC that have KEY.
 
@@ -153,10 +153,10 @@ def _phy_offset_or_msg_id(text: str) -> int | str:
     """A message id is 16 bytes (IPv4) or 28 bytes (IPv6) in hexadecimal."""
     if len(text) in {32, 56}:
         return text
-    try:
-        return int(text)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is neither an offset nor a message id") from None
+    number = number_of(text)
+    if number is None:
+        raise click.UsageError(f"{text!r} is neither an offset nor a message id")
+    return number
 
 
 @app.command()

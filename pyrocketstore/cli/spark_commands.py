@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyrocketstore.cli.app import app
+from pyrocketstore.cli.app import WholeNumber, app
 from pyrocketstore.cli.output import Output
 from pyrocketstore.errors import MissingExtraError
 from pyrocketstore.spark.local_paths import local_path
@@ -180,7 +180,7 @@ def _named_options(options: tuple[str, ...]) -> dict[str, str]:
 @_spark_flag
 @_master
 @_json
-@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--count", type=WholeNumber(1), default=100, show_default=True)
 def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, count: int) -> None:
     """Answer a question about the messages of a store, or of a lake that `export` wrote.
 
