@@ -183,13 +183,24 @@ def column_of(name: str, values: Any, count: int | None) -> list[Any]:
         raise StoreTypeError(f"{name} must be a sequence with one entry a message, not {kind}")
     entries: list[Any]
     if hasattr(values, "to_pylist"):
-        entries = values.to_pylist()
+        entries = _arrow_entries(name, values)
     elif isinstance(values, np.ndarray):
         entries = _entries(name, values)
     else:
         entries = list(values)
     if count is not None and len(entries) != count:
         raise StoreFormatError(f"{name} has {len(entries)} entries for {count} bodies")
+    return entries
+
+
+def _arrow_entries(name: str, values: Any) -> list[Any]:
+    """The entries of an Arrow array, whose offsets are looked at first: Arrow itself does not."""
+    if hasattr(values, "validate"):
+        try:
+            values.validate(full=True)
+        except ValueError as error:  # ArrowInvalid
+            raise StoreFormatError(f"{name} is no valid Arrow array: {error}") from error
+    entries: list[Any] = values.to_pylist()
     return entries
 
 

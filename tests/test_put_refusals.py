@@ -6,6 +6,7 @@ tests/faults/test_odd_puts.py."""
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,28 @@ def test_bodies_of_a_fixed_width_keep_their_zeros(store: pyrocketstore.Store) ->
     store.put_many("t", np.array([b"ab\0", b"\0\0"], object))
     bodies = [b"ab\0", b"\0\0\0", b"ab\0", b"\0\0"]
     assert [m.body for m in store.read("t")] == bodies
+
+
+def test_arrow_arrays_with_bad_offsets(store: pyrocketstore.Store) -> None:
+    pytest.importorskip("pyarrow")
+    arrow = imported("pyarrow")
+    for offsets in ((0, 1 << 30, 5), (0, -7, 5), (0, 6, 5)):
+        buffers = [None, arrow.py_buffer(struct.pack("<3i", *offsets)), arrow.py_buffer(b"abcde")]
+        bodies = arrow.Array.from_buffers(arrow.binary(), 2, buffers)
+        for given in (bodies, arrow.chunked_array([bodies])):
+            with pytest.raises(StoreFormatError, match="bodies is no valid Arrow array"):
+                store.put_many("t", given)
+        texts = arrow.Array.from_buffers(arrow.string(), 2, buffers)
+        for name in ("tags", "keys"):
+            with pytest.raises(StoreFormatError, match=f"{name} is no valid Arrow array"):
+                store.put_many("t", [b"", b""], **{name: texts})
+            with pytest.raises(StoreFormatError, match=f"{name} is no valid Arrow array"):
+                store.put_batch("t", [b"", b""], **{name: texts})
+    torn = arrow.py_buffer(b"\xff\xfe")
+    buffers = [None, arrow.py_buffer(struct.pack("<3i", 0, 1, 2)), torn]
+    with pytest.raises(StoreFormatError, match="tags is no valid Arrow array"):
+        store.put_many("t", [b"", b""], tags=arrow.Array.from_buffers(arrow.string(), 2, buffers))
+    assert store.topics() == []
 
 
 def test_arrow_arrays_of_the_wrong_type(store: pyrocketstore.Store) -> None:
