@@ -15,6 +15,7 @@ MAX_INFLATED_SIZE: Final[int]
 COLUMNS: Final[tuple[str, ...]]
 PROPERTIES_MAP: Final[str]
 
+def column_names(columns: Sequence[str]) -> tuple[str, ...]: ...
 @final
 class VarColumn:
     offsets: Final[npt.NDArray[np.int32] | npt.NDArray[np.int64]]  # [n + 1], bytes

@@ -49,7 +49,9 @@ from pyrocketstore._values cimport (
 
 from pyrocketstore._column_memory import release_memory, reusable_bytes
 from pyrocketstore._message import MAX_INFLATED_SIZE
-from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.display import shown
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreTypeError
+from pyrocketstore.exact import exact_text
 
 cdef object MAX_INT64 = (1 << 63) - 1
 
@@ -123,14 +125,19 @@ COLUMNS = (
 PROPERTIES_MAP = "properties_map"
 
 
-cdef tuple _checked_names(object columns):
-    if isinstance(columns, str):
-        raise StoreFormatError(f"columns is a sequence of names, not {columns!r}")
-    names = tuple(columns)
+def column_names(columns) -> "tuple[str, ...]":
+    """Names of columns, each once. Raises StoreTypeError, StoreFormatError."""
+    try:
+        given = None if isinstance(columns, (str, bytes)) else tuple(columns)
+    except TypeError:
+        given = None
+    if given is None:
+        raise StoreTypeError(f"columns must be a sequence of names, not {type(columns).__name__}")
+    names = tuple([exact_text("a column", name) for name in given])
     for name in names:
         if name not in FIXED and name not in VAR and name != PROPERTIES_MAP:
             known = ", ".join((*COLUMNS, PROPERTIES_MAP))
-            raise StoreFormatError(f"no column {name!r}; there are {known}")
+            raise StoreFormatError(f"no column {shown(name)}; there are {known}")
     if len(set(names)) != len(names):
         raise StoreFormatError(f"a column is named twice: {', '.join(names)}")
     return names
@@ -391,7 +398,7 @@ cdef class ColumnPass:
         cdef Py_ssize_t i
         for i in range(count):
             total_size += max(sizes[i], 0)
-        self.names = _checked_names(columns)
+        self.names = column_names(columns)
         self.count = count
         self.taken = count
         self.max_body_bytes = (
@@ -686,7 +693,7 @@ def decode_records(
     cdef Py_ssize_t i
     cdef const uint8_t **records
     if on_bad_body not in ("raise", "null"):
-        raise StoreFormatError(f"on_bad_body is 'raise' or 'null', not {on_bad_body!r}")
+        raise StoreFormatError(f"on_bad_body is 'raise' or 'null', not {shown(on_bad_body)}")
     _check_counts(positions, sizes, phy_offsets)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     records = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))

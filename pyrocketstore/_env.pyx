@@ -35,6 +35,7 @@ from pyrocketstore._rocketstore cimport (
     rs_fsync_error,
 )
 
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreFsyncError, StoreIOError, without_frames
 
 cdef extern from "Python.h":
@@ -71,7 +72,7 @@ cdef bytes path_bytes(object path):
     except UnicodeEncodeError:
         raise StoreFormatError(f"{text}: not a path in this locale's encoding") from None
     if b"\0" in encoded:
-        raise StoreFormatError(f"a path cannot hold a NUL byte: {path!r}")
+        raise StoreFormatError(f"a path cannot hold a NUL byte: {shown(path)}")
     return encoded
 
 

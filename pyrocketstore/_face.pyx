@@ -5,7 +5,7 @@ from libc.stdint cimport INT64_MAX, int64_t
 from pyrocketstore._key_search cimport KeySearch
 from pyrocketstore._put_path cimport PutPath
 
-from pyrocketstore.exact import exact_int64
+from pyrocketstore.exact import exact_flag, exact_int64, exact_text, whole_number
 from pyrocketstore.errors import StoreStateError
 
 
@@ -16,6 +16,10 @@ cdef int64_t _time_of(str name, object value) except? -1:
         except OverflowError:
             pass  # said below
     return exact_int64(name, value)
+
+
+cdef inline str _text_of(str name, object value):
+    return <str>value if type(value) is str else exact_text(name, value)
 
 
 @cython.auto_pickle(False)
@@ -30,8 +34,7 @@ cdef class Face(PutPath):
     cdef public KeySearch _key_search
     cdef public str _state
 
-    def query(self, str topic not None, str key not None, *, begin=0, end=None,
-              max_num=32, bint exact=True):
+    def query(self, topic, key, *, begin=0, end=None, max_num=32, exact=True):
         """The newest `max_num` messages of a topic with a key, ascending by physical offset.
 
         Parameters
@@ -48,20 +51,25 @@ cdef class Face(PutPath):
         names what was not searched because of `max_key_search_bytes`.
 
         Raises: StoreCorruptionError, StoreIOError; StoreStateError, closed before or meanwhile;
-        TypeError, StoreFormatError: no time in Unix ms.
+        StoreTypeError, StoreFormatError: an argument.
         Threads: any.
         Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
         """
         cdef KeySearch search
         cdef int64_t since = _time_of("begin", begin)
         cdef int64_t until = INT64_MAX if end is None else _time_of("end", end)
+        cdef str topic_text = _text_of("topic", topic)
+        cdef str key_text = _text_of("key", key)
+        cdef bint is_exact = exact if type(exact) is bool else exact_flag("exact", exact)
+        if type(max_num) is not int:
+            max_num = whole_number("max_num", max_num)
         if self._state != "open":
             self._check_open()
         search = self._key_search
         if search is None:
             raise StoreStateError("the store is not open")
         try:
-            return search.query(topic, key, since, until, max_num, exact)
+            return search.query(topic_text, key_text, since, until, max_num, is_exact)
         finally:
             if self._state != "open":
                 self._check_open()

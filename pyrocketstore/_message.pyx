@@ -37,6 +37,7 @@ from pyrocketstore._text import (
     string_to_properties,
     tags_code,
 )
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.exact import exact_int32, exact_text
 from pyrocketstore.message import PROPERTIES_TOO_LONG as _TOO_LONG
@@ -411,7 +412,7 @@ def decode_message_id(str message_id not None) -> "tuple[str, int]":
     cdef const uint8_t *p
     cdef Py_ssize_t host_size
     if len(message_id) not in (32, 56) or not re.fullmatch("[0-9a-fA-F]+", message_id):
-        raise StoreFormatError(f"not an offset message id: {message_id!r}")
+        raise StoreFormatError(f"not an offset message id: {shown(message_id)}")
     raw = bytes.fromhex(message_id)
     p = <const uint8_t *>PyBytes_AS_STRING(raw)
     host_size = PyBytes_GET_SIZE(raw) - 8

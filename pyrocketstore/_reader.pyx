@@ -23,7 +23,7 @@ from pyrocketstore._rocketstore cimport (
     rs_status_name,
 )
 
-from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError
 
 # Records that lie this far apart are read one by one when the file is not mapped.
 cdef int64_t GAP_BYTES = 65536
@@ -188,7 +188,7 @@ cdef class MessageIterator:
     def __next__(self):
         cdef MessageExt message = None
         if self.busy:
-            raise ValueError("the iterator is used by another thread")
+            raise StoreStateError("the iterator is used by another thread")
         self.busy = True
         try:
             while message is None:
@@ -389,7 +389,7 @@ cdef class MergedMessages:
         cdef MessageExt message
         cdef Py_ssize_t part
         if self.busy:
-            raise ValueError("the iterator is used by another thread")
+            raise StoreStateError("the iterator is used by another thread")
         self.busy = True
         try:
             while self.behind_count > 0:

@@ -18,6 +18,7 @@ from pyrocketstore._rocketstore cimport (
     rs_load_be32,
 )
 
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.exact import exact_int, exact_text
 from pyrocketstore.message import PROPERTIES_TOO_LONG as _TOO_LONG
@@ -81,7 +82,7 @@ cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL:
     try:
         return PyUnicode_AsUTF8AndSize(text, size)
     except UnicodeEncodeError as error:
-        raise StoreFormatError(f"a lone surrogate cannot be stored: {text!r}") from error
+        raise StoreFormatError(f"a lone surrogate cannot be stored: {shown(text)}") from error
 
 
 cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL:
@@ -150,15 +151,15 @@ cdef bytes _parse_host(object host):
         if address.startswith("[") and address.endswith("]"):
             address = address[1 : len(address) - 1]
         elif ":" in address:
-            raise StoreFormatError(f"an IPv6 address needs brackets: {host!r}")
+            raise StoreFormatError(f"an IPv6 address needs brackets: {shown(host)}")
         if not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise StoreFormatError(f"a host is address:port, not {host!r}")
+            raise StoreFormatError(f"a host is address:port, not {shown(host)}")
         port = int(port)
     else:
         try:
             address, port = host
         except (TypeError, ValueError):
-            raise StoreFormatError(f"a host is address:port, not {host!r}") from None
+            raise StoreFormatError(f"a host is address:port, not {shown(host)}") from None
     port = exact_int("a port", port, 0, 65535)
     try:
         if isinstance(address, str):
@@ -166,7 +167,7 @@ cdef bytes _parse_host(object host):
             return address.packed + port.to_bytes(4, "big")
     except ValueError:
         pass
-    raise StoreFormatError(f"not a numeric address: {host!r}")
+    raise StoreFormatError(f"not a numeric address: {shown(host)}")
 
 
 cdef int fill_outgoing_host(object host, uint8_t *out) except -1:

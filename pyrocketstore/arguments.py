@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
-from pyrocketstore.exact import INT32_MAX, exact_int
+from pyrocketstore.exact import INT32_MAX, exact_int, exact_int32, exact_int64, exact_text
 
 #: Seconds: what every clock of the system can count.
 TIMEOUT_MAX = 1 << 31
@@ -15,6 +15,29 @@ TIMEOUT_MAX = 1 << 31
 def queue_id_of(value: Any) -> int:
     """The number of a queue to read, 0 to INT32_MAX; raises as `exact_int`."""
     return exact_int("queue_id", value, 0, INT32_MAX)
+
+
+def queue_of(topic: Any, queue_id: Any) -> tuple[str, int]:
+    """Topic and id of a queue that need not exist. Raises StoreTypeError, StoreFormatError."""
+    return exact_text("topic", topic), exact_int32("queue_id", queue_id)
+
+
+def unit_of(topic: Any, queue_id: Any, queue_offset: Any) -> tuple[str, int, int]:
+    """A queue, and an offset in it; raises as `queue_of`."""
+    return (*queue_of(topic, queue_id), exact_int64("queue offset", queue_offset))
+
+
+def place_of(phy_offset: Any, size: Any) -> tuple[int, int]:
+    """A physical offset and a number of bytes; raises as `queue_of`."""
+    return exact_int64("phy_offset", phy_offset), exact_int32("size", size)
+
+
+def check_filter(message_filter: Any) -> None:
+    """Raise StoreTypeError for what is no MessageFilter, nor None."""
+    names = ("is_matched_by_consume_queue", "is_matched_by_commit_log")
+    if message_filter is not None and not all(hasattr(message_filter, name) for name in names):
+        kind = type(message_filter).__name__
+        raise StoreTypeError(f"message_filter must have {' and '.join(names)}, not be a {kind}")
 
 
 def timeout_of(value: Any) -> float | None:

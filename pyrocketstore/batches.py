@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import COLUMNS, MapColumn, VarColumn, decode_records
+from pyrocketstore._columns import COLUMNS, MapColumn, VarColumn, column_names, decode_records
 from pyrocketstore._file_columns import decode_file_records
 from pyrocketstore._queue_check import QueueName
 from pyrocketstore._record import record_size_max
@@ -54,7 +54,7 @@ def read_record_batch(
     """
     require_pyarrow()
     wanted = part.wanted
-    names = list(COLUMNS) if columns is None else list(columns)
+    names = list(COLUMNS) if columns is None else list(column_names(columns))
     decoded = names if wanted is None or "tags" in names else [*names, "tags"]
     decoded = decoded or ["queue_offset"]  # a batch without columns has rows all the same
     units = part.queue.read_units(start, stop - start)

@@ -16,6 +16,7 @@ from pyrocketstore._mapped_file import SelectMappedBufferResult
 from pyrocketstore._message import MessageExt
 from pyrocketstore._put_result import PutMessageResult, make_result
 from pyrocketstore.config import MessageStoreConfig
+from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     StoreCorruptionError,
     StoreFormatError,
@@ -98,7 +99,7 @@ def parse_delay_level(text: str) -> dict[int, int]:
         try:
             levels[level] = int(entry[:-1]) * _UNITS_MS[entry[-1:]]
         except (ValueError, KeyError):
-            raise StoreFormatError(f"messageDelayLevel: cannot read {entry!r}") from None
+            raise StoreFormatError(f"messageDelayLevel: cannot read {shown(entry)}") from None
     return levels
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrocketstore.config_keys import OTHER_KEYS
+from pyrocketstore.display import shown
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.file_sizes import DirectoryReader, log_file_size, queue_file_size
@@ -58,6 +59,8 @@ _PATH_NAMES = (
     "store_path_commit_log",
     "read_only_commit_log_store_paths",
 )
+#: Of an index file, whose first entry 4.9.3 leaves empty.
+INDEX_NUM_MIN = 2
 _POSITIVE_NAMES = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
@@ -243,6 +246,11 @@ class MessageStoreConfig:
         for name in _POSITIVE_NAMES:
             if getattr(self, name) <= 0:
                 raise StoreFormatError(f"{name}={getattr(self, name)}: must be positive")
+        if self.max_index_num < INDEX_NUM_MIN:
+            raise StoreFormatError(
+                f"max_index_num={self.max_index_num}: must be at least {INDEX_NUM_MIN}: the first "
+                "entry of an index file holds no key"
+            )
         units = -(-self.mapped_file_size_consume_queue // CQ_STORE_UNIT_SIZE)
         set_field(self, "mapped_file_size_consume_queue", units * CQ_STORE_UNIT_SIZE)
         ratio = min(max(self.disk_max_used_space_ratio, 10), 95)
@@ -361,7 +369,7 @@ class MessageStoreConfig:
                 pieces = [absolute_path(piece, name) for piece in _split_paths(value)]
                 if any(MULTI_PATH_SPLITTER in piece for piece in pieces):
                     raise StoreFormatError(
-                        f"{name}={value!r}: relative to a directory with a comma in its name;"
+                        f"{name}={shown(value)}: relative to a directory with a comma in its name;"
                         " change to another directory, or give an absolute path"
                     )
                 # A splitter at the end makes a list of one path.
@@ -517,7 +525,7 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
         if isinstance(value, Path) or (name in _PATH_NAMES and isinstance(value, _PATH_KINDS)):
             value = os.fsdecode(value)
         if name in _PATH_NAMES and isinstance(value, str) and "\0" in value:
-            raise StoreFormatError(f"{name}={value!r}: a path cannot hold a NUL character")
+            raise StoreFormatError(f"{name}={shown(value)}: a path cannot hold a NUL character")
         wanted: type = str
     elif kind in {int, bool}:
         wanted = kind
@@ -526,11 +534,11 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
             return kind[value]
         wanted = kind
     if not isinstance(value, wanted) or (kind is int and isinstance(value, bool)):
-        raise StoreFormatError(f"{name}={value!r}: must be {_describe(kind)}")
+        raise StoreFormatError(f"{name}={shown(value)}: must be {_describe(kind)}")
     if kind is int and isinstance(value, int):
         bits = 63 if name in _LONG_NAMES else 31
         if not -(1 << bits) <= value < 1 << bits:
-            raise StoreFormatError(f"{name}={value}: out of range of {bits + 1} bits")
+            raise StoreFormatError(f"{name}={shown(value)}: out of range of {bits + 1} bits")
     return value
 
 
@@ -559,16 +567,18 @@ def absolute_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], nam
     if not text:
         raise StoreFormatError(f"{name}: the path is empty; '.' is the working directory")
     if "\0" in text:
-        raise StoreFormatError(f"{name}={text!r}: a path cannot hold a NUL character")
+        raise StoreFormatError(f"{name}={shown(text)}: a path cannot hold a NUL character")
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise StoreFormatError(f"{name}={text!r}: not a path in this locale's encoding") from None
+        raise StoreFormatError(
+            f"{name}={shown(text)}: not a path in this locale's encoding"
+        ) from None
     try:
         return str(Path(text).absolute())
     except FileNotFoundError:
         raise StoreFormatError(
-            f"{name}={text!r}: relative to a working directory that was deleted"
+            f"{name}={shown(text)}: relative to a working directory that was deleted"
         ) from None
 
 

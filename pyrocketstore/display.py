@@ -11,9 +11,13 @@ import codecs
 import json
 import logging
 import re
+import reprlib
 from typing import Any
 
-__all__ = ["json_text", "logger", "printable"]
+__all__ = ["json_text", "logger", "printable", "shown"]
+
+#: Characters of a caller's value that an error repeats, at most.
+_SHOWN_MAX = 200
 
 
 def printable(text: str) -> str:
@@ -25,6 +29,38 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class _Short(reprlib.Repr):
+    """The start and the end of long values; an object whose `__repr__` fails is named by its type.
+
+    Bytes are cut before they are written out, not after it, as texts are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = _SHOWN_MAX
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Also of an int that CPython refuses to write out."""
+        if value.bit_length() > _SHOWN_MAX:
+            return f"<int of {value.bit_length()} bits>"
+        return int.__repr__(value)
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        """Of all that is shown."""
+        if len(value) <= _SHOWN_MAX:
+            return bytes.__repr__(value)
+        return f"{bytes.__repr__(value[:_SHOWN_MAX])}..."
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of a caller's value for an error: of at most some hundred characters, and
+    whatever its `__repr__` does."""
+    return _SHORT.repr(value)
 
 
 #: Runs of what JSON itself does not escape.

@@ -14,6 +14,7 @@ from pyrocketstore._text import java_host
 from pyrocketstore.commit_log import try_decode
 from pyrocketstore.config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue import ConsumeQueue
+from pyrocketstore.display import shown
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.exact import INT32_MAX, INT64_MAX, INT64_MIN
@@ -244,7 +245,7 @@ def _query_of(where: str, line: bytes) -> KeyQuery:
         value = int(text) if _NUMBER.fullmatch(text) else None
         if value is None or not low <= value <= high:
             raise StoreFormatError(
-                f"{where}: {name} is {text!r}; it must be a whole number from {low} to {high}"
+                f"{where}: {name} is {shown(text)}; it must be a whole number from {low} to {high}"
             )
         numbers.append(value)
     return KeyQuery(fields[0], fields[1], *numbers)

@@ -7,7 +7,7 @@ import errno as _errno
 import os
 from typing import TypeVar
 
-from pyrocketstore.display import printable
+from pyrocketstore.display import printable, shown
 
 #: The errno of an open that met a FIFO, a socket or a device where a store has a file.
 NOT_REGULAR: int = getattr(_errno, "EBADFD", _errno.EINVAL)
@@ -44,6 +44,10 @@ class StoreError(Exception):
     def __str__(self) -> str:
         return printable(self._text())
 
+    def _reduced(self, *arguments: object) -> tuple[object, ...]:
+        """For pickle and copy: made again from these arguments, with its notes."""
+        return type(self), arguments, self.__dict__
+
     def _text(self) -> str:
         return super().__str__()
 
@@ -77,7 +81,7 @@ class StoreIOError(StoreError, OSError):
         return f"{self.operation} failed: {self.path}{where}: {reason} (errno {self.errno})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.errno, self.operation, self.path, self.position)
+        return self._reduced(self.errno, self.operation, self.path, self.position)
 
 
 #: Causes that may pass while we wait; any other fails at once.
@@ -175,7 +179,7 @@ class DamagedMessageError(StoreCorruptionError):
 
     def __reduce__(self) -> tuple[object, ...]:
         place = (self.topic, self.queue_id, self.start, self.stop)
-        return type(self), (self.path, self.position, self.reason, *place)
+        return self._reduced(self.path, self.position, self.reason, *place)
 
 
 class StoreFormatError(StoreError, ValueError):
@@ -212,7 +216,7 @@ class OffsetOutOfRange(StoreError, LookupError):
         self.queue_id = queue_id
 
     def _text(self) -> str:
-        asked = "the offset" if self.offset is None else f"offset {self.offset}"
+        asked = "the offset" if self.offset is None else f"offset {shown(self.offset)}"
         queue = "the queue" if self.topic is None else f"queue {self.topic}/{self.queue_id}"
         return f"{asked} is outside of {queue}, which holds {self.min_offset} to {self.max_offset}"
 
@@ -237,7 +241,7 @@ class UnknownTopicError(StoreError, LookupError):
         hint = "no topic has a similar name; Store.topics() lists them"
         if self.nearest is not None:
             hint = f"did you mean {self.nearest!r}?"
-        return f"{self.path}: there is no topic {self.topic!r}: {hint}"
+        return f"{self.path}: there is no topic {shown(self.topic)}: {hint}"
 
 
 class DiskFullError(StoreError):
@@ -293,4 +297,4 @@ class MissingExtraError(StoreError, ImportError):
         self.extra = extra
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.what, self.extra)
+        return self._reduced(self.what, self.extra)

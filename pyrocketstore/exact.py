@@ -1,16 +1,19 @@
-"""What a put takes from its caller: each value once, as the exact type that the store keeps.
+"""What a call takes from its caller: each value once, as the exact type that the store keeps.
 
-One place for each kind of value: `exact_int` (with `exact_int32`, `exact_int64`, `exact_queue_id`)
-and `exact_text`; `_exact.hold_body` is that of bodies. A subclass of str or int counts as the
-characters or the number that it holds, whatever its methods say. A value of another type is a
-StoreTypeError, and one that the store cannot keep is a StoreFormatError.
+One place for each kind of value: `exact_int` (with `exact_int32`, `exact_int64`, `exact_queue_id`,
+`whole_number`), `exact_flag` and `exact_text`; `_exact.hold_body` is that of bodies. A subclass of
+str or int counts as the characters or the number that it holds, whatever its methods say. A value
+of another type is a StoreTypeError, and one that the store cannot keep is a StoreFormatError.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import Any, NoReturn
+from typing import Any
 
+import numpy as np
+
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 
 __all__ = [
@@ -19,19 +22,20 @@ __all__ = [
     "INT64_MAX",
     "INT64_MIN",
     "QUEUE_ID_MAX",
+    "exact_flag",
     "exact_int",
     "exact_int32",
     "exact_int64",
     "exact_queue_id",
     "exact_text",
+    "is_encodable",
+    "whole_number",
 ]
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 #: The number of a topic's queues is a Java int in topics.json, so the last id is one less.
 QUEUE_ID_MAX = INT32_MAX - 1
-#: A greater int is named by its size: CPython refuses to print very long ones.
-_SHOWN_BITS = 128
 
 
 def exact_int(what: str, value: Any, low: int, high: int) -> int:
@@ -44,25 +48,25 @@ def exact_int(what: str, value: Any, low: int, high: int) -> int:
     ------
     StoreTypeError: `value` is not an integer. StoreFormatError: it is out of the range.
     """
-    if isinstance(value, bool):
-        _refuse_number(what, value, low, high)
-    if isinstance(value, int):
-        number = int.__index__(value)
-    else:
-        try:
-            number = int.__index__(operator.index(value))
-        except TypeError:
-            _refuse_number(what, value, low, high)
+    number = _number_of(value)
+    if number is None:
+        kind = type(value).__name__
+        raise StoreTypeError(f"{what} must be an int from {low} to {high}, not {kind}")
     if not low <= number <= high:
-        shown = number if number.bit_length() <= _SHOWN_BITS else f"of {number.bit_length()} bits"
-        raise StoreFormatError(f"{what} {shown}: must be {low} to {high}")
+        raise StoreFormatError(f"{what} {shown(number)}: must be {low} to {high}")
     return number
 
 
-def _refuse_number(what: str, value: Any, low: int, high: int) -> NoReturn:
-    kind = type(value).__name__
-    bounds = f" from {low} to {high}" if high.bit_length() < _SHOWN_BITS else ""
-    raise StoreTypeError(f"{what} must be an int{bounds}, not {kind}") from None
+def _number_of(value: Any) -> int | None:
+    """An integer as an exact int; None for anything else, and for a bool."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int.__index__(value)
+    try:
+        return int.__index__(operator.index(value))
+    except TypeError:
+        return None
 
 
 def exact_int32(what: str, value: Any) -> int:
@@ -80,6 +84,24 @@ def exact_queue_id(value: Any) -> int:
     return exact_int("queue_id", value, 0, QUEUE_ID_MAX)
 
 
+def whole_number(what: str, value: Any) -> int:
+    """A number without bounds, such as a count: what no store has is more than any has.
+
+    Raises StoreTypeError.
+    """
+    number = _number_of(value)
+    if number is None:
+        raise StoreTypeError(f"{what} must be an int, not {type(value).__name__}")
+    return number
+
+
+def exact_flag(what: str, value: Any) -> bool:
+    """True or False, also of NumPy, or 1 or 0. Raises StoreTypeError."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise StoreTypeError(f"{what} must be True or False, not {type(value).__name__}")
+
+
 def exact_text(what: str, value: Any) -> str:
     """The characters of a str, called `what`, as an exact str.
 
@@ -90,3 +112,12 @@ def exact_text(what: str, value: Any) -> str:
     if not isinstance(value, str):
         raise StoreTypeError(f"{what} must be a str, not {type(value).__name__}")
     return str.__str__(value)
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

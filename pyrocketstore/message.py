@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyrocketstore._exact import body_size
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.exact import INT32_MAX, INT32_MIN, exact_int32, exact_int64, exact_text
 
@@ -195,7 +196,7 @@ class Message:
             return 0
         level = parse_java_int(text)
         if level is None:
-            raise MessageRefused("MESSAGE_ILLEGAL", f"DELAY is not a number: {text!r}")
+            raise MessageRefused("MESSAGE_ILLEGAL", f"DELAY is not a number: {shown(text)}")
         return level
 
     @property
@@ -284,7 +285,7 @@ def check_topic(topic: Any) -> str:
     """
     text = exact_text("a topic", topic)
     if not _TOPIC.fullmatch(text):
-        raise StoreFormatError(f"a topic is 1 to 127 of %|a-zA-Z0-9_-, not {text!r}")
+        raise StoreFormatError(f"a topic is 1 to 127 of %|a-zA-Z0-9_-, not {shown(text)}")
     return text
 
 
@@ -345,11 +346,11 @@ def check_text(what: str, text: Any) -> str:
     if not exact:
         raise StoreFormatError(f"{what} must not be empty")
     if NAME_VALUE_SEPARATOR in exact or PROPERTY_SEPARATOR in exact:
-        raise StoreFormatError(f"{what} must not hold U+0001 or U+0002: {exact!r}")
+        raise StoreFormatError(f"{what} must not hold U+0001 or U+0002: {shown(exact)}")
     try:
         exact.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise StoreFormatError(f"{what} holds a lone surrogate: {exact!r}") from error
+        raise StoreFormatError(f"{what} holds a lone surrogate: {shown(exact)}") from error
     return exact
 
 
@@ -369,8 +370,8 @@ def check_tags(tags: Any, what: str = "tags") -> str:
     text = check_text(what, tags)
     if TAGS_SEPARATOR in text or text.strip(JAVA_BLANKS) != text or text == ALL_TAGS:
         raise StoreFormatError(
-            f"{what}: no expression finds the tag {text!r}: it must not hold {TAGS_SEPARATOR}, "
-            f"must not begin or end with a blank, and must not be {ALL_TAGS}"
+            f"{what}: no expression finds the tag {shown(text)}: it must not hold "
+            f"{TAGS_SEPARATOR}, must not begin or end with a blank, and must not be {ALL_TAGS}"
         )
     return text
 
@@ -393,7 +394,7 @@ def join_keys(keys: Any, what: str = "keys") -> str | None:
     found = [check_text("a key", key) for key in keys]
     for key in found:
         if KEY_SEPARATOR in key:
-            raise StoreFormatError(f"a key must not hold a blank: {key!r}")
+            raise StoreFormatError(f"a key must not hold a blank: {shown(key)}")
     return KEY_SEPARATOR.join(found) if found else None
 
 

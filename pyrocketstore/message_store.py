@@ -21,6 +21,7 @@ from pyrocketstore._message import MessageExt
 from pyrocketstore._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore._record import allow_records
 from pyrocketstore.allocate_mapped_file_service import make_allocate_service
+from pyrocketstore.arguments import check_filter, place_of, queue_of, timeout_of, unit_of
 from pyrocketstore.async_put import AsyncPuts
 from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import BrokerRole, MessageStoreConfig
@@ -33,6 +34,7 @@ from pyrocketstore.errors import (
     StoreStateError,
     without_frames,
 )
+from pyrocketstore.exact import exact_int64, exact_text, whole_number
 from pyrocketstore.index_gaps import uncovered
 from pyrocketstore.index_service import IndexService
 from pyrocketstore.live_stores import Attempts, was_removed
@@ -732,13 +734,18 @@ class DefaultMessageStore(MessageFutures):
         self.services.log_flush.check_fsyncs()
 
     def wait_dispatched(self, timeout: float | None = None) -> bool:
-        """Wait until every put that returned before is in its queue and in the index."""
+        """Wait until every put that returned before is in its queue and in the index.
+
+        Returns False when `timeout` (seconds, None for no limit) passed first. Raises
+        StoreTypeError, StoreFormatError: no such number.
+        """
+        seconds = timeout_of(timeout)
         if self.read_only:
             return True
         if self.commit_log.get_appended_offset() > self.commit_log.get_max_offset():
             shielded(self.commit_log.commit_buffers)
         return self.services.reput_service.wait_dispatched(
-            self.commit_log.get_max_offset(), timeout
+            self.commit_log.get_max_offset(), seconds
         )
 
     def is_os_page_cache_busy(self) -> bool:
@@ -783,6 +790,9 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
         """
+        topic, queue_id = queue_of(topic, queue_id)
+        offset, max_msg_nums = exact_int64("offset", offset), whole_number("count", max_msg_nums)
+        check_filter(message_filter)
         if not self._loaded or not self.running_flags.is_readable():
             return None
         began = self.env.monotonic_ms()
@@ -797,39 +807,44 @@ class DefaultMessageStore(MessageFutures):
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
         """
-        return self.reads.query_message(topic, key, max_num, begin, end)
+        topic, key = exact_text("topic", topic), exact_text("key", key)
+        count = whole_number("max_num", max_num)
+        since, until = exact_int64("begin", begin), exact_int64("end", end)
+        return self.reads.query_message(topic, key, count, since, until)
 
     def look_message_by_offset(self, phy_offset: int, size: int = 0) -> MessageExt | None:
         """The message at a physical offset, or None."""
-        return self.commit_log.look_message(phy_offset, size)
+        return self.commit_log.look_message(*place_of(phy_offset, size))
 
     def select_one_message_by_offset(
         self, phy_offset: int, size: int = 0
     ) -> SelectMappedBufferResult | None:
         """The record at a physical offset as bytes, or None."""
+        phy_offset, size = place_of(phy_offset, size)
         size = size or self.commit_log.record_size(phy_offset)
         return self.commit_log.get_message(phy_offset, size)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue's end; 0 for one that is not there."""
-        return self.queue_table.find(topic, queue_id).get_max_offset_in_queue()
+        return self.queue_table.find(*queue_of(topic, queue_id)).get_max_offset_in_queue()
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue's first offset as 4.9.3 answers it (stale for an expired queue)."""
-        return self.queue_table.find(topic, queue_id).get_min_offset_in_queue()
+        return self.queue_table.find(*queue_of(topic, queue_id)).get_min_offset_in_queue()
 
     def get_commit_log_offset_in_queue(self, topic: str, queue_id: int, cq_offset: int) -> int:
         """Physical offset of a queue offset, 0 when there is none."""
-        unit = self.reads.unit(topic, queue_id, cq_offset)
+        unit = self.reads.unit(*unit_of(topic, queue_id, cq_offset))
         return 0 if unit is None else unit[0]
 
     def get_offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset nearest to a store time (ms), as 4.9.3 finds it."""
-        return self.reads.get_offset_in_queue_by_time(topic, queue_id, timestamp)
+        time_ms = exact_int64("timestamp", timestamp)
+        return self.reads.get_offset_in_queue_by_time(*queue_of(topic, queue_id), time_ms)
 
     def get_message_store_time_stamp(self, topic: str, queue_id: int, cq_offset: int) -> int:
         """Store time (ms) of a queue offset, -1 when there is none."""
-        return self.reads.get_message_store_timestamp(topic, queue_id, cq_offset)
+        return self.reads.get_message_store_timestamp(*unit_of(topic, queue_id, cq_offset))
 
     def get_earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time (ms) of the first message of a queue, or of the whole store; -1 for none.
@@ -837,16 +852,18 @@ class DefaultMessageStore(MessageFutures):
         Source: RocketMQ 4.9.3 DefaultMessageStore#getEarliestMessageTime.
         Differs: of the whole store: right for a log of less than 8 MiB too.
         """
+        if topic is not None:
+            topic, queue_id = queue_of(topic, queue_id)
         return self.reads.get_earliest_message_time(topic, queue_id)
 
     def get_message_total_in_queue(self, topic: str, queue_id: int) -> int:
         """Messages that a queue holds, -1 for one that is not there."""
-        queue = self.queue_table.get(topic, queue_id)
+        queue = self.queue_table.get(*queue_of(topic, queue_id))
         return -1 if queue is None else queue.get_message_total_in_queue()
 
     def check_in_disk_by_consume_offset(self, topic: str, queue_id: int, cq_offset: int) -> bool:
         """True when that message is probably not in memory any more."""
-        unit = self.reads.unit(topic, queue_id, cq_offset)
+        unit = self.reads.unit(*unit_of(topic, queue_id, cq_offset))
         return unit is not None and self.reads.is_in_disk(unit[0])
 
     def get_max_phy_offset(self) -> int:
@@ -859,21 +876,24 @@ class DefaultMessageStore(MessageFutures):
 
     def get_commit_log_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
         """What the file that holds `phy_offset` has from there on, for replication."""
+        phy_offset = exact_int64("phy_offset", phy_offset)
         return self.commit_log.get_data(phy_offset) if self._loaded else None
 
     def get_message_ids(
         self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: str
     ) -> dict[str, int]:
         """{offset message id: queue offset} over [min_offset, max_offset)."""
-        return self.reads.get_message_ids(topic, queue_id, min_offset, max_offset, store_host)
+        topic, queue_id = queue_of(topic, queue_id)
+        low, high = exact_int64("min_offset", min_offset), exact_int64("max_offset", max_offset)
+        return self.reads.get_message_ids(topic, queue_id, low, high, store_host)
 
     def get_consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None; never made by asking."""
-        return self.queue_table.get(topic, queue_id)
+        return self.queue_table.get(*queue_of(topic, queue_id))
 
     def find_consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made in memory when it is not there."""
-        return self.queue_table.find(topic, queue_id)
+        return self.queue_table.find(*queue_of(topic, queue_id))
 
     def get_consume_queue_table(self) -> dict[str, dict[int, ConsumeQueue]]:
         """{topic: {queue id: queue}}."""

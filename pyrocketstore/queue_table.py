@@ -14,7 +14,7 @@ from pyrocketstore.commit_log import CommitLog
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.consume_queue_ext import ConsumeQueueExt
-from pyrocketstore.display import logger
+from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
 from pyrocketstore.file_sizes import MismatchedFile
 from pyrocketstore.mapped_file_queue import MappedFileQueue
@@ -306,4 +306,4 @@ def is_safe_name(name: str) -> bool:
 
 def no_queue(topic: str) -> StoreFormatError:
     """Why a topic is refused whose messages no queue could take."""
-    return StoreFormatError(f"{topic!r} cannot be the name of a directory, so it has no queue")
+    return StoreFormatError(f"{shown(topic)} cannot be the name of a directory, so it has no queue")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     DamagedMessageError,
     StoreCorruptionError,
@@ -120,8 +121,8 @@ class QueueDamage:
     def __init__(
         self, topic: str, queue_id: int, on_corrupt: str, skipped: SkippedMessages
     ) -> None:
-        if on_corrupt not in ("raise", "skip"):
-            raise StoreFormatError(f"on_corrupt is {on_corrupt!r}: must be 'raise' or 'skip'")
+        if not isinstance(on_corrupt, str) or on_corrupt not in ("raise", "skip"):
+            raise StoreFormatError(f"on_corrupt is {shown(on_corrupt)}: must be 'raise' or 'skip'")
         self.topic = topic
         self.queue_id = queue_id
         self.skips = on_corrupt == "skip"

@@ -22,7 +22,7 @@ from pyrocketstore._message import MessageExt
 from pyrocketstore._put_columns import Columns
 from pyrocketstore._put_result import PutMessageResult
 from pyrocketstore._reader import MergedMessages, MessageIterator
-from pyrocketstore.arguments import queue_id_of, timeout_of
+from pyrocketstore.arguments import queue_id_of
 from pyrocketstore.async_store import Appender, AsyncStore
 from pyrocketstore.at_exit import close_at_exit
 from pyrocketstore.batches import read_record_batch
@@ -46,10 +46,11 @@ from pyrocketstore.exact import (
     INT64_MAX,
     INT64_MIN,
     QUEUE_ID_MAX,
-    exact_int,
+    exact_flag,
     exact_int64,
     exact_queue_id,
     exact_text,
+    whole_number,
 )
 from pyrocketstore.flush import GroupCommitService
 from pyrocketstore.key_gaps import KeyGaps
@@ -99,8 +100,6 @@ LOG = logger(__name__)
 RS_OK, RS_IO_ERROR, RS_TOO_LARGE, RS_BUSY = 0, 26, 28, 30
 #: So many files of a wrong length are named when a store is opened.
 MISMATCHED_MAX = 5
-#: Beyond every queue offset and count: what is larger is refused, not read as a number.
-INFINITE = 1 << 1024
 
 
 def open(
@@ -141,6 +140,9 @@ def open(
     if env is not None and not isinstance(env, Env):
         raise StoreTypeError(f"env must be a pyrocketstore.env.Env, not {type(env).__name__}")
     root = absolute_path(path, "path")
+    read_only, strict = exact_flag("read_only", read_only), exact_flag("strict", strict)
+    unique_key = exact_flag("unique_key", unique_key)
+    topics_json = exact_flag("topics_json", topics_json)
     used = Env() if env is None else env
     notices: list[str] = []
 
@@ -663,7 +665,7 @@ class Store(AsyncStore):
         StoreFormatError: no such number.
         """
         self._check_open()
-        return self.message_store.wait_dispatched(timeout_of(timeout))
+        return self.message_store.wait_dispatched(timeout)
 
     def flush(self) -> None:
         """Force everything that was put before to the device, its queues and index included."""
@@ -679,6 +681,7 @@ class Store(AsyncStore):
 
     def queues(self, topic: str) -> list[int]:
         """Queue ids of a topic, sorted."""
+        topic = exact_text("topic", topic)
         self.wait_dispatched()
         return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
 
@@ -761,13 +764,14 @@ class Store(AsyncStore):
         Messages that expire before their turn are passed over: it goes on at the new minimum.
         """
         skipped = SkippedMessages()
-        options = _ReadOptions(tags_filter(tags), on_corrupt, check_crc, skipped)
+        checked = exact_flag("check_crc", check_crc)
+        options = _ReadOptions(tags_filter(tags), on_corrupt, checked, skipped)
         if queue_id is not None:
             return self._messages(topic, queue_id, start, stop, options)
         if start is not None or stop is not None:
             raise StoreFormatError("start and stop belong to one queue: give a queue_id with them")
         options.damage(topic, 0)  # a wrong word is told here, also where there is no queue
-        ids = self.queues(exact_text("topic", topic))
+        ids = self.queues(topic)
         if not ids:
             self._check_topic(topic)
         parts = [self._messages(topic, i, None, None, options) for i in ids]
@@ -806,11 +810,11 @@ class Store(AsyncStore):
         floor = max(0, log.get_min_offset())
         low = queue.first_readable_offset(floor)  # first: it may move while messages are put
         high = queue.get_max_offset_in_queue()
-        first = low if start is None else exact_int("start", start, -INFINITE, INFINITE)
-        end = high if stop is None else min(exact_int("stop", stop, -INFINITE, INFINITE), high)
+        first = low if start is None else whole_number("start", start)
+        end = high if stop is None else min(whole_number("stop", stop), high)
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first, topic, queue_id)
-        part = QueueRange(log, queue, floor, options.wanted, damage, bool(options.check_crc))
+        part = QueueRange(log, queue, floor, options.wanted, damage, options.check_crc)
         return part, first, end
 
     def _check_topic(self, topic: str) -> None:
@@ -855,9 +859,10 @@ class Store(AsyncStore):
         MissingExtraError without pyarrow; UnknownTopicError, OffsetOutOfRange, DamagedMessageError
         (a StoreCorruptionError), StoreIOError, StoreFormatError, TypeError
         """
-        count = exact_int("max_count", max_count, -INFINITE, INFINITE)
-        byte_count = min(exact_int("max_bytes", max_bytes, -INFINITE, INFINITE), INT64_MAX)
-        options = _ReadOptions(tags_filter(tags), on_corrupt, check_crc, SkippedMessages(None))
+        count = whole_number("max_count", max_count)
+        byte_count = min(whole_number("max_bytes", max_bytes), INT64_MAX)
+        checked = exact_flag("check_crc", check_crc)
+        options = _ReadOptions(tags_filter(tags), on_corrupt, checked, SkippedMessages(None))
         with self._while_open():
             part, first, end = self._part(topic, queue_id, start, None, options)
             stop = min(end, first + max(0, count))
@@ -877,9 +882,10 @@ class Store(AsyncStore):
         """`query` for many keys at once: columns instead of messages, exact hits only."""
         since = exact_int64("begin", begin)
         until = INT64_MAX if end is None else exact_int64("end", end)
-        texts = column_of("keys", keys, None)
+        topic, count = exact_text("topic", topic), whole_number("max_num", max_num)
+        texts = [exact_text("a key", key) for key in column_of("keys", keys, None)]
         with self._while_open():
-            return KeyHits(*self._key_search.query_many(topic, texts, since, until, max_num))
+            return KeyHits(*self._key_search.query_many(topic, texts, since, until, count))
 
     def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
         """The message at a physical offset, or with an offset message id; None if there is none.
@@ -887,10 +893,12 @@ class Store(AsyncStore):
         It is given as RocketMQ gives it, also with a body that does not have its CRC: that is what
         `MessageExt.is_crc_valid` says.
         """
-        phy_offset = phy_offset_or_msg_id
-        if isinstance(phy_offset, str):
-            phy_offset = _message.decode_message_id(phy_offset)[1]
-        if not 0 <= phy_offset < 1 << 63:
+        if isinstance(phy_offset_or_msg_id, str):
+            msg_id = exact_text("a message id", phy_offset_or_msg_id)
+            phy_offset = _message.decode_message_id(msg_id)[1]
+        else:
+            phy_offset = whole_number("a physical offset", phy_offset_or_msg_id)
+        if not 0 <= phy_offset <= INT64_MAX:
             return None
         with self._while_open():
             self.message_store.commit_log.commit_appended()
@@ -899,10 +907,15 @@ class Store(AsyncStore):
     def get_many(self, phy_offsets: npt.ArrayLike) -> list[MessageExt | None]:
         """The messages at some physical offsets (int64[n], bytes), those of `query_many` say; None
         for one where no message begins: bytes inside of a body may look like one."""
+        if isinstance(phy_offsets, (str, bytes, bytearray)):
+            kind = type(phy_offsets).__name__
+            raise StoreTypeError(f"phy_offsets must be a sequence of int64, not {kind}")
         # A tuple: an entry's special method may change a list.
         given = np.asarray(tuple(phy_offsets) if isinstance(phy_offsets, list) else phy_offsets)
+        if given.ndim != 1:
+            raise StoreTypeError(f"phy_offsets must have one dimension, not {given.ndim}")
         if given.size and given.dtype.kind not in "iu":
-            raise TypeError(f"phy_offsets are of type {given.dtype}, not int64")
+            raise StoreTypeError(f"phy_offsets are of type {given.dtype}, not int64")
         with self._while_open():
             self.message_store.commit_log.commit_appended()
             return self._key_search.messages_at(np.ascontiguousarray(given, np.int64))

@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore._text import tags_code
-from pyrocketstore.exact import INT32_MAX, INT32_MIN
+from pyrocketstore.display import shown
+from pyrocketstore.errors import StoreTypeError
+from pyrocketstore.exact import INT32_MAX, INT32_MIN, is_encodable
 from pyrocketstore.message import ALL_TAGS, JAVA_BLANKS, SCHEDULE_TOPIC, TAGS_SEPARATOR
 
 
@@ -40,7 +42,7 @@ class TagsExpression(NamedTuple):
 
 
 def tags_filter(expression: object) -> TagsExpression | None:
-    """None for None, "*" and "", which are every message. Raises TypeError: it is not a str.
+    """None for None, "*" and "", which are every message. Raises StoreTypeError: it is not a str.
 
     Source: RocketMQ 4.9.3 FilterAPI#buildSubscriptionData: parts are trimmed as Java trims.
     """
@@ -49,9 +51,10 @@ def tags_filter(expression: object) -> TagsExpression | None:
     if not isinstance(expression, str):
         kind = type(expression).__name__
         reason = "must be a str as 'TagA || TagB', or None"
-        raise TypeError(f"tags is {expression!r} ({kind}): {reason}")
+        raise StoreTypeError(f"tags is {shown(expression)} ({kind}): {reason}")
     if expression.strip(JAVA_BLANKS) in ("", ALL_TAGS):
         return None
     parts = (part.strip(JAVA_BLANKS) for part in expression.split(TAGS_SEPARATOR))
-    tags = frozenset(part for part in parts if part)
+    # A part with a lone surrogate is the tag of no message.
+    tags = frozenset(part for part in parts if part and is_encodable(part))
     return TagsExpression(tags, np.array([tags_code(tag) for tag in tags], np.int64))

@@ -259,7 +259,7 @@ def test_an_iterator_is_not_shared_while_it_works(path: Path):
         thread = threading.Thread(target=lambda: list(iterator))
         thread.start()
         inside.wait(10)
-        with pytest.raises(ValueError, match="another thread"):
+        with pytest.raises(StoreStateError, match="another thread"):
             next(iterator)
         go_on.set()
         thread.join()

@@ -16,21 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from pyrocketstore.errors import StoreError, StoreFormatError
+from pyrocketstore.exact import is_encodable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
 
 #: Spark's own name: its workers then send an error without the traceback before it.
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-
-
-def is_encodable(text: str) -> bool:
-    """Whether a text holds no lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def encodable(text: str) -> str:

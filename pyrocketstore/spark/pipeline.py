@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreFormatError, StoreStateError
-from pyrocketstore.spark.border import guarded, is_encodable
+from pyrocketstore.exact import is_encodable
+from pyrocketstore.spark.border import guarded
 from pyrocketstore.spark.lake_marks import StoreMarks
 from pyrocketstore.spark.lake_writer import COLUMNS, SplitTask, WriteOptions, write_task
 from pyrocketstore.spark.local_paths import local_path

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyrocketstore.display import shown
 from pyrocketstore.errors import MissingExtraError, StoreFormatError
 from pyrocketstore.spark import encoded
 from pyrocketstore.spark.border import guarded
@@ -184,7 +185,7 @@ def register_functions(spark: SparkSession) -> None:
 
 def _check_on_error(on_error: str) -> None:
     if on_error not in ("null", "fail"):
-        raise StoreFormatError(f"on_error is 'null' or 'fail', not {on_error!r}")
+        raise StoreFormatError(f"on_error is 'null' or 'fail', not {shown(on_error)}")
 
 
 def _ddl(names: Sequence[str], on_error: str, between: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pyrocketstore.errors import StoreError, StoreFormatError
-from pyrocketstore.spark.border import encodable, guarded, guarded_class, is_encodable
+from pyrocketstore.exact import is_encodable
+from pyrocketstore.spark.border import encodable, guarded, guarded_class
 
 BAD = "x\udcff"
 
