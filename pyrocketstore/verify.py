@@ -18,19 +18,19 @@ from pyrocketstore.consume_queue_ext import MAX_ADDR, un_decorate
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index_check import IndexCheck, Keys
 from pyrocketstore.live_stores import Attempts, was_removed
-from pyrocketstore.lost_ends import lost_end
 from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.opening_problems import USUAL_ENDS, opening_problems
 from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
-from pyrocketstore.verify_report import Problem, VerifyReport
+from pyrocketstore.verify_report import BAD_PROPERTIES, Problem, VerifyReport
 
 if TYPE_CHECKING:
     from pyrocketstore._mapped_file import MappedFile
 
 __all__ = ["Problem", "VerifyReport", "verify_store"]
 
-RS_OK, RS_BLANK, RS_END = 0, 1, 2
+RS_OK, RS_BLANK = 0, 1
 #: Units that are looked at in one go.
 UNIT_COUNT = 1 << 16
 #: Records whose unit names another place are kept apart up to so many, then only counted.
@@ -262,9 +262,8 @@ class _Verifier:
         unknown = self.store.index_service.geometry_error
         if unknown is not None and self.store.config.message_index_enable:
             report.index_unchecked = str(unknown)
-        for path, reason in self.store.index_service.left_out.items():
-            text = f"{reason}; it is derived from the log: opening for writing builds it again"
-            report.add(Problem("index", path, -1, text))
+        for problem in opening_problems(self.store):
+            report.add(problem)
         self._recovery()
         self._log_files()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):
@@ -288,12 +287,6 @@ class _Verifier:
         self.report.recovery = dataclasses.asdict(plan)
         if not self.store.read_only:
             return
-        for path, reason in plan.mismatched:
-            self.report.add(Problem(self._kind_of(path), path, -1, reason))
-        usual = not plan.clean or plan.ended_by in (status_name(RS_END), status_name(RS_BLANK))
-        lost = lost_end(self.store, plan.beyond) if usual and not plan.broken else None
-        if lost is not None:
-            self.report.add(Problem("log", lost.path, -1, lost.reason))
         if plan.empty:
             return
         path, position = self._place_of(plan.log_end)
@@ -304,7 +297,7 @@ class _Verifier:
                 f" {size} bytes of {len(plan.broken)} file(s)"
             )
             self.report.add(Problem("log", path, position, text))
-        elif plan.clean and plan.ended_by not in (status_name(RS_END), status_name(RS_BLANK)):
+        elif plan.clean and plan.ended_by not in USUAL_ENDS:
             text = f"{plan.ended_by}; the log ends here, though the store was stopped cleanly"
             self.report.add(Problem("log", path, position, text))
         elif plan.clean and not self.is_live and self.store.index_enabled:
@@ -312,13 +305,6 @@ class _Verifier:
             paths = [f"{folder}/{name}" for name, size in self.env.list_files(folder) if size]
             paths = [path for path in paths if path.rpartition("/")[2].isdigit()]
             self.index.not_loaded(paths, index_file_size(*self.store.index_service.geometry))
-
-    def _kind_of(self, path: str) -> str:
-        """What a file of a wrong length is one of."""
-        table = self.store.queue_table
-        if path.startswith(f"{table.path}/"):
-            return "queue"
-        return "ext" if path.startswith(f"{table.ext_path}/") else "log"
 
     # ---- the log ------------------------------------------------------------------------------
 
@@ -426,10 +412,7 @@ class _Verifier:
         if not self.report.has_room:
             self.report.problem_count += 1
             return
-        text = (
-            "the properties of the record here are not valid: each must be name U+0001 value U+0002"
-        )
-        self.report.add(Problem("log", *self._place_of(phy_offset), text))
+        self.report.add(Problem("log", *self._place_of(phy_offset), BAD_PROPERTIES))
 
     def _place_of(self, phy_offset: int) -> tuple[str, int]:
         """File and position of a physical offset."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Any
 
+#: What is said of a record whose properties cannot be parsed.
+BAD_PROPERTIES = (
+    "the properties of the record here are not valid: each must be name U+0001 value U+0002"
+)
 #: Problems that are kept; the others are only counted.
 PROBLEMS_MAX = 100
 
@@ -33,8 +38,48 @@ class Problem:
         return f"{self.path}{where}: {self.text}"
 
 
+class Verdict(abc.ABC):
+    """What the counts of a check mean; each kind of report has them under these names."""
+
+    @property
+    @abc.abstractmethod
+    def problem_count(self) -> int:
+        """All problems."""
+
+    @property
+    @abc.abstractmethod
+    def missing_count(self) -> int:
+        """Problems that only say that units or keys are missing."""
+
+    @property
+    @abc.abstractmethod
+    def not_indexed(self) -> int:
+        """Records with keys that lie where no index file is."""
+
+    @property
+    @abc.abstractmethod
+    def index_unchecked(self) -> str:
+        """Why the index was not looked at, "" when it was."""
+
+    @property
+    def consistent(self) -> bool:
+        """True when nothing that was looked at contradicts anything else."""
+        return self.problem_count == self.missing_count
+
+    @property
+    def complete(self) -> bool:
+        """True when the queues and the index have all that the log asks for; False also where the
+        index could not be looked at."""
+        return not (self.missing_count or self.not_indexed or self.index_unchecked)
+
+    @property
+    def ok(self) -> bool:
+        """True when the store is consistent and complete."""
+        return self.consistent and self.complete
+
+
 @dataclasses.dataclass
-class VerifyReport:
+class VerifyReport(Verdict):
     """What was looked at, and what is wrong.
 
     `files blanks records bytes keys` are of the log; `bad_properties` records have properties that
@@ -84,22 +129,6 @@ class VerifyReport:
     rebuilt: list[Problem] = dataclasses.field(default_factory=list)
     #: what the opening found and did: the fields of RecoveryPlan
     recovery: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def consistent(self) -> bool:
-        """True when nothing that was looked at contradicts anything else."""
-        return self.problem_count == self.missing_count
-
-    @property
-    def complete(self) -> bool:
-        """True when the queues and the index have all that the log asks for; False also where the
-        index could not be looked at."""
-        return not (self.missing_count or self.not_indexed or self.index_unchecked)
-
-    @property
-    def ok(self) -> bool:
-        """True when the store is consistent and complete."""
-        return self.consistent and self.complete
 
     def is_like(self, other: VerifyReport | None) -> bool:
         """Whether both found one and the same."""

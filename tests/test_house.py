@@ -34,6 +34,7 @@ LEVELS = {
     "verify": 6.5,
     "index_check": 6.4,
     "verify_report": 6.3,
+    "opening_problems": 6.4,
     "message_store": 6.0,
     "store_parts": 6.0,
     "reads": 5.5,

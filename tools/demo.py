@@ -65,7 +65,12 @@ def show_broker_store(folder: Path) -> None:
         console.print(
             f"verify: {report.records:,} records, {report.units:,} queue units, "
             f"{report.index_entries:,} index entries: "
-            + ("[green]sound" if report.ok else f"[red]{report.problem_count} problems")
+            + (
+                "[green]consistent"
+                if report.consistent
+                else f"[red]{report.problem_count} problems"
+            )
+            + f", {report.not_indexed} records not in the index"
         )
 
 

@@ -21,12 +21,14 @@ from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.spark.border import encodable
 from pyrocketstore.spark.snapshot import LogFile, QueueRange
 from pyrocketstore.spark.units import RangeUnits
+from pyrocketstore.verify_report import BAD_PROPERTIES
 
 if TYPE_CHECKING:
     import pyarrow
 
 RS_OK, RS_BLANK = 0, 1
 UNITS_AT_ONCE = 65536
+FACTS_AT_ONCE = 65536
 EXT_UNIT_SIZE_MAX = 32767
 
 #: A unit that a record wants. `required`: without it the message is lost to consumers.
@@ -42,8 +44,8 @@ UNITS_DDL = (
 )
 #: A key of a record, as the index hashes it.
 KEYS_DDL = "brokerName string, commitLogOffset bigint, keyHash int, storeTimestamp bigint"
-#: What lies in the log: `kind` is records, keys, unqueued, unnameable, blanks, or problem with its
-#: place and reason; `count` is bytes for problem.
+#: What lies in the log: `kind` is records, keys, unqueued or unnameable; or, with a place and a
+#: reason, bad_properties or problem. `count` is bytes for problem.
 LOG_DDL = "brokerName string, kind string, path string, position bigint, text string, count bigint"
 
 Int64s = npt.NDArray[np.int64]
@@ -119,8 +121,6 @@ def key_batch(task: LogFileTask, walk: RecordWalk) -> pyarrow.RecordBatch:
 
 def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Batches of LOG_DDL. Raises StoreIOError."""
-    import pyarrow as pa
-
     rows: list[tuple[str, str, str, int, str, int]] = []
     path = encodable(task.file.path)
     counts = dict.fromkeys(("records", "keys", "unqueued", "unnameable"), 0)
@@ -130,15 +130,29 @@ def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
 
     for walk, names in record_walks(task, told):
         queue = walk.column("queue")
+        places = walk.column("phy_offset")[walk.bad_properties] - task.file.from_offset
+        rows += [
+            (task.broker_name, "bad_properties", path, place, BAD_PROPERTIES, 1)
+            for place in places.tolist()
+        ]
+        if len(rows) >= FACTS_AT_ONCE:
+            yield _facts_batch(rows)
+            rows.clear()
         unusable = np.array([not is_queue_name(*name) for name in names] or [False], np.bool_)
         counts["records"] += walk.count
         counts["keys"] += walk.key_count
         counts["unqueued"] += int(np.count_nonzero(queue < 0))
         counts["unnameable"] += int(np.count_nonzero((queue >= 0) & unusable[queue]))
     rows += [(task.broker_name, kind, "", -1, "", count) for kind, count in counts.items()]
+    yield _facts_batch(rows)
+
+
+def _facts_batch(rows: list[tuple[str, str, str, int, str, int]]) -> pyarrow.RecordBatch:
+    import pyarrow as pa
+
     names = [part.split()[0] for part in LOG_DDL.split(", ")]
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    yield pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def is_queue_name(topic: str, queue_id: int) -> bool:

@@ -1,8 +1,8 @@
 """Verify on Spark: log, queues and index held against each other, by joins.
 
 For stores that one machine would check for too long. It finds what `pyrocketstore verify` finds of
-log, units, ext units and index entries; the chains, slots and headers within an index file are the
-latter's business.
+log, properties, units, ext units and index entries; the chains, slots and headers within an index
+file are the latter's business.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pyrocketstore._verify import differing_units
 from pyrocketstore.consume_queue import ConsumeQueue
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.opening_problems import opening_problems
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.spark.border import encodable, guarded
 from pyrocketstore.spark.log_demands import (
@@ -40,6 +41,7 @@ from pyrocketstore.spark.options import BATCH, SourceOptions, StorePlace, read_o
 from pyrocketstore.spark.planning import ENTRY_SIZE, INDEX_HEADER_SIZE, plan_index
 from pyrocketstore.spark.snapshot import QueueRange, StoreSnapshot
 from pyrocketstore.spark.tables import read_index
+from pyrocketstore.verify_report import Problem, Verdict
 
 if TYPE_CHECKING:
     import pyarrow
@@ -59,27 +61,50 @@ _INDEX_COLUMNS = MappingProxyType(
 _PROBLEMS_DDL = (
     "kind string, brokerName string, path string, position bigint, text string, count bigint"
 )
+#: Verdicts that only say that something is missing.
+_MISSING = ("missing", "missing_keys")
+#: Problems that have a count of their own, and its name.
+_COUNTED_PROBLEMS = MappingProxyType(
+    {
+        "bad_properties": "bad_properties",
+        "missing": "missing_units",
+        "missing_keys": "missing_keys",
+    }
+)
 MAX_TIME_DIFF = 2**31 - 1
 _NO_END = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
-class VerifyResult:
-    """What was found.
+class VerifyResult(Verdict):
+    """What was found; `consistent`, `complete` and `ok` follow from it as in VerifyReport.
 
     `problems` has kind ("log", "queue", "ext" or "index"), brokerName, path, position, text, and
-    count: how many units or keys it stands for. `counts` are named as in VerifyReport, and
-    problem_count is the number of all problems. `close` lets Spark drop what it keeps of them.
+    count: how many units or keys it stands for. `counts` are named as in VerifyReport:
+    problem_count is the number of all problems, missing_count of those that only say that units or
+    keys are missing. `index_unchecked` says why an index was not looked at, "" where each was.
+    `close` lets Spark drop what it keeps of them.
     """
 
     problems: DataFrame
     counts: dict[str, int]
     verdicts: DataFrame
+    index_unchecked: str = ""
 
     @property
-    def ok(self) -> bool:
-        """True when nothing is wrong."""
-        return self.counts["problem_count"] == 0
+    def problem_count(self) -> int:
+        """All problems."""
+        return self.counts["problem_count"]
+
+    @property
+    def missing_count(self) -> int:
+        """Problems that only say that units or keys are missing."""
+        return self.counts["missing_count"]
+
+    @property
+    def not_indexed(self) -> int:
+        """Records with keys that lie where no index file is."""
+        return self.counts.get("not_indexed", 0)
 
     def close(self) -> None:
         """Drop what Spark keeps; `problems` would be computed again."""
@@ -91,7 +116,8 @@ class _Store:
     """What the driver knows of one store, for the tasks and the judgement.
 
     `queue_root` and `queue_file_size` say where a unit would be; `covered` the parts of the log
-    that index files cover, the last one without an end.
+    that index files cover, the last one without an end; `rebuilt` the units that only recovery has:
+    path, position, text, count; `opening` what the opening found wrong.
     """
 
     broker_name: str
@@ -104,7 +130,9 @@ class _Store:
     index_tasks: tuple[Any, ...]
     has_index: bool
     covered: tuple[tuple[int, int], ...]
+    index_unchecked: str
     rebuilt: tuple[tuple[str, int, str, int], ...]
+    opening: tuple[Problem, ...]
 
 
 def verify(
@@ -122,8 +150,8 @@ def verify(
 
     Raises
     ------
-    StoreFormatError: no store, or an index of unknown geometry. StoreIOError; on executors it comes
-    as pyspark's PythonException.
+    StoreFormatError: no store, or index files with several numbers of slots. StoreIOError; on
+    executors it comes as pyspark's PythonException.
 
     A store that is being written to is checked up to what was dispatched when the call began.
     """
@@ -137,15 +165,22 @@ def verify(
     if any(store.has_index for store in found):
         verdicts = verdicts.unionByName(_index_verdicts(spark, found))
     verdicts = verdicts.persist()
-    counts = {row["verdict"]: int(row["n"]) for row in _summed(verdicts).collect()}
+    counts = _counts(verdicts)
     problems = verdicts.where("text IS NOT NULL").selectExpr(
         "kind", "brokerName", "path", "position", "text", "n AS count"
     )
     rebuilt = [("queue", store.broker_name, *each) for store in found for each in store.rebuilt]
-    if rebuilt:
-        problems = problems.unionByName(spark.createDataFrame(rebuilt, _PROBLEMS_DDL))
-    counts["problem_count"] = counts.get("problem_count", 0) + sum(each[-1] for each in rebuilt)
-    return VerifyResult(problems, counts, verdicts)
+    opening = [(store.broker_name, each) for store in found for each in store.opening]
+    rows = rebuilt + [
+        (each.kind, label, encodable(each.path), each.position, encodable(each.text), each.count)
+        for label, each in opening
+    ]
+    if rows:
+        problems = problems.unionByName(spark.createDataFrame(rows, _PROBLEMS_DDL))
+    counts["problem_count"] += sum(row[-1] for row in rows)
+    counts["missing_count"] += sum(each[-1] for each in rebuilt)
+    unchecked = "; ".join(store.index_unchecked for store in found if store.index_unchecked)
+    return VerifyResult(problems, counts, verdicts, unchecked)
 
 
 def _options(
@@ -192,6 +227,8 @@ def _look(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions) ->
     )
     unit_size = config.mapped_file_size_consume_queue
     has_index = bool(config.message_index_enable)
+    index_error = snapshot.index_service.geometry_error if has_index else None
+    index_tasks = plan_index(snapshot, options) if has_index and index_error is None else ()
     return _Store(
         broker_name=label,
         low=snapshot.min_phy_offset,
@@ -200,10 +237,12 @@ def _look(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions) ->
         queue_file_size=-(-unit_size // CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE,
         log_tasks=tasks,
         units_tasks=units,
-        index_tasks=tuple(plan_index(snapshot, options)) if has_index else (),
+        index_tasks=tuple(index_tasks),
         has_index=has_index,
         covered=_covered(snapshot) if has_index else (),
+        index_unchecked="" if index_error is None else f"{label}: {index_error}",
         rebuilt=_rebuilt(snapshot),
+        opening=tuple(opening_problems(store)),
     )
 
 
@@ -296,12 +335,23 @@ def _limits(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
     return spark.createDataFrame(rows, ddl)
 
 
-def _summed(verdicts: DataFrame) -> DataFrame:
-    """Verdict -> how many; a problem counts as its rows do."""
+def _counts(verdicts: DataFrame) -> dict[str, int]:
+    """Verdict -> how many; problem_count and missing_count are of those that have a text."""
     from pyspark.sql import functions as F
 
-    name = F.when(F.col("text").isNotNull(), "problem_count").otherwise(F.col("verdict"))
-    return verdicts.groupBy(name.alias("verdict")).agg(F.sum("weight").alias("n"))
+    is_problem = F.col("text").isNotNull()
+    sums = F.sum("weight").alias("weight"), F.sum("n").alias("n")
+    counts: dict[str, int] = {"problem_count": 0, "missing_count": 0}
+    for row in verdicts.groupBy("verdict", is_problem.alias("isProblem")).agg(*sums).collect():
+        name, weight = row["verdict"], int(row["weight"])
+        if row["isProblem"]:
+            counts["problem_count"] += weight
+            counts["missing_count"] += weight if name in _MISSING else 0
+            name = _COUNTED_PROBLEMS.get(name)
+            weight = int(row["n"])
+        if name is not None:
+            counts[name] = counts.get(name, 0) + weight
+    return counts
 
 
 def _grouped(rows: DataFrame) -> DataFrame:
@@ -318,9 +368,9 @@ def _log_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
         "kind AS verdict",
         "'log' AS kind",
         "brokerName",
-        "if(kind = 'problem', path, null) AS path",
-        "if(kind = 'problem', position, null) AS position",
-        "if(kind = 'problem', text, null) AS text",
+        "if(text <> '', path, null) AS path",
+        "if(text <> '', position, null) AS position",
+        "if(text <> '', text, null) AS text",
         "if(kind = 'problem', 1, count) AS n",
         "if(kind = 'problem', 1, count) AS weight",
     )
