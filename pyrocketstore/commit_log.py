@@ -111,6 +111,12 @@ def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
         return None
 
 
+def largest_record(config: MessageStoreConfig) -> int:
+    """Bytes of the largest record that a store with these settings takes."""
+    room = config.mapped_file_size_commit_log - END_FILE_MIN_BLANK_LENGTH
+    return min(config.max_message_size, room)
+
+
 def _before_new_queue(
     env: Env, root: str, told: Callable[[str, int], None] | None, topic: str, queue_id: int
 ) -> None:
@@ -167,9 +173,8 @@ class CommitLog:
             if config.is_multi_path
             else MappedFileQueue(env, paths[0], self.file_size, **settings)
         )
-        largest = min(config.max_message_size, self.file_size - END_FILE_MIN_BLANK_LENGTH)
         before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
-        self.core = CommitLogCore(env, largest, appended, before)
+        self.core = CommitLogCore(env, largest_record(config), appended, before)
         self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         self.bare_properties = BARE_PROPERTIES if config.enable_multi_dispatch else ""
         self.core.fill_bare(self.bare_properties.encode())

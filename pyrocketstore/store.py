@@ -56,20 +56,15 @@ from pyrocketstore.flush import GroupCommitService
 from pyrocketstore.key_gaps import KeyGaps
 from pyrocketstore.lost_ends import lost_end
 from pyrocketstore.message import (
-    MAX_PROPERTIES_SIZE,
-    PROPERTIES_TOO_LONG,
     Message,
     MessageExtBrokerInner,
     MessageRefused,
     batch_too_large,
-    check_properties,
-    check_tags,
     check_topic,
-    join_keys,
     property_pairs,
-    utf8_length,
 )
 from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.put_rules import named_properties, properties_text
 from pyrocketstore.queue_reading import QueuePieces, QueueRange
 from pyrocketstore.recovery import RecoveryPlan
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
@@ -395,10 +390,10 @@ class Store(AsyncStore):
 
     def _text_of(self, named: dict[str, str]) -> str:
         """The properties text of a message. Raises PutError: it is too long."""
-        text = _message.properties_to_string(named)
-        if utf8_length(text) > MAX_PROPERTIES_SIZE:
-            raise self._illegal(MessageRefused("PROPERTIES_SIZE_EXCEEDED", PROPERTIES_TOO_LONG))
-        return text
+        try:
+            return properties_text(named)
+        except MessageRefused as refused:
+            raise self._illegal(refused) from refused
 
     def _illegal(self, refused: MessageRefused) -> PutError:
         """A message that no put could store; nothing of its call is in the log."""
@@ -406,14 +401,7 @@ class Store(AsyncStore):
         return PutError(PutMessageStatus[refused.status], False, 0, refused.reason)
 
     def _properties(self, tags: Any, keys: Any, properties: Any) -> dict[str, str]:
-        named: dict[str, str] = {}
-        if tags is not None:
-            named["TAGS"] = check_tags(tags)
-        joined = join_keys(keys)
-        if joined is not None:
-            named["KEYS"] = joined
-        if properties is not None:
-            named.update(check_properties(properties))
+        named = named_properties(tags, keys, properties)
         if self._unique_key:
             named["UNIQ_KEY"] = new_unique_id(self.message_store.env, self.store_host)
         return named

@@ -53,6 +53,7 @@ LEVELS = {
     "mending": 5.1,
     "log_scan": 4.0,
     "commit_log": 4.1,
+    "put_rules": 4.2,
     "consume_queue": 4.1,
     "unit_check": 4.3,
     "topic_config": 4.0,

@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -21,17 +21,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyrocketstore._text import put_properties
 from pyrocketstore.config import FlushDiskType, MessageStoreConfig, detect_sizes
 from pyrocketstore.env import O_CREAT, O_RDONLY, O_WRONLY, Env, parent_directory
 from pyrocketstore.errors import PutError, StoreCorruptionError, StoreError, StoreFormatError
+from pyrocketstore.exact import exact_int32, exact_int64, exact_queue_id
 from pyrocketstore.message import (
     RESERVED_NAMES,
-    check_properties,
-    check_text,
+    MessageRefused,
     check_topic,
-    join_keys,
 )
+from pyrocketstore.put_rules import RecordLimits, named_properties
 from pyrocketstore.spark.border import guarded_class
 from pyrocketstore.spark.local_paths import local_path
 from pyrocketstore.spark.options import WRITE, StorePlace, canonical_options, option_path
@@ -60,8 +59,6 @@ STAGING = ".spark-staging"
 MARKERS = "config/sparkBatches.json"
 #: Spark's name for the id that a query keeps in its checkpoint, over restarts.
 _QUERY_ID = "sql.streaming.queryId"
-_RECORD_SIZE_MIN = 91
-_BLANK_SIZE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +73,7 @@ class StagedRows(WriterCommitMessage):
 
 @dataclasses.dataclass(frozen=True)
 class WriteOptions:
-    """Where rows go. Sizes are bytes."""
+    """Where rows go, and how long their records may be."""
 
     root: str
     broker_conf: str | None
@@ -84,7 +81,7 @@ class WriteOptions:
     flush_disk_type: str | None
     staging: str
     checkpoint: str | None
-    record_size_max: int
+    limits: RecordLimits
 
 
 def write_options(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
@@ -107,7 +104,6 @@ def write_options(options: Mapping[str, str], schema: StructType, overwrite: boo
     env = Env()
     root = local_path(named["path"], "rocketmq-store: path")
     conf = option_path(named, "brokerConf")
-    settings = _settings(env, root, conf)
     return WriteOptions(
         root=root,
         broker_conf=conf,
@@ -115,9 +111,7 @@ def write_options(options: Mapping[str, str], schema: StructType, overwrite: boo
         flush_disk_type=named.get("flushDiskType"),
         staging=option_path(named, "stagingDir") or f"{root}/{STAGING}",
         checkpoint=named.get("checkpointLocation"),
-        record_size_max=min(
-            settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_SIZE
-        ),
+        limits=RecordLimits.of(_settings(env, root, conf)),
     )
 
 
@@ -178,34 +172,56 @@ def written_columns(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 def rows_of(batch: pyarrow.RecordBatch, default_topic: str | None) -> Iterator[Row]:
     """The rows of a batch of `written_columns`; properties of reserved names are dropped.
 
-    Raises StoreFormatError for a null where there must be none.
+    Raises StoreFormatError for a null where there must be none, and for text that is not UTF-8.
     """
-    import pyarrow as pa
-
-    columns: dict[str, Sequence[Any]] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_timestamp(column.type):
-            # Before 1970 too, a time belongs to the millisecond that it lies in.
-            columns[name] = [None if t is None else t // 1000 for t in _micros(column)]
-        elif name == "body" and not pa.types.is_binary(column.type):
-            columns[name] = column.cast(pa.binary()).to_pylist()
-        else:
-            columns[name] = column.to_pylist()
+    columns = {
+        name: _values_of(name, column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
     nothing = [None] * batch.num_rows
     read = [columns.get(name, nothing) for name in COLUMNS]
     for number, values in enumerate(zip(*read, strict=True)):
         topic, body, tags, keys, properties, queue_id, flag, born = values
         topic = default_topic if topic is None else topic
-        if topic is None or body is None:
-            which = "topic" if topic is None else "body"
-            raise StoreFormatError(f"rocketmq-store: row {number} of a batch has no {which}")
-        # Those that say what columns say, and those that a client or a broker sets.
-        named = (
-            None
-            if properties is None
-            else {name: value for name, value in properties if name not in RESERVED_NAMES}
-        )
+        if topic is None:
+            raise _bad_row(number, "topic", "it is null, and there is no option topic")
+        if body is None:
+            raise _bad_row(number, "body", "it is null: give an empty one")
+        named = None if properties is None else _own_properties(number, properties)
         yield Row(topic, body, queue_id or 0, tags, keys, named, flag or 0, born)
+
+
+def _own_properties(number: int, properties: list[tuple[str, str]]) -> dict[str, str]:
+    """Without those that say what columns say, and those that a client or a broker sets."""
+    named: dict[str, str] = {}
+    for name, value in properties:
+        if name in named:
+            raise _bad_row(number, "properties", f"the name {name!r} is there twice")
+        if name not in RESERVED_NAMES:
+            named[name] = value
+    return named
+
+
+def _values_of(name: str, column: pyarrow.Array) -> Sequence[Any]:
+    """The values of a column as Python has them; a time is Unix ms."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        # Before 1970 too, a time belongs to the millisecond that it lies in.
+        return [None if t is None else t // 1000 for t in _micros(column)]
+    if name == "body" and not pa.types.is_binary(column.type):
+        column = column.cast(pa.binary())
+    try:
+        values: list[Any] = column.to_pylist()
+        return values
+    except UnicodeDecodeError:  # Spark makes a string of any bytes
+        for number, value in enumerate(column):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                reason = f"{error.object!r} is not UTF-8: {error.reason} at byte {error.start}"
+                raise _bad_row(number, name, reason) from error
+        raise
 
 
 def _micros(column: pyarrow.Array) -> list[int | None]:
@@ -215,22 +231,41 @@ def _micros(column: pyarrow.Array) -> list[int | None]:
     return found
 
 
-def check_row(row: Row, record_size_max: int) -> None:
-    """Raises StoreFormatError for a row that no store takes."""
-    check_topic(row.topic)
-    if not 0 <= row.queue_id < 1 << 31:
-        raise StoreFormatError(f"rocketmq-store: queueId {row.queue_id} is none")
-    if row.tags is not None:
-        check_text("tags", row.tags)
-    if row.properties:
-        check_properties(row.properties)
-    text = put_properties(row.tags, join_keys(row.keys), row.properties or {})
-    size = _RECORD_SIZE_MIN + len(row.topic) + len(row.body) + len(text)
-    if size > record_size_max:
-        raise StoreFormatError(
-            f"rocketmq-store: a body of {len(row.body)} bytes is too long: its record has {size}, "
-            f"and {record_size_max} is the most"
-        )
+def _bad_row(number: int, column: str, reason: object) -> StoreFormatError:
+    return StoreFormatError(f"rocketmq-store: row {number} of a batch, column {column}: {reason}")
+
+
+def check_rows(rows: Iterable[Row], limits: RecordLimits) -> None:
+    """Check a batch's rows as `Store.put` would, by the same rules.
+
+    Raises StoreFormatError for a row that no put takes, with its number, column and value.
+    """
+    for number, row in enumerate(rows):
+        column = "topic"
+        try:
+            check_topic(row.topic)
+            column = "queueId"
+            exact_queue_id(row.queue_id)
+            column = "flag"
+            exact_int32("flag", row.flag)
+            column = "bornTimestamp"
+            exact_int64("born_timestamp", row.born_timestamp or 0)
+            column = "tags"
+            named = named_properties(row.tags, None, None)
+            column = "keys"
+            named |= named_properties(None, row.keys, None)
+            column = "properties"
+            named |= named_properties(None, None, row.properties)
+            limits.check(row.topic, len(row.body), named)
+        except MessageRefused as refused:
+            if refused.status == "PROPERTIES_SIZE_EXCEEDED":
+                texts = {"tags": row.tags, "keys": row.keys, "properties": row.properties}
+                column = ", ".join(name for name, value in texts.items() if value)
+                raise _bad_row(number, column, refused) from refused
+            reason = f"{len(row.body)} bytes are too long: {refused}"
+            raise _bad_row(number, "body", reason) from refused
+        except StoreError as error:
+            raise _bad_row(number, column, error) from error
 
 
 class _Writing:
@@ -254,8 +289,7 @@ class _Writing:
         stream = None
         try:
             for batch in map(written_columns, iterator):
-                for row in rows_of(batch, self.options.topic):
-                    check_row(row, self.options.record_size_max)
+                check_rows(rows_of(batch, self.options.topic), self.options.limits)
                 if sink is None:
                     env.make_directories(self.directory)
                     sink = _Sink(env, path)

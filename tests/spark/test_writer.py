@@ -30,6 +30,9 @@ from pyrocketstore.spark.writer import (
     StagedRows,
     StoreStreamWriter,
     StoreWriter,
+    check_rows,
+    open_store,
+    put_rows,
     rows_of,
     write_options,
 )
@@ -196,12 +199,15 @@ def test_what_a_write_is_not_is_told(spark: SparkSession, root: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ((None, "x", None, None), "has no topic"),
-        (("t", None, None, None), "has no body"),
+        ((None, "x", None, None), "column topic: it is null, and there is no option topic"),
+        (("t", None, None, None), "column body: it is null"),
         (("a b", "x", None, None), "a topic is 1 to 127"),
-        (("t", "x" * (4 << 20), None, None), "a body of 4194304 bytes is too long"),
-        (("t", "x", "", None), "tags must not be empty"),
-        (("t", "x", None, {"a": ""}), "property a must not be empty"),
+        (("t", "x" * (4 << 20), None, None), "column body: 4194304 bytes are too long"),
+        (("t", "x", "", None), "column tags: tags must not be empty"),
+        (("t", "x", "a||b", None), r"column tags: .*'a\|\|b'"),
+        (("t", "x", " a", None), "column tags: .*' a'"),
+        (("t", "x", "*", None), "column tags: .*'\\*'"),
+        (("t", "x", None, {"a": ""}), "column properties: property a must not be empty"),
         (("t", "x", None, {"a": "b" * 40_000}), "PROPERTIES_SIZE_EXCEEDED"),
     ],
 )
@@ -214,6 +220,121 @@ def test_a_bad_row_means_that_nothing_is_appended(
         save(spark.createDataFrame(rows, schema).repartition(2), root)
     assert messages(root) == []
     assert_staging_is_gone(root)
+
+
+#: Column -> values for a row that is plain else; what a put says of each is asked of the engine.
+ODD: dict[str, list[Any]] = {
+    "topic": [
+        *("", "a b", "a/b", ".", "..", "é", "%LMQ%a", "%RETRY%g", "a|b", "x" * 127, "x" * 128),
+        *("a\0", "TBW102", "SCHEDULE_TOPIC_XXXX", "*", "a\n"),
+    ],
+    "body": [b"", bytes(65000), bytes(65428), bytes(65429), bytes(65530), bytes(1 << 20)],
+    "tags": [
+        *(
+            "",
+            "a||b",
+            "||",
+            "a|b",
+            "|",
+            " a",
+            "a ",
+            "\ta",
+            "a\n",
+            "a b",
+            "\u00a0a",
+            "*",
+            "**",
+            "*a",
+        ),
+        *("a\1b", "a\2b", "\0", "é", "😀", "x" * 32762, "x" * 32763, "é" * 16381, "é" * 16382),
+    ],
+    "keys": ["", " ", "a  b", " a", "a\1", "\2", "k" * 32762, "k" * 32763, "*", "a||b", "é"],
+    "properties": [
+        *([], [("a", "")], [("", "a")], [("a\1", "b")], [("a", "b\2")], [("a", None)]),
+        *([("é", "😀")], [("KEYS", "k\1")], [("UNIQ_KEY", "")], [("DELAY", "x")], [(" a", " b")]),
+        *([("a", "x" * 32765)], [("a", "x" * 32766)], [("a", "||"), ("b", "*")]),
+        *([("INNER_MULTI_DISPATCH", name)] for name in ("%LMQ%a,b", "x" * 32740, ",a" * 1400)),
+        *([("__STARTDELIVERTIME", "x")], [("WAIT", "no")]),
+    ],
+    "queueId": [-(2**31), -1, 0, 7, 2**31 - 2, 2**31 - 1],
+    "flag": [-(2**31), -1, 0, 2**31 - 1],
+    "bornTimestamp": [-(2**63), -1, 0, 2**63 - 1],
+}
+KINDS: dict[str, pa.DataType] = {
+    "body": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "queueId": pa.int32(),
+    "flag": pa.int32(),
+    "bornTimestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def batch_of(column: str, values: list[Any]) -> pa.RecordBatch:
+    """A batch as Spark gives it, whose other columns are plain."""
+    named = {"topic": ["t"] * len(values), "body": [b"b"] * len(values), column: values}
+    arrays = [pa.array(values, KINDS.get(name, pa.string())) for name, values in named.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(named))
+
+
+CONFS = ["", "enableMultiDispatch=true\nenableLmq=true\n", "brokerIP1=::1\n"]
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_executors_refuse_what_a_put_refuses(root: Path, tmp_path: Path, conf: str) -> None:
+    """Each odd value of each column: by the executors' check, and by `put` and `put_many`, with
+    which the driver appends."""
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{conf}mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n")
+    options = options_of(root, brokerConf=str(path))
+    wrong, refused = [], 0
+    with open_store(options) as store:
+        for column, value in [(name, value) for name in ODD for value in ODD[name]]:
+            batch = batch_of(column, [value])
+            said = refusal_of(check_rows, batch, options.limits)
+            (row,) = rows_of(batch, None)
+            before = store.message_store.get_max_phy_offset()
+            born = 1 if row.born_timestamp is None else row.born_timestamp
+            by_put = refusal_of(put_rows, store, [dataclasses.replace(row, born_timestamp=born)])
+            together = refusal_of(put_rows, store, [row])
+            found = by_put or together
+            if (said is None) != (found is None) or (said and f"column {column}:" not in str(said)):
+                wrong.append((column, str(value)[:60], said, by_put, together))
+            refused += found is not None
+            if by_put and together:
+                assert store.message_store.get_max_phy_offset() == before
+    assert wrong == []
+    assert refused > 30
+
+
+def refusal_of(check: Any, *arguments: Any) -> StoreError | None:
+    """The error of a check, or of putting rows."""
+    first, *more = arguments
+    try:
+        if isinstance(first, pa.RecordBatch):
+            first = rows_of(first, None)
+        for _ in check(first, *more) or ():
+            pass
+    except StoreError as error:
+        return error
+    return None
+
+
+def test_text_that_is_not_utf_8_is_told() -> None:
+    text = pa.array([b"a", b"b\xff"]).view(pa.string())
+    batch = pa.RecordBatch.from_arrays([text, text, text], ["tags", "topic", "body"])
+    with pytest.raises(StoreFormatError, match=r"row 1 .* column tags: b'b\\xff' is not UTF-8"):
+        list(rows_of(batch, None))
+    names = pa.array([b"\xfe"]).view(pa.string())
+    pairs = pa.MapArray.from_arrays(pa.array([0, 0, 1], pa.int32()), names, pa.array(["v"]))
+    batch = batch_of("body", [b"b", b"c"]).append_column("properties", pairs)
+    with pytest.raises(StoreFormatError, match=r"row 1 .* column properties: .*xfe"):
+        list(rows_of(batch, None))
+
+
+def test_a_property_twice_is_told() -> None:
+    batch = batch_of("properties", [[("a", "1")], [("a", "1"), ("a", "2")]])
+    with pytest.raises(StoreFormatError, match=r"row 1 .* column properties: the name 'a' is"):
+        list(rows_of(batch, None))
 
 
 def test_a_store_that_somebody_writes_is_left_alone(spark: SparkSession, root: Path) -> None:
@@ -256,7 +377,9 @@ def test_partitions_are_appended_in_their_order(root: Path) -> None:
 
 
 def test_a_commit_that_fails_says_how_far_it_got(root: Path) -> None:
-    writer = StoreWriter(dataclasses.replace(options_of(root), record_size_max=1 << 30))
+    options = options_of(root)
+    limits = dataclasses.replace(options.limits, largest=1 << 30)
+    writer = StoreWriter(dataclasses.replace(options, limits=limits))
     staged = [stage(writer, 0, "a", "b"), stage(writer, 1, "c", "x" * (5 << 20), "d")]
     with pytest.raises(StoreError, match="2 of 5 rows are in the store"):
         writer.commit(staged)  # all rows of a call are looked at before one is put
