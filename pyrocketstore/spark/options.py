@@ -23,6 +23,11 @@ LONG_MAX = 2**63 - 1
 #: Columns go through 32-bit Arrow offsets, and larger batches are slower (bytes).
 BATCH_BYTES_MAX = 16 << 20
 
+#: Rows of an Arrow batch: the view consumequeue knows no bytes.
+BATCH_ROWS_MAX = 1 << 20
+#: Tasks of a query for each store: the driver keeps each, and Spark plans each.
+TASKS_MAX = 100_000
+
 BATCH, STREAM, WRITE = "batch", "stream", "write"
 #: What is asked for its schema does not tell yet which it is.
 ANY = "any"
@@ -277,7 +282,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         sub_expression=take.expression("subExpression"),
         max_offsets_per_trigger=take.number("maxOffsetsPerTrigger", None),
         max_bytes_per_trigger=take.size("maxBytesPerTrigger", None),
-        min_partitions=take.number("minPartitions", 1) or 1,
+        min_partitions=take.number("minPartitions", 1, most=TASKS_MAX) or 1,
         partition_bytes=take.size("partitionBytes", 256 << 20) or 1,
         max_records_per_partition=take.number("maxRecordsPerPartition", None),
         read_mode=take.word("readMode", "auto", ("auto", "queue", "sequential")),
@@ -287,7 +292,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         verify_crc=take.flag("verifyCrc", False),
         decompress=take.flag("decompress", True),
         batch_bytes=min(take.size("batchBytes", 4 << 20) or 1, BATCH_BYTES_MAX),
-        batch_rows=take.number("batchRows", 16384) or 1,
+        batch_rows=min(take.number("batchRows", 16384) or 1, BATCH_ROWS_MAX),
         kafka_schema=kafka,
         include_headers=take.flag("includeHeaders", False),
     )
@@ -349,12 +354,15 @@ class _Taker:
             raise self.fail(name, "must be true or false")
         return value == "true"
 
-    def number(self, name: str, default: int | None, least: int = 1) -> int | None:
+    def number(
+        self, name: str, default: int | None, least: int = 1, most: int = LONG_MAX
+    ) -> int | None:
         if name not in self.named:
             return default
         value = self.named[name].strip()
-        if not re.fullmatch(r"\d{1,19}", value, re.ASCII) or not least <= int(value) <= LONG_MAX:
-            raise self.fail(name, f"must be a number from {least} on")
+        if not re.fullmatch(r"\d{1,19}", value, re.ASCII) or not least <= int(value) <= most:
+            to = "on" if most == LONG_MAX else f"to {most}"
+            raise self.fail(name, f"must be a number from {least} {to}")
         return int(value)
 
     def size(self, name: str, default: int | None) -> int | None:
@@ -378,9 +386,11 @@ class _Taker:
     def pattern(self, name: str) -> str | None:
         if name not in self.named:
             return None
+        if not self.named[name].strip():
+            raise self.fail(name, "must not be empty; .* is for all topics")
         try:
             re.compile(self.named[name])
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise self.fail(name, f"is no regular expression: {error}") from None
         return self.named[name]
 

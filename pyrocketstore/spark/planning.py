@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,14 @@ from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.message import LMQ_PREFIX
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.recovery import MESSAGE_MAGIC
-from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
+from pyrocketstore.spark.options import (
+    EARLIEST,
+    LATEST,
+    TASKS_MAX,
+    Bound,
+    SourceOptions,
+    StorePlace,
+)
 from pyrocketstore.spark.snapshot import (
     LOG_BEGIN,
     LOG_END,
@@ -193,7 +200,7 @@ def plan_index(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
                 position = INDEX_HEADER_SIZE + 4 * file.hash_slot_num + first * ENTRY_SIZE
                 data = file.mapped_file.read(position, count * ENTRY_SIZE)
             name = file.path or file.name
-            tasks.append(IndexTask(name, header, file.hash_slot_num, first, count, data))
+            _add(tasks, IndexTask(name, header, file.hash_slot_num, first, count, data))
     return tasks
 
 
@@ -261,7 +268,7 @@ def queue_tasks(
     def close() -> None:
         nonlocal ranges, room, rows
         if ranges:
-            tasks.append(QueueTask(log.place.broker_name, files, tuple(ranges), is_live))
+            _add(tasks, QueueTask(log.place.broker_name, files, tuple(ranges), is_live))
         ranges, room, rows = [], float(limit), records_max
 
     for each in wanted:
@@ -276,6 +283,16 @@ def queue_tasks(
                 close()
     close()
     return tasks
+
+
+def _add(tasks: list[Any], task: Task) -> None:
+    """Take another task. Raises StoreFormatError where there are too many."""
+    if len(tasks) >= TASKS_MAX:
+        raise StoreFormatError(
+            f"rocketmq-store: more than {TASKS_MAX} tasks for one store: give a greater "
+            "partitionBytes or maxRecordsPerPartition, a smaller minPartitions, or ask for less"
+        )
+    tasks.append(task)
 
 
 def _task_bytes(options: SourceOptions, total: int) -> int:
@@ -323,9 +340,8 @@ def _log_tasks(
                 cut, stop_known = _cut(samples, file.from_offset + stop, until)
                 stop = cut - file.from_offset
                 stop_known = stop_known and _is_record(env, file, stop)
-            tasks.append(
-                LogTask(snapshot.place.broker_name, file, at, stop, last, known, stop_known, ranges)
-            )
+            name = snapshot.place.broker_name
+            _add(tasks, LogTask(name, file, at, stop, last, known, stop_known, ranges))
             at, known = stop, stop_known
     return [*_owners(tasks, files)] if ranges is not None else [*tasks]
 
