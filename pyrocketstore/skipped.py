@@ -127,19 +127,17 @@ class QueueDamage:
         self.queue_id = queue_id
         self.skips = on_corrupt == "skip"
         self.skipped = skipped
-        self._missing: set[str] = set()
 
     def message(self, path: str, position: int, reason: str, start: int) -> Exception | None:
         """Note that one message cannot be read; the error to raise, if any."""
         return self._note(path, position, reason, start, start + 1)
 
     def missing_file(self, path: str, start: int, stop: int) -> Exception | None:
-        """Note messages whose file of the log is missing; one error for each file."""
-        error = self._note(path, -1, MISSING_FILE, start, stop)
-        if path in self._missing:
-            return None
-        self._missing.add(path)
-        return error
+        """Note messages whose file of the log is missing; the error to raise, if any.
+
+        A file has as many errors as it has ranges that are looked up together.
+        """
+        return self._note(path, -1, MISSING_FILE, start, stop)
 
     def failed(self, error: StoreCorruptionError | StoreIOError, start: int) -> Exception | None:
         """Note that reading the message at `start` failed; the error to raise, if any.

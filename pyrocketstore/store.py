@@ -734,8 +734,9 @@ class Store(AsyncStore):
         tags : "TagA || TagB", compared exactly; "*" or None: all
         on_corrupt : what becomes of a message that cannot be read, because its record or its unit
             in the queue is damaged, or the file of the log is missing. "raise": the iterator raises
-            DamagedMessageError, and its next call continues with the message after it. "skip": it
-            passes over that message
+            DamagedMessageError, whose `start` and `stop` are queue offsets, and its next call
+            continues at `stop`. Each such message is in the range of one error; a missing file may
+            take several errors, one behind the other. "skip": it passes over that message
         check_crc : True: a body that does not have its CRC is damage, too
 
         Returns
