@@ -48,7 +48,10 @@ cdef class Face(PutPath):
         list of MessageExt, as RocketMQ gives them: `is_crc_valid` says whether a body is damaged
 
         Where the index does not cover the log, the first query searches the log, and a StoreWarning
-        names what was not searched because of `max_key_search_bytes`.
+        names what was not searched because of `max_key_search_bytes`. Where a message that the
+        index names cannot be read, because its record is damaged or the file of the log is missing,
+        a StoreWarning tells how many, and the file and position of the first. What has expired, or
+        lies behind the log's end, is not told.
 
         Raises: StoreCorruptionError, StoreIOError; StoreStateError, closed before or meanwhile;
         StoreTypeError, StoreFormatError: an argument.

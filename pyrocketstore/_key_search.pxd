@@ -24,6 +24,7 @@ cdef class KeySearch:
     cdef LogTable log
     cdef IndexFile newest  # index file, as of the last search
     cdef public object gaps
+    cdef public object unreadable
 
     cdef int64_t await_index(self) except -1
     cdef LogTable log_files(self)

@@ -28,6 +28,7 @@ class KeySearch:
         wait: Callable[[], object],
     ) -> Self: ...
     gaps: Any  # KeyGaps | None
+    unreadable: Any  # UnreadableHits | None
     def query(
         self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
     ) -> list[MessageExt]: ...

@@ -56,6 +56,7 @@ cdef enum:
     AHEAD = 8                # messages whose memory is asked for while one is made
     FEW_PLACES = 8           # that need no memory of their own
     FEW_WORDS = 64
+    MAX_UNREADABLE = 65536   # places that a call tells of
 
 cdef int64_t MAX_COUNT = <int64_t>1 << 62
 cdef const uint8_t *REPLACEMENT = <const uint8_t *>b"\xef\xbf\xbd"
@@ -211,6 +212,7 @@ cdef class _Search:
     cdef set seen
     cdef const int64_t *extra     # further places of the key, ascending: where no index is
     cdef int64_t extra_count
+    cdef list unreadable          # places inside of the log without a record; None: none yet
     cdef found_place[FEW_PLACES] few_places
     cdef int64_t[FEW_WORDS] few_words
     # The last that `record_at` gave. Where it was found it need not be parsed again: parsed_offset
@@ -382,7 +384,9 @@ cdef class _Search:
         """Adds what lies there if it is meant."""
         cdef const rs_record *record = &self.parsed
         cdef const uint8_t *p = self.record_at(phy_offset)
-        if p == NULL or not self.begin <= record.store_timestamp <= self.end:
+        if p == NULL:
+            return self.note_unreadable(phy_offset)
+        if not self.begin <= record.store_timestamp <= self.end:
             return 0
         if self.exact and not is_wanted(p, record, &self.wanted, &self.spans):
             return 0
@@ -397,6 +401,22 @@ cdef class _Search:
         self.places[self.count].size = record.total_size
         self.count += 1
         self.parsed_offset = phy_offset
+        return 0
+
+    cdef int note_unreadable(self, int64_t phy_offset) except -1 nogil:
+        """Notes a place without a record, but what has expired or is behind the log's end."""
+        if (
+            self.log.count > 0
+            and self.log.table[0].file_from_offset <= phy_offset <= self.log_end - 4
+        ):
+            self.add_unreadable(phy_offset)
+        return 0
+
+    cdef int add_unreadable(self, int64_t phy_offset) except -1 with gil:
+        if self.unreadable is None:
+            self.unreadable = []
+        if len(self.unreadable) < MAX_UNREADABLE:
+            self.unreadable.append(phy_offset)
         return 0
 
     cdef MessageExt message(self, const found_place *place):
@@ -643,7 +663,9 @@ cdef class KeySearch:
     dispatcher : Dispatcher, whose `position` says how far the index goes; None: as far as the log
     wait : callable, waits until the index goes as far as the log
 
-    `gaps` is a KeyGaps while the index does not cover the log, else None.
+    `gaps` is a KeyGaps while the index does not cover the log, else None. `unreadable`, an
+    UnreadableHits or None, is told of hits whose record cannot be read; a call of `query` names its
+    caller, one of `query_many` the caller of that.
 
     Threads: any.
     """
@@ -658,6 +680,7 @@ cdef class KeySearch:
         self.wait = wait
         self.log = LogTable((), mapped_file_queue.mapped_file_size)
         self.gaps = None
+        self.unreadable = None
 
     cdef int64_t await_index(self) except -1:
         """Waits for what was put; the log's end."""
@@ -730,8 +753,12 @@ cdef class KeySearch:
                 message = search.message(&search.places[i])
                 if message is not None:
                     messages.append(message)
+                else:
+                    search.note_unreadable(search.places[i].phy_offset)
             if gaps is not None:
                 warn_of_gaps(gaps, search)
+            if search.unreadable is not None and self.unreadable is not None:
+                self.unreadable.warn(search.unreadable, 1)
         finally:
             search.close()
         return messages
@@ -798,6 +825,8 @@ cdef class KeySearch:
                     first += chunk
             if has_gaps:
                 gaps.warn(0, False)
+            if search.unreadable is not None and self.unreadable is not None:
+                self.unreadable.warn(search.unreadable, 2)
         finally:
             free(wanted)
             search.close()

@@ -83,6 +83,7 @@ from pyrocketstore.tags import TagsExpression, tags_filter
 from pyrocketstore.topic_config import TopicConfigFile
 from pyrocketstore.topic_names import check_known
 from pyrocketstore.unique_id import new_unique_id
+from pyrocketstore.unreadable_hits import UnreadableHits
 
 if TYPE_CHECKING:
     import pyarrow
@@ -196,6 +197,7 @@ class Store(AsyncStore):
             self.message_store.wait_dispatched,
         )
         self._key_search.gaps = self._find_key_gaps()
+        self._key_search.unreadable = UnreadableHits(self.message_store.commit_log)
         self._state = "open"
         self.message_store.on_dead = _while_alive(self._stop_putting)
         try:
@@ -868,7 +870,10 @@ class Store(AsyncStore):
         end: int | None = None,
         max_num: int = 32,
     ) -> KeyHits:
-        """`query` for many keys at once: columns instead of messages, exact hits only."""
+        """`query` for many keys at once: columns instead of messages, exact hits only.
+
+        One StoreWarning tells of what cannot be read, for all keys together.
+        """
         since = exact_int64("begin", begin)
         until = INT64_MAX if end is None else exact_int64("end", end)
         topic, count = exact_text("topic", topic), whole_number("max_num", max_num)

@@ -62,6 +62,7 @@ LEVELS = {
     "index_geometry": 4.05,
     "index_gaps": 4.3,
     "key_gaps": 6.1,
+    "unreadable_hits": 6.1,
     "index_forcing": 4.0,
     "queue_table": 4.2,
     "mismatched_files": 4.15,

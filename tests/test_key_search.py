@@ -9,6 +9,7 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,13 @@ def test_malformed_keys_are_read_as_java_reads_them(
         assert put.phy_offset in store.query_many("T", [reads_as]).phy_offset.tolist()
 
 
+def lies_are_told(max_num: int) -> AbstractContextManager[object]:
+    """Places inside of the log that hold no record; a few hits are found before any of them."""
+    if max_num < 10:
+        return nullcontext()
+    return pytest.warns(pyrocketstore.StoreWarning, match="4 places of the log")
+
+
 def test_an_index_that_lies(path: Path):
     """Places that are no records, named twice, out of order, or another message's: all passed."""
     log = log_of(path)
@@ -249,9 +257,11 @@ def test_an_index_that_lies(path: Path):
                 file = service.get_and_create_last_index_file()
                 assert file.put_hash(hashed, phy_offset, 1)
             assert len(service.files) > 3
-            found = [m.phy_offset for m in store.query("T", "gemeinsam", max_num=max_num)]
+            with lies_are_told(max_num):
+                found = [m.phy_offset for m in store.query("T", "gemeinsam", max_num=max_num)]
             assert found == places[-max_num:]
-            many = store.query_many("T", ["gemeinsam"] * 3, max_num=max_num)
+            with lies_are_told(max_num):
+                many = store.query_many("T", ["gemeinsam"] * 3, max_num=max_num)
             assert many.phy_offset.tolist() == 3 * places[-max_num:]
         assert expected(log, "T", "k1") == [m.phy_offset for m in store.query("T", "k1")]
 
@@ -277,9 +287,11 @@ def test_damaged_records_are_no_hits(path: Path, field: str):
             with open(copy / "commitlog" / f"{bad // LOG_SIZE * LOG_SIZE:020d}", "r+b") as file:
                 file.seek(bad % LOG_SIZE + at)
                 file.write(new)
-            found = [m.phy_offset for m in store.query("T", "gemeinsam", max_num=1000)]
+            with pytest.warns(pyrocketstore.StoreWarning, match="1 place of the log"):
+                found = [m.phy_offset for m in store.query("T", "gemeinsam", max_num=1000)]
             assert found == [place for place in places if place != bad]
-            many = store.query_many("T", ["gemeinsam"], max_num=1000).phy_offset.tolist()
+            with pytest.warns(pyrocketstore.StoreWarning, match="1 place of the log"):
+                many = store.query_many("T", ["gemeinsam"], max_num=1000).phy_offset.tolist()
             assert many == found
 
 

@@ -19,6 +19,7 @@ from pyrocketstore.cli.output import Output
 from pyrocketstore.config import MessageStoreConfig, absolute_path
 from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError
+from pyrocketstore.unreadable_hits import UnreadableHitsWarning
 
 #: Prints the help where no command is named; click has it since 8.2.
 _HELP: tuple[type[BaseException], ...] = tuple(
@@ -127,6 +128,8 @@ class Target:
         self.path = path
         self.config_path = config_path
         self.output = output
+        #: a query was told that it lacks messages which cannot be read
+        self.has_unreadable_hits = False
 
     def config(self) -> MessageStoreConfig | None:
         """The settings of `--config`, their warnings printed; None without the option.
@@ -162,6 +165,7 @@ class Target:
 
     def _show_warning(self, message: Warning | str, *_: object, **__: object) -> None:
         self.output.warn(str(message))
+        self.has_unreadable_hits |= isinstance(message, UnreadableHitsWarning)
 
 
 def store_command(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -120,13 +120,14 @@ def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
 def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
     """Print the newest messages of TOPIC that have KEY.
 
-    The exit code is 1 if there is none, or a body is damaged.
+    The exit code is 1 if there is none, one cannot be read, or a body is damaged.
     """
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
-        if target.output.messages(messages) == 0:
-            sys.exit(1)
+        found = target.output.messages(messages)
         _end_with(target.output)
+        if found == 0 or target.has_unreadable_hits:
+            sys.exit(1)
 
 
 @app.command()
