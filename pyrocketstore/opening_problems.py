@@ -10,8 +10,8 @@ from pyrocketstore.message_store import DefaultMessageStore
 from pyrocketstore.verify_report import Problem
 
 RS_BLANK, RS_END = 1, 2
-#: How the log of a sound store ends.
-USUAL_ENDS = (status_name(RS_END), status_name(RS_BLANK))
+#: How the log of a sound store ends; "": it has no file.
+USUAL_ENDS = ("", status_name(RS_END), status_name(RS_BLANK))
 
 
 def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:

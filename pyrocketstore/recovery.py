@@ -822,10 +822,12 @@ def _set_queues_aside(store: Recoverable) -> None:
     index = any(file.end_phy_offset > 0 for file in store.index_service.files)
     if not queues and not index:
         return
-    LOG.warning("the commit log is empty: %d consume queues are set aside", len(queues))
-    if not store.read_only:
+    root = store.config.store_path_root_dir
+    text = f"{root}: the commit log is empty, and its {len(queues)} consume queues and the index"
+    if store.read_only:
+        LOG.warning("%s say nothing; opening the store for writing moves them to .broken", text)
+    else:
         env = store.env
-        root = store.config.store_path_root_dir
         folder = broken_folder(env, root)
         env.make_directories(folder)
         for name in ("consumequeue", "consumequeue_ext", "index"):
@@ -833,6 +835,7 @@ def _set_queues_aside(store: Recoverable) -> None:
                 env.rename(os.path.join(root, name), os.path.join(folder, name))
         env.make_directories(os.path.join(root, "consumequeue"))
         store.index_service.forget_files()
+        LOG.warning("%s were moved to %s", text, folder)
     for queue in store.consume_queues():
         queue.forget_files()
 

@@ -263,7 +263,8 @@ class _Verifier:
         if unknown is not None and self.store.config.message_index_enable:
             report.index_unchecked = str(unknown)
         for problem in opening_problems(self.store):
-            report.add(problem)
+            add = report.add_first if problem.kind == "log" else report.add
+            add(problem)
         self._recovery()
         self._log_files()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):

@@ -130,6 +130,43 @@ class VerifyReport(Verdict):
     #: what the opening found and did: the fields of RecoveryPlan
     recovery: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def advice(self) -> list[str]:
+        """What is missing and what to do about it: one text for each kind; none where nothing is
+        missing. `problems` say the rest."""
+        if self.recovery.get("empty"):
+            lost = "the log has no file, and nothing can be built from it: restore it from a copy"
+            return [lost] if self.problem_count else []
+        found = []
+        if self.index_unchecked:
+            found.append(f"the index was not checked: {self.index_unchecked}")
+        if self.not_indexed:
+            found.append(
+                f"{self.not_indexed} messages have keys and lie where no index file is: a query"
+                " searches the log for them; open the store for writing once, which puts their"
+                " keys into the index"
+            )
+        if self.missing_keys or any(problem.kind == "index" for problem in self.problems):
+            what = f"lacks {self.missing_keys} keys" if self.missing_keys else "is damaged"
+            found.append(
+                f"the index {what}: it is derived from the log; open the store for writing once,"
+                " and verify it again; what is still wrong lies in index files that are damaged:"
+                " delete the files below `index`, and open it once more, which builds them again"
+            )
+        if self.missing_units:
+            found.append(
+                f"{self.missing_units} units of queues are missing, so that reading misses their"
+                " messages: they are derived from the log; make an empty file `abort` in the"
+                " store, delete `checkpoint`, and open the store for writing once, which builds"
+                " them again"
+            )
+        if self.rebuilt_units and not self.ok:
+            found.append(
+                f"{self.rebuilt_units} units of queues are missing or wrong on disk, and were built"
+                " in memory: open the store for writing once, which writes them"
+            )
+        return found
+
     def is_like(self, other: VerifyReport | None) -> bool:
         """Whether both found one and the same."""
         return other is not None and (
@@ -147,6 +184,11 @@ class VerifyReport(Verdict):
         self.missing_count += problem.count if missing else 0
         if self.has_room:
             self.problems.append(problem)
+
+    def add_first(self, problem: Problem) -> None:
+        """Count and keep a problem that others come of, in front of them."""
+        self.problem_count += problem.count
+        self.problems = [problem, *self.problems][:PROBLEMS_MAX]
 
     def add_rebuilt(self, problem: Problem) -> None:
         """Keep what recovery made good, if there is room."""

@@ -13,6 +13,7 @@ from pyrocketstore.cli.inspect import (
     PROBLEM_COLUMNS,
     QUEUE_COLUMNS,
     file_rows,
+    has_lost_end,
     queue_rows,
     store_facts,
 )
@@ -45,15 +46,21 @@ def dump(target: Target, queries_path: str | None) -> None:
 @store_command
 @click.option("--files", is_flag=True, help="List the files too.")
 def info(target: Target, files: bool) -> None:
-    """Topics, queues, offsets, sizes, and whether the store was stopped cleanly."""
+    """Topics, queues, offsets, sizes, and whether the store was stopped cleanly.
+
+    The exit code is 1 if the log has lost its end: queues name messages behind it.
+    """
     output = target.output
     with target.open() as store:
         config = store.message_store.config
         log_paths = config.all_commit_log_paths
         output.facts("store", store_facts(target.path, log_paths, store))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store))
+        lost = has_lost_end(store)
     if files:
         output.table("file", FILE_COLUMNS, file_rows(target.path, log_paths))
+    if lost:  # the opening has said what
+        sys.exit(1)
 
 
 @app.command()
@@ -81,18 +88,21 @@ def cat(
 ) -> None:
     """Print the messages of TOPIC; without --queue in the order of their store time.
 
-    The exit code is 1 if a message cannot be read, or a body is damaged. With --json each message
-    has its body as `body_base64`, and as `body` if it is UTF-8, else null.
+    The exit code is 1 if a message cannot be read, a body is damaged, or the log has lost its end
+    and messages of these queues with it. With --json each message has its body as `body_base64`,
+    and as `body` if it is UTF-8, else null.
     """
     if start is not None and queue_id is None:
         raise click.UsageError("--start needs --queue: an offset belongs to one queue")
     with target.open() as store:
         messages = store.read(topic, queue_id, start=start, tags=tags, on_corrupt=on_corrupt)
         try:
-            target.output.messages(islice(messages, count))
+            found = target.output.messages(islice(messages, count))
         except DamagedMessageError as error:
             raise click.ClickException(f"{error}; --on-corrupt skip passes over it") from error
         _end_with(target.output, messages.skipped)
+        if (count is None or found < count) and has_lost_end(store, topic, queue_id):
+            sys.exit(1)  # the opening has said what
 
 
 def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
@@ -175,5 +185,7 @@ def verify(target: Target) -> None:
     for kind, found in (("problem", problems), ("rebuilt", rebuilt)):
         if found:
             output.table(kind, PROBLEM_COLUMNS, [tuple(item.values()) for item in found])
+    for text in report.advice:
+        output.warn(text)
     if not report.ok:
         sys.exit(1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyrocketstore.env import Env
+from pyrocketstore.lost_ends import lost_end
 
 QUEUE_COLUMNS = (
     "topic",
@@ -74,6 +75,18 @@ def index_state(store: Any) -> str:
     ranges = ", ".join(f"{begin} to {end}" for begin, end in gaps.unsearched)
     missing = f"{len(gaps.hashes)} key(s) of the log are missing"
     return f"not complete: {missing}" + (f"; not searched: {ranges}" if ranges else "")
+
+
+def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = None) -> bool:
+    """Whether a queue of the store, topic or queue id names messages behind the log's end, because
+    the log has lost its last files, or what its last one held."""
+    plan = store.message_store.plan
+    ends = {
+        name: end
+        for name, end in plan.beyond.items()
+        if topic in (None, name[0]) and queue_id in (None, name[1])
+    }
+    return lost_end(store.message_store, ends) is not None
 
 
 def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:

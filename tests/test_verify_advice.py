@@ -1,0 +1,170 @@
+"""Goal: who verifies a store learns what is missing and what to do about it, and doing that makes
+the store whole; a log without files is never taken for an empty store. Method: derived files are
+taken away, the advice is read, followed, and verified again; commands are run on such stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import pyrocketstore
+from pyrocketstore.cli.commands import app
+from pyrocketstore.verify_report import VerifyReport
+from test_golden import snapshot
+
+SETTINGS: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 50,
+    "max_index_num": 101,
+}
+CONF = "maxHashSlotNum=50\nmaxIndexNum=101\n"
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of twelve files of the log; the first four alone name the queue T/7."""
+    root = tmp_path_factory.mktemp("advice") / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        for i in range(COUNT):
+            queue_id = 7 if i % 4 == 0 and i < COUNT // 3 else 0
+            store.put("T", bytes(500), queue_id=queue_id, keys=f"k{i}")
+    (root.parent / "broker.conf").write_text(CONF)
+    return root
+
+
+@pytest.fixture
+def root(filled: Path, tmp_path: Path) -> Path:
+    (tmp_path / "broker.conf").write_text(CONF)
+    return Path(shutil.copytree(filled, tmp_path / "store"))
+
+
+def run(root: Path, command: str, *words: str) -> Result:
+    conf = str(root.parent / "broker.conf")
+    before = snapshot(root)
+    result = CliRunner().invoke(app, [command, str(root), *words, "--config", conf])
+    assert snapshot(root) == before
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def verify(root: Path) -> VerifyReport:
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        return store.verify()
+
+
+def open_once(root: Path) -> None:
+    pyrocketstore.open(root, **SETTINGS).close()
+
+
+def test_nothing_is_advised_for_a_store_that_is_whole(root: Path) -> None:
+    assert verify(root).advice == []
+    result = run(root, "verify")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("which", [slice(None), slice(1, 2), slice(0, 2)], ids=str)
+def test_keys_that_no_index_file_has(root: Path, which: slice) -> None:
+    for path in sorted((root / "index").iterdir())[which]:
+        path.unlink()
+    report = verify(root)
+    assert report.problem_count == 0 and not report.ok
+    (sentence,) = report.advice
+    assert f"{report.not_indexed} messages" in sentence
+    assert "open the store for writing once" in sentence
+    for words in ((), ("--json",)):
+        result = run(root, "verify", *words)
+        assert result.exit_code == 1
+        assert sentence in " ".join(result.stderr.split())
+    assert json.loads(result.stdout.splitlines()[0])["verify"]["not_indexed"] == report.not_indexed
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_a_last_index_file_that_is_gone(root: Path) -> None:
+    max((root / "index").iterdir()).unlink()
+    report = verify(root)
+    assert report.missing_keys == report.problem_count == 100
+    (sentence,) = report.advice
+    assert f"lacks {report.missing_keys} keys" in sentence
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_keys_that_an_index_file_has_lost(root: Path) -> None:
+    path = sorted((root / "index").iterdir())[1]
+    data = bytearray(path.read_bytes())
+    at = 40 + 50 * 4 + 30 * 20
+    data[at : at + 4] = bytes(4)  # the hash of an entry
+    path.write_bytes(data)
+    report = verify(root)
+    assert report.missing_keys == 1 and not report.ok
+    assert any("delete" in sentence and "index" in sentence for sentence in report.advice)
+    path.unlink()
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_units_that_are_missing(root: Path) -> None:
+    """An opening after a clean stop looks at the log's last three files, and sees nothing."""
+    shutil.rmtree(root / "consumequeue/T/7")
+    report = verify(root)
+    assert report.missing_units == COUNT // 12
+    (sentence,) = report.advice
+    assert f"{report.missing_units} units" in sentence
+    assert all(word in sentence for word in ("`abort`", "`checkpoint`", "for writing once"))
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    open_once(root)
+    assert verify(root).ok
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_log_without_files_is_no_empty_store(root: Path, with_index: bool) -> None:
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    if not with_index:
+        shutil.rmtree(root / "index")
+    report = verify(root)
+    assert not report.ok and not report.consistent
+    assert "the log has no file" in report.problems[0].text
+    assert ["restore it" in sentence for sentence in report.advice] == [True]
+    for words in (["verify"], ["info"], ["cat", "T"], ["cat", "T", "--queue=7"]):
+        result = run(root, words[0], *words[1:])
+        assert result.exit_code == 1, words
+    assert not (root / ".broken").exists()
+
+
+def test_the_log_says_what_becomes_of_the_queues(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A read-only store sets nothing aside, and does not say so."""
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    with pyrocketstore.open(root, read_only=True, **SETTINGS):
+        pass
+    (text,) = [r.getMessage() for r in caplog.records if "commit log is empty" in r.getMessage()]
+    assert "are set aside" not in text and "opening the store for writing moves" in text
+    caplog.clear()
+    open_once(root)
+    (text,) = [r.getMessage() for r in caplog.records if "commit log is empty" in r.getMessage()]
+    (kept,) = (root / ".broken").iterdir()
+    assert f"were moved to {kept}" in text
+
+
+def test_commands_say_that_a_queue_lost_its_end(root: Path) -> None:
+    """Where all was read that there is; a queue that lost nothing is fine."""
+    for path in sorted((root / "commitlog").iterdir())[-2:]:
+        path.unlink()
+    assert run(root, "verify").exit_code == 1
+    assert run(root, "info").exit_code == 1
+    assert run(root, "cat", "T").exit_code == 1
+    assert run(root, "cat", "T", "--queue=0").exit_code == 1
+    assert run(root, "cat", "T", "--queue=0", "--count=5").exit_code == 0
+    assert run(root, "cat", "T", "--queue=7").exit_code == 0
