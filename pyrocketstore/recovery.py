@@ -362,13 +362,14 @@ def _check_ends(
     """Hold the last unit of each queue against the log; gives what was seen of the queues.
 
     Where a last unit names no record of its queue, the log is read from the last one that does, so
-    that every unit behind that one is compared. One that no record asks for becomes a pre-blank
-    unit, and its queue offset stays used up.
+    that every unit behind that one is compared. Of those that no record asks for, one that names a
+    place in the log becomes a pre-blank unit, and its queue offset stays used up; the queue is cut
+    before the first one that names a place behind the log.
     """
     log = _log_of(store, files, plan)
     plan.repairs = check.finish(log)
     ends = _doubtful_ends(store, log, plan.repairs)
-    doubts = [max(log.begin, end.covered) for end in ends.values() if end.doubtful]
+    doubts = [max(log.begin, end.covered) for end in ends.values() if end.in_doubt]
     start = min(doubts, default=plan.scan_from)
     if start < plan.scan_from:
         earlier = TopicQueueMap()
@@ -402,14 +403,9 @@ def _log_of(store: Recoverable, files: tuple[MappedFile, ...], plan: RecoveryPla
     """The log for who looks at units, which a log that ended too early has lost the records of."""
     find = store.commit_log.mapped_file_queue.find_mapped_file_by_offset
     last = files[-1].file_from_offset + files[-1].file_size
-    usual = plan.clean and plan.ended_by in (status_name(RS_END), status_name(RS_BLANK))
-    usual = usual and not plan.broken
     # A killed process may have dispatched records of a file that is gone with the power.
-    cut_end = plan.log_end if usual else last + store.commit_log.file_size
-    if store.read_only:
-        # Nothing is repaired in the files: units behind the end are left out, and replayed.
-        cut_end = NO_LIMIT
-    return Log(lambda at: find(at, False), files[0].file_from_offset, plan.log_end, cut_end)
+    torn_end = plan.log_end if plan.clean else last + store.commit_log.file_size
+    return Log(lambda at: find(at, False), files[0].file_from_offset, plan.log_end, torn_end)
 
 
 def _doubtful_ends(

@@ -85,8 +85,8 @@ class Log:
     find: Callable[[int], MappedFile | None]
     begin: int
     end: int
-    #: units that name places in [end, cut_end) name what the log has lost
-    cut_end: int
+    #: units that name places in [end, torn_end) name what an unclean exit took from the log
+    torn_end: int
 
     def read(self, phy_offset: int, size: int) -> bytes:
         """The bytes of one file there; none where the log has no such bytes.
@@ -342,16 +342,22 @@ class QueueEnd:
     ----------
     covered : int, one past the last record that a unit surely names, bytes of the log; -1: none
     doubtful : {queue offset: unit}, units behind that one that name no record of the queue
-    is_cut : bool, units behind that one name records that the log has lost
+    is_cut : bool, units behind that one name places behind the log's end
+    in_doubt : bool, the log must be read from `covered` on: it may have the records of such units
     """
 
     covered: int = -1
     doubtful: dict[int, Unit] = dataclasses.field(default_factory=dict)
     is_cut: bool = False
+    in_doubt: bool = False
 
 
 def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, Unit]) -> QueueEnd:
-    """Go back from a queue's end to the last unit that names its record, or will once repaired."""
+    """Go back from a queue's end to the last unit that names its record, or will once repaired.
+
+    A unit that names a place behind the log's end is damaged, or the log has lost its record. Only
+    the log can tell: it has the record of a damaged one.
+    """
     found = QueueEnd()
     end = queue.core.unit_count
     first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
@@ -366,10 +372,12 @@ def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, U
                 phy_offset, size, _ = unit if known is None else known
                 found.covered = phy_offset + size
                 return found
-            if log.end <= unit[0] < log.cut_end:
+            if unit[0] >= log.end:
                 found.is_cut = True
+                found.in_doubt |= unit[0] >= log.torn_end
             elif unit != PRE_BLANK:
                 found.doubtful[start + i] = unit
+                found.in_doubt = True
         end = start
         step = CHUNK
     return found

@@ -92,6 +92,22 @@ def test_a_store_that_lost_its_end(root, tmp_path, caplog, more):
     check_strange(root, known, "or one that has lost its end", caplog, left)
 
 
+@pytest.mark.parametrize("more", [0, 5, 30, 100])
+def test_a_store_that_goes_on_without_its_last_files(root, caplog, more):
+    """The owner opens it for writing, which cuts the queues, and puts to it."""
+    known = start(root)
+    for path in sorted((root / "commitlog").iterdir())[-3:]:
+        path.unlink()
+    with pyrocketstore.open(root, **SIZES) as store:
+        left = {topic: store.max_offset(topic) for topic in "tu"}
+        assert 0 < max(left.values()) < 60
+        for number in range(more):
+            assert store.put("t", b"other %d" % number).queue_offset == left["t"] + number
+    left["t"] += more
+    everything = [(topic, 0, number) for topic in "tu" for number in range(left[topic])]
+    check_strange(root, known, "or one that has lost its end", caplog, everything)
+
+
 def test_a_store_that_is_exchanged_under_a_running_stream(root):
     stream = reader(root, startingOffsets="earliest")
     known = next_batch(stream, INITIAL)

@@ -1,0 +1,187 @@
+"""Goal: a log that lost its last files ends the queues where it ends: what the log still has is
+read, queue offsets behind it are given again, and a wrong bit in a last unit is still told from a
+lost end. Method: stores with idle, busy, light and ext queues, closed or killed, lose files of the
+log by hand; what is read and put afterwards is compared with what was put before."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from test_damaged_units import KINDS, LOG_SIZE, PLAIN, put, turn_bit
+from test_lost_units import claim_forced
+from test_read_only import snapshot
+
+SEED = os.environ.get("ROCKETSTORE_SEED") or str(secrets.randbelow(1 << 32))
+TOPICS = ("idle", "busy", "late", "once")
+#: Messages of `busy`, and how many of them come before the first one of `late`.
+COUNT, LATE = 800, 650
+Places = dict[str, list[int]]
+
+
+def settings(kind: str) -> dict[str, Any]:
+    return PLAIN | KINDS[kind]
+
+
+def fill(root: Path, kind: str) -> None:
+    """`idle` ends early, `late` begins in the last files, `once` has one message there."""
+    light = kind == "light"
+    with pyrocketstore.open(root, **settings(kind)) as store:
+        for number in range(COUNT):
+            if number < 25:
+                put(store, "idle", number, light)
+            put(store, "busy", number, light)
+            if number >= LATE:
+                put(store, "late", number - LATE, light)
+        put(store, "once", 0, light)
+        put(store, "busy", COUNT, light)
+
+
+def places(root: Path, kind: str) -> Places:
+    """{topic: one past each message, bytes of the log}; a light queue too."""
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        return {
+            topic: [m.phy_offset + m.size for m in store.read(topic)] for topic in store.topics()
+        }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Places]]:
+    made: dict[str, tuple[Path, Places]] = {}
+
+    def give(kind: str) -> tuple[Path, Places]:
+        if kind not in made:
+            root = tmp_path_factory.mktemp("filled") / "store"
+            fill(root, kind)
+            made[kind] = root, places(root, kind)
+        return made[kind]
+
+    return give
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "commitlog").iterdir() if path.name.isdigit())
+
+
+def lose_files(root: Path, count: int) -> int:
+    """Take away the log's last files; where it ends now (bytes)."""
+    for path in log_files(root)[-count:]:
+        path.unlink()
+    return LOG_SIZE * len(log_files(root))
+
+
+def kill(root: Path) -> None:
+    (root / "abort").touch()
+    claim_forced(root)
+
+
+def check(store: pyrocketstore.Store, left: dict[str, int]) -> None:
+    for topic, end in left.items():
+        assert store.max_offset(topic) == end, topic
+        source = "busy" if topic.startswith("%LMQ%") else topic
+        reader = store.read(topic)
+        assert [m.body for m in reader] == [b"%s %d" % (source.encode(), i) for i in range(end)]
+        assert reader.skipped.count == 0
+
+
+def check_store(root: Path, kind: str, left: dict[str, int], told: bool = True) -> None:
+    """Read-only, for writing, and once more; new messages get the offsets that follow."""
+    before = snapshot(root)
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        check(store, left)
+        assert not told or not store.verify().ok
+    assert snapshot(root) == before
+    with pyrocketstore.open(root, **settings(kind)) as store:
+        check(store, left)
+        report = store.verify()
+        assert report.ok, report.problems[:3]
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        check(store, left)
+        assert store.verify().ok
+    after = dict(left)
+    with pyrocketstore.open(root, **settings(kind)) as store:
+        for topic in TOPICS:
+            for _ in range(3):
+                assert put(store, topic, after[topic], kind == "light") == after[topic]
+                after[topic] += 1
+        if kind == "light":
+            after["%LMQ%a"] += 3
+        check(store, after)
+        report = store.verify()
+        assert report.ok, report.problems[:3]
+
+
+def ends(known: Places, log_end: int) -> dict[str, int]:
+    return {topic: sum(end <= log_end for end in all_) for topic, all_ in known.items()}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("missing", [1, 2, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_queues_end_where_the_log_ends(
+    stores: Callable[[str], tuple[Path, Places]],
+    tmp_path: Path,
+    kind: str,
+    missing: int,
+    killed: bool,
+) -> None:
+    base, known = stores(kind)
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    log_end = lose_files(root, missing)
+    if killed:
+        kill(root)
+    left = ends(known, log_end)
+    assert left["once"] == 0
+    assert 0 < left["busy"] < COUNT
+    check_store(root, kind, left)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("bit", [20, 40, 44, 46])
+def test_a_wrong_bit_is_told_from_a_lost_end(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, bit: int, killed: bool
+) -> None:
+    """The last unit of `idle` names a place behind the log, as those of the other queues do."""
+    base, known = stores("plain")
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    log_end = lose_files(root, 2)
+    turn_bit(root, "idle", 24, bit)
+    if killed:
+        kill(root)
+    check_store(root, "plain", ends(known, log_end))
+
+
+def test_random_ends(stores: Callable[[str], tuple[Path, Places]], tmp_path: Path) -> None:
+    """Files are lost, the last one that is left may end in zeros, and bits of units are wrong.
+    Seed: ROCKETSTORE_SEED."""
+    for number in range(16):
+        rng = random.Random(f"{SEED}/{number}")
+        kind = rng.choice(list(KINDS))
+        base, known = stores(kind)
+        root = Path(shutil.copytree(base, tmp_path / f"store{number}"))
+        log_end = lose_files(root, rng.randrange(1, len(log_files(root)) - 4))
+        if rng.random() < 0.5:  # the file ends behind one of its messages
+            whole = [end for all_ in known.values() for end in all_ if end <= log_end]
+            log_end = rng.choice([end for end in whole if end > log_end - LOG_SIZE])
+            with log_files(root)[-1].open("r+b") as file:
+                file.seek(log_end % LOG_SIZE)
+                file.write(bytes(LOG_SIZE - log_end % LOG_SIZE))
+        left = ends(known, log_end)
+        told = log_end % LOG_SIZE == 0
+        if rng.random() < 0.5 and kind == "plain":
+            turn_bit(root, "idle", left["idle"] - 1, rng.randrange(1, 47))
+        if rng.random() < 0.5:
+            kill(root)
+        try:
+            check_store(root, kind, left, told)
+        except BaseException as error:
+            error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}")
+            raise
