@@ -17,7 +17,7 @@ import pytest
 import odd_values
 from odd_puts import OddPuts
 from odd_values import LyingStr
-from pyrocketstore import store as store_module
+from pyrocketstore import put_rules
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_ODD", "0"))
 SEED = os.environ.get("ROCKETSTORE_SEED") or (secrets.token_hex(4) if SOAK else "1")
@@ -49,7 +49,7 @@ def test_each_odd_value_alone(tmp_path: Path, parameter: str) -> None:
 
 def test_the_model_sees_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the model finds a way that converts. Method: a put whose text is formatted."""
-    monkeypatch.setattr(store_module, "check_tags", lambda tags, what="tags": f"{tags}")
+    monkeypatch.setattr(put_rules, "check_tags", lambda tags, what="tags": f"{tags}")
     puts = OddPuts(tmp_path, "1")
     with puts.store:
         made = odd_values.Odd("LyingStr", lambda: LyingStr("honest"), "honest")
