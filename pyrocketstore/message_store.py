@@ -298,8 +298,9 @@ class DefaultMessageStore(MessageFutures):
             multi_dispatch=self.config.enable_multi_dispatch,
             moved=self.moved,
         )
-        self.queue_table.recover(scan_start(self, clean))
-        self.plan = make_plan(self, clean)
+        unsure_from = scan_start(self, clean)
+        self.queue_table.recover(unsure_from)
+        self.plan = make_plan(self, clean, unsure_from)
         mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
         self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
         try:

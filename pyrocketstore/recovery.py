@@ -132,8 +132,13 @@ class RecoveryPlan:
         self.covered: dict[tuple[str, int], int] = {}
 
 
-def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
+def make_plan(store: Recoverable, clean: bool, unsure_from: int = NO_LIMIT) -> RecoveryPlan:
     """Compute the plan; nothing is changed.
+
+    Parameters
+    ----------
+    unsure_from : int, what `scan_start` said before the queues were recovered: the checkpoint may
+        cover less by now, so that a recovery that is ended in the middle is made again in full
 
     Raises StoreIOError when a file cannot be read.
     Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #recoverAbnormally.
@@ -147,6 +152,8 @@ def make_plan(store: Recoverable, clean: bool) -> RecoveryPlan:
         plan.beyond = _beyond(store, 0)
         return plan
     first = max(0, len(files) - LAST_FILES) if clean else _start_file(store, files)
+    if unsure_from != NO_LIMIT:
+        first = [file.file_from_offset for file in files].index(unsure_from)
     plan.scan_from = files[first].file_from_offset
     while True:
         seen = TopicQueueMap()

@@ -117,6 +117,22 @@ def is_whole_after_close(path: Path) -> None:
         assert store.verify().ok
 
 
+def test_a_hole_in_a_queue_makes_old_damage_no_end_of_the_log(path: Path) -> None:
+    """After a kill the log is scanned from the checkpoint on, also where a queue must be cut."""
+    hurt(path, "no middle file")
+    with (path / "commitlog" / f"{3 << 14:020d}").open("r+b") as file:
+        file.write(bytes(100))
+    be_killed(path)
+    with pyrocketstore.open(path, **SIZES) as store:
+        plan = store.message_store.plan
+        assert plan is not None
+        assert plan.scan_from > 3 << 14
+        assert plan.broken == []
+        reader = store.read("late", on_corrupt="skip")
+        assert (len(list(reader)), reader.skipped.count) == (99, 1)
+        assert [m.body for m in store.read("early")] == [b"%d" % i for i in range(COUNT)]
+
+
 #: Ends the process when recovery gets to a function, or behind the first call of it.
 KILL = """
 import os, signal, sys

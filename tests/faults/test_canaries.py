@@ -95,9 +95,9 @@ def test_an_aput_that_is_acknowledged_too_early(tmp_path: Path, monkeypatch: Pat
 def test_a_cut_that_is_a_byte_off(tmp_path: Path, monkeypatch: Patch, error: int) -> None:
     make_plan = recovery.make_plan
 
-    def wrong(store: Any, clean: bool) -> recovery.RecoveryPlan:
-        plan = make_plan(store, clean)
-        if plan.log_end > 0 and not clean:
+    def wrong(*arguments: Any) -> recovery.RecoveryPlan:
+        plan = make_plan(*arguments)
+        if plan.log_end > 0 and not plan.clean:
             plan.log_end += error
         return plan
 
@@ -187,8 +187,8 @@ def by_time_alone(checkpoint: StoreCheckpoint, headers: list[tuple[int, int]]) -
 def no_heads(make_plan: Callable[..., Any]) -> Callable[..., Any]:
     """Plans that do not see that a queue's first file is missing."""
 
-    def plan_without(store: Any, clean: bool) -> Any:
-        return dataclasses.replace(make_plan(store, clean), headless=[])
+    def plan_without(*arguments: Any) -> Any:
+        return dataclasses.replace(make_plan(*arguments), headless=[])
 
     return plan_without
 
