@@ -14,6 +14,7 @@ from pyrocketstore.consume_queue_ext import NO_ADDRESS, ConsumeQueueExt, CqExtUn
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreStateError, is_passing
+from pyrocketstore.kept_units import KeptUnit, KeptUnits
 from pyrocketstore.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message import LMQ_PREFIX, java_split, parse_java_int
 from pyrocketstore.queue_units import (
@@ -100,6 +101,9 @@ class ConsumeQueue(UnitAppender):
         self._open_files()
         #: recovery found units behind the queue's end: some have been lost before them
         self.cut_short = False
+        #: bytes of the log, from where on nothing was surely forced before recovery
+        self.unsure_from = NO_LIMIT
+        self._kept = KeptUnits()
         self._stated_max_physic_offset = -1
         self._tail_is_clean = True
         self._torn_end = -1
@@ -225,6 +229,7 @@ class ConsumeQueue(UnitAppender):
         Source: RocketMQ 4.9.3 ConsumeQueue#recover.
         """
         mapped_files = self.mapped_file_queue.mapped_files
+        self.unsure_from = phy_offset
         self._stated_max_physic_offset = -1
         self.cut_short = False
         end, max_phy_offset = 0, -1
@@ -249,6 +254,7 @@ class ConsumeQueue(UnitAppender):
         if self.cut_short:
             LOG.warning("%s/%d: units are lost from byte %d on", self.topic, self.queue_id, end)
             before_cut()
+            self.keep_units(end)
         self._cut(end, drop_empty=False)
         if max_phy_offset < 0:
             max_phy_offset = self.reader.last_phy_offset()
@@ -257,6 +263,38 @@ class ConsumeQueue(UnitAppender):
         if self.ext is not None:
             self.ext.recover()
             self.ext.truncate_by_max_address(last_address)
+
+    @property
+    def keeps_units(self) -> bool:
+        """Whether `keep_units` remembers any."""
+        return len(self._kept) > 0
+
+    def keep_units(self, position: int) -> None:
+        """Remember the units from byte `position` of the stream on, which are about to be cut off,
+        as far as they were surely forced.
+
+        Where the log does not give them again, but one behind them, they are put back with it; see
+        also `give_back`. Raises StoreIOError.
+        """
+
+        def plain_code(code: int) -> int:
+            # What the ext has there may be another unit by then.
+            return self.resolve_tags(code)[1] or 0
+
+        self._kept.keep(self.reader, position, self.unsure_from, plain_code)
+
+    def give_back(self, log_end: int, is_lost: Callable[[KeptUnit], bool]) -> None:
+        """Put back what `keep_units` remembers up to the last unit behind the queue's end that
+        names a record which the log has lost before its end; forget the others.
+
+        `is_lost` is asked of units that name a place before `log_end`, bytes of the log. Raises
+        StoreIOError.
+        """
+        covered = max(0, self.core.max_physic_offset)
+        last = self._kept.last(self.core.unit_count, covered, log_end, is_lost)
+        if last is not None:
+            self.put_message_position_info(*last.unit, last.queue_offset)
+        self._kept = KeptUnits()
 
     def give_up_torn_end(self, phy_offset: int) -> None:
         """Drop the last unit where a power cut may have torn it, if its message is not before
@@ -277,6 +315,7 @@ class ConsumeQueue(UnitAppender):
 
     def begin_anew(self) -> None:
         """Delete all files, for a queue that recovery builds from its first message on."""
+        self.keep_units(0)
         while self.mapped_file_queue.mapped_files:
             self.mapped_file_queue.delete_last_mapped_file()
         self.recover()
@@ -344,6 +383,7 @@ class ConsumeQueue(UnitAppender):
         self.core.min_logic_offset = 0
         self._stated_max_physic_offset = -1
         self._first_readable = None
+        self._kept = KeptUnits()
         self.failed = False
 
     def flush(self, flush_least_pages: int) -> bool:
@@ -525,6 +565,7 @@ class ConsumeQueue(UnitAppender):
             elif status == _RS_NEED_PYTHON:
                 if not self._is_plausible(phy_offset, size, queue_offset):
                     return False
+                self._put_kept(queue_offset, phy_offset)
                 self._fill_gap(queue_offset)
             else:
                 file = self.core.attached_file
@@ -647,6 +688,15 @@ class ConsumeQueue(UnitAppender):
                     mapped_file.zero_tail(wrote)
                     return
 
+    def _put_kept(self, queue_offset: int, phy_offset: int) -> None:
+        """Put back the kept units before `queue_offset` that the log has not given again and that
+        name places between the queue's last message and `phy_offset`, bytes of the log."""
+        while self._kept:
+            start, covered = self.core.unit_count, max(0, self.core.max_physic_offset)
+            kept = self._kept.first(start, queue_offset, covered, phy_offset)
+            if kept is None or not self._put_slowly(*kept.unit, kept.queue_offset):
+                return
+
     def _fill_gap(self, queue_offset: int) -> None:
         """Put pre-blank units up to `queue_offset`."""
         queue = self.mapped_file_queue
@@ -661,7 +711,7 @@ class ConsumeQueue(UnitAppender):
             self.core.min_logic_offset = expect
             queue.flushed_where = expect
             queue.committed_where = expect
-        else:
+        elif self.core.unit_count < queue_offset:
             LOG.warning(
                 "%s/%d: no messages for the offsets %d to %d",
                 self.topic,

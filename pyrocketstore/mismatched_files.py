@@ -121,6 +121,7 @@ def _cut_at_end_of(queue: ConsumeQueue, mapped_file: MappedFile, min_phy_offset:
         files.delete_files_before(behind.file_from_offset + 1)
         return False
     valid_size, _, _ = queue.reader.scan(mapped_file, NO_LIMIT)
+    queue.keep_units(base + valid_size)
     files.truncate_dirty_files(base + valid_size)
     mapped_file.set_positions(files.mapped_file_size)  # recovery finds the end of a whole file
     return True
@@ -152,6 +153,7 @@ def _restore_ext(
         reason = f"the ext units from byte {lost_from} on are missing"
         found.append(MismatchedFile(files.store_path, lost_from, 0, reason))
     before_cut()
+    queue.keep_units(position)
     ext.truncate_at(lost_from)
     queue.mapped_file_queue.truncate_dirty_files(position)
     return True

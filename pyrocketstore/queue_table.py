@@ -108,6 +108,7 @@ class ConsumeQueueTable:
         broken_path = broken_folder(self.env, self.config.store_path_root_dir)
         for queue in self.all():
             check_abandoned()
+            queue.unsure_from = phy_offset
             lost = restore_queue(queue, lowest, self._before_cut, broken_path, self.mismatched)
             lost = close_gaps(queue, lowest, self._before_cut) or lost
             queue.recover(phy_offset, self._before_cut)
@@ -294,6 +295,7 @@ def close_gaps(queue: ConsumeQueue, min_phy_offset: int, before_cut: Callable[[]
         else:
             lost = True
             before_cut()
+            queue.keep_units(before.file_from_offset + size)
             files.truncate_dirty_files(before.file_from_offset + size)
 
 

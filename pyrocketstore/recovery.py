@@ -26,7 +26,9 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.index_gaps import first_missing_key, missing_keys, uncovered
 from pyrocketstore.index_service import IndexService
+from pyrocketstore.kept_units import KeptUnit
 from pyrocketstore.log_scan import LogScan, records_between
+from pyrocketstore.lost_records import LostRecords
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
 from pyrocketstore.shield import check_abandoned
 from pyrocketstore.store_checkpoint import AbortFile, StoreCheckpoint
@@ -36,6 +38,7 @@ from pyrocketstore.unit_check import (
     Repairs,
     UnitCheck,
     look_at_end,
+    names_record,
     repair_units,
 )
 
@@ -412,7 +415,9 @@ def _log_of(store: Recoverable, files: tuple[MappedFile, ...], plan: RecoveryPla
     last = files[-1].file_from_offset + files[-1].file_size
     # A killed process may have dispatched records of a file that is gone with the power.
     torn_end = plan.log_end if plan.clean else last + store.commit_log.file_size
-    return Log(lambda at: find(at, False), files[0].file_from_offset, plan.log_end, torn_end)
+    begin = files[0].file_from_offset
+    lost = LostRecords(store.env, store.commit_log, begin, plan.log_end)
+    return Log(lambda at: find(at, False), begin, plan.log_end, torn_end, lost)
 
 
 def _doubtful_ends(
@@ -555,11 +560,30 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
         _replay_plan(store, plan, plan.replay_from)
     if store.index_enabled and not store.read_only:
         fill_gaps(store, plan)
+    _give_back_units(store, plan)
     for queue in store.consume_queues():
         queue.erase_torn_end()
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _force_again(store, plan)
+
+
+def _give_back_units(store: Recoverable, plan: RecoveryPlan) -> None:
+    """Put the units of lost records again behind the last record that the log has given."""
+    queues = [queue for queue in store.consume_queues() if queue.keeps_units]
+    files = store.commit_log.mapped_file_queue.mapped_files
+    if not queues or not files:
+        return
+    log = _log_of(store, files, plan)
+    for queue in queues:
+        key = queue.topic, queue.queue_id
+
+        def is_lost(kept: KeptUnit, key: tuple[str, int] = key) -> bool:
+            if names_record(log, key, kept.queue_offset, kept.unit):
+                return True
+            return log.lost.range_of(*kept.unit[:2]) is not None
+
+        queue.give_back(plan.log_end, is_lost)
 
 
 def fill_gaps(store: Recoverable, plan: RecoveryPlan) -> None:

@@ -23,12 +23,13 @@ from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDWR, parent_directory
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.message import LMQ_PREFIX, java_split, parse_java_int
-from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK
+from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 
 if TYPE_CHECKING:
     from pyrocketstore._log_piece import LogPiece
     from pyrocketstore._mapped_file import MappedFile
     from pyrocketstore.consume_queue import ConsumeQueue
+    from pyrocketstore.lost_records import LostRecords
 
 __all__ = [
     "Log",
@@ -87,6 +88,7 @@ class Log:
     end: int
     #: units that name places in [end, torn_end) name what an unclean exit took from the log
     torn_end: int
+    lost: LostRecords
 
     def read(self, phy_offset: int, size: int) -> bytes:
         """The bytes of one file there; none where the log has no such bytes.
@@ -356,7 +358,8 @@ def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, U
     """Go back from a queue's end to the last unit that names its record, or will once repaired.
 
     A unit that names a place behind the log's end is damaged, or the log has lost its record. Only
-    the log can tell: it has the record of a damaged one.
+    the log can tell: it has the record of a damaged one. A unit that names a place where the log
+    has lost records before its end is believed, so that reading reports its message.
     """
     found = QueueEnd()
     end = queue.core.unit_count
@@ -365,22 +368,37 @@ def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, U
     while end > first:
         start = max(first, end - step)
         units = queue.reader.columns(start, end - start)
-        for i in range(len(units.phy_offset) - 1, -1, -1):
+        i = len(units.phy_offset) - 1
+        while i >= 0:
             unit = _unit((units.phy_offset[i], units.size[i], units.tags_code[i]))
             known = repairs.get(start + i)
-            if known is not None or names_record(log, key, start + i, unit):
+            is_behind = unit[0] >= log.end
+            if known is not None or (not is_behind and names_record(log, key, start + i, unit)):
                 phy_offset, size, _ = unit if known is None else known
                 found.covered = phy_offset + size
                 return found
-            if unit[0] >= log.end:
+            lost = None if is_behind or unit == PRE_BLANK else log.lost.range_of(*unit[:2])
+            if lost is not None:
+                i = _last_outside(units, i, *lost)
+                continue
+            if is_behind:
                 found.is_cut = True
                 found.in_doubt |= unit[0] >= log.torn_end
             elif unit != PRE_BLANK:
                 found.doubtful[start + i] = unit
                 found.in_doubt = True
+            i -= 1
         end = start
         step = CHUNK
     return found
+
+
+def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:
+    """Of the units before number `stop` the last one that names no place in [begin, end) of the
+    log, bytes; -1 without one."""
+    places, size = units.phy_offset[:stop], units.size[:stop]
+    outside = np.flatnonzero((places < begin) | (places > end - size))
+    return int(outside[-1]) if len(outside) else -1
 
 
 # ---- repair --------------------------------------------------------------------------------------
