@@ -23,11 +23,14 @@ cdef class KeySearch:
     cdef object wait
     cdef LogTable log
     cdef IndexFile newest  # index file, as of the last search
+    cdef tuple named_files    # the index files by their names, as of the last search
+    cdef tuple index_files    # the same by what they hold
     cdef public object gaps
     cdef public object unreadable
 
     cdef int64_t await_index(self) except -1
     cdef LogTable log_files(self)
+    cdef tuple files_in_order(self)
     cdef const uint8_t *newest_base(self) noexcept
     # `topic` and `key` are no None.
     cpdef list query(self, str topic, str key, int64_t begin, int64_t end, max_num, bint exact)

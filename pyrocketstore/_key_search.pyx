@@ -6,7 +6,7 @@ otherwise, and no record but one that lies at its own place.
 cimport cython
 from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.errno cimport ENOENT
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -612,7 +612,7 @@ cdef int set_topic(wanted_key *w, str topic, list keep) except -1:
 
 cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object max_num) except -1:
     cdef LogTable log = self.log_files()
-    cdef tuple index_files = self.index_service._files
+    cdef tuple index_files = self.files_in_order()
     if not index_files and self.index_service.geometry_error is not None:
         raise without_frames(self.index_service.geometry_error)
     self.newest = <IndexFile?>index_files[len(index_files) - 1] if index_files else None
@@ -622,6 +622,11 @@ cdef int begin_search(KeySearch self, _Search search, int64_t log_end, object ma
         search.max_num = MAX_COUNT if max_num > 0 else 0
     search.open(log, log_end, index_files)
     return 0
+
+
+def _begin_of(IndexFile index_file not None):
+    """Where the keys of a file begin in the log, bytes; one without keys comes last."""
+    return index_file.begin_phy_offset if index_file.index_count > 1 else INT64_MAX
 
 
 cdef int warn_of_gaps(object gaps, _Search search) except -1:
@@ -699,6 +704,20 @@ cdef class KeySearch:
         if self.log.files is not files:
             self.log = LogTable(files, self.log.file_size)
         return self.log
+
+    cdef tuple files_in_order(self):
+        """The index files, oldest keys first.
+
+        A store that writes has them in that order by their names; a read-only one takes what is
+        there, where files may have been exchanged.
+        """
+        cdef tuple files = self.index_service._files
+        if self.dispatcher is not None:
+            return files
+        if files is not self.named_files:
+            self.index_files = tuple(sorted(files, key=_begin_of))
+            self.named_files = files
+        return self.index_files
 
     cdef const uint8_t *newest_base(self) noexcept:
         return NULL if self.newest is None else self.newest.mapped_file.file.base

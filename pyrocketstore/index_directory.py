@@ -11,10 +11,12 @@ from pyrocketstore.broken_folder import broken_folder
 from pyrocketstore.display import logger
 from pyrocketstore.env import Env, parent_directory
 from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.exact import INT64_MAX
 
 __all__ = [
     "FoundIndexFile",
     "find_index_files",
+    "first_out_of_order",
     "has_lost_header",
     "read_exactly",
     "set_aside",
@@ -37,6 +39,7 @@ class FoundIndexFile:
     begin_timestamp: int = 0
     end_timestamp: int = 0
     begin_phy_offset: int = 0
+    end_phy_offset: int = 0
     index_count: int = 0
 
     @property
@@ -65,6 +68,24 @@ def find_index_files(env: Env, root: str, *, follow: bool = True) -> list[FoundI
     return sorted(found, key=lambda item: item.order)
 
 
+def first_out_of_order(found: Sequence[FoundIndexFile]) -> int:
+    """The first file whose header reaches behind the begin of a later one, by their names; their
+    count without one.
+
+    Keys go in by the order of the log, so that files follow each other in it; two neighbours may
+    share a record. Files that were exchanged, copied or named anew do not, nor one with a wrong
+    header.
+    """
+    first, begin = len(found), INT64_MAX
+    for number in range(len(found) - 1, -1, -1):
+        item = found[number]
+        if item.index_count > 1:
+            if item.end_phy_offset > begin:
+                first = number
+            begin = min(begin, item.begin_phy_offset)
+    return first
+
+
 def _read_header(env: Env, item: FoundIndexFile) -> None:
     fd = env.open(item.path, 0)
     try:
@@ -72,7 +93,9 @@ def _read_header(env: Env, item: FoundIndexFile) -> None:
     finally:
         env.close(fd)
     header = _HEADER.unpack(raw)
-    item.begin_timestamp, item.end_timestamp, item.begin_phy_offset = header[:3]
+    item.begin_timestamp, item.end_timestamp, item.begin_phy_offset, item.end_phy_offset = header[
+        :4
+    ]
     item.index_count = header[5]
 
 

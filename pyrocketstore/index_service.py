@@ -17,6 +17,7 @@ from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, wit
 from pyrocketstore.index_directory import (
     FoundIndexFile,
     find_index_files,
+    first_out_of_order,
     has_lost_header,
     set_aside,
 )
@@ -156,8 +157,8 @@ class IndexService:
         StoreIOError. Nothing is removed then.
         Source: RocketMQ 4.9.3 IndexService#load.
         Differs: the geometry is checked; an empty file is what a crash left of a creation: it is
-        dropped, and not extended; one that was cut, or whose content is no index, and all behind it
-        are put again.
+        dropped, and not extended; one that was cut, whose content is no index, or that does not lie
+        before the later ones, and all behind it are put again.
         """
         if not self._read_only:
             remove_temporary_files(self._env, self._root)
@@ -178,6 +179,8 @@ class IndexService:
                 self.geometry_error = error
                 return True
             self._geometry = guess[0]
+        if not self._read_only:
+            self._check_order(kept, dropped)
         whole, lost = self._divide(kept)
         opened = {f.path for f in kept} - {f.path for f in lost}
         self.left_out = {path: why for path, why in self.wrong.items() if path in opened}
@@ -199,6 +202,15 @@ class IndexService:
             begin = 0 if lost[0].size >= self.file_size else max(0, lost[0].begin_phy_offset)
             self._lost_from = files[-1].end_phy_offset if files else begin
         return True
+
+    def _check_order(self, kept: list[FoundIndexFile], dropped: list[FoundIndexFile]) -> None:
+        """Note a file that does not lie before those behind it: what one lacks between them could
+        not be put again, and 4.9.3 goes by their names."""
+        first = first_out_of_order([*kept, *dropped])
+        if first < len(kept):
+            end = kept[first].end_phy_offset
+            reason = f"its keys reach to byte {end} of the log, behind the begin of a later file"
+            self.wrong.setdefault(kept[first].path, reason)
 
     def _divide(
         self, found: list[FoundIndexFile]
