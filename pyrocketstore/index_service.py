@@ -125,6 +125,8 @@ class IndexService:
         self.wrong: dict[str, str] = {}
         #: those whose keys recovery does not put again either
         self.left_out: dict[str, str] = {}
+        #: whether the last `fill_gap` removed files
+        self.has_dropped = False
         self._checkpoint = checkpoint
         self._flags = flags
         self._read_only = read_only
@@ -632,7 +634,10 @@ class IndexService:
 
     def fill_gap(self, chunks: Iterable[Columns], end: int) -> int:
         """Put keys that lie before the first record of a file, and behind the one before it, into
-        files of their own between the two.
+        files of their own between the two; or keys behind every file into the last files.
+
+        Where no name is left between the two, the later files are removed, and `has_dropped` says
+        so: then what lies behind the last file is to be put again.
 
         Parameters
         ----------
@@ -642,13 +647,14 @@ class IndexService:
 
         Returns
         -------
-        int, how many were put: fewer where no name is left between those of the two files
+        int, how many were put
 
         Raises StoreIOError. Threads: nobody builds.
         Durability: the keys are on the device when this returns. A crash meanwhile leaves a
         checkpoint that says that the index must be built again from there.
         """
         self.wait_forced()  # the thread that forces moves the checkpoint's time, too
+        self.has_dropped = False
         checkpoint, covered = self._checkpoint, self._checkpoint.index_msg_timestamp
         added: IndexFile | None = None
         at = count = low = high = 0
@@ -657,16 +663,19 @@ class IndexService:
             while done < len(columns[0]):
                 if added is None or added.is_write_full():
                     if added is None:
-                        at = next(n for n, f in enumerate(self._files) if f.begin_phy_offset >= end)
-                        high = int(self._files[at].name)
+                        behind = (n for n, f in enumerate(self._files) if f.begin_phy_offset >= end)
+                        at = next(behind, len(self._files))
+                        is_last = at == len(self._files)
+                        high = int(self._new_name() if is_last else self._files[at].name)
                         low = int(self._files[at - 1].name) if at else max(0, high - _NAMES_BEFORE)
                         ended = self._files[at - 1].end_timestamp if at else 0
                         checkpoint.uncover_index_file(max(covered, 1), min(ended, covered))
                     else:
                         added.flush()
                     low += 1
-                    if low >= high:
-                        return self._gap_filled(count, covered)
+                    if low >= high and at < len(self._files):
+                        self._drop_from(at)
+                        return count
                     before = self._files[at - 1] if at else None
                     added = self._create(before, f"{low:0{_NAME_LENGTH}d}")
                     with self._lock:
@@ -679,8 +688,19 @@ class IndexService:
             added.flush()
         return self._gap_filled(count, covered)
 
+    def _drop_from(self, at: int) -> None:
+        """Remove the files from one on, whose keys are put again."""
+        dropped = self._files[at:]
+        with self._lock:
+            self._files = self._files[:at]
+        for index_file in dropped:
+            index_file.destroy(3000)
+        self._env.fsync_directory(self._root)
+        self.has_dropped = True
+
     def _gap_filled(self, count: int, covered: int) -> int:
         self._env.fsync_directory(self._root)
+        self.indexed_phy_offset = max((f.end_phy_offset for f in self._files), default=-1)
         self._checkpoint.index_msg_timestamp = covered
         self._checkpoint.flush()
         return count

@@ -606,8 +606,20 @@ def fill_gaps(store: Recoverable, plan: RecoveryPlan) -> None:
         if first >= 0:
             count = service.fill_gap(missing_keys(store.env, log, files, begin, end), end)
             LOG.warning("%d keys were missing in the index before byte %d of the log", count, end)
+            if service.has_dropped:
+                _fill_end(store, begin, plan.log_end)
+                return
         elif stop == end:
             plan.keyless.append((begin, end))
+
+
+def _fill_end(store: Recoverable, begin: int, end: int) -> None:
+    """Put the keys of the log behind the last index file, which may hold some of [begin, end)."""
+    service, log = store.index_service, store.commit_log
+    files = service.files
+    for first, stop in uncovered(files, log, begin, end)[-1:]:
+        count = service.fill_gap(missing_keys(store.env, log, files, first, stop), stop)
+        LOG.warning("%d keys were put again into the index, from byte %d of the log", count, first)
 
 
 def _covered_log(store: Recoverable, plan: RecoveryPlan) -> tuple[int, list[tuple[int, int]]]:

@@ -89,6 +89,27 @@ def test_index_files_out_of_their_order(root: Path, change: Any, mark: bool) -> 
         assert store.verify().ok
 
 
+@pytest.mark.parametrize("mark", [False, True], ids=["clean", "abort"])
+@pytest.mark.parametrize("gone", [(1, 2), (1,), (1, 3), (0, 1), (2, 3, 4), (4,), (1, 5), (3, 4, 5)])
+def test_no_name_is_left_for_a_file_between(root: Path, gone: tuple[int, ...], mark: bool) -> None:
+    files = index_files(root)
+    for number in gone:
+        files[number].unlink()
+    left = [path for path in files if path.exists()]
+    for number, path in enumerate(left):
+        path.rename(path.with_name(f"{20200101000000000 + number:017d}"))
+    if mark:
+        (root / "abort").touch()
+    with open_store(root) as store:
+        check(store)
+        assert store.verify().ok
+        store.put("T", b"%d " % COUNT)
+        check(store, COUNT)
+    with open_store(root, read_only=True) as store:
+        check(store, COUNT)
+        assert store.verify().ok
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_orders(root: Path, seed: int) -> None:
     """With queue files that are gone or copied besides, and an opening that fails on its way."""
@@ -118,4 +139,4 @@ def test_random_orders(root: Path, seed: int) -> None:
         check(store)
     with open_store(root, read_only=True) as store:
         check(store)
-        assert store.verify().ok, store.verify().problems
+        assert store.verify().ok
