@@ -37,6 +37,11 @@ _CONTROLS = {
 _ESCAPED = re.compile(r"\\.|\x7f")
 
 
+def _as_long(number: int) -> int:
+    """A number as Java's long holds it: a sum may be beyond that in a damaged store."""
+    return (number - INT64_MIN) % (1 << 64) + INT64_MIN
+
+
 def _line(kind: str, fields: dict[str, Any]) -> str:
     text = json.dumps({kind: fields}, separators=(",", ":"), ensure_ascii=True)
     return _ESCAPED.sub(lambda found: _CONTROLS.get(found[0], found[0]), text)
@@ -193,7 +198,9 @@ def _time_lines(
 ) -> Iterator[str]:
     first = store.get_message_store_time_stamp(topic, queue_id, low)
     last = store.get_message_store_time_stamp(topic, queue_id, high - 1)
-    for timestamp in (first - 1, first, int((first + last) / 2), last, last + 1):
+    total = _as_long(first + last)
+    middle = abs(total) // 2 if total >= 0 else -(abs(total) // 2)
+    for timestamp in (_as_long(first - 1), first, middle, last, _as_long(last + 1)):
         fields = {
             "topic": topic,
             "queue_id": queue_id,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import oracle
 from fuzz_tables import wanted_hits
+from oracle_index import HEADER
 
 NAME = re.compile(r"\d{20}")
 FOREVER = 2**63 - 1
@@ -308,13 +309,19 @@ class PlainStore:
         """Where the newest messages with a key lie, by these index files, ascending."""
         found: list[int] = []
         key_hash = oracle.index_key_hash(topic, key)
-        for phy_offset in self._hits(reversed(names), key_hash):
+        by_log = sorted(names, key=self._begin_of_index)
+        for phy_offset in self._hits(reversed(by_log), key_hash):
             if len(found) == max_num:
                 break
             record = None if phy_offset in found else self.record_at(phy_offset)
             if record is not None and self.is_wanted(record, topic, key):
                 found.append(phy_offset)
         return sorted(found)
+
+    def _begin_of_index(self, name: str) -> int:
+        """Where the keys of an index file begin in the log; one without keys comes last."""
+        _, _, begin, _, _, count = HEADER.unpack_from(self.files[f"index/{name}"])
+        return begin if count > 1 else FOREVER
 
     def _hits(self, names: Iterator[str], key_hash: int) -> Iterator[int]:
         for name in names:
