@@ -90,15 +90,17 @@ class PlainQueue:
         return -1
 
     def cut(self, log_end: int) -> None:
-        """Without the units at or behind the end of the log: of each file, from the first such on,
-        and the files behind."""
+        """Without the units at or behind the end of the log: what lies behind the last unit before
+        it, and pre-blank units there."""
         if 0 <= self.covered <= log_end:
             return
         per_file = self.file_size // 20
         for first in reversed(range(0, max(len(self.rows), 1), per_file)):
             part = self.rows[first : first + per_file]
-            kept = next((i for i, row in enumerate(part)
-                         if row[0] < 0 or row[1] <= 0 or row[0] >= log_end), len(part))  # fmt: skip
+            kept = max((i + 1 for i, row in enumerate(part) if row != oracle.PRE_BLANK
+                        and 0 <= row[0] < log_end and row[1] > 0), default=0)  # fmt: skip
+            while kept < len(part) and part[kept] == oracle.PRE_BLANK:
+                kept += 1
             if kept:
                 del self.rows[first + kept :]
                 self.covered = self.last_end()
@@ -119,6 +121,16 @@ class PlainQueue:
         self.rows += [oracle.PRE_BLANK] * (queue_offset - self.end)
         self.rows.append((phy_offset, size, 0))
         self.covered = phy_offset + size
+
+    def ends_expired(self, min_phy_offset: int) -> bool:
+        """Whether the last unit of a file names a deleted message and another one does not: such a
+        file may be passed over."""
+        per_file = self.file_size // 20
+        for first in range(0, len(self.rows), per_file):
+            part = [row for row in self.rows[first : first + per_file] if row != oracle.PRE_BLANK]
+            if part and part[-1][0] < min_phy_offset <= max(row[0] for row in part):
+                return True
+        return False
 
     def first_readable(self, min_phy_offset: int) -> int:
         """The number of the first message that the log still has."""
@@ -258,6 +270,7 @@ class PlainStore:
             # Where the last unit names another record, recovery looks further back for a unit that
             # decides what is replayed: tests/test_damaged_units.py.
             queue.exact &= rows is not None and not self._ends_wrong(queue)
+            queue.exact &= not queue.ends_expired(min(self.log, default=0))
         for phy_offset, record in rows or []:
             self._dispatch(found, phy_offset, record)
         return found
