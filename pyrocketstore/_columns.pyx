@@ -50,8 +50,8 @@ from pyrocketstore._values cimport (
 from pyrocketstore._column_memory import release_memory, reusable_bytes
 from pyrocketstore._message import MAX_INFLATED_SIZE
 from pyrocketstore.display import shown
-from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreTypeError
-from pyrocketstore.exact import exact_text
+from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.exact import entries_of, exact_text
 
 cdef object MAX_INT64 = (1 << 63) - 1
 
@@ -127,12 +127,7 @@ PROPERTIES_MAP = "properties_map"
 
 def column_names(columns) -> "tuple[str, ...]":
     """Names of columns, each once. Raises StoreTypeError, StoreFormatError."""
-    try:
-        given = None if isinstance(columns, (str, bytes)) else tuple(columns)
-    except TypeError:
-        given = None
-    if given is None:
-        raise StoreTypeError(f"columns must be a sequence of names, not {type(columns).__name__}")
+    given = entries_of("columns", columns, "a sequence of names")
     names = tuple([exact_text("a column", name) for name in given])
     for name in names:
         if name not in FIXED and name not in VAR and name != PROPERTIES_MAP:

@@ -19,7 +19,7 @@ from pyrocketstore._rocketstore cimport (
 )
 
 from pyrocketstore.display import shown
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.exact import exact_int, exact_text
 from pyrocketstore.message import PROPERTIES_TOO_LONG as _TOO_LONG
 from pyrocketstore.message import MessageRefused, property_pairs
@@ -126,12 +126,13 @@ cdef enum:
 
 cdef bytes host_bytes(object host):
     cdef bytes raw
-    if isinstance(host, bytes):
-        if len(host) != RS_HOST_V4_SIZE and len(host) != RS_HOST_V6_SIZE:
-            raise StoreFormatError(f"a host has 8 or 20 bytes, not {len(host)}")
-        return _host_without_mapping(host)
     if type(host) is str and host in HOSTS:
         return HOSTS[host]
+    if isinstance(host, bytes):
+        raw = bytes(memoryview(host))
+        if len(raw) != RS_HOST_V4_SIZE and len(raw) != RS_HOST_V6_SIZE:
+            raise StoreFormatError(f"a host has 8 or 20 bytes, not {len(raw)}")
+        return _host_without_mapping(raw)
     raw = _host_without_mapping(_parse_host(host))
     if type(host) is str:
         if len(HOSTS) >= MAX_HOSTS:
@@ -155,14 +156,14 @@ cdef bytes _parse_host(object host):
         if not (port.isascii() and port.isdigit() and len(port) <= 5):
             raise StoreFormatError(f"a host is address:port, not {shown(host)}")
         port = int(port)
+    elif isinstance(host, (tuple, list)) and len(host) == 2:
+        address, port = tuple(host)
     else:
-        try:
-            address, port = host
-        except (TypeError, ValueError):
-            raise StoreFormatError(f"a host is address:port, not {shown(host)}") from None
-    port = exact_int("a port", port, 0, 65535)
+        raise StoreTypeError(
+            f"a host (born_host, store_host) must be a str 'address:port', not {shown(host)}")
+    port = exact_int("a host's port", port, 0, 65535)
     try:
-        if isinstance(address, str):
+        if isinstance(address, str) and "%" not in address:  # a zone is not stored
             address = ipaddress.ip_address(exact_text("an address", address))
             return address.packed + port.to_bytes(4, "big")
     except ValueError:
@@ -172,6 +173,9 @@ cdef bytes _parse_host(object host):
 
 cdef int fill_outgoing_host(object host, uint8_t *out) except -1:
     cdef bytes raw = host_bytes(host)
+    if type(host) is not str:
+        port = int.from_bytes(raw[len(raw) - 4:], "big", signed=True)
+        exact_int("a host's port", port, 0, 65535)
     memcpy(out, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
     return <int>PyBytes_GET_SIZE(raw)
 

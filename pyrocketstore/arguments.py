@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
-from pyrocketstore.exact import INT32_MAX, exact_int, exact_int32, exact_int64, exact_text
+from pyrocketstore.exact import (
+    INT32_MAX,
+    exact_int,
+    exact_int32,
+    exact_int64,
+    exact_text,
+    whole_number,
+)
 
 #: Seconds: what every clock of the system can count.
 TIMEOUT_MAX = 1 << 31
@@ -44,12 +53,12 @@ def timeout_of(value: Any) -> float | None:
     """A number of seconds, None for no limit. Raises StoreFormatError."""
     if value is None:
         return None
-    try:
+    if isinstance(value, (float, np.floating)):
         seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        kind = type(value).__name__
-        raise StoreTypeError(f"timeout must be seconds, or None, not {kind}") from None
+    else:
+        number = whole_number("timeout in seconds", value)
+        seconds = float(min(max(number, 0), TIMEOUT_MAX + 1))
     if math.isnan(seconds) or seconds > TIMEOUT_MAX:
         reason = f"must be at most {TIMEOUT_MAX} seconds, or None for no limit"
         raise StoreFormatError(f"timeout {seconds}: {reason}")
-    return seconds
+    return max(seconds, 0.0)

@@ -11,13 +11,15 @@ import codecs
 import json
 import logging
 import re
-import reprlib
 from typing import Any
 
 __all__ = ["json_text", "logger", "printable", "shown"]
 
 #: Characters of a caller's value that an error repeats, at most.
 _SHOWN_MAX = 200
+#: A tuple or list of at most so many entries is shown with those that are plain.
+_ENTRIES_MAX = 4
+_PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 def printable(text: str) -> str:
@@ -31,36 +33,32 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-class _Short(reprlib.Repr):
-    """The start and the end of long values; an object whose `__repr__` fails is named by its type.
-
-    Bytes are cut before they are written out, not after it, as texts are.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = _SHOWN_MAX
-
-    def repr_int(self, value: int, level: int) -> str:
-        """Also of an int that CPython refuses to write out."""
-        if value.bit_length() > _SHOWN_MAX:
-            return f"<int of {value.bit_length()} bits>"
-        return int.__repr__(value)
-
-    def repr_bytes(self, value: bytes, level: int) -> str:
-        """Of all that is shown."""
-        if len(value) <= _SHOWN_MAX:
-            return bytes.__repr__(value)
-        return f"{bytes.__repr__(value[:_SHOWN_MAX])}..."
-
-
-_SHORT = _Short()
-
-
 def shown(value: object) -> str:
-    """Return the `repr` of a caller's value for an error: of at most some hundred characters, and
-    whatever its `__repr__` does."""
-    return _SHORT.repr(value)
+    """Return a caller's value for an error: a text, bytes or a number, and the start of a long one.
+
+    Another object is named by its type: its `__repr__` may do anything.
+    """
+    if isinstance(value, str):
+        text = str.__str__(value)
+        return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}..."
+    if isinstance(value, bytes):
+        data = memoryview(value)
+        start = bytes(data[:_SHOWN_MAX])
+        return repr(start) if len(data) <= _SHOWN_MAX else f"{start!r}..."
+    kind = type(value)
+    if isinstance(value, int) and kind is int:
+        bits = value.bit_length()
+        return repr(value) if bits <= _SHOWN_MAX else f"<int of {bits} bits>"
+    if value is None or kind in (float, bool, complex):
+        return repr(value)
+    if isinstance(value, (tuple, list)) and kind in (tuple, list) and len(value) <= _ENTRIES_MAX:
+        parts = [shown(part) if type(part) in _PLAIN else _named(part) for part in tuple(value)]
+        return f"[{', '.join(parts)}]" if isinstance(value, list) else f"({', '.join(parts)})"
+    return _named(value)
+
+
+def _named(value: object) -> str:
+    return f"<{type(value).__name__}>"
 
 
 #: Runs of what JSON itself does not escape.

@@ -9,6 +9,7 @@ of another type is a StoreTypeError, and one that the store cannot keep is a Sto
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "INT64_MAX",
     "INT64_MIN",
     "QUEUE_ID_MAX",
+    "entries_of",
     "exact_flag",
     "exact_int",
     "exact_int32",
@@ -112,6 +114,22 @@ def exact_text(what: str, value: Any) -> str:
     if not isinstance(value, str):
         raise StoreTypeError(f"{what} must be a str, not {type(value).__name__}")
     return str.__str__(value)
+
+
+def entries_of(what: str, value: Any, wanted: str) -> Iterator[Any]:
+    """The entries of a sequence, called `what`, which must be `wanted`.
+
+    Bytes of any kind have no entries, mappings and sets have no order of their caller's.
+
+    Raises StoreTypeError.
+    """
+    kind = type(value).__name__
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping, Set)):
+        raise StoreTypeError(f"{what} must be {wanted}, not {kind}")
+    try:
+        return iter(value)
+    except TypeError:
+        raise StoreTypeError(f"{what} must be {wanted}, not {kind}") from None
 
 
 def is_encodable(text: str) -> bool:

@@ -10,7 +10,14 @@ from typing import Any
 from pyrocketstore._exact import body_size
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
-from pyrocketstore.exact import INT32_MAX, INT32_MIN, exact_int32, exact_int64, exact_text
+from pyrocketstore.exact import (
+    INT32_MAX,
+    INT32_MIN,
+    entries_of,
+    exact_int32,
+    exact_int64,
+    exact_text,
+)
 
 # ---- names of properties (RocketMQ 4.9.3 MessageConst) ------------------------------------------
 PROPERTY_KEYS = "KEYS"
@@ -388,10 +395,8 @@ def join_keys(keys: Any, what: str = "keys") -> str | None:
         return None
     if isinstance(keys, str):
         return check_text(what, keys)
-    if isinstance(keys, Mapping) or not isinstance(keys, Iterable):
-        kind = type(keys).__name__
-        raise StoreTypeError(f"{what} must be a str or a sequence of str, not {kind}")
-    found = [check_text("a key", key) for key in keys]
+    entries = entries_of(what, keys, "a str or a sequence of str")
+    found = [check_text("a key", key) for key in entries]
     for key in found:
         if KEY_SEPARATOR in key:
             raise StoreFormatError(f"a key must not hold a blank: {shown(key)}")

@@ -176,7 +176,8 @@ class Store(AsyncStore):
         self._unique_key = parts.unique_key
         self.read_only = parts.read_only
         self.path = parts.config.store_path_root_dir
-        self.store_host = parts.store_host or parts.config.store_host
+        given = parts.store_host
+        self.store_host = parts.config.store_host if given is None else given
         self._new_queues = NewQueues(parts.config)
         self.message_store = DefaultMessageStore(
             parts.config,
@@ -904,8 +905,7 @@ class Store(AsyncStore):
         if isinstance(phy_offsets, (str, bytes, bytearray)):
             kind = type(phy_offsets).__name__
             raise StoreTypeError(f"phy_offsets must be a sequence of int64, not {kind}")
-        # A tuple: an entry's special method may change a list.
-        given = np.asarray(tuple(phy_offsets) if isinstance(phy_offsets, list) else phy_offsets)
+        given = _array_of(phy_offsets)
         if given.ndim != 1:
             raise StoreTypeError(f"phy_offsets must have one dimension, not {given.ndim}")
         if given.size and given.dtype.kind not in "iu":
@@ -921,11 +921,27 @@ class Store(AsyncStore):
         ----------
         progress : callable(bytes done, bytes in all)
         """
+        given: Any = progress
+        if given is not None and not callable(given):
+            kind = type(given).__name__
+            raise StoreTypeError(f"progress must be a callable or None, not {kind}")
         verify_store = imported("pyrocketstore.verify").verify_store
         with self._while_open():
             self.message_store.wait_dispatched()
             report: VerifyReport = verify_store(self.message_store, progress)
             return report
+
+
+def _array_of(values: Any) -> npt.NDArray[Any]:
+    """A NumPy array of what a caller gave. Raises StoreTypeError, StoreFormatError."""
+    if hasattr(values, "to_pylist"):
+        values = column_of("phy_offsets", values, None)
+    # A tuple: an entry's special method may change a list.
+    values = tuple(values) if isinstance(values, list) else values
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
+        raise StoreTypeError(f"phy_offsets cannot be read as int64: {error}") from error
 
 
 class _ReadOptions(NamedTuple):

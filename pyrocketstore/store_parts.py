@@ -198,9 +198,12 @@ def _arrow_entries(name: str, values: Any) -> list[Any]:
     if hasattr(values, "validate"):
         try:
             values.validate(full=True)
-        except ValueError as error:  # ArrowInvalid
+        except (ValueError, TypeError, LookupError, NotImplementedError) as error:  # Arrow's
             raise StoreFormatError(f"{name} is no valid Arrow array: {error}") from error
-    entries: list[Any] = values.to_pylist()
+    try:
+        entries: list[Any] = values.to_pylist()
+    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
+        raise StoreFormatError(f"{name}: Arrow cannot give its entries: {error}") from error
     return entries
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pyrocketstore._text import tags_code
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreTypeError
-from pyrocketstore.exact import INT32_MAX, INT32_MIN, is_encodable
+from pyrocketstore.exact import INT32_MAX, INT32_MIN, exact_text, is_encodable
 from pyrocketstore.message import ALL_TAGS, JAVA_BLANKS, SCHEDULE_TOPIC, TAGS_SEPARATOR
 
 
@@ -52,6 +52,7 @@ def tags_filter(expression: object) -> TagsExpression | None:
         kind = type(expression).__name__
         reason = "must be a str as 'TagA || TagB', or None"
         raise StoreTypeError(f"tags is {shown(expression)} ({kind}): {reason}")
+    expression = exact_text("tags", expression)
     if expression.strip(JAVA_BLANKS) in ("", ALL_TAGS):
         return None
     parts = (part.strip(JAVA_BLANKS) for part in expression.split(TAGS_SEPARATOR))

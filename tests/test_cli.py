@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -355,3 +356,25 @@ def test_numbers_are_ascii_digits_of_64_bits(store: Path) -> None:
     assert len(lines(run("cat", store, "orders", "--count", "+3", "--json"))) == 3
     for time in ("٣", "1_0"):
         assert "neither Unix ms" in run("query", store, "orders", "k", "--end", time, code=2).stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["cat", "--help"]])
+def test_a_full_device_gets_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pyrocketstore", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"
+
+
+def test_a_log_that_ends_before_valid_records(store: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(store, tmp_path / "copy"))
+    log = next((copy / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[data.index(b"body 20")] ^= 1
+    log.write_bytes(bytes(data))
+    for words in (["cat", copy, "orders"], ["info", copy], ["verify", copy]):
+        done = run(*words, code=1)
+        assert "valid records lie behind it" in done.stderr

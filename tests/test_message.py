@@ -45,7 +45,7 @@ V6 = bytes.fromhex("20010db8000000000000000000000191")
 
 hosts = st.one_of(
     st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16), st.just(V6)
-).flatmap(lambda raw: INT32.map(lambda port: raw + struct.pack(">i", port)))
+).flatmap(lambda raw: st.integers(0, 65535).map(lambda port: raw + struct.pack(">i", port)))
 #: Bytes that matter: separators, whole and broken UTF-8, the names the store looks for.
 pieces = st.sampled_from(
     [

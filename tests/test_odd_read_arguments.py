@@ -166,6 +166,51 @@ def test_numbers_of_numpy(store: pyrocketstore.Store, kind: Callable[[int], Any]
                 assert outcome(call, {**arguments, name: kind(value)}) == expected, (call, name)
 
 
+def test_timeouts_are_numbers(store: pyrocketstore.Store) -> None:
+    assert store.wait_dispatched(20)
+    for target in (store, store.message_store):
+        for timeout in ("1", " 1_0 ", b"5", True, False, np.bool_(True), object(), [1], "nan"):
+            with pytest.raises(StoreTypeError, match="timeout"):
+                target.wait_dispatched(timeout)
+        for timeout in (0, -1, -(10**5000), float("-inf"), 0.5, np.float32(1), np.int8(1)):
+            assert target.wait_dispatched(timeout)
+
+
+def test_a_progress_is_called(store: pyrocketstore.Store) -> None:
+    for progress in (b"", [], 0, "", "x", 5):
+        with pytest.raises(StoreTypeError, match="progress must be a callable"):
+            store.verify(progress=progress)  # type: ignore[arg-type]
+
+
+def test_a_str_subclass_is_its_characters(store: pyrocketstore.Store) -> None:
+    class Text(str):
+        def split(self, *_: Any) -> list[Any]:
+            return ["other"]
+
+        def strip(self, *_: Any) -> Any:
+            return "other"
+
+    assert len(list(store.read("t", tags=Text("a")))) == 7
+    assert store.read_batch(Text("t"), start=0, tags=Text("a")).num_rows == 7
+    assert len(store.query(Text("t"), Text("k"))) == 7
+
+
+def test_arrow_arrays_as_offsets(store: pyrocketstore.Store) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    good = arrow.array([0, 5])
+    assert [m is not None for m in store.get_many(good)] == [True, False]
+    union = arrow.UnionArray.from_sparse(arrow.array([0, 0], arrow.int8()), [good])
+    assert len(store.get_many(union)) == 2
+    for offsets in (
+        arrow.array([None]),
+        arrow.array([b"a"]),
+        arrow.array([None, 1]),
+        arrow.array([1.5]),
+    ):
+        with pytest.raises(StoreFormatError):
+            store.get_many(offsets)
+
+
 def test_flags_of_open(tmp_path: Path) -> None:
     for name in ("read_only", "unique_key", "topics_json", "strict"):
         for value in ("no", None, 2, np.array([1, 2]), 1.0, []):

@@ -329,3 +329,58 @@ def test_a_put_beside_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
     with pytest.raises(StoreStateError):
         ways(b"x", {"a": "b"})[way](store)
     assert store.closed
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "[fe80::1%eth0]:5", ("fe80::1%eth0", 5), {"1.2.3.4": 1, 80: 2}, iter(["1.2.3.4", 80]),
+        np.array(["1.2.3.4", 80], object), {"1.2.3.4", 80}, bytes([1, 2, 3, 4]) + b"\xff" * 4,
+        bytes([1, 2, 3, 4, 0, 1, 0, 0]), bytearray(8), memoryview(bytes(8)).cast("B", (2, 4)), 5,
+        ("1.2.3.4", 80, 1), ("1.2.3.4", True), ("1.2.3.4", 65536), ("1.2.3.4", "80"),
+    ],
+)  # fmt: skip
+def test_hosts_that_no_record_keeps(store: pyrocketstore.Store, tmp_path: Path, host: Any) -> None:
+    for call in (
+        lambda: store.put("t", b"", born_host=host),
+        lambda: store.put_many("t", [b""], born_host=host),
+        lambda: pyrocketstore.open(tmp_path / "other", store_host=host),
+    ):
+        with pytest.raises(StoreFormatError, match=r"host|address"):
+            call()
+    assert store.topics() == []
+
+
+def test_hosts_read_back(store: pyrocketstore.Store) -> None:
+    given = ["1.2.3.4:65535", ("1.2.3.4", 80), ["1.2.3.4", np.int16(80)], "[2001:db8::1]:1"]
+    for host in [*given, bytes([1, 2, 3, 4, 0, 0, 0, 9])]:
+        store.put("t", b"", born_host=host)
+    found = [message.born_host for message in store.read("t")]
+    assert found == ["1.2.3.4:65535", *["1.2.3.4:80"] * 2, "[2001:db8::1]:1", "1.2.3.4:9"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [b"", bytearray(), memoryview(b"abcdef").cast("B", (2, 3)), {"b", "a"}, {}, np.array(1), 0,
+     False, set(), frozenset("a")],
+)  # fmt: skip
+def test_keys_without_an_order(store: pyrocketstore.Store, keys: Any) -> None:
+    with pytest.raises(StoreTypeError, match="keys must be a str or a sequence of str"):
+        store.put("t", b"", keys=keys)
+    with pytest.raises(StoreTypeError, match=r"keys(\[0\])? must be a str or a sequence of str"):
+        store.put_many("t", [b""], keys=[keys])
+    assert store.topics() == []
+
+
+def test_an_error_does_not_ask_a_value_for_its_text(store: pyrocketstore.Store) -> None:
+    pytest.importorskip("pyarrow")
+    arrow = imported("pyarrow")
+    buffers = [None, arrow.py_buffer(struct.pack("<3i", 0, 5, 2)), arrow.py_buffer(b"abcde")]
+    bad = arrow.Array.from_buffers(arrow.binary(), 2, buffers)  # its repr ends the process
+    for name in ("born_host", "tags", "keys", "properties", "queue_id", "flag", "delay_level"):
+        with pytest.raises((StoreFormatError, TypeError)):
+            store.put("t", b"", **{name: bad})
+    store.put("t", b"")
+    for name in ("tags", "on_corrupt", "check_crc", "start"):
+        with pytest.raises((StoreFormatError, TypeError)):
+            store.read("t", **{name: bad})

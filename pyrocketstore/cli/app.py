@@ -49,24 +49,30 @@ def _printable_errors() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Make one line and exit code 1 of a StoreError or OSError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # click ends quietly: the reader of our output has seen enough
+    except (StoreError, OSError) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise click.ClickException(text) from error
+
+
 class StoreGroup(click.Group):
     """Turns what can go wrong with a store into one line and exit code 1."""
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         """Parse what stands before the command's name."""
-        with _printable_errors():
+        with _printable_errors(), _one_line_errors():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a StoreError or OSError becomes a ClickException."""
-        with _printable_errors():
-            try:
-                return super().invoke(ctx)
-            except BrokenPipeError:
-                raise  # click ends quietly: the reader of our output has seen enough
-            except (StoreError, OSError) as error:
-                text = " ".join(str(error).split()) or type(error).__name__
-                raise click.ClickException(text) from error
+        with _printable_errors(), _one_line_errors():
+            return super().invoke(ctx)
 
 
 if TYPE_CHECKING:

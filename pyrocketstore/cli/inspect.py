@@ -78,9 +78,11 @@ def index_state(store: Any) -> str:
 
 
 def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = None) -> bool:
-    """Whether a queue of the store, topic or queue id names messages behind the log's end, because
-    the log has lost its last files, or what its last one held."""
+    """Whether the log ends before valid records, at damage, or a queue of the store, topic or queue
+    id names messages behind its end: it has lost its last files, or what its last one held."""
     plan = store.message_store.plan
+    if plan.broken:
+        return True
     ends = {
         name: end
         for name, end in plan.beyond.items()
