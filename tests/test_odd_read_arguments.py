@@ -208,7 +208,7 @@ def test_arrow_arrays_as_offsets(store: pyrocketstore.Store) -> None:
         arrow.array([1.5]),
     ):
         with pytest.raises(StoreFormatError):
-            store.get_many(offsets)
+            store.get_many(arrow.array(entries))
 
 
 def test_flags_of_open(tmp_path: Path) -> None:
