@@ -201,12 +201,7 @@ def test_arrow_arrays_as_offsets(store: pyrocketstore.Store) -> None:
     assert [m is not None for m in store.get_many(good)] == [True, False]
     union = arrow.UnionArray.from_sparse(arrow.array([0, 0], arrow.int8()), [good])
     assert len(store.get_many(union)) == 2
-    for offsets in (
-        arrow.array([None]),
-        arrow.array([b"a"]),
-        arrow.array([None, 1]),
-        arrow.array([1.5]),
-    ):
+    for entries in ([None], [b"a"], [None, 1], [1.5]):
         with pytest.raises(StoreFormatError):
             store.get_many(arrow.array(entries))
 
