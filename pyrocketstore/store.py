@@ -888,11 +888,13 @@ class Store(AsyncStore):
         It is given as RocketMQ gives it, also with a body that does not have its CRC: that is what
         `MessageExt.is_crc_valid` says.
         """
-        if isinstance(phy_offset_or_msg_id, str):
-            msg_id = exact_text("a message id", phy_offset_or_msg_id)
-            phy_offset = _message.decode_message_id(msg_id)[1]
+        given = phy_offset_or_msg_id
+        if type(given) is int:  # as nearly always
+            phy_offset = given
+        elif isinstance(given, str):
+            phy_offset = _message.decode_message_id(exact_text("a message id", given))[1]
         else:
-            phy_offset = whole_number("a physical offset", phy_offset_or_msg_id)
+            phy_offset = whole_number("a physical offset", given)
         if not 0 <= phy_offset <= INT64_MAX:
             return None
         with self._while_open():
