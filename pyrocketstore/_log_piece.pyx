@@ -216,12 +216,16 @@ cdef class LogPiece:
                  self.entries[i].queue_id) for i in range(count)]
 
     def multi_rows(self):
-        """[(phy_offset, size, tags_code)] of the records that name further queues."""
+        """[(phy_offset, size, tags_code)] of the records that go into further queues, too.
+
+        The tags code is None where its number does not fit here.
+        """
         cdef int64_t i
         cdef int64_t room = self.count if self.records != NULL else 0
         return [(phy_offset_of(self, i), self.records[i + 1].position - self.records[i].position,
-                 tags_code_of_row(self, i)) for i in range(room)
-                if self.records[i].kind & (KIND_MULTI | KIND_UNCOMMON) == KIND_MULTI]
+                 None if self.records[i].kind & KIND_UNCOMMON else tags_code_of_row(self, i))
+                for i in range(room)
+                if self.records[i].kind & KIND_MULTI and queue_number_of(&self.records[i]) >= 0]
 
     cdef int keep(self, RecordBuffer buffer, RecordMemory memory) except -1:
         # Takes over what a scan gathered; without `memory`, or room there, in memory of its own.

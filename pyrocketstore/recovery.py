@@ -182,7 +182,7 @@ def make_plan(store: Recoverable, clean: bool, unsure_from: int = NO_LIMIT) -> R
         plan.broken = []  # another process has written on meanwhile: nothing is damaged
     seen = _check_ends(store, files, seen, plan, check)
     plan.cut_queues |= _furthest(store) >= plan.log_end
-    found = seen.seen()
+    found = check.with_further(seen)
     lowest = store.commit_log.get_min_offset()
     if not plan.clean:
         for queue in store.consume_queues():

@@ -23,11 +23,13 @@ from pyrocketstore.display import logger
 from pyrocketstore.env import O_RDWR, parent_directory
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.message import LMQ_PREFIX, java_split, parse_java_int
+from pyrocketstore.queue_table import is_safe_name
 from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
 
 if TYPE_CHECKING:
     from pyrocketstore._log_piece import LogPiece
     from pyrocketstore._mapped_file import MappedFile
+    from pyrocketstore._scan import TopicQueueMap
     from pyrocketstore.consume_queue import ConsumeQueue
     from pyrocketstore.lost_records import LostRecords
 
@@ -104,6 +106,24 @@ class Log:
         return file.read(position, size)
 
 
+class _Seen:
+    """What records say of a further queue that they name, in whatever order they are noted."""
+
+    def __init__(self) -> None:
+        self._first = self._last = (-1, -1)  # physical offset, queue offset
+        self._count = 0
+
+    def note(self, queue_offset: int, phy_offset: int) -> None:
+        place = phy_offset, queue_offset
+        self._first = min(self._first, place) if self._count else place
+        self._last = max(self._last, place)
+        self._count += 1
+
+    def row(self) -> tuple[int, int, int, int]:
+        """(first queue offset, its physical offset, next queue offset, count)"""
+        return self._first[1], self._first[0], self._last[1] + 1, self._count
+
+
 class UnitCheck:
     """Gathers the records of a scan and finds the units that contradict them.
 
@@ -122,7 +142,8 @@ class UnitCheck:
         self._keys: list[Key] = []
         self._parts: list[_Batch] = []
         self._count = 0
-        self._multi_rows: list[Unit] = []
+        self._multi_rows: list[tuple[int, int, int | None]] = []
+        self._further: dict[Key, _Seen] = {}
         self._suspects: list[tuple[Key, int, Unit, Unit]] = []  # the unit, and as the log says it
 
     # ---- records that are scanned ----------------------------------------------------------------
@@ -209,14 +230,34 @@ class UnitCheck:
         return repairs
 
     def _compare_multi(self, log: Log) -> None:
-        for says in self._multi_rows:
-            record = _Record(log.read(*says[:2]))
+        for phy_offset, size, tags_code in self._multi_rows:
+            record = _Record(log.read(phy_offset, size))
             for key, queue_offset in record.further_queues(self._lmq):
+                if queue_offset < 0 or key[1] < 0 or not is_safe_name(key[0]):
+                    continue  # it never gets a unit
+                self._further.setdefault(key, _Seen()).note(queue_offset, phy_offset)
                 queue = self._queues.get(key)
                 unit = None if queue is None else queue.reader.unit(queue_offset)
-                if unit is not None and unit != says:
+                if unit is None or tags_code is None:
+                    continue
+                says = phy_offset, size, tags_code
+                if unit != says:
                     self._suspects.append((key, queue_offset, unit, says))
         self._multi_rows = []
+
+    def with_further(self, seen: TopicQueueMap) -> dict[Key, tuple[int, int, int, int]]:
+        """What `seen` says of the records' own queues, and what those records that were compared
+        say of the further queues that they name, as `TopicQueueMap.seen`."""
+        found: dict[Key, tuple[int, int, int, int]] = seen.seen()
+        for key, further in self._further.items():
+            first_offset, first_phy_offset, next_offset, count = further.row()
+            own = found.get(key)
+            if own is not None:  # records of that topic, and others that name it
+                if own[1] < first_phy_offset:
+                    first_offset, first_phy_offset = own[:2]
+                next_offset, count = max(next_offset, own[2]), count + own[3]
+            found[key] = first_offset, first_phy_offset, next_offset, count
+        return found
 
 
 def _has_ext_files(queue: ConsumeQueue) -> bool:

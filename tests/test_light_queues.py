@@ -1,6 +1,7 @@
 """Goal: a store shows the messages of its light queues, also where nobody says that it has any.
 Method: a store with light queues is copied as a kill leaves it, without the light queues' last
-units, and is opened with no setting but what its files tell."""
+units, and is opened with no setting but what its files tell; of a store that was closed, files of
+light queues are removed, zeroed, cut or exchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import pyrocketstore
-from pyrocketstore import MessageStoreConfig
+from broken_env import broken
+from pyrocketstore import MessageExtBrokerInner, MessageStoreConfig
+from pyrocketstore._message import properties_to_string
 from pyrocketstore.config import detect_sizes
 from pyrocketstore.env import Env
 
@@ -95,3 +98,137 @@ def test_a_batch_has_every_light_unit_too(killed: Path) -> None:
         for row in batch.to_pylist()
     )
     assert rows == dispatched()
+
+
+# ---- after a clean stop --------------------------------------------------------------------------
+
+QUEUE_FILES = [f"{start:020d}" for start in (0, 400, 800)]
+HURTS = ["no directory", "no last file", "zeros", "half a file", "another queue's file"]
+
+
+def put_light(store: pyrocketstore.Store, count: int, **more: object) -> None:
+    """`count` messages of the light queue %LMQ%a, each second of them of %LMQ%b and other/1."""
+    for number in range(count):
+        names = "%LMQ%a,%LMQ%b,other" if number % 2 else "%LMQ%a"
+        properties = {"INNER_MULTI_DISPATCH": names}
+        store.put("t", b"%d" % number, queue_id=1, properties=properties, **more)
+
+
+def given(root: Path, read_only: bool) -> dict[str, list[bytes]]:
+    """The bodies that each queue gives; all that is given is held against the log."""
+    with pyrocketstore.open(root, read_only=read_only, **SIZES, **LIGHT) as store:
+        if not read_only:
+            report = store.verify()
+            assert report.ok, report.problems
+        return {
+            f"{topic}/{queue_id}": [message.body for message in store.read(topic, queue_id)]
+            for topic in store.topics()
+            for queue_id in store.queues(topic)
+        }
+
+
+def hurt(folder: Path, how: str) -> None:
+    last = folder / QUEUE_FILES[-1]
+    units = last.read_bytes()
+    if how == "no directory":
+        shutil.rmtree(folder.parent)
+    elif how == "no last file":
+        last.unlink()
+    elif how == "zeros":
+        last.write_bytes(bytes(len(units)))
+    elif how == "half a file":
+        last.write_bytes(units[:100])
+    elif how == "another queue's file":
+        shutil.copy(folder.parents[1] / "%LMQ%b" / "0" / QUEUE_FILES[0], last)
+    else:
+        raise AssertionError(how)
+
+
+@pytest.fixture(scope="module", params=[0, 10], ids=["short log", "long log"])
+def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that was closed; the long log has more files than an opening looks at."""
+    root = tmp_path_factory.mktemp("stopped") / "store"
+    with pyrocketstore.open(root, **SIZES, **LIGHT) as store:
+        if request.param:
+            store.put_many("t", [bytes(30_000)] * request.param)
+        put_light(store, COUNT)
+    return root
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("how", HURTS)
+def test_after_a_clean_stop_the_log_gives_light_units_again(
+    stopped: Path, tmp_path: Path, how: str
+) -> None:
+    """As those of the records' own queues: the log's last three files have all of them."""
+    root = Path(shutil.copytree(stopped, tmp_path / "store"))
+    whole = given(root, read_only=True)
+    assert [len(whole[name]) for name in ("%LMQ%a/0", "%LMQ%b/0", "other/1")] == [50, 25, 25]
+    hurt(root / "consumequeue" / "%LMQ%a" / "0", how)
+    if how == "another queue's file":  # a read-only store shows its units as they are
+        with pyrocketstore.open(root, read_only=True, **SIZES, **LIGHT) as store:
+            assert store.max_offset("%LMQ%a") >= COUNT
+            assert not store.verify().ok
+    else:
+        assert given(root, read_only=True) == whole
+    with pyrocketstore.open(root, **SIZES, **LIGHT) as store:
+        put_light(store, 1)
+    whole["%LMQ%a/0"].append(b"0")
+    whole["t/1"].append(b"0")
+    assert given(root, read_only=False) == whole
+
+
+@pytest.mark.parametrize("name", ["%LMQ%b", "other"])
+def test_further_queues_without_their_directory(stopped: Path, tmp_path: Path, name: str) -> None:
+    root = Path(shutil.copytree(stopped, tmp_path / "store"))
+    whole = given(root, read_only=True)
+    shutil.rmtree(root / "consumequeue" / name)
+    assert given(root, read_only=True) == whole
+    assert given(root, read_only=False) == whole
+
+
+def test_light_queues_without_any_directory(stopped: Path, tmp_path: Path) -> None:
+    """The settings say that the log names light queues."""
+    root = Path(shutil.copytree(stopped, tmp_path / "store"))
+    whole = given(root, read_only=True)
+    for name in ("%LMQ%a", "%LMQ%b"):
+        shutil.rmtree(root / "consumequeue" / name)
+    assert given(root, read_only=True) == whole
+    assert given(root, read_only=False) == whole
+
+
+def test_light_units_of_a_log_with_long_pauses(tmp_path: Path) -> None:
+    """A scanned piece that spans months holds records that only the log says all of."""
+    root, ahead_ms = tmp_path / "store", [0]
+    with (
+        pyrocketstore.open(root, **SIZES, **LIGHT) as store,
+        broken(store.message_store.env, "now_ms", lambda original: original() + ahead_ms[0]),
+    ):
+        put_light(store, 1)
+        ahead_ms[0] = 40 * 86_400_000
+        put_light(store, 3)
+    whole = given(root, read_only=True)
+    assert len(whole["%LMQ%a/0"]) == 4
+    shutil.rmtree(root / "consumequeue" / "%LMQ%a")
+    assert given(root, read_only=True) == whole
+    assert given(root, read_only=False) == whole
+
+
+@pytest.mark.parametrize("kind", ["prepared", "rolled back", "no directory's name", "negative"])
+def test_an_opening_asks_for_no_light_unit_that_is_never_put(tmp_path: Path, kind: str) -> None:
+    """Else every opening would dispatch the log again."""
+    names = {"INNER_MULTI_DISPATCH": "a/b" if kind == "no directory's name" else "%LMQ%b"}
+    settings = dict(LIGHT)
+    if kind == "negative":
+        names["INNER_MULTI_QUEUE_OFFSET"] = "-5"
+        settings["enable_multi_dispatch"] = False  # which would count by itself
+    message = MessageExtBrokerInner("t", b"last", 1, properties=dict(names))
+    message.sys_flag = {"prepared": 0x4, "rolled back": 0xC}.get(kind, 0)
+    message.properties_string = properties_to_string(names)
+    with pyrocketstore.open(tmp_path, **SIZES, **settings) as store:
+        put_light(store, 3)
+        assert store.message_store.put_message(message).status.name == "PUT_OK"
+    with pyrocketstore.open(tmp_path, **SIZES, **LIGHT) as store:
+        plan = store.message_store.plan
+        assert plan is not None
+        assert plan.clean and plan.replay_from is None
