@@ -12,22 +12,27 @@ from typing import ClassVar
 from pyrocketstore.config import MessageStoreConfig
 from pyrocketstore.env import O_CREAT, O_RDWR, Env, parent_directory
 from pyrocketstore.errors import StoreFsyncError, StoreIOError, StoreStateError
+from pyrocketstore.shield import GIVE_UP_SECONDS, abandonment, check_abandoned
 
 __all__ = ["LockFile", "store_lock"]
 
 LOCK_TEXT = b"lock"
 #: How often `take` begins again because the file was replaced between its opening and its lock.
 TRIES_MAX = 20
+#: Between two looks at whether an interrupted opening has ended (s).
+PAUSE_S = 0.002
 
 _Identity = tuple[int, int]
 
 
 class _Owner:
-    """Has a directory; while it is unused, `give_up` gives it free."""
+    """Has a directory; while it is unused, `give_up` gives it free. Where the call that took it
+    was abandoned, that call gives it free soon."""
 
     def __init__(self) -> None:
         self.is_unused: Callable[[], bool] = lambda: False
         self.give_up: Callable[[], None] = lambda: None
+        self.is_abandoned: Callable[[], bool] = lambda: False
 
 
 class LockFile:
@@ -87,11 +92,15 @@ class LockFile:
         return bool(self._file_fds) and self._process_id == self._env.process_id()
 
     def take(self) -> None:
-        """Take the lock; StoreStateError when one of the directories is already open."""
+        """Take the lock; StoreStateError when one of the directories is already open.
+
+        Waits for the end of an interrupted opening of this process, not for long.
+        """
         if self.is_held:
             raise StoreStateError(f"{self._directories[0]} is already open by this process")
         self._env.make_directories(self._directories[0])
         self._process_id = self._env.process_id()
+        self._owner.is_abandoned = abandonment()
         self._held.add(self)
         try:
             self._lock_directories()
@@ -156,9 +165,13 @@ class LockFile:
 
     def _register(self, identity: _Identity, directory: str) -> None:
         collected = False
+        until_ns = self._env.monotonic_ns() + int(GIVE_UP_SECONDS * 1e9)
         while (owner := self._registry.setdefault(identity, self._owner)) is not self._owner:
             if owner.is_unused():
                 owner.give_up()
+            elif owner.is_abandoned() and self._env.monotonic_ns() < until_ns:
+                check_abandoned()
+                self._env.sleep(PAUSE_S)
             elif collected:
                 raise StoreStateError(f"{directory} is already open by this process")
             else:  # nobody may refer to that store but itself, or an exception

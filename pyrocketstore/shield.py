@@ -15,6 +15,7 @@ import functools
 import importlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from pyrocketstore.display import logger
 __all__ = [
     "Abandoned",
     "Shield",
+    "abandonment",
     "check_abandoned",
     "forget_thread",
     "imported",
@@ -44,7 +46,7 @@ class HasLifeLock(Protocol):
 
 Locked = TypeVar("Locked", bound=HasLifeLock)
 
-#: How long an interrupted `open` waits until its directory is free again (s).
+#: How long an interrupted `open`, and the one behind it, waits until its directory is free (s).
 GIVE_UP_SECONDS = 5.0
 
 #: By thread: the call that it makes.
@@ -201,6 +203,7 @@ def shielded(
         shield.forget()
         return result
     except BaseException:
+        shield.abandoned = True  # at once: `abandon` may be interrupted before its first step
         shield.abandon()
         raise
 
@@ -231,3 +234,16 @@ def check_abandoned() -> None:
     shield = _running.get(threading.get_ident())
     if shield is not None and shield.abandoned and shield.has_dispose:
         raise Abandoned
+
+
+def abandonment() -> Callable[[], bool]:
+    """A function that says whether the caller of the call that this thread makes was interrupted:
+    the call will end soon, or `dispose` get its result. Threads: the function from any."""
+    shield = _running.get(threading.get_ident())
+    known = None if shield is None else weakref.ref(shield)
+
+    def is_abandoned() -> bool:
+        shield = None if known is None else known()
+        return shield is not None and shield.abandoned and shield.has_dispose
+
+    return is_abandoned

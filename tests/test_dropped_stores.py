@@ -7,11 +7,13 @@ import asyncio
 import errno
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,13 @@ from pyrocketstore import (
     Store,
     StoreError,
     StoreStateError,
+    lock_file,
+    message_store,
+    shield,
 )
 from pyrocketstore.env import Env
 from pyrocketstore.message_store import OPEN_STORES
+from pyrocketstore.recovery import make_plan
 
 UNCLOSED = "the store was not closed"
 
@@ -381,3 +387,72 @@ def test_a_store_whose_drop_was_interrupted_can_be_opened(
         assert [message.body for message in store.read("T")] == [b"kept"]
         assert store.message_store.plan is not None
         assert store.message_store.plan.clean
+
+
+# ---- an opening that was interrupted -------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """What the signal handler raises."""
+
+
+class AbandonedOpening:
+    """In place of message_store.make_plan: holds the first opening back, and sends the main thread
+    two signals, the second one while it waits for the end of that opening."""
+
+    def __init__(self, fails: bool) -> None:
+        self.go_on = threading.Event()
+        self.is_first, self.fails = True, fails
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.is_first:
+            self.is_first = False
+            call = shield._running[threading.get_ident()]
+            os.kill(os.getpid(), signal.SIGUSR1)
+            wait_until(lambda: call.abandoned, "the caller has not left")
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert self.go_on.wait(60)
+            if self.fails:
+                shield.check_abandoned()
+        return make_plan(*arguments)
+
+
+@pytest.fixture(params=[True, False], ids=["ended early", "opened"])
+def abandoned(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AbandonedOpening]:
+    """An opening of the directory `store` whose caller has left it."""
+    opening = AbandonedOpening(request.param)
+    monkeypatch.setattr(message_store, "make_plan", opening)
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    usual = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            pyrocketstore.open(tmp_path / "store", **SIZES)
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    yield opening
+    opening.go_on.set()
+
+
+def test_an_opening_waits_for_one_that_was_abandoned(
+    tmp_path: Path, abandoned: AbandonedOpening
+) -> None:
+    threading.Timer(0.5, abandoned.go_on.set).start()
+    with pyrocketstore.open(tmp_path / "store", **SIZES) as store:
+        assert abandoned.go_on.is_set()
+        assert store.put("T", b"x").status.name == "PUT_OK"
+
+
+def test_an_opening_does_not_wait_for_ever(
+    tmp_path: Path, abandoned: AbandonedOpening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_file, "GIVE_UP_SECONDS", 0.2)
+    with pytest.raises(StoreStateError, match="already open by this process"):
+        pyrocketstore.open(tmp_path / "store", **SIZES)
+    abandoned.go_on.set()
+    with pyrocketstore.open(tmp_path / "store", **SIZES) as store:
+        assert store.put("T", b"x").status.name == "PUT_OK"
