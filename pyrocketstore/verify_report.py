@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 #: What is said of a record whose properties cannot be parsed.
@@ -130,42 +131,90 @@ class VerifyReport(Verdict):
     #: what the opening found and did: the fields of RecoveryPlan
     recovery: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # No fields: `problems` say as much, as far as there is room.
+        self.log_is_damaged = self.units_are_wrong = False
+
     @property
     def advice(self) -> list[str]:
-        """What is missing and what to do about it: one text for each kind; none where nothing is
-        missing. `problems` say the rest."""
-        if self.recovery.get("empty"):
-            lost = "the log has no file, and nothing can be built from it: restore it from a copy"
-            return [lost] if self.problem_count else []
-        found = []
+        """What is missing or damaged, and what to do about it: one text for each kind, none where
+        the store is `ok`. `problems` name the places."""
+        if self.ok:
+            return []
+        if self.recovery.get("empty") and self.problem_count:
+            return ["the log has no file, and nothing can be built from it: restore it from a copy"]
+        found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
+        return found or [
+            "the store is damaged where `problems` say: take a copy of it, open it for writing"
+            " once, and verify it again"
+        ]
+
+    def _log_advice(self) -> Iterator[str]:
+        if self.log_is_damaged:
+            yield (
+                "the log is damaged or has lost files, and nothing else in the store has its"
+                " messages: restore the files that `problems` name from a copy, before the store"
+                " is opened for writing; that ends the log at the first damage that it meets (in"
+                " the last three files after a clean stop, in all of them with `abort` and without"
+                " `checkpoint`), and keeps what lies behind in `.broken`; reading with"
+                " on_corrupt='skip' gives the messages that are whole"
+            )
+        if self.bad_properties:
+            yield (
+                f"{self.bad_properties} messages have properties that are not valid, and nothing"
+                " else in the store has these: restore the log from a copy, or put the messages"
+                " again; what can be parsed is given as it is"
+            )
+
+    def _index_advice(self) -> Iterator[str]:
         if self.index_unchecked:
-            found.append(f"the index was not checked: {self.index_unchecked}")
+            yield f"the index was not checked: {self.index_unchecked}"
         if self.not_indexed:
-            found.append(
+            yield (
                 f"{self.not_indexed} messages have keys and lie where no index file is: a query"
                 " searches the log for them; open the store for writing once, which puts their"
                 " keys into the index"
             )
         if self.missing_keys or any(problem.kind == "index" for problem in self.problems):
             what = f"lacks {self.missing_keys} keys" if self.missing_keys else "is damaged"
-            found.append(
+            yield (
                 f"the index {what}: it is derived from the log; open the store for writing once,"
                 " and verify it again; what is still wrong lies in index files that are damaged:"
                 " delete the files below `index`, and open it once more, which builds them again"
             )
+
+    def _unit_advice(self) -> Iterator[str]:
+        what = []
         if self.missing_units:
-            found.append(
+            what.append(
                 f"{self.missing_units} units of queues are missing, so that reading misses their"
-                " messages: they are derived from the log; make an empty file `abort` in the"
-                " store, delete `checkpoint`, and open the store for writing once, which builds"
-                " them again"
+                " messages"
             )
-        if self.rebuilt_units and not self.ok:
-            found.append(
+        if self.units_are_wrong:
+            what.append("units of queues, or their ext units, are wrong")
+        if what and self.log_is_damaged:
+            yield (
+                f"{', and '.join(what)}: they are derived from the log, which is damaged: restore"
+                " it first, and verify the store again"
+            )
+        elif what:
+            yield (
+                f"{', and '.join(what)}: they are derived from the log; make an empty file `abort`"
+                " in the store, delete `checkpoint`, and open the store for writing once, which"
+                " builds them again"
+            )
+        if what and self.repeated:
+            yield (
+                f"{self.repeated} messages have a queue offset that a later message of their queue"
+                " has too, as where a topic was deleted, or lost its queues, and was put to again:"
+                " a queue can name one of the two, and the units of the others stay wrong or"
+                " missing; those messages are found by key and by their places in the log"
+            )
+        if self.rebuilt_units:
+            yield (
                 f"{self.rebuilt_units} units of queues are missing or wrong on disk, and were built"
                 " in memory: open the store for writing once, which writes them"
             )
-        return found
 
     def is_like(self, other: VerifyReport | None) -> bool:
         """Whether both found one and the same."""
@@ -182,13 +231,21 @@ class VerifyReport(Verdict):
         """Count a problem, and keep it if there is room; `missing`: nothing else is wrong there."""
         self.problem_count += problem.count
         self.missing_count += problem.count if missing else 0
+        self._note_kind(problem, missing)
         if self.has_room:
             self.problems.append(problem)
 
     def add_first(self, problem: Problem) -> None:
         """Count and keep a problem that others come of, in front of them."""
         self.problem_count += problem.count
+        self._note_kind(problem, False)
         self.problems = [problem, *self.problems][:PROBLEMS_MAX]
+
+    def _note_kind(self, problem: Problem, missing: bool) -> None:
+        if problem.kind == "log" and problem.text != BAD_PROPERTIES:
+            self.log_is_damaged = True
+        if problem.kind in {"queue", "ext"} and not missing:
+            self.units_are_wrong = True
 
     def add_rebuilt(self, problem: Problem) -> None:
         """Keep what recovery made good, if there is room."""

@@ -188,6 +188,7 @@ class Answers:
                 self.keys[topic, key] = [hit.phy_offset for hit in hits]
         with self.tried():
             self.report = store.verify()
+            assert self.report.ok or self.report.advice, self.report.problems
 
     @contextlib.contextmanager
     def tried(self) -> Iterator[None]:

@@ -53,7 +53,9 @@ def verify(root: Path, **options) -> VerifyReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pyrocketstore.StoreWarning)
         with open_store(root, read_only=True, **options) as store:
-            return store.verify()
+            report = store.verify()
+    assert report.ok == (not report.advice), report.problems
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -125,6 +125,68 @@ def test_units_that_are_missing(root: Path) -> None:
     assert verify(root).ok
 
 
+def follow_unit_advice(root: Path, **settings: Any) -> None:
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    pyrocketstore.open(root, **SETTINGS, **settings).close()
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("byte", [6, 11, 19], ids=["phy_offset", "size", "tags_code"])
+def test_units_that_are_wrong(root: Path, byte: int) -> None:
+    flip(root / f"consumequeue/T/7/{400:020d}", 2 * 20 + byte)
+    (sentence,) = verify(root).advice
+    assert "units of queues" in sentence and "`abort`" in sentence
+    follow_unit_advice(root)
+    assert verify(root).ok
+
+
+def test_ext_units_that_are_wrong(tmp_path: Path) -> None:
+    ext: dict[str, Any] = {
+        "enable_consume_queue_ext": True,
+        "mapped_file_size_consume_queue_ext": 1000,
+    }
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS, **ext) as store:
+        for i in range(COUNT):
+            store.put("T", bytes(500), tags="A", queue_id=0 if i else 7)
+    flip(root / f"consumequeue_ext/T/7/{0:020d}", 9)
+    with pyrocketstore.open(root, read_only=True, **SETTINGS, **ext) as opened:
+        (sentence,) = opened.verify().advice
+    assert "ext units" in sentence and "`abort`" in sentence
+    follow_unit_advice(root, **ext)
+    with pyrocketstore.open(root, read_only=True, **SETTINGS, **ext) as opened:
+        assert opened.verify().ok
+
+
+def test_a_damaged_log_is_restored_first(root: Path) -> None:
+    """With `abort`, and without `checkpoint`, an opening would end the log at the damage."""
+    shutil.rmtree(root / "consumequeue/T/7")
+    damaged = root / f"commitlog/{2 << 14:020d}"
+    flip(damaged, 100)
+    log, units = verify(root).advice
+    assert "restore the files" in log
+    assert "units of queues are missing" in units and "restore it first" in units
+    assert "make an empty file" not in log + units
+    flip(damaged, 100)
+    follow_unit_advice(root)
+    assert verify(root).ok
+
+
+def test_queue_offsets_that_were_given_twice(root: Path) -> None:
+    """No advice brings both messages into the queue, and one sentence says so."""
+    shutil.rmtree(root / "consumequeue/T/7")
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        assert [store.put("T", b"again", queue_id=7).queue_offset for _ in range(3)] == [0, 1, 2]
+    _, sentence = verify(root).advice
+    assert sentence.startswith("3 messages have a queue offset that a later message")
+
+
 @pytest.mark.parametrize("with_index", [True, False])
 def test_a_log_without_files_is_no_empty_store(root: Path, with_index: bool) -> None:
     for path in (root / "commitlog").iterdir():

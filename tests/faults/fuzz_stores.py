@@ -422,6 +422,7 @@ class StoreKernel(Kernel):
         self.check_keys(store, plain)
         report = store.verify()
         assert is_sound or not report.ok, "verify finds nothing, though a queue cannot be read"
+        assert report.ok or report.advice, f"verify has no advice on {report.problems[:3]}"
 
     def check_soundness(
         self, store: pyrocketstore.Store, plain: PlainStore, topic: str, queue_id: int
