@@ -313,6 +313,20 @@ class ConsumeQueue(UnitAppender):
         if files and is_end and files[-1].mode != "read":
             files[-1].zero_tail(files[-1].wrote)
 
+    def cover_at_most(self, log_end: int) -> None:
+        """See to it that the queue claims no byte of the log at or behind `log_end`, where new
+        records will lie: dispatch takes what a queue claims for a repeat, and queues it nowhere.
+        """
+        if self.core.max_physic_offset > log_end:
+            LOG.warning(
+                "%s/%d: its units name bytes up to %d of the log, which ends at %d",
+                self.topic,
+                self.queue_id,
+                self.core.max_physic_offset,
+                log_end,
+            )
+            self.core.reset(self.core.unit_count, log_end)
+
     def begin_anew(self) -> None:
         """Delete all files, for a queue that recovery builds from its first message on."""
         self.keep_units(0)
@@ -330,8 +344,9 @@ class ConsumeQueue(UnitAppender):
         Durability: they are gone from the device on return.
         Source: RocketMQ 4.9.3 ConsumeQueue#truncateDirtyLogicFiles.
         Differs: an empty last file is dropped (a first one stays, and keeps the queue's end) rather
-        than given a unit of zeros; pre-blank units do not count for max_physic_offset; what is cut
-        off is zeroed; the ext units go too.
+        than given a unit of zeros; pre-blank units do not count for max_physic_offset, and go with
+        the units at or behind `phy_offset` before them; what is cut off is zeroed; the ext units go
+        too.
         """
         end = self._end_before(phy_offset)
         kept = self.mapped_file_queue.mapped_files

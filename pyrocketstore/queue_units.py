@@ -227,16 +227,25 @@ class UnitReader:
         return -1 if unit is None else unit[0] + unit[1]
 
     def end_before(self, phy_offset: int) -> int | None:
-        """Byte of the stream behind the units before `phy_offset`; None: no file would remain."""
+        """Byte of the stream behind the units before `phy_offset`; None: no file would remain.
+
+        Pre-blank units stay where no unit at or behind `phy_offset` stands before them.
+        """
         mapped_files = self.mapped_file_queue.mapped_files
-        for mapped_file in reversed(mapped_files):
-            end = self._end_in(mapped_file, phy_offset)
-            if end > 0:
-                return int(mapped_file.file_from_offset + end)
-        if mapped_files and mapped_files[0].wrote == 0:
-            # Nothing in it, but its name says where the queue goes on.
-            return int(mapped_files[0].file_from_offset)
-        return None
+        if not mapped_files:
+            return None
+        number = len(mapped_files) - 1
+        while (position := self._end_in(mapped_files[number], phy_offset)) == 0 and number > 0:
+            number -= 1
+        file, end = mapped_files[number], self._end_of_blanks(mapped_files[number], position)
+        for behind in mapped_files[number + 1 :]:
+            blanks = self._end_of_blanks(behind, 0)
+            if end < self.mapped_file_size or blanks == 0:
+                break
+            file, end = behind, blanks
+        # Where nothing is in the first file its name says where the queue goes on.
+        is_there = end > 0 or file.wrote == 0
+        return int(file.file_from_offset + end) if is_there else None
 
     def _end_in(self, mapped_file: MappedFile, phy_offset: int) -> int:
         """Position behind the last unit of a file before `phy_offset`; 0: there is none.
@@ -256,10 +265,10 @@ class UnitReader:
             found = numpy.flatnonzero(before)
             if len(found):
                 last = start + int(found[-1]) * CQ_STORE_UNIT_SIZE
-                return self._end_of_blanks(mapped_file, last + CQ_STORE_UNIT_SIZE)
+                return last + CQ_STORE_UNIT_SIZE
             end = start
             step = min(2 * step, _LAST_READ_SIZE)
-        return self._end_of_blanks(mapped_file, 0)
+        return 0
 
     def _end_of_blanks(self, mapped_file: MappedFile, position: int) -> int:
         """Position behind the pre-blank units that stand at `position`."""

@@ -556,6 +556,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
         elif queue.ext is not None and not plan.clean:
             # Units and ext units are forced apart: what the replay gives is made anew.
             queue.truncate_dirty_logic_files(min(plan.scan_from, plan.log_end))
+        queue.cover_at_most(plan.log_end)
     if plan.replay_from is not None:
         _replay_plan(store, plan, plan.replay_from)
     if store.index_enabled and not store.read_only:
@@ -563,6 +564,7 @@ def apply_plan(store: Recoverable, plan: RecoveryPlan) -> None:
     _give_back_units(store, plan)
     for queue in store.consume_queues():
         queue.erase_torn_end()
+        queue.cover_at_most(plan.log_end)
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _force_again(store, plan)

@@ -392,13 +392,7 @@ def test_truncation_against_the_oracle(tmp_path_factory, count, cut, inside, gap
         rows += [PRE_BLANK] * 4 + [((count + 4) * SIZE, SIZE, 1)]
     limit = max(0, cut * SIZE + (SIZE // 2 if inside else 0))
     queue.truncate_dirty_logic_files(limit)
-    files = [rows[i : i + 10] for i in range(0, len(rows), 10)]
-    while files and oracle_scan(pack(files[-1]), limit)[0] == 0:
-        files.pop()
-    kept = [row for rows_ in files for row in rows_]
-    if files:
-        kept = kept[: len(kept) - len(files[-1])]
-        kept += files[-1][: oracle_scan(pack(files[-1]), limit)[0] // 20]
+    kept = rows[: oracle_scan(pack(rows), limit)[0] // 20]
     real = [row for row in kept if row != PRE_BLANK]
     assert len(files_of(path)) == -(-len(kept) // 10), "a file without units is left"
     for checked in (queue, open_queue(path)):

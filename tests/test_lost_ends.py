@@ -1,7 +1,9 @@
 """Goal: a log that lost its last files ends the queues where it ends: what the log still has is
 read, queue offsets behind it are given again, and a wrong bit in a last unit is still told from a
-lost end. Method: stores with idle, busy, light and ext queues, closed or killed, lose files of the
-log by hand; what is read and put afterwards is compared with what was put before."""
+lost end. Where files of queues are copied over others too, each message that the log still has is
+read or named, and each new put is queued under its offset. Method: stores with idle, busy, light
+and ext queues, closed or killed, lose files of the log by hand; what is read and put afterwards is
+compared with what was put before."""
 
 from __future__ import annotations
 
@@ -185,3 +187,144 @@ def test_random_ends(stores: Callable[[str], tuple[Path, Places]], tmp_path: Pat
         except BaseException as error:
             error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}")
             raise
+
+
+def queue_files(root: Path, topic: str) -> list[Path]:
+    return sorted((root / "consumequeue" / topic / "0").iterdir())
+
+
+def copy_queue_files(root: Path, rng: random.Random) -> str:
+    """Files of queues, mostly last ones, get the content of others; what was done."""
+    done = []
+    topics = sorted(path.name for path in (root / "consumequeue").iterdir())
+    for topic in rng.sample(topics, rng.randrange(1, 3)):
+        source = queue_files(root, rng.choice(["busy", "late", topic]))
+        files = queue_files(root, topic)
+        number = len(files) - 1 if rng.random() < 0.6 else rng.randrange(len(files))
+        new = source[rng.randrange(len(source)) if rng.random() < 0.7 else 0]
+        data = new.read_bytes()
+        shift = rng.choice([0, 0, 20 * rng.randrange(20)])
+        shift = shift if any(data[shift : shift + 20]) else 0  # else it looks like a queue's end
+        files[number].write_bytes(data[shift:] + bytes(shift))
+        done.append(f"{topic} {number} is {new.parent.parent.name}/{new.name} from {shift} on")
+    return ", ".join(done)
+
+
+def lose_end(root: Path, known: Places, rng: random.Random, killed: bool) -> int:
+    """The log loses files, or is cut at damage in what an opening scans; where it ends now
+    (bytes)."""
+    if rng.random() < 0.6:
+        return lose_files(root, rng.randrange(0, 7))
+    begin = LOG_SIZE * (len(log_files(root)) - (1 if killed else rng.randrange(1, 3)))
+    cut = rng.choice([end for all_ in known.values() for end in all_ if end >= begin])
+    with log_files(root)[cut // LOG_SIZE].open("r+b") as file:
+        file.seek(cut % LOG_SIZE)
+        file.write(b"damaged!")
+    return cut
+
+
+def answered(store: pyrocketstore.Store, topic: str, end: int) -> list[int]:
+    """The queue offsets that a reader gives; none before `end` is passed over silently."""
+    reader = store.read(topic, on_corrupt="skip")
+    source = "busy" if topic.startswith("%LMQ%") else topic
+    given = []
+    for message in reader:
+        at = message.queue_offset
+        given.append(at)
+        assert message.body in (b"%s %d" % (source.encode(), at), b"new %d" % at), (topic, at)
+    named = {at for each in reader.skipped.ranges for at in range(each.start, each.stop)}
+    silent = set(range(end)) - set(given) - named
+    assert not silent, (topic, "silent", sorted(silent), store.max_offset(topic))
+    return given
+
+
+def check_copies(root: Path, kind: str, left: dict[str, int]) -> None:
+    """Every opening answers for all that the log has; each put is queued under its offset, which
+    is given once."""
+    used: dict[str, list[int]] = {topic: [] for topic in left}
+    for _ in range(2):
+        with pyrocketstore.open(root, **settings(kind)) as store:
+            log_end = store.message_store.get_max_phy_offset()
+            for queue in store.message_store.consume_queues():
+                assert queue.covered_phy_offset <= log_end, queue
+                assert queue.core.max_physic_offset <= log_end, queue
+            for topic, end in left.items():
+                answered(store, topic, end)
+            for topic in TOPICS:
+                for _ in range(3):
+                    wanted = store.max_offset(topic)
+                    assert store.put(topic, b"new %d" % wanted).queue_offset == wanted
+                    used[topic].append(wanted)
+                    assert store.wait_dispatched()
+                    assert store.max_offset(topic) == wanted + 1, topic
+            if kind == "light":
+                used["%LMQ%a"] += check_light_put(store)
+            for topic, offsets in used.items():
+                assert len(set(offsets)) == len(offsets), topic
+                if not topic.startswith("%LMQ%"):
+                    assert set(offsets) <= set(answered(store, topic, left[topic])), topic
+
+
+def check_light_put(store: pyrocketstore.Store) -> list[int]:
+    """A message that names the light queue is queued in both of its queues."""
+    ends = {topic: store.max_offset(topic) for topic in ("busy", "%LMQ%a")}
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    store.put("busy", b"new %d" % ends["busy"], properties=properties)
+    assert store.wait_dispatched()
+    for topic, end in ends.items():
+        assert store.max_offset(topic) == end + 1, topic
+    assert [m.body for m in store.read("%LMQ%a", start=ends["%LMQ%a"])] == [
+        b"new %d" % ends["busy"]
+    ]
+    return [ends["%LMQ%a"]]
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")  # of a log that is damaged
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copied_queue_files_beside_a_lost_end(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, kind: str, killed: bool
+) -> None:
+    """Seed: ROCKETSTORE_SEED."""
+    base, known = stores(kind)
+    for number in range(8):
+        rng = random.Random(f"{SEED}/{kind}/{killed}/{number}")
+        root = Path(shutil.copytree(base, tmp_path / f"store{number}"))
+        text = copy_queue_files(root, rng)
+        log_end = lose_end(root, known, rng, killed)
+        if killed:
+            kill(root)
+        try:
+            check_copies(root, kind, ends(known, log_end))
+        except BaseException as error:
+            error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}: {text}, log to {log_end}")
+            raise
+        shutil.rmtree(root)
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")  # of a record that is damaged
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("topic", ["idle", "%LMQ%a"])
+def test_a_unit_that_reaches_over_the_logs_end(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, topic: str, killed: bool
+) -> None:
+    """The unit of a damaged record is believed, and its size is wrong: what is put next is queued
+    all the same."""
+    base, known = stores("light")
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    if topic == "%LMQ%a":  # the light queue ends in an old file of the log
+        for path in queue_files(root, topic)[1:]:
+            path.unlink()
+    path = queue_files(root, topic)[-1]
+    count = 25 if topic == "idle" else 20
+    at = (count - 1) * 20 % 400
+    phy_offset = int.from_bytes(path.read_bytes()[at : at + 8], "big")
+    with path.open("r+b") as file:
+        file.seek(at + 8)
+        file.write(b"\x3f\xff\xff\xff")
+    with log_files(root)[phy_offset // LOG_SIZE].open("r+b") as file:
+        file.seek(phy_offset % LOG_SIZE + 84)
+        file.write(b"\x7f\xff\xff\xff")  # the body's length
+    if killed:
+        kill(root)
+    check_copies(root, "light", dict.fromkeys(known, 0) | {topic: count - 1})

@@ -99,10 +99,12 @@ class PlainQueue:
             part = self.rows[first : first + per_file]
             kept = max((i + 1 for i, row in enumerate(part) if row != oracle.PRE_BLANK
                         and 0 <= row[0] < log_end and row[1] > 0), default=0)  # fmt: skip
-            while kept < len(part) and part[kept] == oracle.PRE_BLANK:
-                kept += 1
+            if kept or not first:
+                kept += first
+                while kept < len(self.rows) and self.rows[kept] == oracle.PRE_BLANK:
+                    kept += 1
             if kept:
-                del self.rows[first + kept :]
+                del self.rows[kept:]
                 self.covered = self.last_end()
                 return
         if self.rows:  # no file remains
@@ -265,6 +267,8 @@ class PlainStore:
         if not self.clean and self.has_ext:
             for queue in found.values():
                 queue.cut(min(self.scan_from, self.end))
+        for queue in found.values():
+            queue.covered = min(queue.covered, self.end)
         rows = [] if replay_from is None else self.rows_from(replay_from)
         for queue in found.values():
             # Where the last unit names another record, recovery looks further back for a unit that
