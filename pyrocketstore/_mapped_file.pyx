@@ -8,6 +8,7 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport ENOENT
 from libc.stdint cimport int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
 from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from pyrocketstore._allocation cimport (
@@ -668,6 +669,25 @@ cdef class MappedFile:
             error = zero_range(self.file.env, self._path_text, position, size)
         self.env.check(error, "punch", self.path, position)
         self.settle_name()
+
+    def overwrite(self, int64_t position, const uint8_t[::1] data not None):
+        """Replace written bytes of a memory file; the disk is left alone. Positions stay.
+
+        Raises StoreIOError when the file cannot be read. Threads: one writer.
+        """
+        cdef int64_t size = data.shape[0]
+        if self.kind != MEMORY:
+            raise StoreStateError(f"{self.path}: only a memory file is overwritten")
+        if position < 0 or size > rs_load_acquire(&self.file.wrote) - position:
+            raise ValueError(f"{size} bytes at {position} are outside of what is written")
+        if size == 0:
+            return
+        if not self.take_hold():
+            raise StoreStateError(f"{self.path} is not available")
+        try:
+            memcpy(self.file.base + position, &data[0], <size_t>size)
+        finally:
+            self.drop_hold()
 
     # ---- reading -----------------------------------------------------------------------------
     def read(self, int64_t position, int64_t size):

@@ -398,7 +398,8 @@ def _check_ends(
         end = ends.get(key)
         if end is None:
             continue
-        if end.doubtful:
+        # Without multi-dispatch nobody looks for the records of a light queue.
+        if end.doubtful and (store.config.enable_multi_dispatch or not queue.is_lmq):
             lost = dict.fromkeys(end.doubtful, PRE_BLANK)
             plan.repairs[key] = lost | plan.repairs.get(key, {})
         plan.covered[key] = end.covered
@@ -429,8 +430,7 @@ def _doubtful_ends(
         if queue.covered_phy_offset < 0:
             continue
         key = queue.topic, queue.queue_id
-        # A read-only store repairs nothing: its units count as they are.
-        end = look_at_end(log, key, queue, {} if store.read_only else repairs.get(key, {}))
+        end = look_at_end(log, key, queue, repairs.get(key, {}))
         if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
             found[key] = end
     return found
@@ -635,12 +635,7 @@ def _covered_log(store: Recoverable, plan: RecoveryPlan) -> tuple[int, list[tupl
 
 
 def _repair_queues(store: Recoverable, plan: RecoveryPlan) -> None:
-    """Write the units that contradict the log as they must be.
-
-    A read-only store shows what the files have, so that `verify` reports it.
-    """
-    if store.read_only:
-        return
+    """Write the units that contradict the log as they must be; in a read-only store in memory."""
     for queue in store.consume_queues():
         units = plan.repairs.get((queue.topic, queue.queue_id))
         if units:

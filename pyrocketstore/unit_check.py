@@ -446,7 +446,7 @@ def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:
 
 
 def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
-    """Write units over those that stand at their queue offsets; not in a read-only store.
+    """Write units over those that stand at their queue offsets; in a read-only store in memory.
 
     Raises StoreIOError. Durability: none before the next flush, which forces these files again.
     Differs: 4.9.3 leaves a wrong unit as it is.
@@ -461,14 +461,20 @@ def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
         count += 1
     if count:
         LOG.warning(
-            "%s/%d: %d units did not name their records and were repaired",
+            "%s/%d: %d units did not name their records and were repaired%s",
             queue.topic,
             queue.queue_id,
             count,
+            " in memory" if queue.read_only else "",
         )
 
 
 def _overwrite(queue: ConsumeQueue, file: MappedFile, position: int, data: bytes) -> None:
+    if queue.read_only:
+        if file.mode == "read":
+            file.to_memory()
+        file.overwrite(position, data)
+        return
     files = queue.mapped_file_queue
     fd = queue.env.open(file.path, O_RDWR)
     try:

@@ -678,7 +678,7 @@ class _Verifier:
             if file.mode != "memory":
                 continue
             path = state.path(file.file_from_offset // CQ_STORE_UNIT_SIZE)
-            rebuilt = Intervals()
+            rebuilt, repaired = Intervals(), Intervals()
             first = file.file_from_offset // CQ_STORE_UNIT_SIZE
             step = UNIT_COUNT * CQ_STORE_UNIT_SIZE
             for position in range(0, file.wrote, step):
@@ -686,9 +686,28 @@ class _Verifier:
                 ours = file.read(position, size)
                 theirs = self.env.read_part(path, position, size)
                 changed = differing_units(ours, theirs)
-                rebuilt.add_offsets(first + position // CQ_STORE_UNIT_SIZE + changed)
+                offsets = first + position // CQ_STORE_UNIT_SIZE + changed
+                is_repair = np.isin(offsets, self._repairs(state.queue))
+                repaired.add_offsets(offsets[is_repair])
+                rebuilt.add_offsets(offsets[~is_repair])
             for start, end in rebuilt:
                 self._rebuilt(state, path, start, end, self.env.exists(path))
+            for start, end in repaired:
+                self._repaired(state, path, start, end)
+
+    def _repairs(self, queue: ConsumeQueue) -> Int64s:
+        """The units that contradict the log, or that no record asks for."""
+        plan = self.store.plan
+        units = {} if plan is None else plan.repairs.get((queue.topic, queue.queue_id), {})
+        return np.array(list(units), np.int64)
+
+    def _repaired(self, state: _QueueState, path: str, start: int, end: int) -> None:
+        """Report units that were there and wrong, however the store was stopped."""
+        self.report.rebuilt_units += end - start
+        text = f"{_units_text(start, end)} wrong on disk: "
+        text += "it contradicts" if end == start + 1 else "they contradict"
+        text += " the log; recovery writes what the log says"
+        self.report.add(Problem("queue", path, state.position(start), text, end - start))
 
     def _rebuilt(self, state: _QueueState, path: str, start: int, end: int, exists: bool) -> None:
         self.report.rebuilt_units += end - start

@@ -265,6 +265,26 @@ def check_copies(root: Path, kind: str, left: dict[str, int]) -> None:
                     assert set(offsets) <= set(answered(store, topic, left[topic])), topic
 
 
+Answers = dict[str, tuple[int, list[int]]]
+
+
+def answers(store: pyrocketstore.Store, left: dict[str, int]) -> Answers:
+    return {topic: (store.max_offset(topic), answered(store, topic, left[topic])) for topic in left}
+
+
+def check_read_only(root: Path, kind: str, left: dict[str, int]) -> None:
+    """A read-only store changes nothing and answers as one that is opened for writing does, of a
+    copy."""
+    before = snapshot(root)
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        read_only = answers(store, left)
+    assert snapshot(root) == before
+    copy = Path(shutil.copytree(root, root.with_name(root.name + "-copy")))
+    with pyrocketstore.open(copy, **settings(kind)) as store:
+        assert answers(store, left) == read_only
+    shutil.rmtree(copy)
+
+
 def check_light_put(store: pyrocketstore.Store) -> list[int]:
     """A message that names the light queue is queued in both of its queues."""
     ends = {topic: store.max_offset(topic) for topic in ("busy", "%LMQ%a")}
@@ -295,6 +315,7 @@ def test_copied_queue_files_beside_a_lost_end(
         if killed:
             kill(root)
         try:
+            check_read_only(root, kind, ends(known, log_end))
             check_copies(root, kind, ends(known, log_end))
         except BaseException as error:
             error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}: {text}, log to {log_end}")
@@ -328,3 +349,31 @@ def test_a_unit_that_reaches_over_the_logs_end(
     if killed:
         kill(root)
     check_copies(root, "light", dict.fromkeys(known, 0) | {topic: count - 1})
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("topic", ["idle", "busy", "late", "%LMQ%a"])
+def test_a_shifted_last_file_hides_no_message(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, topic: str, killed: bool
+) -> None:
+    """The last two files lose their first units to those behind them, and end in zeros: a unit
+    names a later message of its queue, and those between were taken for queued."""
+    base, known = stores("light")
+    left = {each: len(all_) for each, all_ in known.items()}
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    files = queue_files(root, topic)[-2:]
+    data = b"".join(path.read_bytes() for path in files)
+    used = len(data.rstrip(b"\0")) // 20 * 20
+    files[-2].write_bytes(data[100:200] + bytes(300))
+    files[-1].write_bytes(data[used - 40 : used] + bytes(360))
+    if killed:
+        kill(root)
+    check_read_only(root, "light", left)
+    before = snapshot(root)
+    with pyrocketstore.open(root, read_only=True, **settings("light")) as store:
+        for each, end in left.items():
+            assert len(answered(store, each, end)) == end
+        report = store.verify()
+        assert not report.ok and report.advice
+    assert snapshot(root) == before
+    check_copies(root, "light", left)

@@ -789,3 +789,25 @@ def test_files_that_are_not_used_cost_no_mapping_and_no_descriptor(env, tmp_path
     assert mapped_count(str(tmp_path)) == 0
     assert all(file.read(0, 1) == b"x" for file in files)
     assert mapped_count(str(tmp_path)) == 0
+
+
+def test_only_what_is_in_memory_is_overwritten(tmp_path):
+    path = tmp_path / ("0" * 20)
+    path.write_bytes(b"x" * SIZE)
+    file = MappedFile(Env(), path, SIZE, mode="read")
+    file.wrote = 100
+    with pytest.raises(StoreStateError):
+        file.overwrite(0, b"ab")
+    file.to_memory()
+    file.overwrite(40, b"ab")
+    file.overwrite(98, b"cd")
+    file.overwrite(0, b"")
+    for position, data in ((-1, b"a"), (99, b"ab"), (1 << 62, b"a")):
+        with pytest.raises(ValueError, match="outside of what is written"):
+            file.overwrite(position, data)
+    assert file.wrote == 100
+    assert file.read(39, 4) == b"xabx" and file.read(97, 3) == b"xcd"
+    assert path.read_bytes() == b"x" * SIZE
+    file.shutdown()
+    with pytest.raises(StoreStateError):
+        file.overwrite(0, b"ab")

@@ -399,7 +399,8 @@ def test_a_unit_too_many_is_found(store_path):
     write(path, 40 * 20, UNIT.pack(phy_offset, 500, 1))
     report = verify(store_path)
     assert places(report) == [("queue", str(path), 40 * 20)]
-    assert "no message of this queue" in report.problems[0].text
+    assert report.problems[0].text.startswith("unit 240 is wrong on disk: it contradicts the log")
+    assert report.advice and not report.consistent
 
 
 def test_messages_of_a_destroyed_queue_are_no_problem(store_path):

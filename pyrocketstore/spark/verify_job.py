@@ -117,7 +117,8 @@ class _Store:
 
     `queue_root` and `queue_file_size` say where a unit would be; `covered` the parts of the log
     that index files cover, the last one without an end; `rebuilt` the units that only recovery has:
-    path, position, text, count; `opening` what the opening found wrong.
+    path, position, text, count, and whether the log contradicts what is on disk; `opening` what the
+    opening found wrong.
     """
 
     broker_name: str
@@ -131,7 +132,7 @@ class _Store:
     has_index: bool
     covered: tuple[tuple[int, int], ...]
     index_unchecked: str
-    rebuilt: tuple[tuple[str, int, str, int], ...]
+    rebuilt: tuple[tuple[str, int, str, int, bool], ...]
     opening: tuple[Problem, ...]
 
 
@@ -169,7 +170,9 @@ def verify(
     problems = verdicts.where("text IS NOT NULL").selectExpr(
         "kind", "brokerName", "path", "position", "text", "n AS count"
     )
-    rebuilt = [("queue", store.broker_name, *each) for store in found for each in store.rebuilt]
+    rebuilt = [
+        ("queue", store.broker_name, *each[:-1]) for store in found for each in store.rebuilt
+    ]
     opening = [(store.broker_name, each) for store in found for each in store.opening]
     rows = rebuilt + [
         (each.kind, label, encodable(each.path), each.position, encodable(each.text), each.count)
@@ -178,7 +181,9 @@ def verify(
     if rows:
         problems = problems.unionByName(spark.createDataFrame(rows, _PROBLEMS_DDL))
     counts["problem_count"] += sum(row[-1] for row in rows)
-    counts["missing_count"] += sum(each[-1] for each in rebuilt)
+    counts["missing_count"] += sum(
+        count for store in found for *_, count, is_wrong in store.rebuilt if not is_wrong
+    )
     unchecked = "; ".join(store.index_unchecked for store in found if store.index_unchecked)
     return VerifyResult(problems, counts, verdicts, unchecked)
 
@@ -272,13 +277,15 @@ def _covered(snapshot: StoreSnapshot) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int], ...]:
-    """Units that only recovery has, in a store that was stopped cleanly: problems."""
+def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int, bool], ...]:
+    """Units that only recovery has: problems where the store was stopped cleanly, or where the log
+    contradicts what is on disk (True at the end)."""
     plan = snapshot.store.plan
-    if plan is None or not plan.clean:
+    if plan is None:
         return ()
     found = []
     for queue in snapshot.store.consume_queues():
+        repairs = list(plan.repairs.get((queue.topic, queue.queue_id), ()))
         for file in queue.mapped_file_queue.mapped_files:
             if file.mode != "memory":
                 continue
@@ -286,14 +293,19 @@ def _rebuilt(snapshot: StoreSnapshot) -> tuple[tuple[str, int, str, int], ...]:
             env = snapshot.store.env
             disk = env.read_file(path, size=file.wrote) if env.exists(path) else b""
             units = differing_units(file.read(0, file.wrote), disk)
-            edges = np.flatnonzero(np.diff(units) != 1) + 1
-            for run in np.split(units, edges):
-                if len(run):
-                    first = file.file_from_offset // CQ_STORE_UNIT_SIZE + int(run[0])
-                    text = f"{len(run)} unit(s) from {first} on are missing or wrong on disk"
-                    found.append(
-                        (encodable(path), int(run[0]) * CQ_STORE_UNIT_SIZE, text, len(run))
-                    )
+            first = file.file_from_offset // CQ_STORE_UNIT_SIZE
+            is_repair = np.isin(first + units, np.array(repairs, np.int64))
+            for is_wrong, some in ((True, units[is_repair]), (False, units[~is_repair])):
+                if not (is_wrong or plan.clean):
+                    continue
+                for run in np.split(some, np.flatnonzero(np.diff(some) != 1) + 1):
+                    if len(run):
+                        what = "wrong" if is_wrong else "missing or wrong"
+                        text = (
+                            f"{len(run)} unit(s) from {first + int(run[0])} on are {what} on disk"
+                        )
+                        at = int(run[0]) * CQ_STORE_UNIT_SIZE
+                        found.append((encodable(path), at, text, len(run), is_wrong))
     return tuple(found)
 
 

@@ -6,7 +6,9 @@ none of it; it takes from the engine's plan only from where the log was dispatch
 from __future__ import annotations
 
 import itertools
+import operator
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +19,11 @@ from oracle_index import HEADER
 NAME = re.compile(r"\d{20}")
 FOREVER = 2**63 - 1
 MAX_FILE_END = 0x7FFFFFFF00000000
+#: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset
+HEAD = struct.Struct(">iiiiiqq")
+#: Of a damaged record's totalSize, place, queue offset and queue id so many agree with a unit that
+#: is believed.
+AGREEING_MIN = 3
 NO_BROKER = frozenset({".", "..", ""})
 
 
@@ -257,6 +264,7 @@ class PlainStore:
             if parts[0] == "consumequeue" and len(parts) == 3 and parts[2].isdigit():
                 queue = found[parts[1], int(parts[2])] = PlainQueue(self.queue_file_size)
                 queue.load(self.numbered(folder), FOREVER if self.clean else self.scan_from)
+        self._repair(found)
         for queue in found.values():
             if not self.clean:
                 queue.give_up_torn_end(self.scan_from)
@@ -278,6 +286,59 @@ class PlainStore:
         for phy_offset, record in rows or []:
             self._dispatch(found, phy_offset, record)
         return found
+
+    def _repair(self, queues: dict[tuple[str, int], PlainQueue]) -> None:
+        """Units of the records that are scanned become what the log says. A queue that does not end
+        with a unit of its own then is not exact; where the log must be read for it from before the
+        scan on, none is."""
+        repairs: dict[tuple[str, int], dict[int, Row]] = {}
+        for row in self.rows:
+            key = oracle.java_text(row.record.topic), row.record.queue_id
+            is_put = row.record.sys_flag & oracle.TRANSACTION_MASK in (0, oracle.COMMIT)
+            if is_put and key in queues and self._contradicts(row, key, queues[key]):
+                repairs.setdefault(key, {})[row.record.queue_offset - (queues[key].base or 0)] = row
+        for key, units in repairs.items():
+            for at, row in units.items():
+                queues[key].rows[at] = row.phy_offset, row.record.total_size or 0, 0
+            queues[key].covered = queues[key].last_end()
+        for key, queue in queues.items():
+            rows = enumerate(queue.rows, queue.base or 0)
+            known = [unit for number, unit in rows if self._names(unit, key, number)]
+            if queue.rows and queue.rows[-1] not in (*known[-1:], oracle.PRE_BLANK):
+                queue.exact = False
+                if not known or sum(known[-1][:2]) < self.scan_from:
+                    for each in queues.values():
+                        each.exact = False
+
+    def _contradicts(self, row: Row, key: tuple[str, int], queue: PlainQueue) -> bool:
+        """Whether a record has another unit at its queue offset, and no message of that offset."""
+        queue_offset = row.record.queue_offset
+        at = queue_offset - (queue.base or 0)
+        if not 0 <= at < len(queue.rows):
+            return False
+        unit = queue.rows[at]
+        is_same = unit[:2] == (row.phy_offset, row.record.total_size)
+        return not is_same and not self._names(unit, key, queue_offset)
+
+    def _names(self, unit: tuple[int, int, int], key: tuple[str, int], queue_offset: int) -> bool:
+        """Whether a unit names the record of its queue and queue offset, or what is left of it."""
+        phy_offset, size, _ = unit
+        lowest = min(self.log)
+        if phy_offset < 0 or size <= 0 or unit == oracle.PRE_BLANK:
+            return False
+        if phy_offset < lowest:
+            return phy_offset + size <= lowest
+        record = self.record_at(phy_offset)
+        if record is not None:
+            return record.total_size == size and oracle.is_queued(record, *key, queue_offset)
+        start = self.file_of(phy_offset)
+        if start is None or phy_offset + HEAD.size > min(self.end, start + len(self.log[start])):
+            return False
+        own, _, _, queue_id, _, offset, place = HEAD.unpack_from(
+            self.log[start], phy_offset - start
+        )
+        wanted = (size, phy_offset, queue_offset, key[1])
+        return sum(map(operator.eq, (own, place, offset, queue_id), wanted)) >= AGREEING_MIN
 
     def _ends_wrong(self, queue: PlainQueue) -> bool:
         """Whether the last unit names a record of another queue offset."""

@@ -30,7 +30,7 @@ NO_HIT = "`queryMessage` leaves out every hit that is no record"
 CHAINS = "Chains are followed only downwards"
 LENGTHS = "A length is checked against what is left before it is used"
 NAMES = "No two index files get one name"
-REPAIRED = "Units that contradict the log are repaired when a store is opened to write"
+REPAIRED = "Units that contradict the log are repaired when a store is opened"
 ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, RESTORED,
         WRONG_LENGTH, NO_HIT, CHAINS, LENGTHS, NAMES, REPAIRED)  # fmt: skip
 

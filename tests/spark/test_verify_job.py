@@ -214,7 +214,7 @@ def other_time(store: Path) -> None:
         (other_place, "but its message is at"),
         (no_units, "missing or wrong on disk"),
         (blank_units, "is missing"),
-        (strange_units, "where no message of this queue"),
+        (strange_units, "are wrong on disk"),
         (older_units, "but a later message of it is at"),
         (damaged_record, "hold no record"),
         (other_time, "s old, its record"),
