@@ -161,23 +161,26 @@ class UnitReader:
                 unit = unit_at(piece, found)
                 if unit is None:
                     break
-                next_units = (
-                    self.read(
-                        mapped_file, position + found + CQ_STORE_UNIT_SIZE, 2 * CQ_STORE_UNIT_SIZE
-                    )
-                    if (position + found + 3 * CQ_STORE_UNIT_SIZE <= mapped_file.wrote)
-                    else b""
-                )
+                next_units = self._two_behind(mapped_file, position + found)
                 if not _is_before(next_units, min(unit[0], min_phy_offset)):
                     return position + found, unit
                 found = find_min_unit(piece, min_phy_offset, found + CQ_STORE_UNIT_SIZE)
         return None
 
+    def _two_behind(self, mapped_file: MappedFile, position: int) -> QueueUnits:
+        """The two units behind the one at a position of a file, also where they are in the next
+        file; fewer at the queue's end."""
+        position += CQ_STORE_UNIT_SIZE
+        if position + 2 * CQ_STORE_UNIT_SIZE <= mapped_file.wrote:
+            return QueueUnits(*read_units(self.read(mapped_file, position, 2 * CQ_STORE_UNIT_SIZE)))
+        return self.columns((mapped_file.file_from_offset + position) // CQ_STORE_UNIT_SIZE, 2)
+
     def newest_phy_offset_in(self, mapped_file: MappedFile) -> int:
         """Where the last message lies that a file names, bytes of the log; -1 for none.
 
         Judged by several units, and by the next file's first, so that one damaged unit does not
-        decide whether the file is deleted.
+        decide whether the file is deleted. Where the last two units contradict the next file, that
+        may be the wrong one, and does not count.
         """
         end = mapped_file.wrote
         start = max(0, end - NEWEST_UNITS * CQ_STORE_UNIT_SIZE)
@@ -188,8 +191,10 @@ class UnitReader:
             mapped_file.file_from_offset + self.mapped_file_size, False
         )
         first = None if behind is None else unit_at(self.read(behind, 0, CQ_STORE_UNIT_SIZE))
-        if first is not None and first[0] > 0 and bool((found < first[0]).any()):
-            found = found[found < first[0]]
+        if first is not None and first[0] > 0:
+            before = found < first[0]
+            if bool(before[-2:].any()):
+                found = found[before]
         return int(found.max()) if len(found) else self.last_phy_offset_in(mapped_file)
 
     def last_unit(self, with_ext: bool = False) -> tuple[int, int, int] | None:
@@ -284,12 +289,27 @@ class UnitReader:
     def first_readable(self, min_phy_offset: int) -> int | None:
         """Queue offset of the first message at or behind `min_phy_offset`, or None."""
         for mapped_file in self.mapped_file_queue.mapped_files:
-            if 0 <= self.newest_phy_offset_in(mapped_file) < min_phy_offset:
+            if self._has_expired(mapped_file, min_phy_offset):
                 continue
             found = self.find_min(mapped_file, min_phy_offset)
             if found is not None:
                 return int((mapped_file.file_from_offset + found[0]) // CQ_STORE_UNIT_SIZE)
         return None
+
+    def _has_expired(self, mapped_file: MappedFile, min_phy_offset: int) -> bool:
+        """Whether the first and the last units of a file all name places before `min_phy_offset`.
+
+        The next file does not count, as it may be the wrong one.
+        """
+        size = min(NEWEST_UNITS * CQ_STORE_UNIT_SIZE, mapped_file.wrote)
+        is_known = False
+        for start in (mapped_file.wrote - size, 0):
+            places, sizes, code = read_units(self.read(mapped_file, start, size))
+            known = ~QueueUnits(places, sizes, code).is_pre_blank() & (places >= 0) & (sizes > 0)
+            if bool((places[known] >= min_phy_offset).any()):
+                return False
+            is_known = is_known or bool(known.any())
+        return is_known or 0 <= self.last_phy_offset_in(mapped_file) < min_phy_offset
 
     def names(self, phy_offset: int) -> bool:
         """Whether any unit names the message at that byte of the log."""
@@ -416,11 +436,10 @@ class UnitReader:
         return None
 
 
-def _is_before(units: bytes, phy_offset: int) -> bool:
-    """Whether all of these units name messages before `phy_offset`, bytes of the log."""
-    places, size, code = read_units(units)
-    blank = QueueUnits(places, size, code).is_pre_blank()
-    return len(places) > 0 and bool(((places < phy_offset) & (size > 0) & ~blank).all())
+def _is_before(units: QueueUnits, phy_offset: int) -> bool:
+    """Whether two units both name messages before `phy_offset`, bytes of the log."""
+    before = (units.phy_offset < phy_offset) & (units.size > 0) & ~units.is_pre_blank()
+    return len(before) == 2 and bool(before.all())
 
 
 def _units_of(position: int) -> int:

@@ -40,6 +40,7 @@ from pyrocketstore.unit_check import (
     look_at_end,
     names_record,
     repair_units,
+    units_without_record,
 )
 
 if TYPE_CHECKING:
@@ -393,8 +394,15 @@ def _check_ends(
         for key, units in later.items():
             plan.repairs.setdefault(key, {}).update(units)
         ends = _doubtful_ends(store, log, plan.repairs)
+    is_whole = min(start, plan.scan_from) <= log.begin
+    found = seen.seen() if is_whole else {}
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
+        if key in found:
+            known = plan.repairs.get(key, {})
+            wrong = units_without_record(log, queue, *found[key][:2], known)
+            if wrong:
+                plan.repairs[key] = dict.fromkeys(wrong, PRE_BLANK) | known
         end = ends.get(key)
         if end is None:
             continue

@@ -42,6 +42,7 @@ __all__ = [
     "look_at_end",
     "names_record",
     "repair_units",
+    "units_without_record",
 ]
 
 LOG = logger(__name__)
@@ -79,6 +80,17 @@ class _Batch(NamedTuple):
     def take(self, at: NDArray[np.intp]) -> _Batch:
         """The rows with these numbers."""
         return _Batch(*[column[at] for column in self])  # type: ignore[arg-type]
+
+
+class _Suspect(NamedTuple):
+    """A unit that contradicts a record: `says` is the unit as the record says it. `in_row`: the
+    queue's record before or behind it in the log has the queue offset before or behind, too."""
+
+    key: Key
+    queue_offset: int
+    unit: Unit
+    says: Unit
+    in_row: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +156,7 @@ class UnitCheck:
         self._count = 0
         self._multi_rows: list[tuple[int, int, int | None]] = []
         self._further: dict[Key, _Seen] = {}
-        self._suspects: list[tuple[Key, int, Unit, Unit]] = []  # the unit, and as the log says it
+        self._suspects: list[_Suspect] = []
 
     # ---- records that are scanned ----------------------------------------------------------------
 
@@ -191,6 +203,8 @@ class UnitCheck:
         wanted = np.sort(rows.queue_offset[inside])
         wanted = wanted[np.diff(wanted, prepend=-1) != 0]
         has_ext = queue.ext is not None or _has_ext_files(queue)
+        follows = np.diff(rows.queue_offset) == 1
+        in_row = np.r_[False, follows] | np.r_[follows, False]
         for start, count in _runs(wanted):
             units = queue.reader.columns(start, count)
             at = np.flatnonzero(
@@ -208,7 +222,9 @@ class UnitCheck:
             for row, place in zip(at[~same].tolist(), unit[~same].tolist(), strict=True):
                 found = units.phy_offset[place], units.size[place], units.tags_code[place]
                 says = rows.phy_offset[row], rows.size[row], rows.tags_code[row]
-                self._suspects.append((key, start + place, _unit(found), _unit(says)))
+                self._suspects.append(
+                    _Suspect(key, start + place, _unit(found), _unit(says), bool(in_row[row]))
+                )
 
     # ---- verdicts --------------------------------------------------------------------------------
 
@@ -218,16 +234,35 @@ class UnitCheck:
         A unit that names another record of its queue and its queue offset stays as it is: a topic
         that was deleted and put to again has two of each, and the queue names the newer one. Of two
         records for one damaged unit the later counts.
+
+        A unit that names a place before the log is older than any record of the log. It stays only
+        where the record's queue offset, which no sum covers, is the one that is wrong.
         """
         self._compare()
         self._compare_multi(log)
         repairs: Repairs = {}
-        for key, queue_offset, unit, says in self._suspects:
-            if unit[:2] != says[:2] and names_record(log, key, queue_offset, unit):
-                continue
-            repairs.setdefault(key, {})[queue_offset] = says
+        elsewhere = self._named_elsewhere(log)
+        for key, queue_offset, unit, says, in_row in self._suspects:
+            if _is_expired(log, unit) and says[0] >= log.begin:
+                is_right = not in_row and (key, says[0]) in elsewhere
+            else:
+                is_right = unit[:2] != says[:2] and names_record(log, key, queue_offset, unit)
+            if not is_right:
+                repairs.setdefault(key, {})[queue_offset] = says
         self._suspects = []
         return repairs
+
+    def _named_elsewhere(self, log: Log) -> set[tuple[Key, int]]:
+        """The queue and place of each record out of its row whose unit is another one."""
+        asked: dict[Key, set[int]] = {}
+        for key, _, unit, says, in_row in self._suspects:
+            if not in_row and _is_expired(log, unit):
+                asked.setdefault(key, set()).add(says[0])
+        return {
+            (key, place)
+            for key, places in asked.items()
+            for place in _named_places(self._queues[key], np.array(sorted(places), np.int64))
+        }
 
     def _compare_multi(self, log: Log) -> None:
         for phy_offset, size, tags_code in self._multi_rows:
@@ -242,7 +277,7 @@ class UnitCheck:
                     continue
                 says = phy_offset, size, tags_code
                 if unit != says:
-                    self._suspects.append((key, queue_offset, unit, says))
+                    self._suspects.append(_Suspect(key, queue_offset, unit, says, False))
         self._multi_rows = []
 
     def with_further(self, seen: TopicQueueMap) -> dict[Key, tuple[int, int, int, int]]:
@@ -264,6 +299,22 @@ def _has_ext_files(queue: ConsumeQueue) -> bool:
     """Whether ext units were written while the queue was opened with other settings."""
     root = parent_directory(queue.store_path)
     return queue.env.is_dir(f"{root}/consumequeue_ext/{queue.topic}/{queue.queue_id}")
+
+
+def _is_expired(log: Log, unit: Unit) -> bool:
+    """Whether a unit names a message in front of the log's first file."""
+    phy_offset, size, _ = unit
+    return 0 <= phy_offset <= log.begin - size and size > 0
+
+
+def _named_places(queue: ConsumeQueue, places: NDArray[np.int64]) -> list[int]:
+    """Those of the places, bytes of the log, that units of a queue name."""
+    start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+    found: list[int] = []
+    while len(units := queue.reader.columns(start, BATCH_MAX).phy_offset):
+        found += places[np.isin(places, units)].tolist()
+        start += len(units)
+    return found
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -440,6 +491,48 @@ def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:
     places, size = units.phy_offset[:stop], units.size[:stop]
     outside = np.flatnonzero((places < begin) | (places > end - size))
     return int(outside[-1]) if len(outside) else -1
+
+
+def units_without_record(
+    log: Log, queue: ConsumeQueue, first: int, place: int, repairs: Mapping[int, Unit]
+) -> list[int]:
+    """The queue offsets whose units no record of a log that was scanned whole asks for, though they
+    must have one, or must not: of a queue file that took the place of another one.
+
+    The messages before the queue's first record in the log have expired, and their units name no
+    record of the log. From there on the log has each message.
+
+    Parameters
+    ----------
+    first, place : the queue offset that the queue's first record in the log says, and where the
+        record lies, bytes of the log. The answer is [] where the unit there names another place: no
+        sum covers a record's queue offset
+    repairs : units that are written anew, which are passed over
+
+    Raises StoreIOError.
+    """
+    found: list[int] = []
+    key = queue.topic, queue.queue_id
+    named = repairs.get(first) or queue.reader.unit(first)
+    if named is None or named[0] != place:
+        return found
+    start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+    while len((units := queue.reader.columns(start, BATCH_MAX)).size):
+        places, empty = units.phy_offset, units.size <= 0
+        expired = (places >= 0) & (places < log.begin) & ~empty
+        is_before = np.arange(start, start + len(places)) < first
+        odd = np.where(is_before, ~expired & (places < log.end), expired | empty)
+        for i in np.flatnonzero(odd & ~units.is_pre_blank()).tolist():
+            if start + i in repairs:
+                continue
+            unit = _unit((places[i], units.size[i], units.tags_code[i]))
+            is_known = bool(is_before[i]) and (
+                names_record(log, key, start + i, unit) or log.lost.range_of(*unit[:2]) is not None
+            )
+            if not is_known:
+                found.append(start + i)
+        start += len(places)
+    return found
 
 
 # ---- repair --------------------------------------------------------------------------------------
