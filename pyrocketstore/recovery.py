@@ -395,7 +395,7 @@ def _check_ends(
             plan.repairs.setdefault(key, {}).update(units)
         ends = _doubtful_ends(store, log, plan.repairs)
     is_whole = min(start, plan.scan_from) <= log.begin
-    found = seen.seen() if is_whole else {}
+    found = check.with_further(seen) if is_whole else {}
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
         if key in found:

@@ -265,19 +265,26 @@ class UnitCheck:
         }
 
     def _compare_multi(self, log: Log) -> None:
+        last: dict[Key, tuple[int, int]] = {}  # queue offset, and which suspect it is, or -1
         for phy_offset, size, tags_code in self._multi_rows:
             record = _Record(log.read(phy_offset, size))
             for key, queue_offset in record.further_queues(self._lmq):
                 if queue_offset < 0 or key[1] < 0 or not is_safe_name(key[0]):
                     continue  # it never gets a unit
                 self._further.setdefault(key, _Seen()).note(queue_offset, phy_offset)
+                before, suspect = last.get(key, (-2, -1))
+                follows = queue_offset == before + 1
+                if follows and suspect >= 0:
+                    self._suspects[suspect] = self._suspects[suspect]._replace(in_row=True)
+                last[key] = queue_offset, -1
                 queue = self._queues.get(key)
                 unit = None if queue is None else queue.reader.unit(queue_offset)
                 if unit is None or tags_code is None:
                     continue
                 says = phy_offset, size, tags_code
                 if unit != says:
-                    self._suspects.append(_Suspect(key, queue_offset, unit, says, False))
+                    last[key] = queue_offset, len(self._suspects)
+                    self._suspects.append(_Suspect(key, queue_offset, unit, says, follows))
         self._multi_rows = []
 
     def with_further(self, seen: TopicQueueMap) -> dict[Key, tuple[int, int, int, int]]:
