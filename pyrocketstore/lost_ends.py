@@ -72,6 +72,10 @@ def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) ->
     if not files:
         return LostEnd(" and ".join(config.commit_log_paths), f"the log has no file, and {named}")
     path, offset, size = files[-1]
+    used = {os.path.dirname(file.path) for file in files}
+    empty = [directory for directory in config.all_commit_log_paths if directory not in used]
+    if empty and len(empty) < len(config.all_commit_log_paths):
+        named += f" ({' and '.join(empty)} has no file of the log)"
     if end > offset + size:
         # Another file is begun when one is full. Else the unit is damaged.
         is_full = plan.ended_by in _FULL or size < config.mapped_file_size_commit_log

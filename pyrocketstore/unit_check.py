@@ -548,6 +548,9 @@ def units_without_record(
 def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
     """Write units over those that stand at their queue offsets; in a read-only store in memory.
 
+    A read-only store leaves a unit as it is, as 4.9.3 does, that names the right record and has
+    another tags code: properties that a power cut tore have lost their tags.
+
     Raises StoreIOError. Durability: none before the next flush, which forces these files again.
     Differs: 4.9.3 leaves a wrong unit as it is.
     """
@@ -556,6 +559,9 @@ def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
         position = queue_offset * CQ_STORE_UNIT_SIZE
         file = queue.mapped_file_queue.find_mapped_file_by_offset(position, False)
         if queue_offset >= queue.core.unit_count or file is None:
+            continue
+        found = queue.reader.unit(queue_offset) if queue.read_only else None
+        if found is not None and found[:2] == unit[:2]:
             continue
         _overwrite(queue, file, position - file.file_from_offset, _UNIT.pack(*unit))
         count += 1
