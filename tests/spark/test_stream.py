@@ -197,7 +197,7 @@ def test_the_code_of_the_document(spark: SparkSession, root: Path, tmp_path: Pat
         exec(code.replace('"/lake/', f'"{tmp_path}/lake/'), names)
         if "query" in names:
             assert names.pop("query").awaitTermination(300)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     rows = spark.read.parquet(str(tmp_path / "lake" / "orders")).collect()
     asked = Counter({row: n for row, n in before.items() if row[0] != "others"})
     assert Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows) == asked

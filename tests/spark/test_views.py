@@ -108,8 +108,10 @@ class TestPreBlankUnits:
 
     @pytest.fixture
     def blank(self, tmp_path: Path) -> Path:
-        """Two units before the queue's first message and one between messages."""
-        root = fill(tmp_path / "s", 100)
+        """Two units before the queue's first message and one between messages, in front of the
+        part of the log that an opening scans: there they are repaired."""
+        root = fill(tmp_path / "s", 2000)
+        assert len(list((root / "commitlog").iterdir())) > 3
         write_units(root, 0, PRE_BLANK * 2)
         write_units(root, 50, PRE_BLANK)
         return root
@@ -121,7 +123,7 @@ class TestPreBlankUnits:
     ) -> None:
         options = {"readMode": mode, "onCorrupt": on_corrupt}
         rows = read_directly(blank, "queueOffset", "body", **options)
-        assert sorted(row.queueOffset for row in rows) == [*range(2, 50), *range(51, 100)]
+        assert sorted(row.queueOffset for row in rows) == [*range(2, 50), *range(51, 2000)]
         assert all(len(row.body) == 100 for row in rows)
         assert "left out" not in caplog.text
 
@@ -130,7 +132,7 @@ class TestPreBlankUnits:
         report = export(spark, {"b": blank}, tmp_path / "lake")
         assert not report.skipped
         rows = read_lake(spark, str(tmp_path / "lake")).select("queueOffset").collect()
-        assert sorted(row.queueOffset for row in rows) == [*range(2, 50), *range(51, 100)]
+        assert sorted(row.queueOffset for row in rows) == [*range(2, 50), *range(51, 2000)]
 
 
 class TestIndex:
