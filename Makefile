@@ -8,22 +8,30 @@ DEPENDENCY_GROUP = dev
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 PYTEST_ARGS ?=
+# Two tests at a time, since each may start a JVM; 0 for a debugger.
+TEST_PROCESSES ?= 2
+PARALLEL = --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# Counts of each run of pytest, which .ci/run adds up.
+COUNTS = --junit-xml=build/counts/$@.xml
 # Tests that feed damaged bytes: what the checked builds are for.
 BAD_INPUT ?= -m bad_input
+# Tests that `make test` leaves to `make test-all`; it runs those of damaged bytes on the debug build.
+LEFT_OUT = (slow or java or spark or faults or bad_input) and not smoke
 
 C_SOURCES := $(wildcard csrc/*.c bench/limits/*.c)
-COMPILED := $(basename $(notdir $(wildcard pyrocketstore/_*.pyx)))
+COMPILED := $(subst /,.,$(basename $(wildcard pyrocketstore/*/_*.pyx)))
+SOURCES := $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py pyrocketstore/*/*/*.py)
 BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
-	$(wildcard pyrocketstore/*.pyx pyrocketstore/*.pxd) \
-	pyrocketstore/async_put.py pyrocketstore/put_room.py
+	$(wildcard pyrocketstore/*.pxd pyrocketstore/*/*.pxd pyrocketstore/*/*.pyx) \
+	pyrocketstore/flush/async_put.py pyrocketstore/commit_log/put_room.py
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test pytest test-debug test-asan test-tsan soak-interop lint lint-c lint-python \
+.PHONY: help build demo test test-quick test-all test-checked pytest test-debug test-asan test-tsan soak-interop lint lint-c lint-python graph \
 	format actionlint dist clean bench bench-growth bench-micro
 
 help: ## this text
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 $(VENV)/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found" >&2; exit 1; }
@@ -34,10 +42,10 @@ $(VENV)/.ready: pyproject.toml
 
 build/release.stamp: $(VENV)/.ready $(BUILD_INPUTS)
 	@mkdir -p build
-	$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(JOBS)
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
-# Metadata and the `pyrocketstore` command; the extensions are there already.
+# Metadata and the `pyrocketstore` command; the extensions are there already and stay.
 build/editable.stamp: pyproject.toml $(VENV)/.ready | build/release.stamp
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -47,39 +55,46 @@ build: build/release.stamp build/editable.stamp ## make .venv and compile in pla
 demo: build ## read a broker's store, put a million messages, kill, recover, prove, ask in SQL
 	$(BIN)/python tools/demo.py
 
-test: lint test-checked pytest ## lint, bad input on the debug build, then all tests
+test: lint-beside-checked test-quick ## lint, bad input on the debug build, the quick tests
 
-# Two at a time: each may start a JVM. 0 for a debugger. The directories have the longest files and
-# come first, so that both end together.
-TEST_PROCESSES ?= 2
-pytest: build ## all tests on the release build
-	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile \
-		--no-loadscope-reorder $(PYTEST_ARGS)
+# mypy and stubtest keep one core busy, and the tests of damaged bytes often less than two.
+.PHONY: lint-beside-checked
+lint-beside-checked: build
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint test-checked
 
-build/debug.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+test-quick: build ## the quick tests, one of Spark included, on the release build
+	$(BIN)/pytest $(PARALLEL) $(COUNTS) -m "not ($(LEFT_OUT))" $(PYTEST_ARGS)
+
+test-all: build ## all tests that `make test` leaves out: Java, Spark, faults, bad input, slow ones
+	$(BIN)/pytest $(PARALLEL) $(COUNTS) -m "$(LEFT_OUT)" $(PYTEST_ARGS)
+
+pytest: build ## every test on the release build; PYTEST_ARGS="tests/index -x" a part
+	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
+
+build/debug.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=debug $(BIN)/python setup.py --quiet build --build-lib build/debug \
-		--build-temp build/temp-debug --parallel $(JOBS)
+		--build-temp build/temp-debug
 	@touch $@
 
 build/python-%.stamp: $(VENV)/.ready $(BUILD_INPUTS) \
-		$(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+		$(SOURCES)
 	$(BIN)/python setup.py --quiet build --build-lib build/python-$* \
-		--build-temp build/temp-python-$* --parallel $(JOBS)
+		--build-temp build/temp-python-$*
 	@touch $@
 
-build/asan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+build/asan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=asan $(BIN)/python setup.py --quiet build --build-lib build/asan \
-		--build-temp build/temp-asan --parallel $(JOBS)
+		--build-temp build/temp-asan
 	@touch $@
 
-build/cov.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+build/cov.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=cov $(BIN)/python setup.py --quiet build --build-lib build/cov \
-		--build-temp build/temp-cov --parallel $(JOBS)
+		--build-temp build/temp-cov
 	@touch $@
 
-build/tsan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py)
+build/tsan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=tsan $(BIN)/python setup.py --quiet build --build-lib build/tsan \
-		--build-temp build/temp-tsan --parallel $(JOBS)
+		--build-temp build/temp-tsan
 	@touch $@
 
 PYTHON_MALLOC = malloc
@@ -93,15 +108,16 @@ ASAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/asan PYTHONMALLOC=$(PYTHO
 TSAN_ENV = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/tsan \
 	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" \
 	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp report_signal_unsafe=0 exitcode=66"
-TSAN_TESTS ?= tests/faults/test_threads.py tests/test_group_commit.py \
-	tests/faults/test_kill.py::test_close_races_with_puts tests/test_log_scan.py
+TSAN_TESTS ?= tests/faults/test_threads.py tests/commit_log/test_group_commit.py \
+	tests/faults/test_kill.py::test_close_races_with_puts tests/commit_log/test_log_scan.py
 
-.PHONY: test-checked
-test-checked: build/debug.stamp
-	$(DEBUG_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
+# `worksteal`: one file has most of these tests.
+test-checked: build/debug.stamp ## bad input on the debug build, which has every check on
+	$(DEBUG_ENV) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(COUNTS) \
+		$(BAD_INPUT) $(PYTEST_ARGS)
 
-test-debug: build/debug.stamp ## all tests on a build with every check on
-	$(DEBUG_ENV) $(BIN)/pytest $(PYTEST_ARGS)
+test-debug: build/debug.stamp ## every test on the debug build
+	$(DEBUG_ENV) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 # Another interpreter: its environment and its build are below build/, and .venv and the build in
 # place stay as they are. Tests that need Java or Spark are left out.
@@ -116,8 +132,7 @@ test-python: ## tests without Java and Spark on another interpreter: PYTHON=pyth
 
 pytest-python-%: build/python-%.stamp
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/python-$* $(BIN)/python -m pytest \
-		-m "not java" --ignore tests/spark \
-		--numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+		-m "not java" --ignore tests/spark $(PARALLEL) $(PYTEST_ARGS)
 
 test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 	$(ASAN_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
@@ -127,9 +142,9 @@ test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
 coverage: build/cov.stamp ## line and branch coverage of the decoders
 	find build/temp-cov -name '*.gcda' -delete
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/cov $(BIN)/python -m pytest -s \
-		tests/test_bad_input.py tests/faults/test_fuzz.py tests/test_log_walk.py \
-		tests/test_columns.py tests/test_file_columns.py tests/test_log_scan.py \
-		tests/test_dispatch.py tests/test_queue_rows.py $(PYTEST_ARGS)
+		tests/store/test_bad_input.py tests/faults/test_fuzz.py tests/commit_log/test_log_walk.py \
+		tests/columns/test_columns.py tests/reading/test_file_columns.py tests/commit_log/test_log_scan.py \
+		tests/dispatch/test_dispatch.py tests/columns/test_queue_rows.py $(PYTEST_ARGS)
 	$(BIN)/python tools/decoder_coverage.py
 
 test-tsan: build/tsan.stamp ## threads under ThreadSanitizer
@@ -155,7 +170,7 @@ soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYNCS times
 	ROCKETSTORE_SOAK_FSYNC=$(SOAK_FSYNCS) $(BIN)/python -m pytest -s tests/faults/test_fsync.py
 soak-bits: build ## every bit of the last units of queues is turned
-	ROCKETSTORE_SOAK_BITS=1 $(BIN)/python -m pytest -s tests/test_damaged_units.py -k wrong_bit
+	ROCKETSTORE_SOAK_BITS=1 $(BIN)/python -m pytest -s tests/consume_queue/test_damaged_units.py -k wrong_bit
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
 	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py \
 		tests/faults/test_kill_new_files.py
@@ -224,11 +239,14 @@ lint-python: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml $(addprefix pyrocketstore.,$(COMPILED))
+	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml $(COMPILED)
 
 lint-c:
 	@for source in $(C_SOURCES); do \
 		echo "$(CC) $(WARNINGS) $$source"; $(CC) $(WARNINGS) -Icsrc $$source || exit 1; done
+
+graph: $(VENV)/.ready ## print which folder imports which, with the counts of imports
+	$(BIN)/python tools/folder_graph.py
 
 format: $(VENV)/.ready ## let ruff format everything
 	$(BIN)/ruff check --fix .
@@ -244,5 +262,5 @@ dist: build ## sdist and wheel in dist/
 
 clean: ## remove what was built, and .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)
-	rm -f pyrocketstore/*.so pyrocketstore/_*.c
+	rm -f pyrocketstore/*/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

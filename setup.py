@@ -12,55 +12,60 @@ from pathlib import Path
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
 BUILD = os.environ.get("ROCKETSTORE_BUILD", "release")
+CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 FLAVOURS = ("release", "debug", "asan", "tsan", "cov")
 if BUILD not in FLAVOURS:
     sys.exit(f"ROCKETSTORE_BUILD={BUILD}: must be one of {', '.join(FLAVOURS)}")
 
 #: module -> the C files that are linked into it. A file with state is in exactly one module.
 MODULES: dict[str, list[str]] = {
-    "_env": ["csrc/env_posix.c"],
-    "_allocation": ["csrc/env_posix.c"],
-    "_mapped_file": ["csrc/env_posix.c"],
-    "_writes": [],
-    "_new_file": [],
-    "_record": ["csrc/crc32.c", "csrc/hash.c", "csrc/status.c"],
-    "_exact": [],
-    "_text": ["csrc/hash.c"],
-    "_message": ["csrc/status.c"],
-    "_consume_queue": ["csrc/status.c"],
-    "_index_walk": ["csrc/hash.c"],
-    "_index_keys": ["csrc/hash.c"],
-    "_index_file": ["csrc/hash.c", "csrc/status.c"],
-    "_values": ["csrc/env_posix.c", "csrc/hash.c"],
-    "_column_memory": [],
-    "_queue_check": ["csrc/hash.c"],
-    "_columns": ["csrc/status.c"],
-    "_text_columns": [],
-    "_commit_log": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],
-    "_put_columns": [],
-    "_put_result": [],
-    "_tally": [],
-    "_group_commit": ["csrc/group_commit.c"],
-    "_put_path": ["csrc/env_posix.c"],
-    "_scan": ["csrc/status.c"],
-    "_log_piece": ["csrc/hash.c"],
-    "_log_walk": [],
-    "_queue_rows": ["csrc/status.c"],
-    "_prefill": [],
-    "_reader": ["csrc/status.c"],
-    "_file_columns": ["csrc/status.c"],
-    "_key_search": ["csrc/hash.c"],
-    "_face": [],
-    "_verify": ["csrc/hash.c"],
-    "_dispatch": ["csrc/env_posix.c", "csrc/hash.c"],
+    "system._env": ["csrc/env_posix.c"],
+    "system._allocation": ["csrc/env_posix.c"],
+    "files._mapped_file": ["csrc/env_posix.c"],
+    "files._writes": [],
+    "files._new_file": [],
+    "record._record": ["csrc/crc32.c", "csrc/hash.c", "csrc/status.c"],
+    "arguments._numbers_and_bodies": [],
+    "record._text": ["csrc/hash.c"],
+    "record._message": ["csrc/status.c"],
+    "consume_queue._units": ["csrc/status.c"],
+    "index._put": ["csrc/hash.c"],
+    "index._search": [],
+    "index._keys": ["csrc/hash.c"],
+    "index._file": ["csrc/hash.c", "csrc/status.c"],
+    "columns._builder": ["csrc/env_posix.c", "csrc/hash.c"],
+    "columns._memory_pool": [],
+    "record._queue_check": ["csrc/hash.c"],
+    "columns._decode": ["csrc/status.c"],
+    "columns._texts": [],
+    "commit_log._append": ["csrc/env_posix.c", "csrc/hash.c", "csrc/status.c"],
+    "commit_log._put_columns": [],
+    "commit_log._put_result": [],
+    "commit_log._put_reservations": [],
+    "commit_log._group_commit": ["csrc/group_commit.c"],
+    "commit_log._scan": ["csrc/status.c"],
+    "commit_log._chunk_scan": ["csrc/hash.c"],
+    "commit_log._walk": [],
+    "columns._queue_rows": ["csrc/status.c"],
+    "columns._record_walk": ["csrc/hash.c"],
+    "dispatch._prefault": [],
+    "reading._messages": ["csrc/status.c"],
+    "reading._file_columns": ["csrc/status.c"],
+    "reading._by_key": ["csrc/hash.c"],
+    "store._open_state": [],
+    "store._put_path": ["csrc/env_posix.c"],
+    "store._put_and_query": [],
+    "verify._chains": [],
+    "dispatch._dispatcher": ["csrc/env_posix.c", "csrc/hash.c"],
 }
 
 FLAGS = {
     "release": ["-O3", "-DNDEBUG", "-g1"],
-    "debug": ["-O1", "-g", "-UNDEBUG", "-DCYTHON_WITHOUT_ASSERTIONS=0"],
+    "debug": ["-O1", "-g1", "-UNDEBUG", "-DCYTHON_WITHOUT_ASSERTIONS=0"],
     "asan": [
         "-O1",
         "-g",
@@ -80,8 +85,8 @@ LINK = {
 }.get(BUILD, [])
 CHECKED = BUILD in {"debug", "asan"}
 
-#: Compiled from Python as it stands: signal handlers do not run inside, see shield.py.
-PYTHON = ("put_room", "async_put")
+#: Compiled from Python as it stands: signal handlers do not run inside, see signal_shield.py.
+PYTHON = ("commit_log.put_room", "flush.async_put")
 PYTHON_DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,
@@ -114,8 +119,19 @@ def accepted(command: list[str], alternatives: tuple[list[str], ...]) -> list[st
     return []
 
 
-class HardenedBuild(build_ext):
-    """Adds to every extension the hardening flags that this machine's compiler has."""
+class Build(build_ext):
+    """Compiles on all cores, each module once, with the hardening flags that the compiler has."""
+
+    def finalize_options(self) -> None:
+        """Set what was not asked for."""
+        super().finalize_options()
+        self.parallel = self.parallel or CORES
+        if self.editable_mode:
+            # `pip install --editable` builds in a temporary directory, where nothing is compiled
+            # yet; `build_ext --inplace` builds in this one.
+            usual = build(self.distribution)
+            usual.ensure_finalized()
+            self.build_lib, self.build_temp = usual.build_lib, usual.build_temp
 
     def build_extensions(self) -> None:
         """Probe the compiler once, then build."""
@@ -140,6 +156,8 @@ DIRECTIVES = {
     "binding": True,
     # None where an extension type belongs is a TypeError; `X argument=None` and `or None` take it.
     "allow_none_for_extension_args": False,
+    # Checks are what the builds that have them are for.
+    "show_performance_hints": not CHECKED,
 }
 
 wanted = os.environ.get("ROCKETSTORE_MODULES", "")
@@ -148,7 +166,10 @@ names = wanted.split(",") if wanted else [*MODULES, *PYTHON]
 extensions = [
     Extension(
         f"pyrocketstore.{name}",
-        [f"pyrocketstore/{name}.{'py' if name in PYTHON else 'pyx'}", *MODULES.get(name, [])],
+        [
+            f"pyrocketstore/{name.replace('.', '/')}.{'py' if name in PYTHON else 'pyx'}",
+            *MODULES.get(name, []),
+        ],
         include_dirs=["csrc", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*FLAGS, "-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"],
@@ -159,18 +180,46 @@ extensions = [
 ]
 
 
+# The longest first, so that all cores end together.
+extensions.sort(key=lambda extension: -os.path.getsize(extension.sources[0]))
+
+
+#: Cython 3.3 parses the format of a buffer's items with a null pointer once they have a second
+#: field, which ends the process. Typed memoryviews here have plain numbers: one letter, after a
+#: byte order. Each other format is refused before it is parsed.
+PARSE = "if (unlikely(!__Pyx_BufFmt_CheckString(&ctx, buf->format))) goto fail;"
+CHECK = r"""if (unlikely(buf->format[0] && buf->format[1]
+                     && (buf->format[2] || !strchr("@=<>!^", buf->format[0])))) {
+            PyErr_Format(PyExc_ValueError, "Buffer dtype mismatch, expected '%s' but got items of "
+                         "format '%.100s'", dtype->name, buf->format);
+            goto fail;
+        }
+        """
+
+
+def check_formats(source: Path) -> None:
+    """Insert CHECK into the C code that Cython made, unless it is there."""
+    code = source.read_text()
+    if CHECK not in code and PARSE in code:
+        source.write_text(code.replace(PARSE, CHECK + PARSE))
+
+
 def cythonized(python: bool) -> list[Extension]:
     """The extensions of the modules that are Python, or of the others."""
     found: list[Extension] = cythonize(
-        [e for e in extensions if (e.name.rpartition(".")[2] in PYTHON) is python],
+        [e for e in extensions if (e.name.partition(".")[2] in PYTHON) is python],
         compiler_directives=PYTHON_DIRECTIVES if python else DIRECTIVES,
         build_dir=f"build/cython-{BUILD}",
-        nthreads=0,
+        nthreads=CORES,
     )
+    for extension in found:
+        check_formats(Path(extension.sources[0]))
     return found
 
 
-setup(
-    cmdclass={"build_ext": HardenedBuild},
-    ext_modules=[*cythonized(False), *cythonized(True)],
-)
+# The processes that cythonize starts import this file.
+if __name__ == "__main__":
+    setup(
+        cmdclass={"build_ext": Build},
+        ext_modules=[*cythonized(False), *cythonized(True)],
+    )

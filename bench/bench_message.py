@@ -1,6 +1,6 @@
 """Micro benchmarks of one record: CRC by kernel, encode, decode, properties.
 
-Small in CI, so that they cannot rot; BENCH_FULL=1 measures."""
+Small sizes by default, as a test; BENCH_FULL=1 measures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import zlib
 
 import pytest
 
-from pyrocketstore import _message
-from pyrocketstore.message import MessageExtBrokerInner
+from pyrocketstore.record import _message
+from pyrocketstore.record.message import MessageExtBrokerInner
 
 FULL = bool(os.environ.get("BENCH_FULL"))
 RECORD_COUNT = 1000 if FULL else 10
@@ -23,15 +23,18 @@ def random_bytes(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-@pytest.fixture(scope="module", params=[128, 1024])
-def record(request) -> bytes:
-    inner = MessageExtBrokerInner(
+def message(body_size: int) -> MessageExtBrokerInner:
+    return MessageExtBrokerInner(
         topic="orders",
-        body=random_bytes(request.param),
+        body=random_bytes(body_size),
         properties=PROPERTIES,
         properties_string=_message.properties_to_string(PROPERTIES),
     )
-    return _message.encode_message(inner)
+
+
+@pytest.fixture(scope="module", params=[128, 1024])
+def record(request) -> bytes:
+    return _message.encode_message(message(request.param))
 
 
 @pytest.mark.parametrize("size", CRC_SIZES)
@@ -53,12 +56,7 @@ def bench_crc32(benchmark, kernel, size):
 
 @pytest.mark.parametrize("body_size", [128, 1024])
 def bench_encode(benchmark, body_size):
-    inner = MessageExtBrokerInner(
-        topic="orders",
-        body=random_bytes(body_size),
-        properties=PROPERTIES,
-        properties_string=_message.properties_to_string(PROPERTIES),
-    )
+    inner = message(body_size)
 
     def encode_all() -> bytes:
         for _ in range(RECORD_COUNT):
@@ -66,19 +64,19 @@ def bench_encode(benchmark, body_size):
         return found
 
     benchmark.extra_info |= {"records": RECORD_COUNT}
-    assert _message.decode(benchmark(encode_all), check_crc=True).tags == "TagA"
+    assert _message.decode_record(benchmark(encode_all), check_crc=True).tags == "TagA"
 
 
 def bench_decode(benchmark, record):
     def decode_all() -> int:
         total = 0
         for _ in range(RECORD_COUNT):
-            message = _message.decode(record)
-            total += len(message.body) + len(message.tags) + len(message.keys)
+            found = _message.decode_record(record)
+            total += len(found.body) + len(found.tags) + len(found.keys)
         return total
 
     benchmark.extra_info |= {"records": RECORD_COUNT}
-    one = len(_message.decode(record).body) + len("TagA") + len("order-7 order-8")
+    one = len(_message.decode_record(record).body) + len("TagA") + len("order-7 order-8")
     assert benchmark(decode_all) == one * RECORD_COUNT
 
 

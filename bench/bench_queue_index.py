@@ -1,6 +1,6 @@
 """Micro benchmarks of consume queue units and index keys.
 
-Small in CI, so that they cannot rot; BENCH_FULL=1 measures."""
+Small sizes by default, as a test; BENCH_FULL=1 measures."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import os
 import numpy
 import pytest
 
-from pyrocketstore._consume_queue import encode_units, read_units, scan_units
-from pyrocketstore._index_file import IndexFile
-from pyrocketstore._index_keys import key_hash_of
-from pyrocketstore.env import Env
+from pyrocketstore.consume_queue._units import encode_units, read_units, scan_units
+from pyrocketstore.index._file import IndexFile
+from pyrocketstore.index._keys import key_hash_of
+from pyrocketstore.system.env import Env
+from workload import BASE_MS, RECORD_SIZE, TAGS_CODE
 
 FULL = bool(os.environ.get("BENCH_FULL"))
 UNIT_COUNT = 300_000 if FULL else 1_000  # 300 000 units: one file of the default size
 KEY_COUNT = 1_000_000 if FULL else 1_000
 SLOT_COUNT = 5_000_000 if FULL else 1_000
-RECORD_SIZE = 1100
-BASE_MS = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
 def units() -> bytes:
     phy_offsets = numpy.arange(UNIT_COUNT, dtype=numpy.int64) * RECORD_SIZE
     sizes = numpy.full(UNIT_COUNT, RECORD_SIZE, dtype=numpy.int32)
-    tags_codes = numpy.full(UNIT_COUNT, 12345, dtype=numpy.int64)
+    tags_codes = numpy.full(UNIT_COUNT, TAGS_CODE, dtype=numpy.int64)
     return bytes(encode_units(phy_offsets, sizes, tags_codes))
 
 

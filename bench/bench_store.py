@@ -1,6 +1,6 @@
-"""Micro benchmarks of the face: put, read, query, open and verify of one store.
+"""Micro benchmarks of the public API: put, read, query, open and verify of one store.
 
-Small in CI, so that they cannot rot; BENCH_FULL=1 measures."""
+Small sizes by default, as a test; BENCH_FULL=1 measures."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ KEY_COUNT = 10_000 if FULL else 50
 BATCH_COUNT = 32
 QUEUES = 4
 BODY = random.Random(42).randbytes(1024)
-SETTINGS = {} if FULL else {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000}
-INDEX = {} if FULL else {"max_index_num": 4000}
+SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000, "max_index_num": 4000}
+SETTINGS = {} if FULL else SMALL
 
 
 def open_store(path) -> pyrocketstore.Store:
-    return pyrocketstore.open(path, disk_max_used_space_ratio=95, **SETTINGS, **INDEX)
+    return pyrocketstore.open(path, disk_max_used_space_ratio=95, **SETTINGS)
 
 
 @pytest.fixture
 def fresh(tmp_path):
-    """A setup for pedantic(): a new store for every round, closed with the test."""
+    """Return a setup for pedantic(): a new store for every round, closed with the test."""
     stores = []
     numbers = itertools.count()
 
@@ -43,7 +43,7 @@ def fresh(tmp_path):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A store whose message i has the key k{i} and lies in queue i mod 4."""
+    """Return a store whose message i has the key k{i} and is in queue i mod 4."""
     path = tmp_path_factory.mktemp("bench") / "store"
     with open_store(path) as store:
         put_many(store)

@@ -1,6 +1,6 @@
-"""Builds what only the benchmarks need, below build/bench: C limits, an empty call, a Rust worker.
+"""Build what only the benchmarks use, in build/bench: C limits, empty call, Rust worker.
 
-Each is left alone while it is newer than its sources.
+A program that is newer than its sources is not built again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ RUST_TIMEOUT_S = 1800
 
 
 class Unavailable(Exception):
-    """Something to measure against is not to be had here; the text says why."""
+    """A program to compare with is not available; the text says why."""
 
 
 def limit(name: str) -> Path:
-    """The program of limits/NAME.c."""
+    """Return the program of limits/NAME.c."""
     target = OUT / "limits" / name
     sources = [HOME / "limits" / f"{name}.c", ROOT / "csrc" / "crc32.c"]
     headers = [*(HOME / "limits").glob("*.h"), *(ROOT / "csrc").glob("*.h")]
     if _is_older(target, [*sources, *headers]):
         compiler = os.environ.get("CC") or shutil.which("cc") or ""
         if not compiler:
-            raise Unavailable("no C compiler")
+            raise Unavailable("no C compiler found")
         target.parent.mkdir(parents=True, exist_ok=True)
         include = f"-I{ROOT / 'csrc'}"
         command = [*compiler.split(), *FLAGS, include, "-o", str(target), *map(str, sources)]
@@ -43,7 +43,7 @@ def limit(name: str) -> Path:
 
 
 def empty_call() -> Path:
-    """The directory that holds the extension module `empty_call`."""
+    """Return the directory of the extension module `empty_call`."""
     target = OUT / "empty_call"
     source = HOME / "empty_call.pyx"
     built = target / f"empty_call{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -62,21 +62,21 @@ def empty_call() -> Path:
         command.build_lib = str(target)
         command.build_temp = str(target)
         command.ensure_finalized()
-        # The compiler's chatter is not part of what run.py prints.
+        # Keep the compiler's output out of the output of run.py.
         with contextlib.redirect_stdout(sys.stderr):
             command.run()
     return target
 
 
 def rust(*, build: bool) -> Path:
-    """The worker over the crate rocketmq-store; some minutes the first time."""
+    """Return the worker for the crate rocketmq-store; the first build takes about five minutes."""
     target = OUT / "rust" / "release" / "rocketmq_rust_worker"
     sources = [HOME / "rust" / "Cargo.toml", HOME / "rust" / "Cargo.lock"]
     if _is_older(target, [*sources, HOME / "rust" / "src" / "main.rs"]):
         if not build:
             raise Unavailable("not built in a smoke test")
         if shutil.which("cargo") is None:
-            raise Unavailable("cargo is not here")
+            raise Unavailable("cargo is not installed")
         command = ["cargo", "build", "--release", "--locked", "--quiet"]
         command += ["--manifest-path", str(HOME / "rust" / "Cargo.toml")]
         _run([*command, "--target-dir", str(OUT / "rust")], "cargo")
@@ -95,6 +95,6 @@ def _run(command: list[str], who: str) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{who} took longer than {RUST_TIMEOUT_S} s") from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        lines = done.stderr.strip().splitlines() or ["no error output"]
         errors = [line for line in lines if "error" in line] or lines
         raise Unavailable(f"{who} failed: {errors[0]}")

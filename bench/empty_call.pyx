@@ -1,6 +1,6 @@
-"""What calling a compiled method costs by itself: Store.put's arguments, and nothing done with them.
+"""A compiled method with the signature of Store.put that does nothing: the cost of the call.
 
-Built by run.py into build/bench; no part of the package.
+run.py builds this module into build/bench; it is not part of the package.
 """
 
 
@@ -8,11 +8,11 @@ from libc.stdint cimport int64_t
 
 
 cdef class EmptyStore:
-    """Stands where a Store would stand."""
+    """Stand-in for a Store."""
 
     cdef readonly int64_t calls
 
     def put(self, str topic not None, body, *, queue_id=0, tags=None, keys=None, properties=None,
             int delay_level=0, flag=0, born_timestamp=None, born_host=None):
-        """Count the call, which proves that it was made."""
+        """Count the call."""
         self.calls += 1

@@ -1,4 +1,4 @@
-"""The table of what is measured: groups of work, and in each the variants that do it."""
+"""The measured work: groups, and in each group the variants that do the same work."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 Options = Mapping[str, object]
 
-#: The variant that ratios are taken over.
+#: The variant that ratios refer to.
 BASE = "4.9.3"
-#: Ratio wanted, and the names of the rows over the fastest of which it is taken.
+#: A ratio, and the names of the rows; the ratio refers to the fastest of them.
 Goal = tuple[float, *tuple[str, ...]]
 PUT_THREADS = "put + dispatch"
 SYNC: Options = {"sync": 1}
-#: Of a message with a 1 KiB and a 128 B body, a tag and a key.
+#: Bytes of a record with a 1 KiB or 128 B body, a tag and a key.
 RECORD_1K = 1141
 RECORD_128 = 245
 
@@ -22,11 +22,13 @@ RECORD_128 = 245
 class Variant:
     """One way to do a group's work.
 
-    `program` is java, ours, empty, peers, rust or limit:NAME; `words` says what it did. `goals` are
-    over other rows, `floors` are rates wanted whoever else is there: (how much, "msg/s" or "GB/s").
-    `beside` names the row of the same work that it is compared with where that is not the first:
-    of ours a row of 4.9.3, of all others a row of ours. `share` is the part of the group's count
-    that a unit of work does. `answers` says whether its answer is known beforehand.
+    - `program`: java, ours, empty, peers, rust or limit:NAME.
+    - `words`: what the variant does, for the page.
+    - `goals`: ratios to other rows; `floors`: absolute rates, as (rate, "msg/s" or "GB/s").
+    - `beside`: the row to compare with, if not the first one: for ours a row of 4.9.3, for all
+      others a row of ours.
+    - `share`: the part of the group's count that one unit of work does.
+    - `answers`: whether the answer is known in advance.
     """
 
     name: str
@@ -50,13 +52,14 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """One kind of work and all who do it.
+    """One kind of work and its variants.
 
-    `count` and `smoke` are items of one unit of work. `input` is how many messages the store that
-    is read holds (0: none, the work makes its own), `smoke_input` the same in a smoke test, with
-    bodies of `input_body` bytes. `unit` is what a second's rate counts; `record` the bytes of one
-    item on disk, 0 where nothing is written. `axis` and `at` place the group on a curve (growth).
-    `note` is told on the page.
+    - `count`, `smoke`: items of one unit of work, measured and in a smoke test.
+    - `input`, `smoke_input`: messages in the store to read (0: the work creates its own store),
+      with bodies of `input_body` bytes.
+    - `unit`: the item of a rate; `record`: bytes of one item on disk, 0 if nothing is written.
+    - `axis`, `at`: the curve and the position on it (growth).
+    - `note`: a remark for the page.
     """
 
     name: str
@@ -76,14 +79,14 @@ class Group:
 
 
 def java(options: Options, threads: str, words: str, name: str = BASE, beside: str = "") -> Variant:
-    """The real store, in a JVM."""
+    """Return a variant of RocketMQ 4.9.3 in a JVM."""
     return Variant(name, "java", options, threads, words, beside=beside)
 
 
 def ours(
     name: str, options: Options, threads: str, words: str, goal: float = 0.0, **more: object
 ) -> Variant:
-    """One of ours; `goal` is the ratio wanted over the row of 4.9.3 that it stands beside."""
+    """Return a variant of ours; `goal` is a ratio to the row of 4.9.3 that it is compared with."""
     goals = ((goal, str(more.get("beside", BASE))),) if goal else ()
     return dataclasses.replace(
         Variant(name, "ours", options, threads, words, goals),
@@ -92,39 +95,40 @@ def ours(
 
 
 def peer(name: str, options: Options, words: str, share: float = 1.0, beside: str = "") -> Variant:
-    """A store that a Python program would take instead."""
+    """Return a variant of a store that a Python program could use instead."""
     return Variant(name, "peers", options, "1", words, share=share, beside=beside)
 
 
 JAVA_PUT = (
-    "DefaultMessageStore.putMessage one by one: body CRC, queue units and index keys by its own "
-    "dispatch thread, flush service on; the message object and its properties text are made in "
-    "the loop"
+    "DefaultMessageStore.putMessage, one call per message; CRC, dispatch thread, index and flush "
+    "service enabled; the loop creates the message object and its properties text"
 )
-OURS_PUT = "Store.put one by one: the same bytes on disk, CRC, dispatch, index and flush service on"
+OURS_PUT = (
+    "Store.put, one call per message; the same bytes on disk; CRC, dispatch thread, index and "
+    "flush service enabled"
+)
 OURS_MANY = (
-    "Store.put_many, 10,000 a call; lists of bodies, tags and keys and an array of queue ids made "
-    "in the loop; otherwise as put"
+    "Store.put_many, 10,000 messages per call; the loop creates lists of bodies, tags and keys and "
+    "an array of queue ids; otherwise as put"
 )
 LMDB_LAYOUT = (
-    "value = CRC, tag, key, body under (queue, offset), second database key → (queue, offset)"
+    "(queue, offset) → CRC, tag, key, body; a second database maps the key to (queue, offset)"
 )
-LMDB = (
-    f"{LMDB_LAYOUT}; sync off, writemap, and a thread that forces twice a second as our flush "
-    "service does"
-)
+LMDB = f"{LMDB_LAYOUT}; sync off, writemap; a thread syncs twice a second, like our flush service"
 SQLITE_LAYOUT = "one table with the body's CRC, unique index on (queue, offset), index on the key"
 SQLITE = (
-    f"WAL, synchronous=NORMAL, {SQLITE_LAYOUT}; forced at its checkpoints alone, one each 128 MiB "
-    "of its log (wal_autocheckpoint=32768: 11 forces while 100,000 are put, 1000 a transaction; "
-    "its default of 1000 pages: 107)"
+    f"WAL, synchronous=NORMAL, {SQLITE_LAYOUT}; fsync only at checkpoints, every 128 MiB of its "
+    "log (wal_autocheckpoint=32768: 11 fsyncs for 100,000 puts in transactions of 1000; 107 with "
+    "the default of 1000 pages)"
 )
-QUEUE_ONLY = "SQLiteQueue as it comes: each put a forced transaction, pickled, **no key lookup**"
-CACHE = "Cache.push into a deque a queue and Cache.set(key → place), CRC kept, pickled"
+QUEUE_ONLY = (
+    "SQLiteQueue with defaults: one fsynced transaction per put, pickled, **no key lookup**"
+)
+CACHE = "Cache.push to one deque per queue, and Cache.set(key → entry); with the CRC, pickled"
 
 
 def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
-    """Who takes the same messages; each as its own users would, and by single puts."""
+    """Return the peers, each in transactions of 1000 and with single puts."""
 
     def one(name: str, words: str, share: float, **options: object) -> Variant:
         return peer(name, {"what": "put", "body": body, **options}, words, share)
@@ -135,19 +139,19 @@ def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
     ]
     rust = {"what": "put", "body": body}
     words = (
-        "LocalFileMessageStore::put_message awaited one by one: CRC, dispatch, index and flush "
-        "service on; its micro-batches (1.0.0: up to 32 puts or 50 µs) and its timer wheel off, "
-        "otherwise its defaults"
+        "LocalFileMessageStore::put_message, each awaited; CRC, dispatch, index and flush service "
+        "enabled; micro-batches (1.0.0: up to 32 puts or 50 µs) and timer wheel disabled, "
+        "otherwise defaults"
     )
     found.append(Variant("rocketmq-rust", "rust", rust, PUT_THREADS, words, share=0.1))
     if not all_of_them:
         return tuple(found)
     found += [
-        one("LMDB, single puts", LMDB + "; a transaction each", 0.1, peer="lmdb"),
-        one("SQLite, single puts", SQLITE + "; a transaction each", 0.05, peer="sqlite"),
+        one("LMDB, single puts", LMDB + "; one transaction per put", 0.1, peer="lmdb"),
+        one("SQLite, single puts", SQLITE + "; one transaction per put", 0.05, peer="sqlite"),
         one(
             "LMDB, bodies only",
-            "1000 a transaction; **no key database, no tag, no CRC**",
+            "transactions of 1000; **no key database, no tag, no CRC**",
             0.5,
             peer="lmdb",
             per_commit=1000,
@@ -155,7 +159,7 @@ def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
         ),
         one(
             "SQLite, bodies only",
-            "1000 a transaction; **no index on the key, no tag, no CRC**",
+            "transactions of 1000; **no index on the key, no tag, no CRC**",
             0.1,
             peer="sqlite",
             per_commit=1000,
@@ -169,22 +173,22 @@ def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
 
 
 def empty_call(body: int) -> Variant:
-    """What the loop and the call cost by themselves."""
+    """Return the variant that measures the loop and the call alone."""
     words = (
-        "the very loop of put around an empty compiled method with put's signature: the floor that "
-        "CPython's call sets for one thread"
+        "the loop of put, calling an empty compiled method with the signature of put: the cost of "
+        "CPython's call on one thread"
     )
     options = {"what": "empty_call", "body": body}
     return Variant("empty compiled call", "empty", options, "1", words)
 
 
 def map_limits(record: int, body: int) -> tuple[Variant, ...]:
-    """What page faults, stores and the CRC cost in C; the fastest of them is the limit."""
+    """Return C programs that only fault pages in, store records and compute the CRC."""
     words = "C: CRC of the body and memcpy of the record into a mapped, allocated file; "
-    zeros = ", by writing zeros in pieces of 2 MiB first"
+    zeros = ", after writing zeros in chunks of 2 MiB"
     options = {"record": record, "body": body}
     program = "limit:map_store"
-    alone, helped = "makes pages present itself", "a helper makes pages present ahead"
+    alone, helped = "faults pages in itself", "a helper thread faults pages in ahead"
     return (
         Variant("C stores, 1 thread", program, options, "1", words + alone),
         Variant(
@@ -213,7 +217,7 @@ def map_limits(record: int, body: int) -> tuple[Variant, ...]:
             program,
             {**options, "write": 1},
             "1",
-            "C: CRC of the body, records put together in a buffer of 256 KiB, pwrite of it",
+            "C: CRC of the body; records collected in a buffer of 256 KiB; pwrite of the buffer",
         ),
     )
 
@@ -221,7 +225,7 @@ def map_limits(record: int, body: int) -> tuple[Variant, ...]:
 PUT_GROUPS = (
     Group(
         "put",
-        "Put 1 KiB with tag and key, async flush, until found",
+        "Put 1 KiB with tag and key, async flush, until queryable",
         (
             java({"what": "put", "body": 1024}, PUT_THREADS, JAVA_PUT),
             ours("put", {"what": "put", "body": 1024}, PUT_THREADS, OURS_PUT, 3.0),
@@ -236,7 +240,7 @@ PUT_GROUPS = (
     ),
     Group(
         "put128",
-        "Put 128 B with tag and key, async flush, until found",
+        "Put 128 B with tag and key, async flush, until queryable",
         (
             java({"what": "put", "body": 128}, PUT_THREADS, JAVA_PUT),
             ours("put", {"what": "put", "body": 128}, PUT_THREADS, OURS_PUT, 1.25),
@@ -251,18 +255,18 @@ PUT_GROUPS = (
     ),
     Group(
         "batch",
-        "Put 32 × 1 KiB a batch, until found",
+        "Put batches of 32 × 1 KiB, until queryable",
         (
             java(
                 {"what": "batch", "body": 1024, "batch": 32},
                 PUT_THREADS,
-                "putMessages of 32; the messages and their encoding are made in the loop",
+                "putMessages of 32; the loop creates and encodes the messages",
             ),
             ours(
                 "put_batch",
                 {"what": "batch", "body": 1024, "batch": 32},
                 PUT_THREADS,
-                "Store.put_batch of 32 with columns of tags and keys, lists made in the loop",
+                "Store.put_batch of 32 with columns of tags and keys; the loop creates the lists",
                 4.0,
             ),
             ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY, 8.0),
@@ -270,7 +274,7 @@ PUT_GROUPS = (
                 "put_batch of dictionaries",
                 {"what": "batch_items", "body": 1024, "batch": 32},
                 PUT_THREADS,
-                "Store.put_batch of 32 dictionaries made in the loop; otherwise the same",
+                "Store.put_batch of 32 dictionaries that the loop creates; otherwise as put_batch",
             ),
             *map_limits(RECORD_1K, 1024),
             peer(
@@ -293,10 +297,10 @@ PUT_GROUPS = (
 )
 
 LOCKED = f"{BASE}, reentrant lock"
-#: What RocketMQ's documentation advises for sync flush; the default is a lock that spins.
+#: RocketMQ's documentation recommends this lock for sync flush; the default lock spins.
 LOCK = {"useReentrantLockWhenPutMessage": "true"}
-SPINS = "; the put lock spins, its default"
-WAITS = "; useReentrantLockWhenPutMessage=true, as its documentation advises for sync flush"
+SPINS = "; with the default put lock, which spins"
+WAITS = "; useReentrantLockWhenPutMessage=true, as its documentation recommends for sync flush"
 JAVA_SYNC = {"what": "put", "body": 1024, "flushDiskType": "SYNC_FLUSH"}
 OURS_SYNC = {"what": "put", "body": 1024, **SYNC}
 JAVA_SYNC64 = "putMessage under SYNC_FLUSH from 64 Java threads"
@@ -324,13 +328,13 @@ SYNC_GROUPS = (
             peer(
                 "LMDB, single puts",
                 {"what": "put", "body": 1024, "peer": "lmdb", **SYNC},
-                LMDB_LAYOUT + "; its default: forced at each commit",
+                LMDB_LAYOUT + "; default: fsync at each commit",
                 0.25,
             ),
             peer(
                 "SQLite, single puts",
                 {"what": "put", "body": 1024, "peer": "sqlite", **SYNC},
-                f"WAL, synchronous=FULL: forced at each commit; {SQLITE_LAYOUT}",
+                f"WAL, synchronous=FULL: fsync at each commit; {SQLITE_LAYOUT}",
                 0.25,
             ),
             Variant(
@@ -338,7 +342,7 @@ SYNC_GROUPS = (
                 "rust",
                 OURS_SYNC,
                 PUT_THREADS,
-                "put_message awaited one by one under SyncFlush",
+                "put_message under SyncFlush, each awaited",
                 share=0.25,
             ),
         ),
@@ -373,7 +377,7 @@ SYNC_GROUPS = (
                 "limit:append_sync",
                 {"record": RECORD_1K, "body": 1024, "threads": 64},
                 "64",
-                "C: 64 threads append by pwrite; one forces for all that are written by then",
+                "C: 64 threads append with pwrite; one runs fdatasync for all records so far",
             ),
         ),
         count=60_000,
@@ -382,8 +386,8 @@ SYNC_GROUPS = (
     ),
 )
 
-JAVA_TIMED = "each putMessage timed by System.nanoTime"
-OURS_TIMED = "each Store.put timed by perf_counter_ns"
+JAVA_TIMED = "each putMessage timed with System.nanoTime"
+OURS_TIMED = "each Store.put timed with perf_counter_ns"
 LATENCY_GROUPS = (
     Group(
         "latency",
@@ -440,12 +444,12 @@ LATENCY_GROUPS = (
 
 
 def crc_limits() -> tuple[Variant, ...]:
-    """What the CRC costs in C, for one and for two threads; also where pages are read."""
-    words = "C: the CRC of a 1 KiB piece a record from {}, nothing parsed"
+    """Return C programs that only compute the CRC, on mapped pages and on pages that they read."""
+    words = "C: the CRC of 1 KiB per record in {}; nothing is parsed"
     options = {"what": "crc", "record": RECORD_1K, "body": 1024}
     ways = (
-        ("C CRC alone", {}, "present pages"),
-        ("C read and CRC", {"reads": 1}, "pages that are read, 512 KiB at a time"),
+        ("C CRC alone", {}, "resident pages"),
+        ("C read and CRC", {"reads": 1}, "pages that it reads, 512 KiB at a time"),
     )
     return tuple(
         Variant(
@@ -467,19 +471,27 @@ RECOVERY_GROUPS = (
         "scan",
         "Scan with CRC, 1 KiB bodies",
         (
-            java({"what": "scan"}, "1", "checkMessageAndReturnSize of every record, CRC on"),
-            ours("scan, 1 thread", {"what": "scan", "threads": 1}, "1", "recovery's own scan", 2.5),
-            ours("scan, 2 threads", {"what": "scan", "threads": 2}, "2", "files side by side", 4.0),
+            java({"what": "scan"}, "1", "checkMessageAndReturnSize of every record, with CRC"),
+            ours(
+                "scan, 1 thread", {"what": "scan", "threads": 1}, "1", "the scan of recovery", 2.5
+            ),
+            ours(
+                "scan, 2 threads",
+                {"what": "scan", "threads": 2},
+                "2",
+                "the scan of recovery, files in parallel",
+                4.0,
+            ),
             *crc_limits(),
             peer(
                 "LMDB",
                 {"what": "scan", "peer": "lmdb"},
-                "cursor over all values as buffers, zlib.crc32 of each body",
+                "cursor over all values as buffers; zlib.crc32 of each body",
             ),
             peer(
                 "SQLite",
                 {"what": "scan", "peer": "sqlite"},
-                "SELECT crc, body of all rows, zlib.crc32 of each body",
+                "SELECT crc, body of all rows; zlib.crc32 of each body",
                 0.2,
             ),
         ),
@@ -489,11 +501,16 @@ RECOVERY_GROUPS = (
     ),
     Group(
         "rebuild",
-        "Rebuild all queues and the index from the log, CRC on",
+        "Rebuild all queues and the index from the log, with CRC",
         (
-            java({"what": "rebuild"}, "1", LOAD + ": queues, index and checkpoint gone"),
+            java({"what": "rebuild"}, "1", LOAD + "; queues, index and checkpoint removed"),
             ours("load", {"what": "rebuild"}, "2", LOAD, 5.0),
-            ours("load, one processor", {"what": "rebuild", "cpus": 1}, "1", "pinned to one"),
+            ours(
+                "load, one processor",
+                {"what": "rebuild", "cpus": 1},
+                "1",
+                "pinned to one processor",
+            ),
         ),
         count=1_000_000,
         smoke=2_000,
@@ -503,9 +520,14 @@ RECOVERY_GROUPS = (
         "recover",
         "Load after a crash, same start file",
         (
-            java({"what": "recover"}, "1", LOAD + ": index and checkpoint gone"),
+            java({"what": "recover"}, "1", LOAD + "; index and checkpoint removed"),
             ours("load", {"what": "recover"}, "2", LOAD, 4.0),
-            ours("load, one processor", {"what": "recover", "cpus": 1}, "1", "pinned to one"),
+            ours(
+                "load, one processor",
+                {"what": "recover", "cpus": 1},
+                "1",
+                "pinned to one processor",
+            ),
         ),
         count=1_000_000,
         smoke=2_000,
@@ -518,9 +540,15 @@ PART_GROUPS = (
         "cq",
         "ConsumeQueue append",
         (
-            java({"what": "cq"}, "1", "putMessagePositionInfoWrapper unit by unit"),
-            ours("single calls", {"what": "cq"}, "1", "put_message_position_info", 0.3),
-            ours("arrays", {"what": "cq_arrays"}, "1", "put_units of whole columns", 8.0),
+            java({"what": "cq"}, "1", "putMessagePositionInfoWrapper, one call per unit"),
+            ours(
+                "single calls",
+                {"what": "cq"},
+                "1",
+                "put_message_position_info, one call per unit",
+                0.3,
+            ),
+            ours("arrays", {"what": "cq_arrays"}, "1", "put_units with columns of all units", 8.0),
         ),
         count=20_000_000,
         smoke=10_000,
@@ -531,8 +559,10 @@ PART_GROUPS = (
         "index_put",
         "IndexFile put, 3 M keys",
         (
-            java({"what": "index_put"}, "1", "putKey of fresh strings, one by one"),
-            ours("arrays", {"what": "index_put"}, "1", "fresh strings hashed, then one call", 2.0),
+            java({"what": "index_put"}, "1", "putKey with new strings, one call per key"),
+            ours(
+                "arrays", {"what": "index_put"}, "1", "put_keys: new strings hashed, one call", 2.0
+            ),
         ),
         count=3_000_000,
         smoke=3_000,
@@ -543,19 +573,23 @@ PART_GROUPS = (
         "index_select",
         "IndexFile select among 3 M keys",
         (
-            java({"what": "index_select", "stored": 3_000_000}, "1", "selectPhyOffset"),
+            java(
+                {"what": "index_select", "stored": 3_000_000},
+                "1",
+                "selectPhyOffset, one call per key",
+            ),
             ours(
                 "single calls",
                 {"what": "index_select", "stored": 3_000_000},
                 "1",
-                "select_phy_offset",
+                "select_phy_offset, one call per key",
                 1.0,
             ),
             ours(
                 "arrays",
                 {"what": "index_select_many", "stored": 3_000_000},
                 "1",
-                "select_hashes, a list of keys hashed in the timed part",
+                "select_hashes; hashing the list of keys is timed too",
                 2.0,
             ),
         ),
@@ -565,62 +599,64 @@ PART_GROUPS = (
     ),
 )
 
-READ_PEERS = "filled with the same messages by itself, bodies copied and their CRC checked"
+READ_PEERS = "with the same messages; bodies copied and their CRC checked"
 CHECKED_OBJECTS = "objects, CRC checked"
 READ = "body copied; tags, keys and one property read"
 CHECKED_QUERY = "query, CRC checked"
-PLACES = f"{BASE}, places"
+OFFSETS = f"{BASE}, offsets"
 READ_GROUPS = (
     Group(
         "get",
-        "Get 32 a call, decoded, body copied, tags and keys read",
+        "Read messages in queue order, 32 per call",
         (
-            java({"what": "get", "pull": 32}, "1", f"getMessage of 32, each decoded: {READ}"),
-            ours("objects", {"what": "get"}, "1", f"Store.read: message objects; {READ}", 1.0),
+            java(
+                {"what": "get", "pull": 32}, "1", f"getMessage of 32, each message decoded; {READ}"
+            ),
+            ours("objects", {"what": "get"}, "1", f"Store.read, message objects; {READ}", 1.0),
             ours(
                 "columns without body",
                 {"what": "get_columns"},
                 "1",
-                "Store.read_batch: seven columns, tags and keys among them, no Python objects",
+                "Store.read_batch of seven columns, tags and keys included; no Python objects",
                 floors=((10e6, "msg/s"),),
             ),
             ours(
                 "columns with body",
                 {"what": "get_columns", "bodies": 1},
                 "1",
-                "Store.read_batch, bodies copied into an eighth column; GB/s counts bodies alone",
+                "Store.read_batch with bodies as an eighth column; GB/s counts only bodies",
                 floors=((3.0, "GB/s"),),
             ),
             ours(
                 CHECKED_OBJECTS,
                 {"what": "get_checked"},
                 "1",
-                "Store.read, and zlib.crc32 of each body compared, as the peers do",
+                "Store.read; the zlib.crc32 of each body compared, as for the peers",
             ),
             peer(
                 "LMDB",
                 {"what": "get", "peer": "lmdb"},
-                "cursor along each queue; " + READ_PEERS,
+                "cursor along each queue, " + READ_PEERS,
                 beside=CHECKED_OBJECTS,
             ),
             peer(
                 "SQLite",
                 {"what": "get", "peer": "sqlite"},
-                "SELECT … ORDER BY queue_offset; " + READ_PEERS,
+                "SELECT … ORDER BY queue_offset, " + READ_PEERS,
                 0.2,
                 CHECKED_OBJECTS,
             ),
             peer(
                 "persist-queue",
                 {"what": "get", "peer": "persist_queue"},
-                "get() without task_done; " + READ_PEERS,
+                "get() without task_done, " + READ_PEERS,
                 0.003,
                 CHECKED_OBJECTS,
             ),
             peer(
                 "diskcache",
                 {"what": "get", "peer": "diskcache"},
-                "get() of each place; " + READ_PEERS,
+                "get() of each entry, " + READ_PEERS,
                 0.03,
                 CHECKED_OBJECTS,
             ),
@@ -631,37 +667,37 @@ READ_GROUPS = (
     ),
     Group(
         "query",
-        "Query by key to message",
+        "Query messages by key",
         (
-            java({"what": "query"}, "1", f"queryMessage, each hit decoded: {READ}"),
-            ours("query", {"what": "query"}, "1", f"Store.query: message objects; {READ}", 1.0),
+            java({"what": "query"}, "1", f"queryMessage, each hit decoded; {READ}"),
+            ours("query", {"what": "query"}, "1", f"Store.query, message objects; {READ}", 1.0),
             ours(
                 "query_many, messages",
                 {"what": "query_many_messages"},
                 "1",
-                f"Store.query_many, 1000 a call, and Store.get_many of the hits; {READ}",
+                f"Store.query_many of 1000 keys, then Store.get_many of the hits; {READ}",
             ),
             java(
                 {"what": "query", "places": "true"},
                 "1",
-                "queryMessage; of each hit the queue and both offsets are read from its record, "
-                "nothing is decoded, no key compared",
-                PLACES,
-                "query_many, places",
+                "queryMessage; reads the queue and both offsets from each hit's record, decodes "
+                "nothing and compares no key",
+                OFFSETS,
+                "query_many, offsets",
             ),
             ours(
-                "query_many, places",
+                "query_many, offsets",
                 {"what": "query_many"},
                 "1",
-                "Store.query_many, 1000 a call: columns of queues and offsets, keys compared",
+                "Store.query_many of 1000 keys: columns of queues and offsets; keys compared",
                 2.0,
-                beside=PLACES,
+                beside=OFFSETS,
             ),
             ours(
                 CHECKED_QUERY,
                 {"what": "query_checked"},
                 "1",
-                "Store.query, and zlib.crc32 of each body compared, as the peers do",
+                "Store.query; the zlib.crc32 of each body compared, as for the peers",
             ),
             peer(
                 "LMDB",

@@ -1,4 +1,4 @@
-"""How the figures grow: with the store, with the number of queues, with threads."""
+"""Groups that show how rates depend on the size of the store, on queues and on threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from groups import (
 )
 
 MESSAGES = (1_000_000, 10_000_000)
-#: Behind an option: 12 GB a store, and more than the kernel's dirty limit on most machines.
+#: Optional: 12 GB per store, more than the kernel's dirty limit on most machines.
 MESSAGES_LARGE = 50_000_000
 QUEUES = (1, 100, 10_000)
 QUEUE_MESSAGES = 1_000_000
@@ -24,18 +24,19 @@ NEW_QUEUES = 1_000
 THREADS = (1, 2, 4, 16, 64)
 THREAD_MESSAGES = 1_000_000
 SYNC_MESSAGES_A_THREAD = 1_000
-JAVA_PUT = "putMessage one by one"
+JAVA_PUT = "putMessage, one call per message"
 PILED = (
-    "the rounds of a side all go into one store that stays open, so the faster side's grows larger"
+    "all rounds of a variant write to one store that stays open; the faster variant's store "
+    "therefore grows larger"
 )
 SPINNING = (
-    "4.9.3 with the spinning put lock that is its default; the table `sync64` has the reentrant "
-    "lock, too, which its documentation advises for sync flush"
+    "4.9.3 with its default put lock, which spins; the table `sync64` also has the reentrant lock, "
+    "which its documentation recommends for sync flush"
 )
 
 
 def growth_groups(*, large: bool) -> tuple[Group, ...]:
-    """All points of all curves."""
+    """Return all points of all curves."""
     sizes = (*MESSAGES, MESSAGES_LARGE) if large else MESSAGES
     return (*_store_sizes(sizes), *_queues(), *_threads(), *_sync_threads())
 
@@ -57,10 +58,10 @@ def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
         get = {"what": "get", "pull": 32}
         yield Group(
             f"grow_get_{name}",
-            f"Get all of {count // 1_000_000} M × 128 B",
+            f"Read {count // 1_000_000} M × 128 B in queue order",
             (
-                java(get, "1", f"getMessage of 32, each decoded: {READ}"),
-                ours("objects", get, "1", f"Store.read: message objects; {READ}"),
+                java(get, "1", f"getMessage of 32, each message decoded; {READ}"),
+                ours("objects", get, "1", f"Store.read, message objects; {READ}"),
             ),
             count=count,
             smoke=2_000,
@@ -73,8 +74,8 @@ def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
             f"grow_query_{name}",
             f"Query by key among {count // 1_000_000} M messages",
             (
-                java({"what": "query"}, "1", f"queryMessage, each hit decoded: {READ}"),
-                ours("query", {"what": "query"}, "1", f"Store.query: message objects; {READ}"),
+                java({"what": "query"}, "1", f"queryMessage, each hit decoded; {READ}"),
+                ours("query", {"what": "query"}, "1", f"Store.query, message objects; {READ}"),
             ),
             count=500_000,
             smoke=500,
@@ -91,7 +92,7 @@ def _queues() -> Iterator[Group]:
         put = {"body": 128, "queues": queues}
         yield Group(
             f"grow_queues_{queues}",
-            f"Put 1 M × 128 B round {queues:,} queues that are there",
+            f"Put 1 M × 128 B into {queues:,} existing queues",
             (
                 java({**put, "what": "put", "open": "true"}, PUT_THREADS, JAVA_PUT),
                 ours("put", {**put, "what": "put_open"}, PUT_THREADS, OURS_PUT),
@@ -106,7 +107,7 @@ def _queues() -> Iterator[Group]:
     put = {"what": "put", "body": 128, "queues": NEW_QUEUES}
     yield Group(
         "grow_new_queues",
-        f"Make {NEW_QUEUES} queues by a put into each, until found",
+        f"Create {NEW_QUEUES} queues, one put each, until queryable",
         (java(put, PUT_THREADS, JAVA_PUT), ours("put", put, PUT_THREADS, OURS_PUT)),
         count=NEW_QUEUES,
         smoke=100,

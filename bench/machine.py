@@ -1,4 +1,4 @@
-"""What the numbers of a run depend on."""
+"""Facts about the machine and the versions that a run was measured with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PEER_PACKAGES = ("lmdb", "persist-queue", "diskcache")
 
 
 def facts(home: Path, *, java: bool, rust: bool) -> dict[str, str]:
-    """Machine, kernel, file system, CRC kernel and the versions of all who take part."""
-    from pyrocketstore._message import crc32_kernel
+    """Return machine, kernel, file system, CRC kernel and the versions of all variants."""
+    from pyrocketstore.record._message import crc32_kernel
 
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     found = {
@@ -48,12 +48,12 @@ def facts(home: Path, *, java: bool, rust: bool) -> dict[str, str]:
 
 
 def memory_bytes() -> int:
-    """Physical memory."""
+    """Return the physical memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def dirty_limit() -> int:
-    """Bytes of dirty pages from which on the kernel makes writers wait."""
+    """Return the limit of dirty pages, in bytes, above which the kernel blocks writers."""
     if fixed := _number("/proc/sys/vm/dirty_bytes"):
         return fixed
     ratio = _number("/proc/sys/vm/dirty_ratio") or 20
@@ -62,7 +62,7 @@ def dirty_limit() -> int:
 
 
 def has(package: str) -> bool:
-    """Whether that distribution is installed."""
+    """Return whether the distribution is installed."""
     return _package(package) is not None
 
 

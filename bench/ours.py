@@ -1,8 +1,8 @@
-"""Our side of bench/run.py: does rounds of one kind of work when told (see README.md).
+"""Worker of bench/run.py for pyrocketstore: runs rounds of one kind of work (see README.md).
 
     python bench/ours.py PATH what=NAME count=N [NAME=VALUE ...]
 
-`cpus=1` pins the process to one processor, for the rows that ask what a single one gives.
+`cpus=1` pins the process to one processor.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 
 import pyrocketstore  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
-from pyrocketstore._index_file import IndexFile  # noqa: E402
-from pyrocketstore._index_keys import hashes_of_keys  # noqa: E402
-from pyrocketstore._scan import scan_file  # noqa: E402
-from pyrocketstore.config import detect_sizes  # noqa: E402
-from pyrocketstore.consume_queue import ConsumeQueue  # noqa: E402
-from pyrocketstore.env import Env  # noqa: E402
-from pyrocketstore.message_store import DefaultMessageStore  # noqa: E402
+from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
+from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
+from pyrocketstore.consume_queue.queue import ConsumeQueue  # noqa: E402
+from pyrocketstore.index._file import IndexFile  # noqa: E402
+from pyrocketstore.index._keys import hashes_of_keys  # noqa: E402
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore  # noqa: E402
+from pyrocketstore.system.env import Env  # noqa: E402
 from workload import (  # noqa: E402
     BASE_MS,
     KEY_BASE,
@@ -56,7 +56,7 @@ PULL_COUNT = 32
 
 
 class Put(Workload):
-    """Into a new store each time, until the last message is found by queue and by key."""
+    """Put into a new store until the last message can be read by queue and queried by key."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
@@ -93,7 +93,7 @@ class Put(Workload):
 
     @staticmethod
     def _record_bytes(store: pyrocketstore.Store, queue_id: int) -> int:
-        """Bytes of the records that a queue names."""
+        """Return the size in bytes of the records that a queue refers to."""
         queue = store.message_store.find_consume_queue(TOPIC, queue_id)
         size = at = 0
         while len(units := queue.read_units(at, 1 << 20).size):
@@ -172,7 +172,7 @@ class Put(Workload):
 
 
 class PutIntoOpen(Put):
-    """Into one store that stays open, whose queues are made before the first round."""
+    """Put into one store that stays open; its queues exist before the first round."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, {**options, "what": "put"})
@@ -201,7 +201,7 @@ class PutIntoOpen(Put):
 
 
 class EmptyCall(Put):
-    """The loop of "put" around a compiled method that takes put's arguments and does nothing."""
+    """Run the loop of "put" around a compiled method with put's signature that does nothing."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, {**options, "what": "put"})
@@ -217,7 +217,7 @@ class EmptyCall(Put):
 
 
 class Scan(Workload):
-    """Every record of the log with its CRC, files side by side on `threads` threads."""
+    """Scan every record of the log with its CRC, on `threads` threads, one file each."""
 
     timed_whole = True
 
@@ -246,7 +246,7 @@ class Scan(Workload):
 
 
 class Recover(Workload):
-    """load() after what looks like a crash; "rebuild" without queues, both without index."""
+    """Run load() as after a crash, without index; "rebuild" also without queues."""
 
     def unit(self) -> Result:
         if self.options["what"] == "rebuild":
@@ -262,13 +262,13 @@ class Recover(Workload):
         size = store.get_max_phy_offset() - store.get_min_phy_offset()
         for key in (f"k{number}" for number in (0, total - 1)):
             if len(store.query_message(TOPIC, key, 1, 0, LONG_MAX).phy_offsets) != 1:
-                raise SystemExit(f"{key} is not found after the load")
+                raise SystemExit(f"query {key}: no message after load()")
         store.shutdown()
         return Result(total, size, seconds, total, cpu)
 
 
 class Queue(Workload):
-    """Units appended to a new consume queue: by single calls, or with "cq_arrays" by columns."""
+    """Append units to a new consume queue: one call each, or with "cq_arrays" in columns."""
 
     def unit(self) -> Result:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -293,7 +293,7 @@ class Queue(Workload):
 
 
 class Index(Workload):
-    """Keys put into a new index file, or selected from one that holds `stored` keys."""
+    """Put keys into a new index file, or select keys from one with `stored` keys."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
@@ -317,7 +317,7 @@ class Index(Workload):
 
     @staticmethod
     def _keys(count: int) -> tuple[list[str], tuple[numpy.ndarray, numpy.ndarray]]:
-        """Fresh keys, and the columns (places in the log, times) that they are put with."""
+        """Return new keys and their columns (physical offsets, store times)."""
         numbers = numpy.arange(count, dtype=numpy.int64)
         columns = (numbers * RECORD_SIZE, BASE_MS + numbers // 10)
         return [f"k{i}" for i in range(count)], columns
@@ -349,7 +349,7 @@ class Index(Workload):
 
 
 class Reading(Workload):
-    """Works on an open store that holds `stored` messages."""
+    """Work on an open store with `stored` messages."""
 
     timed_whole = True
 
@@ -363,7 +363,7 @@ class Reading(Workload):
 
 
 class Get(Reading):
-    """All queues as objects: body copied; tags, keys and one property read."""
+    """Read all queues as message objects; copy the body, read tags, keys and one property."""
 
     def unit(self) -> Result:
         count = size = answer = 0
@@ -377,8 +377,29 @@ class Get(Reading):
         return Result(count, size, time.perf_counter() - start, answer)
 
 
+class CheckedGet(Reading):
+    """Read as Get does, and compare each body with its CRC, as the peers of bench/peers.py do.
+
+    A loop of its own: Get must not spend time on a test for each message.
+    """
+
+    def unit(self) -> Result:
+        count = size = answer = 0
+        start = time.perf_counter()
+        for queue_id in range(QUEUES):
+            for message in self.store.read(TOPIC, queue_id):
+                body = message.body
+                if zlib.crc32(body) & 0x7FFFFFFF != message.body_crc:
+                    raise SystemExit(f"the body at physical offset {message.phy_offset} is damaged")
+                count += 1
+                size += len(body)
+                answer += len(message.tags) + len(message.keys)
+                answer += len(message.properties["TAGS"])
+        return Result(count, size, time.perf_counter() - start, answer)
+
+
 class GetColumns(Reading):
-    """All queues as columns, with "bodies" or without."""
+    """Read all queues as columns; with "bodies" the body is one of them."""
 
     COLUMNS = (
         "queue_offset",
@@ -405,8 +426,8 @@ class GetColumns(Reading):
         return Result(count, size, time.perf_counter() - start, count)
 
 
-class Asking(Reading):
-    """Looks keys up: k and the number of a message."""
+class Querying(Reading):
+    """Query keys: "k" and the number of a message."""
 
     timed_whole = False
 
@@ -415,16 +436,16 @@ class Asking(Reading):
         self._at = 0
 
     def draw(self) -> list[int]:
-        """The numbers of one unit of work."""
+        """Return the numbers for one unit of work."""
         numbers = strides(self._at, self.stored, self.count)
         self._at = numbers[-1]
         return numbers
 
 
-class Query(Asking):
-    """Keys looked up one by one; of each hit body, tags, keys and one property are read.
+class Query(Querying):
+    """Query keys one by one; read body, tags, keys and one property of each hit.
 
-    "query_checked" compares each body with its CRC, too, as the peers of bench/peers.py do.
+    "query_checked" also compares each body with its CRC, as the peers of bench/peers.py do.
     """
 
     def unit(self) -> Result:
@@ -437,7 +458,7 @@ class Query(Asking):
             for message in query(TOPIC, key):
                 body = message.body
                 if checked and zlib.crc32(body) & 0x7FFFFFFF != message.body_crc:
-                    raise SystemExit(f"bad body at {message.phy_offset}")
+                    raise SystemExit(f"the body at physical offset {message.phy_offset} is damaged")
                 size += len(body)
                 answer += len(message.tags) + len(message.properties["TAGS"])
                 answer += message.keys == key
@@ -445,8 +466,8 @@ class Query(Asking):
         return Result(self.count, size, seconds, answer, cpu)
 
 
-class QueryMany(Asking):
-    """Keys looked up a thousand a call; of each hit its queue and its offsets."""
+class QueryMany(Querying):
+    """Query a thousand keys per call; compare queue and queue offset of each hit."""
 
     def unit(self) -> Result:
         hits = 0
@@ -464,8 +485,8 @@ class QueryMany(Asking):
         return Result(self.count, 0, seconds, hits, cpu)
 
 
-class QueryManyMessages(Asking):
-    """As QueryMany, and the hits' messages are got from their places and read as Query does."""
+class QueryManyMessages(Querying):
+    """Query as QueryMany does, then get the messages of the hits and read them as Query does."""
 
     def unit(self) -> Result:
         answer = size = 0
@@ -481,24 +502,6 @@ class QueryManyMessages(Asking):
                 answer += message.keys == keys[i]
         seconds, cpu = clock.stop()
         return Result(self.count, size, seconds, answer, cpu)
-
-
-class CheckedGet(Get):
-    """As Get, and each body is compared with its CRC, as the peers of bench/peers.py do."""
-
-    def unit(self) -> Result:
-        count = size = answer = 0
-        start = time.perf_counter()
-        for queue_id in range(QUEUES):
-            for message in self.store.read(TOPIC, queue_id):
-                body = message.body
-                if zlib.crc32(body) & 0x7FFFFFFF != message.body_crc:
-                    raise SystemExit(f"bad body at {message.phy_offset}")
-                count += 1
-                size += len(body)
-                answer += len(message.tags) + len(message.keys)
-                answer += len(message.properties["TAGS"])
-        return Result(count, size, time.perf_counter() - start, answer)
 
 
 WORKLOADS: dict[str, type[Workload]] = {
@@ -528,14 +531,14 @@ WORKLOADS: dict[str, type[Workload]] = {
 
 
 def binary_bytes(column: Any) -> int:
-    """Bytes of the values of an Arrow column, without its offsets."""
+    """Return the size in bytes of an Arrow column's values, without its offsets."""
     wide = str(column.type).startswith("large")
     offsets = numpy.frombuffer(column.buffers()[1], numpy.int64 if wide else numpy.int32)
     return int(offsets[column.offset + len(column)] - offsets[column.offset])
 
 
 def found_config(path: Path) -> MessageStoreConfig:
-    """The settings under which the files at `path` were written."""
+    """Return the settings that the files at `path` were written with."""
     return detect_sizes(Env(), str(path), MessageStoreConfig().at_root(path), set())
 
 

@@ -1,11 +1,11 @@
-"""What a Python program would take instead, as workers of run.py (README.md, "Protocol").
+"""Workers of run.py for other stores that a Python program could use (README.md, "Protocol").
 
     python bench/peers.py PATH what=put|get|scan|query peer=lmdb|sqlite|persist_queue|diskcache \\
         count=N [per_commit=N] [sync=1] [plain=1] [NAME=VALUE ...]
 
-Every peer keeps what a message of ours has that anybody asks for: queue, offset in the queue, tag,
-key, body and the body's CRC; a message is found by queue and offset and by key. `plain=1` leaves
-the key and the CRC out, for rows that are labelled so. Reading checks the CRC.
+Every peer stores queue, queue offset, tag, key, body and the body's CRC, and finds a message by
+queue offset and by key. With `plain=1` it stores neither key nor CRC, for rows that say so. Reading
+checks the CRC.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any, NamedTuple
 from workload import KEY_BASE, QUEUES, Clock, Result, Workload, serve, strides
 
 TAG = "TagA"
-#: As often as FlushRealTimeService forces the log.
+#: Interval of FlushRealTimeService.
 FLUSH_INTERVAL_S = 0.5
 LMDB_MAP_SIZE = 16 << 30
-#: Of SQLite's log (128 MiB): at full speed it is moved, with two forces, some two times a second.
+#: Pages of SQLite's log (128 MiB) per checkpoint: about two checkpoints a second at full speed.
 WAL_PAGES = 32_768
-#: Of a store that is only read, when it is filled.
+#: Messages per transaction when filling a store to read.
 FILL_PER_COMMIT = 10_000
 
 
 class Item(NamedTuple):
-    """A message as it is found."""
+    """A message that a peer returns."""
 
     tag: str
     key: str
@@ -41,7 +41,7 @@ class Item(NamedTuple):
 
 
 class BodyDamaged(Exception):
-    """A body is not what its CRC says."""
+    """A body does not match its CRC."""
 
 
 def checked(body: Any, crc: int) -> None:
@@ -51,9 +51,9 @@ def checked(body: Any, crc: int) -> None:
 
 
 class Peer:
-    """A store of messages. `sync` forces at every commit; `plain` has no key and no CRC.
+    """A store of messages: with `sync`, every commit is durable; with `plain`, no key and no CRC.
 
-    `keyed` says whether it can find a message by key at all.
+    `keyed`: the peer can find a message by key.
     """
 
     keyed = True
@@ -65,41 +65,41 @@ class Peer:
         path.mkdir(parents=True)
 
     def put_all(self, body: bytes, first: int, count: int, per_commit: int) -> None:
-        """Put messages k{first}... round the queues, `per_commit` a transaction."""
+        """Put messages k{first}... into the queues in turn, `per_commit` per transaction."""
         raise NotImplementedError
 
     def by_queue(self, queue_id: int, queue_offset: int) -> Item | None:
-        """The message at that place."""
+        """Return the message at this queue offset."""
         raise NotImplementedError
 
     def by_key(self, key: str) -> Item | None:
-        """The message with that key."""
+        """Return the message with this key."""
         raise NotImplementedError
 
     def holds(self, queue_id: int, queue_offset: int) -> bool:
-        """Whether that place has a message."""
+        """Return whether there is a message at this queue offset."""
         return self.by_queue(queue_id, queue_offset) is not None
 
     def read(self, queue_id: int) -> Iterator[Item]:
-        """All messages of a queue in order."""
+        """Yield all messages of a queue in order."""
         raise NotImplementedError
 
     def scan(self) -> tuple[int, int]:
-        """Check all bodies: (messages, bytes)."""
+        """Check all bodies; return (messages, bytes)."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
 class Lmdb(Peer):
-    """LMDB: messages under (queue, offset); a second database from key to that.
+    """LMDB: messages by (queue, offset); a second database maps the key to (queue, offset).
 
-    Not sync: commits are not forced, a thread forces twice a second, as our flush service does.
+    Without sync, a thread syncs twice a second, like our flush service.
     """
 
-    PLACE = struct.Struct(">iq")
-    HEAD = struct.Struct("<IHH")  # CRC, length of the tag, length of the key
+    OFFSET = struct.Struct(">iq")  # queue, queue offset
+    HEADER = struct.Struct("<IHH")  # CRC, length of the tag, length of the key
 
     def __init__(self, path: Path, sync: bool, plain: bool) -> None:
         super().__init__(path, sync, plain)
@@ -119,24 +119,24 @@ class Lmdb(Peer):
             self._env.sync(True)
 
     def put_all(self, body: bytes, first: int, count: int, per_commit: int) -> None:
-        place, head, tag, crc32 = self.PLACE.pack, self.HEAD.pack, TAG.encode(), zlib.crc32
+        offset, header, tag, crc32 = self.OFFSET.pack, self.HEADER.pack, TAG.encode(), zlib.crc32
         messages, keys, plain = self._messages, self._keys, self.plain
         for start in range(0, count, per_commit):
             with self._env.begin(write=True) as transaction:
                 put = transaction.put
                 for i in range(start, min(start + per_commit, count)):
-                    where = place(i % QUEUES, i // QUEUES)
+                    where = offset(i % QUEUES, i // QUEUES)
                     if plain:
                         put(where, body, db=messages)
                         continue
                     key = f"k{first + i}".encode()
-                    record = head(crc32(body), len(tag), len(key)) + tag + key + body
+                    record = header(crc32(body), len(tag), len(key)) + tag + key + body
                     put(where, record, db=messages)
                     put(key, where, db=keys)
 
     def by_queue(self, queue_id: int, queue_offset: int) -> Item | None:
         with self._env.begin() as transaction:
-            found = transaction.get(self.PLACE.pack(queue_id, queue_offset), db=self._messages)
+            found = transaction.get(self.OFFSET.pack(queue_id, queue_offset), db=self._messages)
             return None if found is None else self._item(found)
 
     def by_key(self, key: str) -> Item | None:
@@ -149,11 +149,11 @@ class Lmdb(Peer):
     def _item(self, record: bytes) -> Item:
         if self.plain:
             return Item("", "", record)
-        crc, tag_size, key_size = self.HEAD.unpack_from(record)
-        key_at = self.HEAD.size + tag_size
+        crc, tag_size, key_size = self.HEADER.unpack_from(record)
+        key_at = self.HEADER.size + tag_size
         body = record[key_at + key_size :]
         checked(body, crc)
-        tag = record[self.HEAD.size : key_at].decode()
+        tag = record[self.HEADER.size : key_at].decode()
         return Item(tag, record[key_at : key_at + key_size].decode(), body)
 
     def read(self, queue_id: int) -> Iterator[Item]:
@@ -168,14 +168,14 @@ class Lmdb(Peer):
 
     def scan(self) -> tuple[int, int]:
         count = size = 0
-        unpack, head_size, crc32 = self.HEAD.unpack_from, self.HEAD.size, zlib.crc32
+        unpack, header_size, crc32 = self.HEADER.unpack_from, self.HEADER.size, zlib.crc32
         with (
             self._env.begin(buffers=True) as transaction,
             transaction.cursor(self._messages) as cursor,
         ):
             for record in cursor.iternext(keys=False, values=True):
                 crc, tag_size, key_size = unpack(record)
-                if crc32(record[head_size + tag_size + key_size :]) != crc:
+                if crc32(record[header_size + tag_size + key_size :]) != crc:
                     raise BodyDamaged
                 count += 1
                 size += len(record)
@@ -191,8 +191,8 @@ class Lmdb(Peer):
 class Sqlite(Peer):
     """SQLite in WAL mode: one table, unique index on (queue, offset), index on the key.
 
-    Not sync: synchronous=NORMAL, which forces at checkpoints; sync: FULL, at every commit. A
-    checkpoint comes each WAL_PAGES pages of the log; SQLite's default is 1000.
+    Without sync: synchronous=NORMAL, fsync at checkpoints. With sync: FULL, fsync at every commit.
+    A checkpoint runs every WAL_PAGES pages of the log; SQLite's default is 1000.
     """
 
     def __init__(self, path: Path, sync: bool, plain: bool) -> None:
@@ -206,7 +206,7 @@ class Sqlite(Peer):
             "CREATE TABLE messages (queue_id INTEGER, queue_offset INTEGER, tag TEXT, key TEXT,"
             " crc INTEGER, body BLOB)"
         )
-        self._run("CREATE UNIQUE INDEX place ON messages (queue_id, queue_offset)")
+        self._run("CREATE UNIQUE INDEX offsets ON messages (queue_id, queue_offset)")
         if not plain:
             self._run("CREATE INDEX keys ON messages (key)")
 
@@ -276,7 +276,7 @@ class Sqlite(Peer):
 
 
 class PersistQueue(Peer):
-    """persist-queue's SQLiteQueue: one queue, each put a transaction, no key to look up by."""
+    """persist-queue's SQLiteQueue: one database per queue, one transaction per put, no key."""
 
     keyed = False
 
@@ -295,7 +295,7 @@ class PersistQueue(Peer):
         return bool(self._queues[queue_id].size > queue_offset)
 
     def read(self, queue_id: int) -> Iterator[Item]:
-        # Not committed: what was read stays, and the next reader starts over.
+        # Not committed: the messages stay, and the next reader starts from the beginning.
         queue = self._open(str(self.path / str(queue_id)), auto_commit=False)
         try:
             for _ in range(queue.size):
@@ -311,7 +311,7 @@ class PersistQueue(Peer):
 
 
 class DiskCache(Peer):
-    """diskcache's Cache: a deque for each queue by push(), and an entry from key to its place."""
+    """diskcache's Cache: push() to a deque per queue, and an entry that maps the key to it."""
 
     def __init__(self, path: Path, sync: bool, plain: bool) -> None:
         super().__init__(path, sync, plain)
@@ -335,14 +335,14 @@ class DiskCache(Peer):
         self._cache.set(key, self._cache.push(record, prefix=f"q{i % QUEUES}"))
 
     def by_queue(self, queue_id: int, queue_offset: int) -> Item | None:
-        # push() numbers from the middle of its range on.
+        # push() starts numbering in the middle of its range.
         return self._at(f"q{queue_id}-{500_000_000_000_000 + queue_offset:015d}")
 
     def by_key(self, key: str) -> Item | None:
         return self._at(self._cache.get(key))
 
-    def _at(self, place: object) -> Item | None:
-        found = self._cache.get(place)
+    def _at(self, entry: object) -> Item | None:
+        found = self._cache.get(entry)
         if found is None:
             return None
         tag, key, crc, body = found
@@ -368,7 +368,7 @@ PEERS: dict[str, type[Peer]] = {
 
 
 class PeerWork(Workload):
-    """Put, get, scan or query with one of PEERS; reading fills its store before the first round."""
+    """Put, get, scan or query with one of PEERS; fill a store to read before the first round."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
         super().__init__(path, options)
@@ -412,7 +412,7 @@ class PeerWork(Workload):
             for item in self._peer.read(queue_id):
                 count += 1
                 size += len(item.body)
-                # The tag a second time: for the property that the others read.
+                # Count the tag twice, as the others read it as a property as well.
                 answer += len(item.tag) + len(item.key) + len(item.tag)
         seconds, cpu = clock.stop()
         return Result(count, size, seconds, answer, cpu)
@@ -433,7 +433,7 @@ class PeerWork(Workload):
             found = self._peer.by_key(key)
             if found is not None:
                 size += len(found.body)
-                # The tag a second time: for the property that the others read.
+                # Count the tag twice, as the others read it as a property as well.
                 answer += len(found.tag) + len(found.tag) + (found.key == key)
         seconds, cpu = clock.stop()
         return Result(self.count, size, seconds, answer, cpu)

@@ -1,4 +1,4 @@
-"""The record as SVG: ratios as bars, growth as curves. Wants matplotlib (group `bench`)."""
+"""Plot the record as SVG: ratios as bars, growth as curves. Requires matplotlib (group `bench`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import matplotlib
 
-from report import BASE, base_of, short
-from report import ratios as ratios_of
+from groups import BASE
+from record import base_of, median_ratio, short
 
 matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "pyrocketstore"  # the same record gives the same file
-matplotlib.rcParams["svg.fonttype"] = "none"  # letters stay letters
+matplotlib.rcParams["svg.hashsalt"] = "pyrocketstore"  # equal records give equal files
+matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
 matplotlib.rcParams["font.size"] = 8
 
 from matplotlib import pyplot  # noqa: E402
@@ -22,7 +22,7 @@ from matplotlib import pyplot  # noqa: E402
 COLOURS = {"ours": "#2b6cb0", "call": "#a0aec0", "peer": "#c05621", "limit": "#718096"}
 LEGEND = {
     "ours": "pyrocketstore",
-    "peer": "others",
+    "peer": "other stores",
     "limit": "C program, less work",
     "call": "empty call",
 }
@@ -30,9 +30,9 @@ BAR_INCHES = 0.19
 
 
 def ratios(groups: Mapping[str, Any], target: Path) -> None:
-    """A bar for each row: its rate over that of the row of 4.9.3 that it stands beside.
+    """Plot a bar for each row: its rate relative to the row of 4.9.3 that it is compared with.
 
-    Over our first row without Java.
+    Without Java, the bars are relative to our first row.
     """
     bars: list[tuple[str, str, float]] = []
     for name, group in groups.items():
@@ -41,7 +41,7 @@ def ratios(groups: Mapping[str, Any], target: Path) -> None:
         for row in () if group["latency"] else rows:
             base = base_of(group, row) or first
             if base is not None:
-                ratio = statistics.median(ratios_of(row, base))
+                ratio = median_ratio(row, base)
                 bars.append((f"{name}: {row['name']}", row["kind"], ratio))
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + BAR_INCHES * max(len(bars), 1)))
     for kind, label in LEGEND.items():
@@ -55,13 +55,13 @@ def ratios(groups: Mapping[str, Any], target: Path) -> None:
     axes.set_xscale("log")
     axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
     axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlabel("rate ÷ that of RocketMQ 4.9.3, median over pairs of rounds (log)")
+    axes.set_xlabel("rate ÷ rate of RocketMQ 4.9.3, median over pairs of rounds (log scale)")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
     _save(figure, target)
 
 
 def curves(groups: Mapping[str, Any], target: Path) -> None:
-    """A panel for each axis, a line for each side."""
+    """Plot a panel for each axis with a line for each variant."""
     names = list(dict.fromkeys(group["axis"] for group in groups.values()))
     figure, panels = pyplot.subplots(
         (len(names) + 1) // 2, 2, figsize=(9, 2.6 * ((len(names) + 1) // 2)), squeeze=False
@@ -79,7 +79,7 @@ def curves(groups: Mapping[str, Any], target: Path) -> None:
         panel.set_xscale("log")
         panel.set_ylim(bottom=0)
         panel.set_xlabel(axis)
-        panel.set_ylabel("a second")
+        panel.set_ylabel("per second")
         panel.legend()
     for panel in list(panels.flat)[len(names) :]:
         panel.remove()

@@ -1,4 +1,4 @@
-"""The record of the last measurements as JSON, as a Markdown page and as plots."""
+"""Write the record of the last measurements as a Markdown page, with plots."""
 
 from __future__ import annotations
 
@@ -9,106 +9,88 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
-BASE = "4.9.3"
-#: A limit closes a row when the C program is at most that much faster.
-CLOSING_RATIO = 1.15
-LATENCIES = ("p50", "p99", "p99.9", "max")
+from groups import BASE
+from record import Record, base_of, median_ratio, ours_of, ratios, row_of, short
+from workers import LATENCIES
+
+#: A row has reached its limit if the C program is at most so many times as fast.
+LIMIT_RATIO = 1.15
 MIB = 1 << 20
 GIB = 1 << 30
-#: Facts that the first lines of a head tell by themselves.
-TOLD = set("note,when,size,method,processor,cores,memory,kernel,file system,dirty limit".split(","))
+#: Facts that the first lines of a run include.
+FIRST_FACTS = set(
+    "note,when,size,method,processor,cores,memory,kernel,file system,dirty limit".split(",")
+)
 
 INTRO = """\
 # Benchmarks
 
-Written by `bench/run.py`; the numbers are in [benchmarks.json](benchmarks.json). The method is told
-in [bench/README.md](../bench/README.md). In short: all sides work in turn within one run, forth and
-back; a ratio, of rates as of latencies, is the median over the pairs of rounds of the same turn,
-with the smallest and the largest pair behind it. Only ratios count: the same machine gives rates
-that differ by a factor of two between hours.
+`bench/run.py` writes this page from the record in [benchmarks.json](benchmarks.json).
+[bench/README.md](../bench/README.md) describes the method. In short: all variants alternate within
+one run. A ratio, of rates or of latencies, is the median over pairs of rounds of the same turn; the
+smallest and the largest pair follow in parentheses. Only ratios are meaningful: rates on one
+machine differ by a factor of two between hours.
 
 | to repeat | command |
 |---|---|
-| everything but the curves | `make bench` |
-| one table | `make bench ONLY=put` (its name stands in its heading) |
-| the curves | `make bench-growth`, with `LARGE=1` up to 50 M messages |
-| Spark | `make bench-spark`; a part of it is `bench/spark_read.py` and so on |
+| all tables | `make bench` |
+| one table | `make bench ONLY=put`, with the name in the table's heading |
+| the curves | `make bench-growth`; with `LARGE=1` up to 50 M messages |
+| Spark | `make bench-spark`; one part: `python bench/spark_read.py`, for example |
 | single functions | `make bench-micro` |
 
-In the tables *n* is what one unit of work does, *anonymous* the memory that is not pages of files,
-*÷ 4.9.3* the rate over that of RocketMQ 4.9.3, *ours ÷ it* the rate of the first row of ours over
-that row; below a table stands which row is compared with another one than these. CPU is the whole
-process's, per item, in the timed part, its service threads included; rocketmq-rust's is not known.
+Columns of the tables:
+
+- *n*: items in one unit of work.
+- *CPU µs*: processor time per item of the whole process in the timed part, with its service
+  threads; not measured for rocketmq-rust.
+- *anonymous MiB*: peak memory without the pages of files.
+- *÷ 4.9.3*: rate relative to RocketMQ 4.9.3.
+- *ours ÷ this*: rate of the first row of ours relative to this row.
+
+A note below the table names the row if a ratio refers to another one. "Until queryable" means that
+the last message can be read by queue and queried by key.
+
+A note such as "limits of *put*" lists C programs that do a part of the work, each with its rate
+relative to *put*. If none has as many threads as the row, all are listed. The row is at its limit
+if the fastest of them is at most 1.15 times as fast.
 """
 
 SPARK_RECORD = "benchmarks-spark.json"
-SPARK_INTRO = """All sides of a part work in turn within one run; ratios are medians over
-neighbouring rounds, with the smallest and the largest. The ceiling is a source that gives one
-finished Arrow batch of the same schema, rows and bytes again and again: what Spark itself takes to
-move them. Spark's Parquet reader answers `count` from the footers of the files and reads no column.
+SPARK_INTRO = """\
+All variants of a part alternate within one run. A ratio is the median over pairs of rounds; the
+smallest and the largest follow in parentheses.
+
+- Reading: the action `noop` reads all columns and discards them. The *ceiling* is a source that
+  returns one finished Arrow batch repeatedly, with the schema, rows and bytes of the store: the
+  cost of moving rows into Spark. Spark's Parquet reader answers `count` from the files' footers
+  without reading a column.
+- Functions: *plain Python* is a Python function that reads the same fields. It receives its values
+  through Arrow; the next row receives them pickled. *finished structs* and *finished batches*
+  return rows that are already decoded, through the kind of function that *decode_message* and
+  *decode_batches* use. They are the limits of these two rows: "limit 1.26 ×" means that the limit
+  is 1.26 times as fast. *scan* only reads the column.
+- Export: *write.parquet* is Spark's own writer over the data source. *raw bytes* writes and fsyncs
+  as many bytes as *export none*.
 """
 
 
-class Record:
-    """Groups by name, each with the run that measured it last."""
-
-    def __init__(self, runs: dict[str, Any], groups: dict[str, Any]) -> None:
-        self.runs = runs
-        self.groups = groups
-        self._run = ""
-
-    @classmethod
-    def read(cls, directory: Path | None) -> Record:
-        """The record there, or an empty one."""
-        path = directory / "benchmarks.json" if directory else None
-        if path is None or not path.exists():
-            return cls({}, {})
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            return cls({}, {})
-        return cls(found["runs"], found["groups"])
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """A new run; what is added from here on belongs to it."""
-        self._run = str(1 + max(map(int, self.runs), default=0))
-        self.runs[self._run] = dict(facts)
-
-    def add(self, name: str, group: Mapping[str, Any]) -> None:
-        """A group's new figures in the place of its old ones."""
-        self.groups[name] = {"run": self._run, **group}
-        used = {group["run"] for group in self.groups.values()}
-        self.runs = {number: run for number, run in self.runs.items() if number in used}
-
-    def write(self, directory: Path) -> None:
-        """Keep it as benchmarks.json."""
-        directory.mkdir(parents=True, exist_ok=True)
-        found = {"format": FORMAT, "runs": self.runs, "groups": self.groups}
-        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-        directory.joinpath("benchmarks.json").write_text(text, encoding="utf-8")
-
-
-def head(facts: Mapping[str, str]) -> list[str]:
-    """What a run's numbers depend on, as a list."""
+def run_facts(facts: Mapping[str, str]) -> list[str]:
+    """Return the facts that a run's numbers depend on, as list items."""
     lines = [f"- {facts['when']}; {facts['size']}; {facts['method']}"]
     lines.append(
         f"- {facts['processor']}, {facts['cores']} cores, {facts['memory']}; {facts['kernel']}; "
-        f"{facts['file system']}; writers wait from {facts['dirty limit']} of dirty pages on"
+        f"{facts['file system']}; writers wait above {facts['dirty limit']} of dirty pages"
     )
     if "note" in facts:
         lines.append(f"- {facts['note']}")
-    rest = [f"{name} {text}" for name, text in facts.items() if name not in TOLD]
+    rest = [f"{name} {text}" for name, text in facts.items() if name not in FIRST_FACTS]
     lines.append("- " + "; ".join(rest))
     return lines
 
 
-def ratios(row: Mapping[str, Any], base: Mapping[str, Any]) -> list[float]:
-    """Rate over rate, pair by pair."""
-    return [a / b for a, b in zip(row["rates"], base["rates"], strict=True)]
-
-
 def ratio_text(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """The median pair and, behind it, the smallest and the largest."""
+    """Return the median pair, then the smallest and the largest."""
     return _pairs_text(ratios(row, base))
 
 
@@ -116,33 +98,8 @@ def _pairs_text(pairs: Sequence[float]) -> str:
     return f"**{short(statistics.median(pairs))}** ({short(min(pairs))}–{short(max(pairs))})"
 
 
-def short(value: float) -> str:
-    """Three digits that matter, no more; two of a small number."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    if value < 0.1:
-        return f"{value:.2g}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _row_of(group: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    return next((row for row in group["rows"] if row["name"] == name), None)
-
-
-def base_of(group: Mapping[str, Any], row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The row of 4.9.3 that a row is compared with: the one that a row of ours names, or BASE."""
-    named = _row_of(group, row.get("beside", "")) if row["kind"] == "ours" else None
-    return named or _row_of(group, BASE)
-
-
-def ours_of(group: Mapping[str, Any], row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The row of ours that another is compared with: the one it names, or the first."""
-    named = _row_of(group, row.get("beside", "")) if row["kind"] != "ours" else None
-    return named or next((one for one in group["rows"] if one["kind"] == "ours"), None)
-
-
 def section(name: str, group: Mapping[str, Any]) -> list[str]:
-    """A group's heading, table and what it says."""
+    """Return a group's heading, table and notes."""
     lines = [f"### {group['title']} (`{name}`)", ""]
     lines += _latency_table(group) if group["latency"] else _rate_table(group)
     lines.append("")
@@ -162,8 +119,8 @@ def section(name: str, group: Mapping[str, Any]) -> list[str]:
 
 
 def _rate_table(group: Mapping[str, Any]) -> list[str]:
-    titles = ["how", "threads", "n", "rate (median)", "rates", "GB/s", "CPU µs", "peak MiB"]
-    titles += ["of it anonymous", "÷ 4.9.3 (pairs)", "ours ÷ it"]
+    titles = ["variant", "threads", "n", "rate (median)", "range", "GB/s", "CPU µs", "peak MiB"]
+    titles += ["anonymous MiB", "÷ 4.9.3 (pairs)", "ours ÷ this (pairs)"]
     lines = [_line(titles), _line(["---"] * len(titles))]
     for row in group["rows"]:
         base, ours = base_of(group, row), ours_of(group, row)
@@ -180,10 +137,10 @@ def _rate_table(group: Mapping[str, Any]) -> list[str]:
 
 
 def _latency_table(group: Mapping[str, Any]) -> list[str]:
-    base = _row_of(group, BASE)
-    titles = ["how", "threads", "n", *(f"{name} µs" for name in LATENCIES)]
-    titles += ["CPU µs", "peak MiB", "of it anonymous"]
-    titles += ["p50 of 4.9.3 ÷ its (pairs)", "p99 of 4.9.3 ÷ its (pairs)"]
+    base = row_of(group, BASE)
+    titles = ["variant", "threads", "n", *(f"{name} µs" for name in LATENCIES)]
+    titles += ["CPU µs", "peak MiB", "anonymous MiB"]
+    titles += ["4.9.3 ÷ this, p50 (pairs)", "4.9.3 ÷ this, p99 (pairs)"]
     lines = [_line(titles), _line(["---"] * len(titles))]
     for row in group["rows"]:
         cells = [row["name"], row["threads"], f"{row['n']:,}"]
@@ -198,19 +155,19 @@ def _latency_table(group: Mapping[str, Any]) -> list[str]:
 
 
 def _latencies(row: Mapping[str, Any], name: str) -> list[float]:
-    """A percentile of each round; an old record has but one for all."""
+    """Return a percentile of each round; an old record has one for all rounds."""
     found = row["latencies_us"][name]
     return list(found) if isinstance(found, list) else [found]
 
 
 def _latency(row: Mapping[str, Any], name: str) -> float:
-    """The median of the rounds; of the maxima the largest."""
+    """Return the median over the rounds; for `max` the largest."""
     values = _latencies(row, name)
     return max(values) if name == "max" else statistics.median(values)
 
 
 def latency_ratio_text(base: Mapping[str, Any], row: Mapping[str, Any], name: str) -> str:
-    """Of two rows a percentile over the other's, pair by pair: as ratio_text."""
+    """Return the ratio of a percentile of two rows, formatted as in ratio_text."""
     both = zip(_latencies(base, name), _latencies(row, name), strict=True)
     return _pairs_text([a / b for a, b in both])
 
@@ -230,25 +187,25 @@ def _goal_notes(group: Mapping[str, Any]) -> Iterator[str]:
             bases = [base for base in group["rows"] if base["name"] in names]
             if not bases:
                 continue
-            found = {base["name"]: statistics.median(ratios(row, base)) for base in bases}
+            found = {base["name"]: median_ratio(row, base) for base in bases}
             fastest = min(found, key=lambda name: found[name])
             among = f" (the fastest of {len(found)})" if len(found) > 1 else ""
             yield (
                 f"- goal of *{row['name']}*: {wanted:g} × {fastest}{among}; "
-                f"{short(found[fastest])}: {_verdict(found[fastest] >= wanted)}"
+                f"measured {short(found[fastest])}: {_verdict(found[fastest] >= wanted)}"
             )
 
 
 def _floor_notes(group: Mapping[str, Any]) -> Iterator[str]:
-    """Goals that are rates by themselves."""
+    """Yield the notes on goals that are absolute rates."""
     for row in group["rows"]:
         for wanted, unit in row.get("floors", ()):
             if unit == "GB/s":
-                found, told = row["bytes_per_second"] / 1e9, f"{wanted:g} GB/s"
+                found, goal = row["bytes_per_second"] / 1e9, f"{wanted:g} GB/s"
             else:
-                found, told = statistics.median(row["rates"]), f"{wanted:,.0f} {unit}"
+                found, goal = statistics.median(row["rates"]), f"{wanted:,.0f} {unit}"
             verdict = _verdict(found >= wanted)
-            yield f"- goal of *{row['name']}*: {told}; {short(found)}: {verdict}"
+            yield f"- goal of *{row['name']}*: {goal}; measured {short(found)}: {verdict}"
 
 
 def _verdict(reached: bool) -> str:
@@ -256,16 +213,16 @@ def _verdict(reached: bool) -> str:
 
 
 def _beside_note(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """Told where a row is compared with another one than the rest of its table."""
+    """Return a note if a row is compared with another one than the rest of its table."""
     named = row.get("beside", "")
-    if not named or _row_of(group, named) is None:
+    if not named or row_of(group, named) is None:
         return ""
-    which = "÷ 4.9.3" if row["kind"] == "ours" else "ours ÷ it"
-    return f". Its *{which}* is with *{named}*"
+    which = "÷ 4.9.3" if row["kind"] == "ours" else "ours ÷ this"
+    return f". *{which}* refers to *{named}*"
 
 
 def _other_base_notes(group: Mapping[str, Any]) -> Iterator[str]:
-    """Latencies of ours beside a row of 4.9.3 that is not the base of the table."""
+    """Yield ratios of latencies to rows of 4.9.3 that are not the base of the table."""
     bases = [row for row in group["rows"] if row["kind"] == "base" and row["name"] != BASE]
     for base in bases:
         for row in (row for row in group["rows"] if row["kind"] == "ours"):
@@ -279,45 +236,44 @@ def _call_notes(group: Mapping[str, Any]) -> Iterator[str]:
     if row is None or ours is None:
         return
     empty, whole = (1e9 / statistics.median(one["rates"]) for one in (row, ours))
-    share = statistics.median(ratios(ours, row))
+    share = median_ratio(ours, row)
     yield (
-        f"- the loop around an empty compiled call takes {empty:.0f} ns a message, "
-        f"{100 * share:.0f} % of the {whole:.0f} ns that *{ours['name']}* takes in the same loop"
+        f"- the loop with an empty compiled call takes {empty:.0f} ns per message, "
+        f"{100 * share:.0f} % of the {whole:.0f} ns that *{ours['name']}* takes in that loop"
     )
 
 
 def _limit_notes(group: Mapping[str, Any]) -> Iterator[str]:
-    """A row is closed when the fastest C program that may use as many threads hardly beats it."""
+    """Compare each row with the fastest C program that may use as many threads."""
     limits = [row for row in group["rows"] if row["kind"] == "limit"]
     ours = [row for row in group["rows"] if row["kind"] == "ours"]
     for row in ours if limits else ():
         alike = [limit for limit in limits if limit["threads"] == row["threads"]] or limits
-        found = {limit["name"]: statistics.median(ratios(limit, row)) for limit in alike}
-        told = ", ".join(f"{name} {short(ratio)} ×" for name, ratio in found.items())
-        closed = max(found.values()) <= CLOSING_RATIO
-        verdict = "closes the row" if closed else "leaves the row open"
-        yield f"- limit of *{row['name']}*: {told}: {verdict}"
+        found = {limit["name"]: median_ratio(limit, row) for limit in alike}
+        text = ", ".join(f"{name} {short(ratio)} ×" for name, ratio in found.items())
+        verdict = "at" if max(found.values()) <= LIMIT_RATIO else "below"
+        yield f"- limits of *{row['name']}*: {text}: {verdict} the limit"
 
 
 def _spark(directory: Path) -> list[str]:
-    """What bench/spark.py found, if it ran."""
+    """Return the section of the measurements of bench/spark.py, if there are any."""
     path = directory / SPARK_RECORD
     if not path.exists():
         return []
     record = json.loads(path.read_text("utf-8"))
     lines = ["## Spark", "", SPARK_INTRO]
-    lines += head(record["facts"])
+    lines += run_facts(record["facts"])
     for title, text in record["parts"].items():
         lines += ["", f"### {title}", "", text]
     return lines
 
 
 def render(directory: Path) -> None:
-    """benchmarks.md and the plots, from benchmarks.json."""
+    """Write benchmarks.md and the plots from benchmarks.json."""
     try:
         import plot
     except ImportError as problem:
-        print(f"SKIPPED ALOUD: {problem}: the plots stay as they are", file=sys.stderr)
+        print(f"SKIPPED ALOUD: {problem}: the plots are not written", file=sys.stderr)
         plot = None
     record = Record.read(directory)
     curves = {name: group for name, group in record.groups.items() if group["axis"]}
@@ -326,19 +282,19 @@ def render(directory: Path) -> None:
     if tables and plot:
         plot.ratios(tables, directory / "benchmarks.svg")
     if tables:
-        lines += ["![rates over those of RocketMQ 4.9.3](benchmarks.svg)", ""]
+        lines += ["![rates relative to RocketMQ 4.9.3](benchmarks.svg)", ""]
     lines += ["## Runs", ""]
     for number, facts in record.runs.items():
         names = [f"`{name}`" for name, group in record.groups.items() if group["run"] == number]
-        lines += [f"Run {number}: {', '.join(names)}", "", *head(facts), ""]
+        lines += [f"Run {number}: {', '.join(names)}", "", *run_facts(facts), ""]
     if tables:
-        lines += ["## Figures", ""]
+        lines += ["## Results", ""]
         for name, group in tables.items():
             lines += [*section(name, group), *_size_notes(group, record), ""]
     if curves:
         if plot:
             plot.curves(curves, directory / "benchmarks-growth.svg")
-        lines += ["## How they grow", ""]
+        lines += ["## Growth", ""]
         lines += ["![rates by messages, queues and threads](benchmarks-growth.svg)", ""]
         lines += [*_curve_table(curves, record), ""]
     lines += _spark(directory)
@@ -346,35 +302,37 @@ def render(directory: Path) -> None:
 
 
 def _size_notes(group: Mapping[str, Any], record: Record) -> list[str]:
-    """Told where more is written than the kernel lets be dirty, or read than fits into memory."""
+    """Return notes if the group exceeds the kernel's limit for dirty pages, or the memory."""
     facts = record.runs[group["run"]]
     notes = []
     written = group["written_bytes"] / GIB
     if written > _gib(facts["dirty limit"]):
-        piled = "all rounds of the faster side write" if group.get("piles_up") else ""
-        what = piled or "a unit of work writes"
-        notes.append(f"- {what} {written:.1f} GiB, beyond the dirty limit: the disk's rate")
+        what = "all rounds of the faster variant" if group.get("piles_up") else "one unit of work"
+        notes.append(
+            f"- {what} wrote {written:.1f} GiB, more than the limit for dirty pages: the disk "
+            "determines the rate"
+        )
     read = group.get("read_bytes", 0) / GIB
     if read > _gib(facts["memory"]):
         notes.append(
-            f"- the store and its copies take {read:.1f} GiB, beyond the memory of "
-            f"{facts['memory']}: not all is read from the page cache"
+            f"- the store and its copies have {read:.1f} GiB, more than the memory of "
+            f"{facts['memory']}: part of them was read from disk"
         )
     return notes
 
 
 def _gib(text: str) -> float:
-    """Of a fact like "24 GiB"."""
+    """Return the number in a fact such as "24 GiB"."""
     return float(text.split()[0])
 
 
 def _curve_table(curves: Mapping[str, Any], record: Record) -> Iterator[str]:
-    titles = ["work", "by", "at", "how", "threads", "rate (median)", "CPU µs", "peak MiB"]
-    titles += ["of it anonymous", "÷ 4.9.3 (pairs)"]
+    titles = ["work", "axis", "value", "variant", "threads", "rate (median)", "CPU µs"]
+    titles += ["peak MiB", "anonymous MiB", "÷ 4.9.3 (pairs)"]
     yield _line(titles)
     yield _line(["---"] * len(titles))
     for name, group in curves.items():
-        base = _row_of(group, BASE)
+        base = row_of(group, BASE)
         for row in group["rows"]:
             cells = [f"{group['title']} (`{name}`)", group["axis"], f"{group['at']:,}"]
             cells += [row["name"], row["threads"]]

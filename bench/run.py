@@ -1,13 +1,13 @@
-"""Ours beside RocketMQ 4.9.3 and what else a Python program would take, round against round.
+"""Compare pyrocketstore with RocketMQ 4.9.3 and with other stores that a Python program could use.
 
-    python bench/run.py                    measures and writes docs/benchmarks.{md,svg,json}
-    python bench/run.py --only put,scan    measures a part; the rest of the record stays
-    python bench/run.py --growth           how the figures grow (--large: up to 50 M messages)
-    python bench/run.py --smoke            small: does it still run, and agree? writes nothing
-    python bench/run.py --render           writes the page again from the record
+    python bench/run.py                    measure; write docs/benchmarks.{md,svg,json}
+    python bench/run.py --only put,scan    measure a part; the rest of the record stays
+    python bench/run.py --growth           rates by messages, queues and threads (--large: more)
+    python bench/run.py --smoke            small sizes, as a test of the answers; write nothing
+    python bench/run.py --render           write the page from the record
 
-All sides are child processes that speak one protocol (bench/README.md). Rounds alternate; a ratio
-is the median over the rounds of two sides in the same turn.
+Each variant is a child process; all use one protocol (bench/README.md). Rounds alternate; a ratio
+is the median over pairs of rounds of the same turn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ import report  # noqa: E402
 from compiled import Unavailable  # noqa: E402
 from groups import GROUPS, Group, Options, Variant  # noqa: E402
 from growth import growth_groups  # noqa: E402
-from java_store import JavaStore, JavaUnavailable  # noqa: E402
+from record import Record  # noqa: E402
+from support.java_store import JavaStore, JavaUnavailable  # noqa: E402
 from workers import BenchError, Worker, WorkerEnded, alternate  # noqa: E402
 from workload import RECORD_SIZE  # noqa: E402
 
@@ -48,17 +49,17 @@ FULL_PAIRS = 5
 FULL_WARM_ROUNDS = 2
 SMOKE_COUNT_MIN = 20
 SMOKE_QUEUES_MAX = 100
-#: Several files, so that they can be worked on side by side.
+#: Small enough that an input store has several files, which can be scanned in parallel.
 INPUT_FILE_FULL = 256 << 20
 INPUT_FILE_SMOKE = 1 << 20
 TAG_SIZE = len("TagA")
-#: What a worker needs besides its program.
+#: Packages that the peers require.
 PACKAGES = {"lmdb": "lmdb", "persist_queue": "persist-queue", "diskcache": "diskcache"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much to do: for a smoke test or for a measurement."""
+    """Amount of work: for a smoke test or for a measurement."""
 
     full: bool
     pairs: int
@@ -66,24 +67,24 @@ class Sizes:
 
     @property
     def warm_rounds(self) -> int:
-        """Rounds of each side that do not count."""
+        """Return the number of warm-up rounds of each variant."""
         return FULL_WARM_ROUNDS if self.full else 0
 
     def count(self, group: Group, variant: Variant) -> int:
-        """Items of one unit of work."""
+        """Return the number of items in one unit of work."""
         if self.full:
             return max(1, round(group.count * variant.share))
         return max(SMOKE_COUNT_MIN, round(group.smoke * variant.share))
 
     def stored(self, group: Group, variant: Variant) -> int:
-        """Messages that the store holds which is read; a unit of get or scan reads them all."""
+        """Return the number of messages in the input store; get and scan read them all."""
         all_of_them = group.input if self.full else group.smoke_input
         if variant.options.get("what") not in {"get", "scan"}:
             return all_of_them
         return max(SMOKE_COUNT_MIN, round(all_of_them * variant.share))
 
     def options(self, group: Group, variant: Variant) -> dict[str, object]:
-        """What the worker of a variant is told."""
+        """Return the options of a variant's worker."""
         found: dict[str, object] = {**variant.options, "count": self.count(group, variant)}
         if group.input and not variant.program.startswith("limit:"):
             found["stored"] = self.stored(group, variant)
@@ -98,12 +99,12 @@ class Sizes:
 
     @property
     def input_file_size(self) -> int:
-        """Bytes of a log file of an input store."""
+        """Return the size in bytes of a log file of an input store."""
         return INPUT_FILE_FULL if self.full else INPUT_FILE_SMOKE
 
 
 class Bench:
-    """One run: its workers, its directories, what it could not do."""
+    """One run: its workers, its directories, and the programs that are not available."""
 
     def __init__(self, sizes: Sizes, home: Path) -> None:
         self.sizes = sizes
@@ -116,21 +117,21 @@ class Bench:
             self._java.build()
         except JavaUnavailable as problem:
             self._missing["java"] = str(problem)
-            print(f"SKIPPED ALOUD: {problem}: nothing of 4.9.3", file=sys.stderr)
+            print(f"SKIPPED ALOUD: {problem}: 4.9.3 is not measured", file=sys.stderr)
 
     @property
     def has_java(self) -> bool:
-        """Whether 4.9.3 takes part."""
+        """Return whether 4.9.3 takes part."""
         return "java" not in self._missing
 
     def facts(self) -> dict[str, str]:
-        """The head of the record."""
+        """Return the facts of this run for the record."""
         rust = compiled.OUT.joinpath("rust").exists() and "rust" not in self._missing
         found = machine.facts(self.home, java=self.has_java, rust=rust)
         sizes = self.sizes
         found["method"] = (
-            f"{sizes.pairs} pairs of rounds after {sizes.warm_rounds} warm ones, "
-            f"at least {sizes.seconds:g} s a round"
+            f"{sizes.pairs} pairs of rounds after {sizes.warm_rounds} warm-up rounds, "
+            f"at least {sizes.seconds:g} s per round"
         )
         if self.has_java:
             found["heap"] = " ".join(JAVA_HEAP if sizes.full else JAVA_HEAP_SMOKE)
@@ -138,7 +139,7 @@ class Bench:
         return found
 
     def prepare(self, groups: Sequence[Group], skipped: Sequence[str]) -> None:
-        """Build what the groups need, before anything is timed."""
+        """Build the programs of the groups before anything is timed."""
         for name in skipped:
             self._missing[name] = "left out by --without"
         for variant in (variant for group in groups for variant in group.variants):
@@ -146,14 +147,14 @@ class Bench:
                 self._program(variant)
 
     def measure(self, group: Group) -> dict[str, Any]:
-        """Run one group; its part of the record. It begins anew without a peer that breaks down."""
+        """Run one group, again without a peer that fails; return its part of the record."""
         taking, left_out = self._who(group)
         while True:
             try:
                 return self._measure(group, taking, left_out)
             except WorkerEnded as problem:
                 named = [one for one in taking if _worker_name(group, one) == problem.name]
-                broken = named[0] if named else None  # or it wrote the store that is read
+                broken = named[0] if named else None  # None: the writer of the input store
                 if broken is None or broken.kind != "peer":
                     raise
                 print(f"LEFT OUT ALOUD: {problem}", file=sys.stderr, flush=True)
@@ -198,12 +199,12 @@ class Bench:
         }
 
     def _written(self, group: Group, workers: Sequence[Worker]) -> int:
-        """Bytes of the log that lie in a store at most: of one unit of work, or of them all."""
+        """Return the maximum size in bytes of a store's log: one unit of work, or all of them."""
         units = max(worker.rounds.units for worker in workers) if _piles_up(group) else 1
         return units * group.record * (group.count if self.sizes.full else group.smoke)
 
     def _read_bytes(self, group: Group, taking: Sequence[Variant]) -> int:
-        """Bytes of the input store and of all its copies, which passed through the page cache."""
+        """Return the size in bytes of the input store and all its copies, all in the page cache."""
         if not group.input:
             return 0
         files = [one.stat() for one in self._input(group).rglob("*") if one.is_file()]
@@ -222,7 +223,7 @@ class Bench:
         return taking, left_out
 
     def _program(self, variant: Variant) -> list[str]:
-        """What is run for it, less the words; raises Unavailable."""
+        """Return the command without options. Raises Unavailable."""
         if reason := self._missing.get(variant.program):
             raise Unavailable(reason)
         package = PACKAGES.get(str(variant.options.get("peer")))
@@ -250,7 +251,7 @@ class Bench:
         return Worker(_worker_name(group, variant), command, self._problems_file())
 
     def _problems_file(self) -> Path:
-        """Where one worker's standard error goes."""
+        """Return the file for the standard error of one worker."""
         return self.home / f"problems-{next(self._problems)}.txt"
 
     def _command(self, variant: Variant, path: Path, options: Options) -> list[str]:
@@ -266,16 +267,16 @@ class Bench:
         return self.sizes.count(group, variant)
 
     def _place(self, group: Group, variant: Variant, number: int) -> Path:
-        """A directory for one worker: new, or its own copy of an input store."""
+        """Return a directory for one worker: new, or its own copy of an input store."""
         path = self.home / f"{group.name}-{number}"
         if group.input and _reads_a_copy(variant):
             source = self._input(group)
             subprocess.run(["cp", "-a", "--sparse=always", source, path], check=True)
-            force(path)
+            fsync_files(path)
         return path
 
     def _input(self, group: Group) -> Path:
-        """The store that both sides read copies of; 4.9.3 writes it where it is there."""
+        """Return the store that the variants read copies of; 4.9.3 writes it if available."""
         count = group.input if self.sizes.full else group.smoke_input
         key = (count, group.input_body)
         if key not in self._inputs:
@@ -300,8 +301,8 @@ class Bench:
         return self._inputs[key]
 
 
-def force(path: Path) -> None:
-    """Write a copy out, which would otherwise be done during the rounds."""
+def fsync_files(path: Path) -> None:
+    """Write a copy to disk; otherwise the kernel would do it during the rounds."""
     for file in (one for one in path.rglob("*") if one.is_file()):
         fd = os.open(file, os.O_RDONLY)
         try:
@@ -313,39 +314,39 @@ def force(path: Path) -> None:
 def compare(
     sizes: Sizes, group: Group, taking: Sequence[Variant], answers: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise BenchError unless all gave the answers that their work must give."""
+    """Raise BenchError if a variant gave a wrong answer."""
     for variant, answer in zip(taking, answers, strict=True):
         who = _worker_name(group, variant)
         wanted = expected(sizes, group, variant)
         if wanted is not None and answer["answer"] != wanted:
-            raise BenchError(f"{who}: answer {answer['answer']} is not {wanted}")
-        # Only 4.9.3 and we look at the log, and only where a unit of work makes a new one.
+            raise BenchError(f"{who}: answer {answer['answer']}, expected {wanted}")
+        # Only 4.9.3 and ours report the log's size, and only if a unit of work creates a new store.
         log = sizes.count(group, variant) * group.record
         if group.record and answer.get("log", log) != log:
-            raise BenchError(f"{who}: {answer['log']} bytes of records are not {log}")
+            raise BenchError(f"{who}: {answer['log']} bytes of records, expected {log}")
 
 
 def expected(sizes: Sizes, group: Group, variant: Variant) -> int | None:
-    """The answer that a variant must give (see README.md); None where it is not known."""
+    """Return the answer that a variant must give (see README.md); None if it is not known."""
     if not variant.answers:
         return None
     what = variant.options.get("what")
     count = sizes.count(group, variant)
-    if what in {"get", "get_checked"}:  # tags twice, and keys k0, k1...
+    if what in {"get", "get_checked"}:  # tags twice, keys k0, k1...
         stored = sizes.stored(group, variant)
         return sum((2 * TAG_SIZE + 1 + digits) * many for digits, many in _digits(stored))
     if what in {"get_columns", "scan", "rebuild", "recover"}:
         return sizes.stored(group, variant)
-    if what == "index_put":  # the place of the last key
+    if what == "index_put":  # the physical offset of the last key
         return (count - 1) * RECORD_SIZE
-    looked_into = what in {"query", "query_checked", "query_many_messages"}
-    if looked_into and "places" not in variant.options:
+    reads_hits = what in {"query", "query_checked", "query_many_messages"}
+    if reads_hits and "places" not in variant.options:
         return count * (2 * TAG_SIZE + 1)
     return count
 
 
 def _digits(count: int) -> Iterator[tuple[int, int]]:
-    """How many of the numbers below `count` have how many digits: (digits, numbers)."""
+    """Yield (digits, how many of the numbers below `count` have so many digits)."""
     for digits in range(1, len(str(count)) + 1):
         first = 10 ** (digits - 1) if digits > 1 else 0
         if first < count:
@@ -353,12 +354,12 @@ def _digits(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _piles_up(group: Group) -> bool:
-    """Whether all units of work go into one store."""
+    """Return whether all units of work write to one store."""
     return any("open" in variant.options for variant in group.variants)
 
 
 def _reads_a_copy(variant: Variant) -> bool:
-    """Whether it works on a copy of the input store, where its group has one."""
+    """Return whether the variant works on a copy of the group's input store."""
     return variant.kind in {"base", "ours"} or variant.program == "limit:crc_scan"
 
 
@@ -379,59 +380,76 @@ def _described(variant: Variant) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the command line's arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--smoke", action="store_true", help="only see that it runs")
+    what.add_argument("--smoke", action="store_true", help="small sizes, as a test; write nothing")
     what.add_argument("--render", action="store_true", help="write the page from the record")
-    parser.add_argument("--growth", action="store_true", help="the curves instead of the table")
-    parser.add_argument("--large", action="store_true", help="with --growth: 50 M messages too")
-    parser.add_argument("--only", default="", help="names of groups, separated by commas")
-    parser.add_argument("--without", default="", help="java, rust, peers or empty, by commas")
-    parser.add_argument("--pairs", type=int, help=f"rounds of each side ({FULL_PAIRS})")
-    parser.add_argument("--seconds", type=float, help=f"least time of a round ({FULL_SECONDS})")
-    parser.add_argument("--note", default="", help="something about this run that the page tells")
-    parser.add_argument("--directory", type=Path, help="where the stores go (build/bench)")
-    parser.add_argument("--out", type=Path, help="where the page goes (docs; smoke: none)")
+    parser.add_argument(
+        "--growth", action="store_true", help="measure the curves instead of the tables"
+    )
+    parser.add_argument("--large", action="store_true", help="with --growth: up to 50 M messages")
+    parser.add_argument("--only", default="", help="names of groups, comma-separated")
+    parser.add_argument(
+        "--without",
+        default="",
+        help="programs to leave out: java, rust, peers, empty; comma-separated",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        help=f"pairs of rounds ({FULL_PAIRS}); with fewer, the record in docs/ stays",
+    )
+    parser.add_argument("--seconds", type=float, help=f"minimum seconds per round ({FULL_SECONDS})")
+    parser.add_argument("--note", default="", help="a remark about this run for the page")
+    parser.add_argument("--directory", type=Path, help="directory for the stores (build/bench)")
+    parser.add_argument(
+        "--out", type=Path, help="directory for record and page (docs; smoke: none)"
+    )
     arguments = parser.parse_args()
     groups = growth_groups(large=arguments.large) if arguments.growth else GROUPS
     names = [name for name in arguments.only.split(",") if name]
     known = {group.name for group in groups}
     if unknown := sorted(set(names) - known):
         parser.error(
-            f"--only: no such work: {', '.join(unknown)}; there is {', '.join(sorted(known))}"
+            f"--only: unknown group {', '.join(unknown)}; choose from {', '.join(sorted(known))}"
         )
     arguments.groups = [group for group in groups if not names or group.name in names]
     arguments.without = [name for name in arguments.without.split(",") if name]
     return arguments
 
 
+def default_directory(full: bool, pairs: int) -> Path | None:
+    """Return the directory for record and page; None where the ratios would be noise."""
+    return ROOT / "docs" if full and pairs >= FULL_PAIRS else None
+
+
 def main() -> int:
-    """Measure what was asked for."""
+    """Measure the selected groups; return the exit status."""
     arguments = parse_arguments()
     full = not arguments.smoke
-    out = arguments.out or (ROOT / "docs" if full else None)
     if arguments.render:
-        report.render(out or ROOT / "docs")
+        report.render(arguments.out or ROOT / "docs")
         return 0
     pairs = arguments.pairs or (FULL_PAIRS if full else 1)
+    out = arguments.out or default_directory(full, pairs)
     seconds = arguments.seconds if arguments.seconds is not None else FULL_SECONDS * full
     sizes = Sizes(full, pairs, seconds)
     base = arguments.directory or ROOT / "build" / "bench"
     base.mkdir(parents=True, exist_ok=True)
     failures = 0
-    # An end from outside removes the stores, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))
+    # Remove the stores on SIGTERM as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: terminated"))
     with tempfile.TemporaryDirectory(dir=base) as temporary:
         bench = Bench(sizes, Path(temporary))
         bench.prepare(arguments.groups, arguments.without)
         facts = bench.facts()
         facts |= {"note": arguments.note} if arguments.note else {}
-        record = report.Record.read(out)
+        record = Record.read(out)
         record.begin(facts)
-        print("\n".join(report.head(facts)), flush=True)
+        print("\n".join(report.run_facts(facts)), flush=True)
         for group in arguments.groups:
             try:
                 found = bench.measure(group)

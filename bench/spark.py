@@ -1,7 +1,7 @@
-"""What Spark's side costs: runs the parts and writes them into docs/benchmarks.md.
+"""Measure the Spark side: run its parts and write them into docs/benchmarks.md.
 
-python bench/spark.py            measures, some fifteen minutes; 20 GB in the temporary directory
-python bench/spark.py --smoke    small, prints only
+python bench/spark.py            measure, about fifteen minutes; 20 GB in the temporary directory
+python bench/spark.py --smoke    small sizes, as a test; print only
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PARTS = {
 
 
 def main() -> None:
-    """Command line."""
+    """Run all parts; write the record and the page, except with --smoke."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--smoke", action="store_true", help="only see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="small sizes, as a test")
     arguments = parser.parse_args()
     begun = time.strftime("%Y-%m-%d %H:%M")
     parts = {}
@@ -41,7 +41,7 @@ def main() -> None:
         print(done.stdout, flush=True)
     if not arguments.smoke:
         facts = machine.facts(HOME, java=True, rust=False)
-        method = "each side in turn, after a round that does not count"
+        method = "alternating rounds after one warm-up round"
         facts |= {"when": begun, "size": "measured", "method": method}
         record = {"facts": facts, "parts": parts}
         text = json.dumps(record, indent=1, ensure_ascii=False)

@@ -1,40 +1,36 @@
-"""Decoding a column of encoded records in Spark: our functions beside a plain Python function that
-reads the same fields with `struct`, over the same rows.
+"""Compare our decoding functions in Spark with a plain Python function that reads the same fields.
 
-    python bench/spark_udf.py                measures, some four minutes; prints tables
-    python bench/spark_udf.py --smoke        small: does it run, do the answers agree?
+    python bench/spark_udf.py                measure, about four minutes; print tables
+    python bench/spark_udf.py --smoke        small sizes, as a test; the answers must agree
 
-Each variant decodes the rows of one Parquet file to a struct that nobody keeps (Spark's `noop`);
-rounds of the variants alternate, and the first round of each does not count. Before that all must
-give the same answer: a hash over all fields of all rows. The plain function gets its values through
-Arrow, as is Spark's default, or pickled; ratios are over the first. Two variants decode a first
-batch and give its rows again for each batch that comes, by the kinds of function that ours are:
-what Spark itself takes to move the column there and the fields back, and so the limit of ours.
-`scan` only reads the column.
+Each variant decodes the rows of one Parquet file to a struct, which Spark's `noop` discards. Rounds
+of the variants alternate after one warm-up round. Before that, all variants must agree on a hash
+over all fields of all rows. The plain function receives its values through Arrow, Spark's default,
+or pickled; ratios refer to the first.
+
+Two variants decode one batch and return its rows for every further batch, through the kinds of
+function that ours use. They show the cost of moving the column to Python and the fields back, which
+limits our functions. `scan` only reads the column.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import os
 import statistics
 import struct
-import sys
 import tempfile
-import time
 import types
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pyspark.sql import DataFrame
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from spark_session import Round, median_seconds, noop, rounds, session, speedups
 
 FIELDS = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys",
           "body")  # fmt: skip
@@ -43,32 +39,24 @@ SCHEMA = (
     " storeTimestamp timestamp, tags string, keys string, body binary"
 )
 BASE_MS = 1_700_000_000_000
-#: How many times as fast as the plain function ours is to be.
+#: Wanted speed, in multiples of the plain function.
 GOAL = 4.0
 PLAIN = "plain Python"
-#: Ours -> a function of the same kind that gives finished rows.
+#: Our function -> a function of the same kind that returns finished rows.
 LIMITS = {"decode_message": "finished structs", "decode_batches": "finished batches"}
-#: Bytes of the bodies, and whether they are asked for.
+#: Size of the bodies in bytes, and whether they are decoded.
 SHAPES = ((1024, True), (1024, False), (128, True))
-#: A limit that is less than so many times as fast closes a row.
+#: A row whose limit is at most so many times as fast has reached it.
 CLOSED = 1.15
 NO_ANSWER = (*LIMITS.values(), "scan")
 BODY_DDL = ", body binary"
-
-
-@dataclasses.dataclass
-class Measured:
-    """Seconds of the rounds that count."""
-
-    name: str
-    seconds: list[float]
 
 
 # ---- the rows ----------------------------------------------------------------------------------
 
 
 def encoded_records(count: int, body_size: int) -> npt.NDArray[np.uint8]:
-    """Records of one size, uint8[count, size]: a body, a tag, a key and a unique key."""
+    """Return records of one size, uint8[count, size]: body, tag, key and unique key."""
     properties = b"TAGS\x01TagA\x02KEYS\x01k00000000\x02UNIQ_KEY\x01" + b"AC11" * 8
     size = 91 + body_size + 1 + len(properties)
     rows = np.zeros((count, size), np.uint8)
@@ -84,9 +72,9 @@ def encoded_records(count: int, body_size: int) -> npt.NDArray[np.uint8]:
     rows[:, 88 : 88 + body_size] = np.random.default_rng(42).integers(
         0, 256, (count, body_size), np.uint8
     )
-    sums = [zlib.crc32(row[88 : 88 + body_size]) & 0x7FFFFFFF for row in rows]
+    checksums = [zlib.crc32(row[88 : 88 + body_size]) & 0x7FFFFFFF for row in rows]
     put(0, struct.pack(">iI", size, 0xDAA320A7))
-    put_numbers(8, ">i4", np.array(sums, np.int64))
+    put_numbers(8, ">i4", np.array(checksums, np.int64))
     put_numbers(12, ">i4", number % 4)
     put_numbers(20, ">i8", number // 4)
     put_numbers(28, ">i8", number * size)
@@ -102,7 +90,7 @@ def encoded_records(count: int, body_size: int) -> npt.NDArray[np.uint8]:
 
 
 def write_rows(path: Path, count: int, body_size: int) -> int:
-    """A Parquet file of the records; gives their bytes."""
+    """Write a Parquet file of the records; return their size in bytes."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -117,11 +105,11 @@ def write_rows(path: Path, count: int, body_size: int) -> int:
     return rows.size
 
 
-# ---- who decodes -------------------------------------------------------------------------------
+# ---- the variants ------------------------------------------------------------------------------
 
 
 def plain_decode(value: bytes, with_body: bool = True) -> tuple[Any, ...]:
-    """The FIELDS of one record."""
+    """Return the FIELDS of one record."""
     _, _, _, queue_id, _, queue_offset, phy_offset, sys_flag = struct.unpack_from(
         ">iiiiiqqi", value
     )
@@ -147,7 +135,7 @@ def plain_decode(value: bytes, with_body: bool = True) -> tuple[Any, ...]:
 
 
 def repeated(given: Iterator[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
-    """What `make` gives of the longest of `given` so far, cut to the length of each."""
+    """Yield for each of `given` a slice of `make` of the longest one so far."""
     made: Any = None
     for one in given:
         if made is None or len(one) > len(made):
@@ -156,18 +144,17 @@ def repeated(given: Iterator[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
 
 
 def variants(with_body: bool) -> dict[str, Callable[[DataFrame], DataFrame]]:
-    """Name -> what gives the fields as columns, or the column itself for `scan`."""
+    """Return by name the functions that decode the column; `scan` returns the column."""
     import pyarrow as pa
     from pyspark.sql.functions import arrow_udf, udf
 
-    from pyrocketstore.spark import encoded
-    from pyrocketstore.spark.udf import decode_batches, decode_message
+    from pyrocketstore.spark.udf import decode_batches, decode_message, encoded
 
     fields = FIELDS if with_body else FIELDS[:-1]
     schema = SCHEMA if with_body else SCHEMA.removesuffix(BODY_DDL)
 
     def plain(use_arrow: bool) -> Callable[[DataFrame], DataFrame]:
-        # Spark does not know what to make of the hint of a tuple.
+        # A lambda has no type hints; Spark does not understand the hint of a tuple.
         made = udf(lambda value: plain_decode(value, with_body), schema, useArrow=use_arrow)
         return lambda df: df.select(made("value").alias("m"))
 
@@ -205,7 +192,7 @@ def variants(with_body: bool) -> dict[str, Callable[[DataFrame], DataFrame]]:
 
 
 def answer(df: DataFrame) -> int:
-    """A hash over all fields of all rows."""
+    """Return a hash over all fields of all rows."""
     from pyspark.sql import functions
 
     df = df.select("m.*") if df.columns == ["m"] else df
@@ -218,37 +205,17 @@ def answer(df: DataFrame) -> int:
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def session(home: str, cores: int) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    made = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("spark_udf")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", home)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    made.sparkContext.setLogLevel("ERROR")
-    return made
-
-
 def measure(
-    count: int, body_size: int, with_body: bool, rounds: int, cores: int
-) -> tuple[list[Measured], int]:
-    """Each variant's seconds, and the bytes of the records.
+    count: int, body_size: int, with_body: bool, pairs: int, cores: int
+) -> tuple[dict[str, list[Round]], int]:
+    """Return the rounds of each variant, and the size of the records in bytes.
 
-    Raises AssertionError where two variants give different answers.
+    Raises AssertionError if two variants give different answers.
     """
     with tempfile.TemporaryDirectory(prefix="spark-udf-") as home:
         path = Path(home, "rows.parquet")
         size = write_rows(path, count, body_size)
-        spark = session(home, cores)
+        spark = session(cores)
         try:
             df = spark.read.parquet(str(path)).select("value")
             made = variants(with_body)
@@ -256,55 +223,42 @@ def measure(
                 name: answer(make(df)) for name, make in made.items() if name not in NO_ANSWER
             }
             assert len(set(answers.values())) == 1, answers
-            measured = [Measured(name, []) for name in made]
-            for number in range(rounds + 1):
-                for one in measured:
-                    begin = time.perf_counter()
-                    made[one.name](df).write.format("noop").mode("overwrite").save()
-                    if number:
-                        one.seconds.append(time.perf_counter() - begin)
+            work = {name: (lambda make=make: noop(make(df))) for name, make in made.items()}
+            return rounds(work, pairs), size
         finally:
             spark.stop()
-    return measured, size
 
 
-def ratio_of(base: Measured, one: Measured) -> float:
-    """How many times as fast, the median over pairs of rounds."""
-    pairs = zip(base.seconds, one.seconds, strict=True)
-    return statistics.median(theirs / ours for theirs, ours in pairs)
-
-
-def table(measured: list[Measured], size: int, count: int, with_body: bool) -> list[str]:
-    """Lines: rates, and the ratio to the plain function as the median of pairs of rounds."""
-    plain = next(one for one in measured if one.name == PLAIN)
-    fields = "their bodies among the fields" if with_body else "without their bodies"
+def table(found: dict[str, list[Round]], size: int, count: int, with_body: bool) -> list[str]:
+    """Return the lines of a table: rates, and ratios to the plain function."""
+    fields = "bodies decoded" if with_body else "bodies not decoded"
     lines = [f"{count:,} records of {size // count} bytes, {fields}.", ""]
-    lines += ["| | MiB/s | rows/s | ratio | goal |", "|---|---|---|---|---|"]
-    ratios = {one.name: ratio_of(plain, one) for one in measured}
-    for one in measured:
-        seconds = statistics.median(one.seconds)
+    lines += ["| variant | MiB/s | rows/s | ÷ plain Python | goal |", "|---|---|---|---|---|"]
+    ratios = {name: statistics.median(speedups(each, found[PLAIN])) for name, each in found.items()}
+    for name, each in found.items():
+        seconds = median_seconds(each)
         note = ""
-        if one.name in LIMITS:
-            left = ratios[LIMITS[one.name]] / ratios[one.name]
+        if name in LIMITS:
+            left = ratios[LIMITS[name]] / ratios[name]
             note = f"{GOAL:g}"
-            if ratios[one.name] < GOAL:
-                note += f", limit {left:.2f} x" + (": closed by it" if left < CLOSED else "")
+            if ratios[name] < GOAL:
+                note += f"; limit {left:.2f} ×" + (": at the limit" if left < CLOSED else "")
         lines.append(
-            f"| {one.name} | {size / 2**20 / seconds:,.0f} | {count / seconds:,.0f} | "
-            f"{ratios[one.name]:.2f} | {note} |"
+            f"| {name} | {size / 2**20 / seconds:,.0f} | {count / seconds:,.0f} | "
+            f"{ratios[name]:.2f} | {note} |"
         )
     return lines
 
 
 def main() -> None:
-    """Command line."""
+    """Run the measurements that the command line selects."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--smoke", action="store_true", help="only see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="small sizes, as a test")
     parser.add_argument("--count", type=int, help="records (262144; smoke: 2000)")
-    parser.add_argument("--rounds", type=int, help="that count (5; smoke: 1)")
-    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--rounds", type=int, help="rounds after the warm-up (5; smoke: 1)")
+    parser.add_argument("--cores", type=int, default=2, help="cores for Spark (2)")
     arguments = parser.parse_args()
     count = arguments.count or (2000 if arguments.smoke else 262_144)
     rounds = arguments.rounds or (1 if arguments.smoke else 5)

@@ -1,4 +1,4 @@
-"""Child processes that do rounds of work in turn, and what is noted of each."""
+"""Child processes that run rounds of work, and the measurements of each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workload import PERCENTILES
+
 ANSWER_TIMEOUT_S = 1800
 SAMPLE_S = 0.05
-#: Of Rounds, what is not of single rounds.
+#: Fields of Rounds that include the warm-up rounds.
 KEPT = ("units", "peak_bytes", "peak_anonymous_bytes")
-LATENCIES = ("p50", "p99", "p99.9", "max")
+LATENCIES = tuple(PERCENTILES)
 
 
 class BenchError(Exception):
-    """A worker did not do its work, or gave another answer than its work must give."""
+    """A worker failed, or gave a wrong answer."""
 
 
 class WorkerEnded(BenchError):
-    """The process of the worker `name` ended before it was told to."""
+    """The process of the worker `name` ended unexpectedly."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} {reason}")
@@ -36,7 +38,7 @@ class WorkerEnded(BenchError):
 
 @dataclasses.dataclass
 class Rounds:
-    """What the rounds of one worker measured; rates are items and bytes a second."""
+    """Measurements of one worker's rounds; rates are items and bytes per second."""
 
     rates: list[float] = dataclasses.field(default_factory=list)
     byte_rates: list[float] = dataclasses.field(default_factory=list)
@@ -47,7 +49,7 @@ class Rounds:
     peak_anonymous_bytes: int = 0
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Note one round's answer."""
+        """Add the answer of one round."""
         seconds = max(answer["seconds"], 1e-9)
         self.units += answer["units"]
         self.rates.append(answer["count"] / seconds)
@@ -59,7 +61,7 @@ class Rounds:
                 self.latencies_us.setdefault(name, []).append(answer[name])
 
     def record(self) -> dict[str, Any]:
-        """As it goes into the JSON record."""
+        """Return the values for the JSON record."""
         found: dict[str, Any] = {
             "rates": [round(rate, 1) for rate in self.rates],
             "bytes_per_second": round(statistics.median(self.byte_rates)),
@@ -77,7 +79,7 @@ class Rounds:
 
 
 class Worker:
-    """A child process that does rounds of one kind of work when told."""
+    """A child process that runs rounds of one kind of work on request."""
 
     def __init__(self, name: str, command: Sequence[str], problems: Path) -> None:
         self.name = name
@@ -99,32 +101,33 @@ class Worker:
             raise
 
     def round(self, seconds: float) -> dict[str, Any]:
-        """Do one round and note what it measured."""
+        """Run one round and record its measurements."""
         assert self._process.stdin is not None
-        # Where it ended meanwhile, _answer() says why; nothing may stay in a buffer for close().
+        # If the process has ended, _answer() reports why. Nothing may stay in a buffer, because
+        # close() would write it.
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), f"round {seconds}\n".encode())
         answer = self._answer()
         if answer["count"] <= 0:
-            raise BenchError(f"{self.name} did nothing in its round")
+            raise BenchError(f"{self.name}: the round did no work")
         self.rounds.add(answer)
         self._sample()
         return answer
 
     def forget(self) -> None:
-        """Drop what the warm-up rounds measured; peaks of memory and the count of units stay."""
+        """Drop the rates of the warm-up rounds; keep memory peaks and the count of units."""
         kept = {name: getattr(self.rounds, name) for name in KEPT}
         self.rounds = Rounds(**kept)
 
     def close(self) -> None:
-        """Let the process end; kill it if it does not."""
+        """End the process; kill it if it does not end."""
         try:
             self._process.communicate("quit\n", timeout=60)
         except subprocess.TimeoutExpired:
             self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
@@ -134,13 +137,13 @@ class Worker:
         while not select.select([self._process.stdout], [], [], SAMPLE_S)[0]:
             self._sample()
             if time.monotonic() > deadline:
-                raise BenchError(f"{self.name} gave no answer in {ANSWER_TIMEOUT_S} s")
+                raise BenchError(f"{self.name}: no answer within {ANSWER_TIMEOUT_S} s")
         line = self._process.stdout.readline()
         if not line.startswith("{"):
             code = self._process.wait(timeout=60)
-            said = self._problems.read_text(errors="replace").split("Stack backtrace:")[0]
-            lines = said.strip().splitlines()
-            reason = lines[-1] if lines else "no reason given"
+            errors = self._problems.read_text(errors="replace").split("Stack backtrace:")[0]
+            lines = errors.strip().splitlines()
+            reason = lines[-1] if lines else "no error output"
             raise WorkerEnded(self.name, f"ended with exit code {code}: {line!r} {reason}")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -160,8 +163,11 @@ class Worker:
 def alternate(
     workers: Sequence[Worker], warm: int, pairs: int, seconds: float
 ) -> list[list[dict[str, Any]]]:
-    """Rounds of all workers in turn, forth and back: what comes first, and what stands how far from
-    what, is not the same each time. The answers of each round, in the order of the workers."""
+    """Run rounds of all workers in turn, in reverse order in every second turn.
+
+    Return the answers of each turn, in the order of the workers. The reversal varies which worker
+    runs first, and the distance between two workers.
+    """
     answers = []
     for number in range(warm + pairs):
         if number == warm:

@@ -1,4 +1,4 @@
-"""What a worker of run.py is: rounds of one kind of work when told (README.md, "Protocol")."""
+"""Base of the workers in Python: rounds of one kind of work on request (README.md, "Protocol")."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ BASE_MS = 1_700_000_000_000
 STRIDE = 7919
 LONG_MAX = (1 << 63) - 1
 POLL_S = 0.001
-#: Of the first key that is put: all have as many digits, so that all records have one size.
+#: Number of the first key: all keys have the same number of digits, all records the same size.
 KEY_BASE = 100_000_000
-#: Of the latencies of a unit of work.
+#: Reported percentiles of the latencies.
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
 
 def strides(last: int, stored: int, count: int) -> list[int]:
-    """The numbers of the messages that Java's side asks for after `last`, too. Java draws each in a
-    nanosecond; in Python they are drawn before the time begins."""
+    """Return the numbers of the messages to query after `last`, the same as on the Java side.
+
+    Java computes each number in the timed loop, in about a nanosecond; Python computes them before.
+    """
     return [(last + i * STRIDE) % stored for i in range(1, count + 1)]
 
 
 class Result(NamedTuple):
-    """What one unit of work did in its timed part; see Workload.Result of the Java side.
+    """Measurements of the timed part of one unit of work, as Workload.Result on the Java side.
 
-    `cpu_seconds` is of the whole process, negative where nobody asked; `latencies_us` has the
-    names of PERCENTILES; `log` is the bytes of the records that the queues name, negative where
-    nobody looked.
+    `cpu_seconds` is the processor time of the whole process, negative if not measured;
+    `latencies_us` has the keys of PERCENTILES; `log` is the size in bytes of the records that the
+    queues refer to, negative if not measured.
     """
 
     count: int
@@ -53,21 +55,21 @@ class Result(NamedTuple):
 
 
 class Clock:
-    """Seconds and processor seconds of this process since it was made."""
+    """Seconds and processor seconds of this process since construction."""
 
     def __init__(self) -> None:
         self._cpu = time.process_time()
         self._start = time.perf_counter()
 
     def stop(self) -> tuple[float, float]:
-        """(seconds, processor seconds) since then."""
+        """Return (seconds, processor seconds)."""
         return time.perf_counter() - self._start, time.process_time() - self._cpu
 
 
 class Workload:
-    """One kind of work, cut into units of equal size; only a part of each is timed.
+    """One kind of work, in units of equal size; part of each unit is timed.
 
-    `timed_whole` says that a unit has no other part, so that its processor time is the whole's.
+    `timed_whole`: the whole unit is timed, and its processor time is that of the whole unit.
     """
 
     timed_whole = False
@@ -79,21 +81,21 @@ class Workload:
         self.body = Random(1).randbytes(int(options.get("body", "1024")))
 
     def unit(self) -> Result:
-        """Do one unit of work."""
+        """Run one unit of work."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what the rounds shared."""
+        """Release the resources that the rounds share."""
 
 
 def percentiles_us(nanoseconds: npt.NDArray[numpy.int64]) -> dict[str, float]:
-    """The percentiles of measured times."""
+    """Return the percentiles of measured times."""
     found = numpy.percentile(nanoseconds, list(PERCENTILES.values()), method="higher")
     return dict(zip(PERCENTILES, (found / 1000).tolist(), strict=True))
 
 
 def round_of(workload: Workload, least_seconds: float) -> dict[str, Any]:
-    """Repeat the unit of work until its timed part took `least_seconds`."""
+    """Repeat the unit of work until its timed parts add up to `least_seconds`."""
     results: list[Result] = []
     while not results or sum(result.seconds for result in results) < least_seconds:
         start = time.process_time()
@@ -119,7 +121,7 @@ def round_of(workload: Workload, least_seconds: float) -> dict[str, Any]:
 
 
 def serve(workloads: Mapping[str, type[Workload]], path: str, *words: str) -> None:
-    """Answer rounds until there are no more."""
+    """Answer requests for rounds until the input ends."""
     options = dict(word.split("=", 1) for word in words)
     if "cpus" in options:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(options["cpus"])])

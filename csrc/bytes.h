@@ -1,5 +1,5 @@
-/* Bytes on disk are big-endian and untrusted: loads and stores of fixed width, a cursor whose
- * only way forward is a checked step, positions that two threads share, and Java's string hash. */
+/* Access to bytes on disk, which are big-endian and untrusted: loads and stores of fixed width, a
+ * bounds-checked cursor, positions that two threads share, and Java's string hash. */
 #ifndef ROCKETSTORE_BYTES_H
 #define ROCKETSTORE_BYTES_H
 
@@ -50,7 +50,8 @@ static inline void rs_store_be64(uint8_t *p, int64_t value) {
 }
 
 /* ---- bounded cursor ------------------------------------------------------------------------ */
-/* A failed step makes the cursor bad for good and gives zero or NULL; test `ok` once at the end. */
+/* A step past the end clears `ok` permanently and returns zero or NULL; test `ok` once at the
+ * end. */
 typedef struct rs_cursor {
     const uint8_t *start;
     int64_t position;
@@ -99,7 +100,7 @@ static inline void rs_store_release(int64_t *p, int64_t value) {
 static inline int64_t rs_fetch_add(int64_t *p, int64_t value) {
     return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
 }
-/* 1 when *p was `expected` and is `value` now. */
+/* Return 1 if *p was `expected`; it is now `value`. */
 static inline int rs_compare_and_swap(int64_t *p, int64_t expected, int64_t value) {
     return __atomic_compare_exchange_n(p, &expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
@@ -109,33 +110,33 @@ static inline int32_t rs_load_acquire32(const int32_t *p) {
 static inline void rs_store_release32(int32_t *p, int32_t value) {
     __atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
-/* Big-endian words at 4-byte aligned places that one thread stores while others load. */
+/* Big-endian words at 4-byte aligned addresses that one thread stores while others load. */
 static inline int32_t rs_load_be32_acquire(const uint8_t *p) {
     return (int32_t)RS_BE32(__atomic_load_n((const uint32_t *)(const void *)p, __ATOMIC_ACQUIRE));
 }
 static inline void rs_store_be32_release(uint8_t *p, int32_t value) {
     __atomic_store_n((uint32_t *)(void *)p, RS_BE32((uint32_t)value), __ATOMIC_RELEASE);
 }
-/* Asks for the line of `p`, which is about to be written; harmless for any address. */
+/* Prefetch the cache line of `p` for a write; harmless for any address. */
 static inline void rs_prefetch(const void *p) { __builtin_prefetch(p, 1, 3); }
 static inline void rs_prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
-/* Into the second cache, which holds the lines of dozens of records until their turn comes. */
+/* Prefetch into the second-level cache, which holds the lines of dozens of upcoming records. */
 static inline void rs_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 /* ---- UTF-8 as Java's decoder reads it -------------------------------------------------------- */
-/* One code point from `p`, `size` > 0: gives the bytes it took, at least 1. Malformed bytes are
- * U+FFFD, one for each maximal subpart; ED A0..BF with an optional continuation byte is one.
- * Defined in hash.c. */
+/* Decode one code point from `p`, `size` > 0, and return its length in bytes, at least 1. Malformed
+ * bytes decode to U+FFFD, one for each maximal subpart; ED A0..BF with an optional continuation
+ * byte is one. Defined in hash.c. */
 int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code);
 
 /* ---- Java's String.hashCode over UTF-8 ------------------------------------------------------- */
-/* Goes on from `hash` (0 for a new string) over the UTF-16 units that Java would decode `p` to:
- * above U+FFFF two surrogates; malformed bytes are U+FFFD, one for each maximal subpart, and
- * ED A0..BF with an optional continuation byte is one. Defined in hash.c. */
+/* Extend `hash` (0 for a new string) by the UTF-16 units that Java decodes `p` to: two surrogates
+ * above U+FFFF, and U+FFFD for malformed bytes as in rs_utf8_next. Defined in hash.c. */
 int32_t rs_java_hash_slow(int32_t hash, const uint8_t *p, int64_t size);
 
-/* The same over the buffers of Python's str: code points of 1, 2 or 4 bytes. The last two give 0,
- * and leave *hash, where there is a lone surrogate: only its UTF-8 says what Java reads there. */
+/* Extend a hash by the buffer of a Python str: code points of 1, 2 or 4 bytes. The last two
+ * functions return 0 and leave *hash unchanged if there is a lone surrogate; hash its UTF-8 form
+ * instead. */
 int32_t rs_java_hash_latin1(int32_t hash, const uint8_t *p, int64_t size);
 int32_t rs_java_hash_utf16(int32_t *hash, const uint16_t *p, int64_t size);
 int32_t rs_java_hash_utf32(int32_t *hash, const uint32_t *p, int64_t size);

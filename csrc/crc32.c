@@ -1,28 +1,28 @@
-/* CRC-32 with zlib's polynomial: what the kernels compute, the portable ones, and the choice.
+/* CRC-32 with zlib's polynomial: the algebra, the portable kernels, and the selection of a kernel.
  *
  * A message is a polynomial over GF(2): its first bit is the highest coefficient. The CRC is
  * (message * x^32) mod G for a G of degree 32, except that the first 32 bits are inverted before
- * and the result after. "First bit" is the lowest bit of the first byte, so in a word that was
- * loaded little-endian bit i of 64 is the coefficient of x^(63-i): everything is reflected, and
- * the reflected register of a CRC is a little-endian word too. Adding is XOR.
+ * and the result after. The first bit is the lowest bit of the first byte. In a word that was
+ * loaded little-endian, bit i of 64 is therefore the coefficient of x^(63-i): everything is
+ * reflected, and the reflected register of a CRC is a little-endian word as well. Addition is XOR.
  *
- * Since only the remainder counts, a block A of 128 bits that has d bits of message after it may
- * be replaced by any short polynomial that is congruent to A * x^d: added to the block d bits
- * further on, it stands for A. With A = L * x^64 + H (L comes first in memory),
+ * Only the remainder matters. A block A of 128 bits can therefore be replaced by any short
+ * polynomial that is congruent to A * x^d, added to the block d bits later. With A = L * x^64 + H
+ * (L comes first in memory),
  *
  *     A * x^d  is congruent to  L * (x^(d+64) mod G) + H * (x^d mod G)
  *
- * which is two carry-less multiplications of 64 by 64 bits, and has less than 128 bits. The product
- * of two reflected words has bit k for the coefficient of x^(126-k), that is, read as 128 bits it
- * is the product times x; so the multipliers are x^(d+63) and x^(d-1) mod G. Chains of blocks, d
- * apart, are carried over the message in this way (crc32_fold.h), then added up to one block.
+ * which is two carry-less multiplications of 64 by 64 bits, and has less than 128 bits. In the
+ * product of two reflected words, bit k is the coefficient of x^(126-k): read as 128 bits, it is
+ * the product times x. The multipliers are therefore x^(d+63) and x^(d-1) mod G. Chains of blocks
+ * with distance d are folded over the message in this way (crc32_fold.h), then added to one block.
  *
- * The last block is divided by G. 1/G is a series in 1/x with coefficients g(k), k from 32 on. The
- * quotient of A * x^32 by G is the whole part of (L * x^96 + H * x^32) * sum g(k) x^-k, and of it
- * only the lowest 32 coefficients matter, since the remainder is what is left below x^32 of
- * quotient * G. For H they need g(32..95), one 64-bit window; for L g(65..159), which lie in the
- * windows at 32 and at 96. Three multiplications give the quotient, a fourth the remainder; each
- * window is placed so that the wanted bits come out as one 32-bit lane. */
+ * The last block is divided by G. 1/G is a series in 1/x with coefficients g(k), k >= 32. The
+ * quotient of A * x^32 by G is the integer part of (L * x^96 + H * x^32) * sum g(k) x^-k. Only its
+ * lowest 32 coefficients matter, because the remainder is the part of quotient * G below x^32. For
+ * H they depend on g(32..95), one 64-bit window; for L on g(65..159), in the windows at 32 and at
+ * 96. Three multiplications compute the quotient, a fourth the remainder. Each window is aligned so
+ * that the result is one 32-bit lane. */
 #include "rocketstore.h"
 
 #include <string.h>
@@ -55,8 +55,7 @@ static uint32_t crc32_bytes(uint32_t crc, const uint8_t *p, size_t size) {
     return ~crc;
 }
 
-/* Eight bytes a step: what each of them becomes after the zeros behind it is one look-up, and the
- * eight do not wait for each other. */
+/* Eight bytes a step: one table look-up for each byte, all independent of each other. */
 static uint32_t crc32_slice8(uint32_t crc, const uint8_t *p, size_t size) {
     crc = ~crc;
     for (; size >= 8; p += 8, size -= 8) {
@@ -67,7 +66,7 @@ static uint32_t crc32_slice8(uint32_t crc, const uint8_t *p, size_t size) {
     return crc32_bytes(~crc, p, size);
 }
 
-/* ---- what this processor adds --------------------------------------------------------------- */
+/* ---- kernels for this processor ------------------------------------------------------------- */
 enum {
     NEEDS_NOTHING = 0,
     NEEDS_PCLMUL = 1,
@@ -84,8 +83,8 @@ enum {
 #endif
 
 #if defined(HAVE_BLOCKS)
-/* Byte indices: 16 from [n] on move a block up by 16 - n bytes, 16 from [16 + n] on move it down by
- * n; 0x80 stands for no byte. */
+/* Byte indices for shuffles: the 16 from [n] shift a block up by 16 - n bytes, the 16 from [16 + n]
+ * shift it down by n; 0x80 selects a zero. */
 static const uint8_t rs_block_shifts[48] = {
     0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
     0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15,
@@ -94,20 +93,20 @@ static const uint8_t rs_block_shifts[48] = {
 #endif
 
 #if defined(HAVE_BLOCKS) && defined(__x86_64__)
-/* 4 to 15 bytes as a block with zeros before them, which change nothing as long as the register,
- * here added to the first four bytes, starts behind them. */
+/* Load 4 to 15 bytes as a block with leading zeros. The zeros have no effect, because the register
+ * is added to the first four bytes after them. */
 static inline void crc32_front_pad(uint32_t crc, const uint8_t *p, size_t size, uint64_t *first,
                                    uint64_t *second) {
     unsigned bits = 8 * (unsigned)size;
     if (size >= 8) {
-        uint64_t head = load_le64(p) ^ crc;
-        *first = bits == 64 ? 0 : head << (128 - bits);
+        uint64_t start = load_le64(p) ^ crc;
+        *first = bits == 64 ? 0 : start << (128 - bits);
         *second = load_le64(p + size - 8) ^ ((uint64_t)crc >> (bits - 64));
     } else {
-        uint64_t head = load_le32(p) ^ crc;
+        uint64_t start = load_le32(p) ^ crc;
         uint64_t last = load_le32(p + size - 4) ^ (uint64_t)(crc >> (bits - 32));
         *first = 0;
-        *second = head << (64 - bits) | last << 32;
+        *second = start << (64 - bits) | last << 32;
     }
 }
 #include "crc32_x86.h"
@@ -118,7 +117,7 @@ static inline void crc32_front_pad(uint32_t crc, const uint8_t *p, size_t size, 
 static uint32_t processor_features(void) { return 0; }
 #endif
 
-/* ---- the choice ----------------------------------------------------------------------------- */
+/* ---- selection ------------------------------------------------------------------------------ */
 typedef struct crc32_kernel {
     const char *name;
     rs_crc32_fn run;
@@ -130,7 +129,7 @@ static const crc32_kernel kernels[] = {PROCESSOR_KERNELS{"slice8", crc32_slice8,
 #define KERNEL_COUNT (sizeof kernels / sizeof kernels[0])
 
 static uint32_t crc32_first_call(uint32_t crc, const uint8_t *p, size_t size);
-/* The only state: threads that meet at the first call all store the same value. */
+/* The only state. Concurrent first calls all store the same value. */
 static rs_crc32_fn chosen = crc32_first_call;
 
 static rs_crc32_fn chosen_kernel(void) {
@@ -139,7 +138,7 @@ static rs_crc32_fn chosen_kernel(void) {
     uint32_t features = processor_features();
     size_t i = 0;
     while ((kernels[i].needs & features) != kernels[i].needs) i++; /* slice8 needs nothing */
-    /* A thread that selected a kernel meanwhile is not overruled. */
+    /* Keep the kernel that another thread selected meanwhile. */
     rs_crc32_fn before = crc32_first_call;
     if (__atomic_compare_exchange_n(&chosen, &before, kernels[i].run, 0, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED))

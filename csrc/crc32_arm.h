@@ -1,5 +1,5 @@
-/* CRC-32 on 64-bit ARM: the crc instructions (8 bytes a step), and folding by PMULL (16 bytes a
- * step) for longer inputs. The algebra stands in crc32.c. */
+/* CRC-32 on 64-bit ARM: the crc instructions (8 bytes a step), and folding with PMULL (16 bytes a
+ * step) for longer inputs. crc32.c explains the algebra. */
 #include <arm_acle.h>
 #include <arm_neon.h>
 #if defined(__linux__)
@@ -50,7 +50,7 @@ BLOCK_FN rs_block block_step(rs_block x, rs_block k, rs_block next) {
     return veorq_u64(veorq_u64(first, second), next);
 }
 
-/* As in crc32_x86.h: indices outside of the block give zero bytes. */
+/* Combine as in crc32_x86.h; indices outside the block select zeros. */
 BLOCK_FN rs_block block_tail(rs_block x, rs_block by_one, const uint8_t *p, size_t size) {
     uint8x16_t keep = vld1q_u8(rs_block_shifts + size);
     uint8x16_t push = vld1q_u8(rs_block_shifts + 16 + size);
@@ -61,7 +61,7 @@ BLOCK_FN rs_block block_tail(rs_block x, rs_block by_one, const uint8_t *p, size
                       vreinterpretq_u64_u8(after));
 }
 
-/* The crc instructions multiply by x^32 and divide, which is all that is left to do. */
+/* The crc instructions multiply by x^32 and divide, which completes the CRC. */
 BLOCK_FN uint32_t block_finish(rs_block x) {
     return __crc32d(__crc32d(0, vgetq_lane_u64(x, 0)), vgetq_lane_u64(x, 1));
 }
@@ -81,7 +81,7 @@ BLOCK_FN uint32_t block_finish(rs_block x) {
 #define FOLD_NARROW(v) (v)
 #include "crc32_fold.h"
 
-/* Below this size the four chains would not fill, and the crc instructions answer sooner. */
+/* Smaller inputs do not fill the four chains; the crc instructions are faster for them. */
 #define PMULL_MIN_SIZE 64
 
 static uint32_t crc32_arm_pmull(uint32_t crc, const uint8_t *p, size_t size) {

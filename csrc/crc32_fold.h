@@ -1,14 +1,14 @@
-/* The folding kernel, included once for each vector width; what it computes stands in crc32.c.
+/* The folding kernel, included once for each vector width. crc32.c explains the algebra.
  *
- * The includer defines, and this file forgets again:
- *   FOLD_NAME, FOLD_TARGET  the function, and the attribute that lets it use the instructions
+ * The includer defines these macros; this file undefines them at its end:
+ *   FOLD_NAME, FOLD_TARGET  the function, and the attribute that enables its instructions
  *   FOLD_V, FOLD_WIDTH      the vector, and its size in bytes
- *   FOLD_LOAD(p)            a vector from unaligned bytes
+ *   FOLD_LOAD(p)            load a vector from unaligned bytes
  *   FOLD_START(v, crc)      v with crc added to its first four bytes
- *   FOLD_STEP(v, k, next)   v carried forward by the multipliers k, plus next
- *   FOLD_BY(count)          the multipliers that carry a vector over count vectors
- *   FOLD_NARROW(v)          the vector's blocks, all carried into the last one
- * and, for all widths alike, rs_block with block_load, block_start, block_step, block_by_one,
+ *   FOLD_STEP(v, k, next)   v folded forward by the multipliers k, plus next
+ *   FOLD_BY(count)          the multipliers that fold a vector over count vectors
+ *   FOLD_NARROW(v)          the vector's blocks, all folded into the last one
+ * and, for all widths, rs_block with block_load, block_start, block_step, block_by_one,
  * block_tail, block_finish and crc32_short. */
 
 FOLD_TARGET static uint32_t FOLD_NAME(uint32_t crc, const uint8_t *p, size_t size) {
@@ -24,7 +24,7 @@ FOLD_TARGET static uint32_t FOLD_NAME(uint32_t crc, const uint8_t *p, size_t siz
         p += FOLD_WIDTH;
         size -= FOLD_WIDTH;
         if (size >= 3 * FOLD_WIDTH) {
-            /* Four chains, since one multiplication takes longer than it keeps the unit busy. */
+            /* Four chains, because a multiplication's latency is longer than its issue interval. */
             const FOLD_V by_four = FOLD_BY(4), by_two = FOLD_BY(2);
             FOLD_V b = FOLD_LOAD(p);
             FOLD_V c = FOLD_LOAD(p + FOLD_WIDTH);

@@ -279,7 +279,7 @@ static const uint32_t rs_crc32_slices[8][256] = {
     },
 };
 
-/* x^(n+63) mod G and x^(n-1) mod G: they carry a block n bits forward. */
+/* x^(n+63) mod G and x^(n-1) mod G, which fold a block over n bits. */
 #define RS_FOLD_128_FIRST 0x65673b4600000000u
 #define RS_FOLD_128_SECOND 0x9ba54c6f00000000u
 #define RS_FOLD_256_FIRST 0x9570d49500000000u
@@ -293,7 +293,7 @@ static const uint32_t rs_crc32_slices[8][256] = {
 #define RS_FOLD_2048_FIRST 0x7cc8e1e700000000u
 #define RS_FOLD_2048_SECOND 0x03f9f86300000000u
 
-/* Coefficients of 1/G from x^-96 and from x^-32 on, and G without x^32, times x^31. */
+/* Coefficients of 1/G starting at x^-96 and at x^-32; G without x^32, times x^31. */
 #define RS_INVERSE_96 0xe8f6c5afc0be831eu
 #define RS_INVERSE_32 0xb4e5b025f7011641u
 #define RS_GENERATOR 0x00000001db710640u

@@ -1,5 +1,5 @@
 /* CRC-32 by carry-less multiplication on x86: PCLMUL (16 bytes a step), VPCLMUL with AVX2 (32) and
- * with AVX-512 (64), and the questions to the processor. The algebra stands in crc32.c. */
+ * with AVX-512 (64), and the detection of processor features. crc32.c explains the algebra. */
 #include <cpuid.h>
 #include <immintrin.h>
 
@@ -24,13 +24,14 @@ BLOCK_FN rs_block block_step(rs_block x, rs_block k, rs_block next) {
     return _mm_xor_si128(_mm_xor_si128(first, second), next);
 }
 
-/* The block and `size` (1 to 15) bytes after it as one block: its first `size` bytes are carried
- * over the rest of it and the bytes. Reads 16 bytes that end with them, so the block's own bytes
- * must lie before p or the start must not matter: kernels come here after 16 bytes or more. */
+/* Combine the block and the `size` (1 to 15) bytes after it into one block: fold its first `size`
+ * bytes over its other bytes and the new ones. Reads the 16 bytes that end at p + size; the kernels
+ * call this after at least 16 bytes. */
 BLOCK_FN rs_block block_tail(rs_block x, rs_block by_one, const uint8_t *p, size_t size) {
     rs_block keep = _mm_loadu_si128((const void *)(rs_block_shifts + size));
     rs_block push = _mm_loadu_si128((const void *)(rs_block_shifts + 16 + size));
-    /* `keep` moves the block up by 16 - size bytes, `push` down by size; 0x80 and more give 0. */
+    /* `keep` shifts the block up by 16 - size bytes, `push` down by size; 0x80 and above select
+     * 0. */
     rs_block before = _mm_shuffle_epi8(x, keep);
     rs_block after = _mm_shuffle_epi8(x, push);
     rs_block bytes = block_load(p + size - 16);
@@ -121,7 +122,7 @@ TARGET_AVX512 __attribute__((always_inline)) static inline rs_block avx512_narro
 #include "crc32_fold.h"
 
 /* ---- the processor --------------------------------------------------------------------------- */
-/* Which register files the operating system saves: bits of XCR0. */
+/* Bits of XCR0: the register files that the operating system saves. */
 #define XCR0_YMM 0x6u
 #define XCR0_ZMM 0xE6u
 

@@ -28,8 +28,8 @@ static int negated(int result) { return result < 0 ? -errno : result; }
 #define EBADFD EINVAL
 #endif
 
-/* Files of a store are regular files. O_NONBLOCK keeps an open of a FIFO or a device from waiting;
- * it changes nothing for a regular file. */
+/* Files of a store are regular files. O_NONBLOCK prevents an open of a FIFO or a device from
+ * blocking and has no effect on a regular file. */
 static int system_open(const char *path, int flags, int mode) {
     const int is_directory = flags & O_DIRECTORY;
     if (!is_directory) flags |= O_NONBLOCK | O_NOCTTY;
@@ -51,7 +51,7 @@ static int system_open(const char *path, int flags, int mode) {
 }
 
 static int system_close(int fd) {
-    /* After EINTR the descriptor is gone on Linux: never tried again. */
+    /* On Linux the descriptor is closed even after EINTR: never retry. */
     int result = close(fd);
     return result < 0 && errno != EINTR ? -errno : 0;
 }
@@ -176,7 +176,7 @@ static int system_open_unnamed(const char *directory, int mode) {
     do {
         fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, (mode_t)mode);
     } while (fd < 0 && errno == EINTR);
-    /* A kernel or a file system that does not know the flag sees an open of the directory. */
+    /* A kernel or file system without O_TMPFILE handles the call as an open of the directory. */
     if (fd < 0 && (errno == EISDIR || errno == EINVAL)) return -EOPNOTSUPP;
     return negated(fd);
 #else
@@ -189,7 +189,7 @@ static int system_link_unnamed(int fd, const char *path) {
 #if defined(O_TMPFILE)
     char source[32];
     if (linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH) == 0) return 0;
-    /* Kernels before 6.10 ask for CAP_DAC_READ_SEARCH, and say ENOENT without it. */
+    /* Kernels before 6.10 require CAP_DAC_READ_SEARCH and return ENOENT without it. */
     if (errno != ENOENT) return -errno;
     snprintf(source, sizeof source, "/proc/self/fd/%d", fd);
     if (linkat(AT_FDCWD, source, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0) return 0;
@@ -211,14 +211,14 @@ static int system_fsync_directory(const char *path) {
     int fd = system_open(path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return -(RS_FAILED_OPEN | -fd);
     int result = system_fsync(fd);
-    /* Some file systems have no such call for directories and order renames by themselves. */
+    /* Some file systems do not support fsync on directories and order renames themselves. */
     if (result == -EINVAL || result == -ENOTSUP) result = 0;
     int closed = system_close(fd);
     return result < 0 ? result : closed;
 }
 
-/* A lock of the open file description: unlike a POSIX record lock it stays when another descriptor
- * of the file is closed in this process. The two kinds exclude each other. */
+/* Lock byte 0 through the open file description. Unlike a POSIX record lock, this lock is kept when
+ * the process closes another descriptor of the file. The two kinds exclude each other. */
 static int record_lock(int fd, short type) {
     struct flock range;
     memset(&range, 0, sizeof range);
@@ -242,13 +242,13 @@ static int system_lock_directory(const char *path) {
     do {
         result = flock(fd, LOCK_EX | LOCK_NB);
     } while (result < 0 && errno == EINTR);
-    if (result == 0 || errno != EWOULDBLOCK) return fd; /* NFS locks no directory, for one */
+    if (result == 0 || errno != EWOULDBLOCK) return fd; /* for example NFS: no directory locks */
     close(fd);
     return -EAGAIN;
 }
 
 static int system_unlock(int fd) {
-    /* A forked child may have the same description: closing alone would not end the lock. */
+    /* A forked child may share the open file description: closing it would not release the lock. */
     struct stat status;
     if (fstat(fd, &status) < 0) return -errno;
     return S_ISDIR(status.st_mode) ? negated(flock(fd, LOCK_UN)) : record_lock(fd, F_UNLCK);
@@ -304,8 +304,8 @@ void rs_env_posix(rs_env *env) {
     env->link = system_link;
 }
 
-/* A forked child inherits objects on which threads of its parent sleep. Destroying those there
- * would wait for threads that the child does not have, so the child leaves them. */
+/* A forked child inherits objects that its parent's threads sleep on. Destroying them in the child
+ * would wait for threads that do not exist there; the child leaves them alone. */
 struct rs_event {
     pid_t owner;
     pthread_mutex_t mutex;
@@ -338,8 +338,8 @@ uint64_t rs_event_sequence(const rs_event *event) {
 }
 
 void rs_event_signal(rs_event *event) {
-    /* Sequentially consistent on both sides: either the waiter sees the new sequence, or we see
-     * the waiter. */
+    /* Sequentially consistent on both sides: either the waiter sees the new sequence, or this
+     * thread sees the waiter. */
     atomic_fetch_add(&event->sequence, 1);
     if (atomic_load(&event->waiters) > 0) {
         pthread_mutex_lock(&event->mutex);
@@ -362,9 +362,9 @@ int rs_event_wait(rs_event *event, uint64_t seen, int64_t timeout_ms) {
 }
 
 #if defined(__linux__)
-/* Letting go is a plain store: a locked instruction, as a mutex needs, would wait there until the
- * record that was just copied has left the store buffer. A thread about to sleep may therefore be
- * missed, which costs it one time-out. */
+/* The release is a plain store. A mutex would use a locked instruction, which waits until the
+ * record that was just copied has left the store buffer. The release may therefore miss a thread
+ * that is about to sleep; that thread wakes up after one timeout. */
 struct rs_lock {
     pid_t owner;
     _Atomic uint32_t taken;

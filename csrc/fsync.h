@@ -1,8 +1,8 @@
-/* Every call that makes something durable is made through here. Linux reports a failed write-back
- * once and marks the pages clean: a second fsync would succeed and write nothing. The first that
- * fails is therefore final for all users of an rs_env that have asked for it (`fsync_is_final`): a
- * later one is refused, and one that another thread made meanwhile does not count. Two threads must
- * not fsync through one descriptor or mapping at a time, since only one of them gets the error. */
+/* All calls that make data durable. Linux reports a failed write-back once and marks the pages
+ * clean: a second fsync would succeed without writing them. With `fsync_is_final`, the first
+ * failure is therefore final for all users of an rs_env: later calls are refused, and a call that
+ * succeeded in another thread meanwhile is reported as failed. Two threads must not fsync through
+ * one descriptor or mapping at a time, because only one of them receives the error. */
 #ifndef ROCKETSTORE_FSYNC_H
 #define ROCKETSTORE_FSYNC_H
 
@@ -10,17 +10,17 @@
 
 #include "env.h"
 
-/* The call that failed, beside RS_FAILED_OPEN. 0: the caller knows. */
+/* Flag in a negated result, next to the errno: the call that failed. See RS_FAILED_OPEN. */
 enum {
     RS_FAILED_MSYNC = 2 << 16,
     RS_FAILED_FDATASYNC = 3 << 16,
     RS_FAILED_FSYNC = 4 << 16,
     RS_FAILED_FSYNC_DIRECTORY = 5 << 16,
-    RS_FSYNC_REFUSED = 6 << 16, /* not tried: an earlier one failed, with this errno */
+    RS_FSYNC_REFUSED = 6 << 16, /* not executed: an earlier one failed with this errno */
     RS_FAILED_CALL = ~0xffff
 };
 
-/* errno of the fsync that failed, 0 while none did. */
+/* Return the errno of the first failed fsync, 0 if none failed. */
 static inline int rs_fsync_error(const rs_env *env) {
     return __atomic_load_n(&env->fsync_error, __ATOMIC_SEQ_CST);
 }
@@ -60,8 +60,8 @@ static inline int rs_fsync(const rs_env *env, int fd) {
     return rs_fsync_settle(env, env->fsync(fd), RS_FAILED_FSYNC);
 }
 
-/* The table's call opens the directory first. Of its own it says where an open failed; of a
- * replaced one these are the errors that only an open gives. */
+/* `fsync_directory` opens the directory first. The function of env_posix.c marks a failed open; a
+ * replacement may not, so the errors that only an open returns are recognized here. */
 static inline int rs_fsync_directory(const rs_env *env, const char *path) {
     RS_FSYNC_BEGIN(env);
     const int result = env->fsync_directory(path);

@@ -1,62 +1,65 @@
-/* Group commit: threads that wait until the log is on the device as far as their bytes. One of them
- * leads: it forces for all who wait, then hands the lead to the first that it did not reach. Where
- * that may take long, a thread that does nothing else leads instead, so that whoever waits can give
- * up. No thread needs the GIL in here. */
+/* Group commit: threads wait until the log is durable up to the end of their records.
+ *
+ * One waiting thread leads: it flushes for all waiters, then passes the lead to the first waiter
+ * that the flush did not cover. If the device is slow, a dedicated serving thread leads instead, so
+ * that every waiter can time out. No function here needs the GIL. "Forced" in a name means "flushed
+ * to the device". */
 #ifndef ROCKETSTORE_GROUP_COMMIT_H
 #define ROCKETSTORE_GROUP_COMMIT_H
 
 #include <stdint.h>
 
-/* A waiter's end that no force reaches: it waits for the lead alone, to force by other means. */
+/* An end that no flush reaches: the waiter only waits for the lead, and flushes in another way. */
 #define RS_GROUP_LEAD_ONLY INT64_MAX
 
 typedef enum rs_group_state {
     RS_GROUP_WAITS = 0,
-    RS_GROUP_LEADS = 1,  /* it must force, and call rs_group_finish */
-    RS_GROUP_FORCED = 2, /* everything before its end is on the device */
-    RS_GROUP_FAILED = 3  /* and never will be */
+    RS_GROUP_LEADS = 1,  /* this thread must flush, then call rs_group_finish */
+    RS_GROUP_FORCED = 2, /* all bytes before its end are durable */
+    RS_GROUP_FAILED = 3  /* its bytes will not become durable */
 } rs_group_state;
 
 typedef struct rs_group rs_group;
 typedef struct rs_slot rs_slot;
 
-/* On the waiting thread's stack, from rs_group_join to the first state that is not WAITS, or to
- * rs_group_leave. */
+/* Lives on the stack of the waiting thread from rs_group_join until its state is no longer WAITS,
+ * or until rs_group_leave. */
 typedef struct rs_waiter {
     int64_t end;
     int state;
-    int place;    /* in which list it is */
-    int has_turn; /* it was woken, and must let the next one be */
+    int list;     /* the list that holds the waiter */
+    int has_turn; /* the waiter was woken, and must pass the turn on */
     struct rs_waiter *next;
     struct rs_waiter *previous;
     rs_slot *slot;
 } rs_waiter;
 
-/* NULL without memory. `forced`: the log is on the device up to there. `served`: the serving thread
- * leads always; else from a force that took long to the next that did not. */
-rs_group *rs_group_new(int64_t forced, int served);
+/* Return a new group, or NULL if memory is exhausted. The log is durable up to `flushed`. With
+ * `served` the serving thread always leads; otherwise it leads after a slow flush until the next
+ * fast one. */
+rs_group *rs_group_new(int64_t flushed, int served);
 void rs_group_free(rs_group *group);
 int64_t rs_group_forced(const rs_group *group);
 
-/* Asks for everything before `end`; the state. */
+/* Request durability of all bytes before `end`; return the state. */
 int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end);
-/* Sleeps for `timeout_ms`, or until the state is not WAITS any more; the state. */
+/* Sleep until the state is no longer WAITS, at most `timeout_ms`; return the state. */
 int rs_group_sleep(rs_group *group, rs_waiter *waiter, int64_t timeout_ms);
-/* Gives up waiting; the last state: with LEADS the caller still owes rs_group_finish. */
+/* Stop waiting; return the last state. After LEADS the caller must still call rs_group_finish. */
 int rs_group_leave(rs_group *group, rs_waiter *waiter);
-/* The leader is done: the log is on the device up to `forced`. `failed`: it went no further, and
- * whoever waits for more has FAILED, now and later. The next one leads. */
-void rs_group_finish(rs_group *group, int64_t forced, int failed);
-/* The leader cannot force: the serving thread leads now. */
+/* End the flush of the leader: the log is durable up to `flushed`. With `failed`, every waiter
+ * beyond it is FAILED, now and later. The lead passes to the next waiter. */
+void rs_group_finish(rs_group *group, int64_t flushed, int failed);
+/* Pass the lead to the serving thread, because the leader cannot flush. */
 void rs_group_hand_over(rs_group *group);
 
-/* For the one thread that serves: sleeps until somebody waits, or for `timeout_ms`. 1: it leads
- * now, must force, and call rs_group_finish. */
+/* For the serving thread: sleep until it is to lead, at most `timeout_ms`. Return 1 if it leads: it
+ * must flush, then call rs_group_finish. */
 int rs_group_serve(rs_group *group, int64_t timeout_ms);
-/* Lets the serving thread fsync once more, and does not wait. After a failure that thread only
- * comes back from rs_group_serve. */
+/* Request one more fsync by the serving thread, without waiting. After a failure the thread only
+ * returns from rs_group_serve. */
 void rs_group_ask(rs_group *group);
-/* Nobody is served any more: whoever waits for more than is forced has FAILED, now and later. */
+/* End the service: every waiter for bytes that are not durable is FAILED, now and later. */
 void rs_group_close(rs_group *group);
 
 #endif

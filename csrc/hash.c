@@ -1,12 +1,13 @@
-/* UTF-8 as Java's decoder reads it, and String.hashCode over the result or over UTF-16 units. */
+/* UTF-8 decoding as in Java, and String.hashCode over the decoded text or over UTF-16 units. */
 #include "bytes.h"
 
 #define REPLACEMENT 0xFFFDu
 
 static inline int is_continuation(uint8_t b) { return (b & 0xC0) == 0x80; }
 
-/* How long the sequence is that `lead` opens. The range of the second byte keeps overlong forms,
- * surrogates and values above U+10FFFF out; every later byte is any continuation byte. */
+/* Return the length of the sequence that starts with `lead`, and the valid range of its second
+ * byte. The range excludes overlong forms, surrogates and values above U+10FFFF. All later bytes
+ * may be any continuation byte. */
 static int sequence_shape(uint8_t lead, uint8_t *low, uint8_t *high) {
     *low = 0x80;
     *high = 0xBF;
@@ -34,7 +35,7 @@ int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code) {
     *code = REPLACEMENT;
     int length = sequence_shape(lead, &low, &high);
     if (length == 1 || size < 2) return 1;
-    if (lead == 0xED && p[1] >= 0xA0 && p[1] <= 0xBF) /* a surrogate: Java takes it as one error */
+    if (lead == 0xED && p[1] >= 0xA0 && p[1] <= 0xBF) /* a surrogate: one error in Java */
         return size > 2 && is_continuation(p[2]) ? 3 : 2;
     if (p[1] < low || p[1] > high) return 1;
     uint32_t value = (uint32_t)lead & (0x7Fu >> length);
@@ -62,7 +63,7 @@ int32_t rs_java_hash_slow(int32_t hash, const uint8_t *p, int64_t size) {
     return (int32_t)h;
 }
 
-/* Four units a step: their products do not wait for each other. */
+/* Four units a step: their multiplications are independent of each other. */
 #define HASH_UNITS(h, p, size)                                                                     \
     do {                                                                                           \
         int64_t at_ = 0;                                                                           \

@@ -1,5 +1,5 @@
-/* The store of RocketMQ 4.9.3 in C terms: constants, verdicts, and the structs that the compiled
- * modules share. Layouts on disk are drawn in docs/format.md. No Python.h, no malloc, no I/O. */
+/* The store of RocketMQ 4.9.3 in C: constants, status values, and the structs that the compiled
+ * modules share. docs/format.md draws the layouts on disk. No Python.h, no malloc, no I/O. */
 #ifndef ROCKETSTORE_H
 #define ROCKETSTORE_H
 
@@ -16,10 +16,11 @@
 #define RS_END_FILE_MIN_BLANK_LENGTH 8
 #define RS_MESSAGE_POSITION_MAGIC 4
 #define RS_MESSAGE_POSITION_BODY_CRC 8
+#define RS_MESSAGE_POSITION_QUEUE_ID 12
 #define RS_MESSAGE_POSITION_QUEUE_OFFSET 20
 #define RS_MESSAGE_POSITION_PHYSICAL_OFFSET 28
 #define RS_MESSAGE_POSITION_SYS_FLAG 36
-#define RS_MESSAGE_POSITION_BORN_HOST 48 /* storeTimestamp lies at 48 + size of the born host */
+#define RS_MESSAGE_POSITION_BORN_HOST 48 /* storeTimestamp is at 48 + size of the born host */
 #define RS_HOST_V4_SIZE 8
 #define RS_HOST_V6_SIZE 20
 #define RS_MESSAGE_FIXED_SIZE 75      /* a record without hosts, body, topic, properties */
@@ -40,41 +41,41 @@
 #define RS_CQ_STORE_UNIT_SIZE 20
 #define RS_CQ_EXT_MIN_UNIT_SIZE 20
 #define RS_CQ_EXT_END_BLANK_SIZE 4
-#define RS_CQ_EXT_MAX_ADDR (-2147483649LL) /* a tagsCode at or below it is an ext address */
+#define RS_CQ_EXT_MAX_ADDR (-2147483649LL) /* a tagsCode <= this is an ext address */
 #define RS_INDEX_HEADER_SIZE 40
 #define RS_INDEX_HASH_SLOT_SIZE 4
 #define RS_INDEX_ENTRY_SIZE 20
 #define RS_CHECKPOINT_SIZE 4096
 
-/* ---- verdicts ---------------------------------------------------------------------------- */
+/* ---- status values ----------------------------------------------------------------------- */
 typedef enum rs_status {
     RS_OK = 0,
-    /* how a scan of the commit log may end */
-    RS_BLANK = 1,          /* BLANK_MAGIC_CODE: go on in the next file */
+    /* end of a scan of the commit log */
+    RS_BLANK = 1,          /* BLANK_MAGIC_CODE: continue in the next file */
     RS_END = 2,            /* never written: size and magic are both zero */
-    RS_TORN = 3,           /* the record would go on past the bytes that are there */
+    RS_TORN = 3,           /* the record extends past the available bytes */
     RS_BAD_MAGIC = 4,
     RS_BAD_CRC = 5,
-    RS_BAD_SIZE = 6,       /* a length field is impossible, or the lengths do not add up */
-    RS_BAD_OFFSET = 7,     /* the stored physicalOffset is not where the record lies */
-    RS_BAD_PROPERTIES = 8, /* the properties text was cut: a NUL byte where text must be */
-    RS_OTHER_QUEUE = 9,    /* the record is not the message that the queue's unit should name */
-    /* what an append, a queue or an index may answer */
-    RS_END_OF_FILE = 20,   /* does not fit with 8 bytes to spare: roll to the next file */
-    RS_NEED_FILE = 21,     /* no file to write to: the caller in Python must give one */
-    RS_REPEAT = 22,        /* already there: nothing written */
+    RS_BAD_SIZE = 6,       /* invalid length field, or inconsistent lengths */
+    RS_BAD_OFFSET = 7,     /* the stored physicalOffset differs from the record's position */
+    RS_BAD_PROPERTIES = 8, /* the properties text is torn: it contains a NUL byte */
+    RS_OTHER_QUEUE = 9,    /* the record is not the one that the queue unit must refer to */
+    /* results of appends, queues and indexes */
+    RS_END_OF_FILE = 20,   /* does not fit with 8 bytes left over: roll to the next file */
+    RS_NEED_FILE = 21,     /* no file to write to: the Python caller must provide one */
+    RS_REPEAT = 22,        /* already written: nothing was done */
     RS_FULL = 23,          /* index file without a free entry */
-    RS_NEED_PYTHON = 24,   /* an uncommon case that Python decides */
-    RS_RETRY = 25,         /* the state that the caller relied on has changed: do it again */
-    RS_IO_ERROR = 26,      /* a system call failed: the errno travels beside */
+    RS_NEED_PYTHON = 24,   /* an uncommon case that Python handles */
+    RS_RETRY = 25,         /* the state that the caller relied on has changed: retry */
+    RS_IO_ERROR = 26,      /* a system call failed; the errno is returned separately */
     RS_NO_MEMORY = 27,
     RS_TOO_LARGE = 28,     /* record longer than maxMessageSize */
     RS_CLOSED = 29,
-    RS_BUSY = 30           /* the put lock was not to be had in time */
+    RS_BUSY = 30           /* the put lock could not be taken in time */
 } rs_status;
 
 /* ---- one record, parsed ------------------------------------------------------------------- */
-/* Positions count from the record's first byte; every span was checked to lie inside it. */
+/* Positions count from the record's first byte; every span is within the record. */
 typedef struct rs_record {
     int64_t queue_offset;
     int64_t phy_offset; /* as stored */
@@ -87,7 +88,7 @@ typedef struct rs_record {
     int32_t flag;
     int32_t sys_flag;
     int32_t reconsume_times;
-    int32_t born_host_size; /* 8 or 20: address and i32 port; lies at 48 */
+    int32_t born_host_size; /* 8 or 20: address and i32 port; starts at 48 */
     int32_t store_host_position;
     int32_t store_host_size;
     int32_t body_position;
@@ -98,14 +99,14 @@ typedef struct rs_record {
     int32_t properties_size;
 } rs_record;
 
-/* A piece of a buffer; size -1 says that it is absent. */
+/* A range of a buffer; size -1: absent. */
 typedef struct rs_span {
     int32_t position;
     int32_t size;
 } rs_span;
 
-/* The values of the properties that the store itself looks at; positions count from the first
- * byte of the properties text. */
+/* Values of the properties that the store reads; positions count from the first byte of the
+ * properties text. */
 typedef struct rs_properties {
     rs_span tags;
     rs_span keys;
@@ -115,7 +116,7 @@ typedef struct rs_properties {
     rs_span multi_queue_offset;
 } rs_properties;
 
-/* What is needed to encode one record; the buffers are borrowed. */
+/* Input for encoding one record; the buffers are borrowed. */
 typedef struct rs_outgoing {
     const uint8_t *body;
     const uint8_t *topic;
@@ -127,7 +128,7 @@ typedef struct rs_outgoing {
     int32_t properties_size;
     int32_t queue_id;
     int32_t flag;
-    int32_t sys_flag; /* the two v6 bits are set from the host sizes */
+    int32_t sys_flag; /* the encoder sets the two v6 bits from the host sizes */
     int32_t reconsume_times;
     int32_t born_host_size; /* 8 or 20 */
     int32_t store_host_size;
@@ -136,47 +137,49 @@ typedef struct rs_outgoing {
 } rs_outgoing;
 
 /* ---- files ------------------------------------------------------------------------------- */
-/* How what is allocated in a file is made ready for stores through its mapping. */
+/* How allocated bytes of a file are prepared for stores through its mapping. */
 enum {
     RS_FILL_NONE = 0,
-    RS_FILL_FOLIOS = 1, /* zeros in long writes: large folios, each mapped by one fault */
-    RS_FILL_PAGES = 2   /* zeros page by page: what a store makes dirty is one page */
+    RS_FILL_FOLIOS = 1, /* long writes of zeros: large folios, one page fault each */
+    RS_FILL_PAGES = 2   /* zeros page by page: one store dirties one page */
 };
 
-/* What code without the GIL may touch of a MappedFile. The positions are read and written with the
- * acquire/release helpers of bytes.h. With a `buffer` the writer stores there and moves `appended`,
- * then `appended_timestamp`; committing copies to the file and moves `wrote`. Without one there is
- * `wrote` alone. Readers know nothing of that. */
+/* The part of a MappedFile that code without the GIL may access. Positions are loaded and stored
+ * with the acquire/release helpers of bytes.h.
+ *
+ * With a `buffer`, the writer stores there and advances `appended`, then `appended_timestamp`; a
+ * commit copies to the file and advances `wrote`. Without a buffer only `wrote` is used. Readers
+ * use only `wrote`. */
 typedef struct rs_mapped_file {
     uint8_t *base;    /* NULL while not mapped */
-    uint8_t *buffer;  /* of the file's length, where the writer stores; NULL: at base */
+    uint8_t *buffer;  /* as long as the file; the writer stores here; NULL: at base */
     const char *path; /* borrowed from the owner; NULL: the file exists in memory only */
     const rs_env *env;
     int64_t file_from_offset;
     int64_t file_size;
-    int64_t wrote;    /* bytes [0, wrote) are in the file, and may be read */
+    int64_t wrote;    /* bytes [0, wrote) are in the file and readable */
     int64_t appended;           /* bytes [0, appended) are in the file or in the buffer */
     int64_t appended_timestamp; /* store time of the last append to the buffer */
-    int64_t data_end;           /* below `appended` the buffer holds nothing behind this */
+    int64_t data_end;           /* between this and `appended` the buffer has no data */
     int64_t flushed;
-    int64_t confirmed;    /* bytes [0, confirmed) may be stored to: allocated, and filled */
-    int64_t allocated;    /* with a fill_lock: bytes [0, allocated) are known to be allocated */
-    int64_t confirm_step; /* bytes that one allocation goes ahead */
-    int64_t populate;     /* of those, bytes whose pages are made ready ahead */
+    int64_t confirmed;    /* bytes [0, confirmed) are allocated and filled: ready for stores */
+    int64_t allocated;    /* with a fill_lock: bytes [0, allocated) are allocated */
+    int64_t confirm_step; /* bytes that one allocation covers ahead */
+    int64_t populate;     /* of those, bytes whose pages are prepared ahead */
     int64_t store_timestamp;
-    rs_lock *fill_lock;   /* who fills holds it; NULL: only the file's one writer does */
+    rs_lock *fill_lock;   /* held while filling; NULL: only the file's one writer fills */
     int32_t zero_fill;    /* RS_FILL_... */
     int32_t by_write;     /* 1: bytes reach the file by pwrite; the mapping is read-only */
 } rs_mapped_file;
 
-/* The writing end of one consume queue: one dispatch thread writes, anyone reads. */
+/* The write side of one consume queue: one dispatch thread writes, any thread reads. */
 typedef struct rs_queue {
-    rs_mapped_file *file; /* the last file, mapped and held; NULL: ask Python */
+    rs_mapped_file *file; /* the last file, mapped and held; NULL: Python must provide it */
     int64_t max_physic_offset;
     int64_t min_logic_offset; /* bytes */
-    int64_t unit_count;       /* logical end of the queue in units, pre-blank units included */
-    int32_t needs_python;     /* ext units: the compiled loop hands every record to Python */
-    int32_t dirty;            /* written since the last flush took notice */
+    int64_t unit_count;       /* logical end of the queue in units, including pre-blank units */
+    int32_t needs_python;     /* ext units: the compiled loop passes every record to Python */
+    int32_t dirty;            /* written since the last flush */
 } rs_queue;
 
 /* One index file while it is open for writing or reading. */
@@ -223,18 +226,18 @@ static_assert(sizeof(rs_index_header) == RS_INDEX_HEADER_SIZE, "an index header 
 
 /* ---- CRC-32 (zlib's polynomial), crc32.c --------------------------------------------------- */
 typedef uint32_t (*rs_crc32_fn)(uint32_t crc, const uint8_t *p, size_t size);
-/* As zlib's crc32(crc, p, size), by the fastest kernel of this processor. */
+/* Compute zlib's crc32(crc, p, size) with the fastest kernel that this processor supports. */
 uint32_t rs_crc32(uint32_t crc, const uint8_t *p, size_t size);
-/* Names of the kernels that this build has, best first, NULL at the end. */
+/* Return the names of this build's kernels, best first, NULL at the end. */
 const char *const *rs_crc32_kernels(void);
-/* The kernel of that name, or NULL when the build or the processor does not have it. */
+/* Return the kernel with this name, or NULL if the build or the processor does not have it. */
 rs_crc32_fn rs_crc32_by_name(const char *name);
-/* The name of the kernel that rs_crc32 uses. */
+/* Return the name of the kernel that rs_crc32 uses. */
 const char *rs_crc32_kernel_name(void);
-/* Makes rs_crc32 use that kernel; 0, or -1 when it cannot run here. For tests. */
+/* Make rs_crc32 use this kernel, for tests. Return 0, or -1 if the kernel is not available. */
 int rs_crc32_select(const char *name);
 
-/* A short English name for a verdict, for messages. */
+/* Return a short English text for a status value. */
 const char *rs_status_name(int status);
 
 #endif

@@ -1,5 +1,5 @@
-/* Conditions that are waited on for a time, which a set wall clock does not change where the system
- * lets that be chosen. */
+/* Condition variables for timed waits. They use the monotonic clock, which setting the wall clock
+ * does not affect; macOS offers only the wall clock. */
 #ifndef ROCKETSTORE_TIMED_WAIT_H
 #define ROCKETSTORE_TIMED_WAIT_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* 0, or an errno. */
+/* Return 0 or an errno. */
 static inline int rs_condition_init(pthread_cond_t *condition) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -19,7 +19,7 @@ static inline int rs_condition_init(pthread_cond_t *condition) {
     return error;
 }
 
-/* For pthread_cond_timedwait on such a condition. */
+/* Return the deadline for pthread_cond_timedwait on such a condition. */
 static inline struct timespec rs_deadline(int64_t timeout_ms) {
     struct timespec until;
 #if defined(__APPLE__)

@@ -1,12 +1,13 @@
-"""From a broker's store directory to answers in SQL.
+"""Read a broker's store directory into a Parquet lake, and query the lake with SQL.
 
     python examples/broker_to_lake.py STORE LAKE [BROKER_CONF]
 
-Cells begin with `# %%`, so an editor that knows them runs this as a notebook. The store is only
-read, and may be in use. The second run with the same LAKE takes only what has come since.
+Cells begin with `# %%`, so an editor that supports them runs this file as a notebook. The store is
+not written to, and a broker may use it meanwhile. A second run with the same LAKE adds only new
+messages.
 """
 
-# %% What is given
+# %% Arguments
 from __future__ import annotations
 
 import os
@@ -15,7 +16,7 @@ import sys
 STORE, LAKE = sys.argv[1:3]
 OPTIONS = {"brokerConf": sys.argv[3]} if len(sys.argv) > 3 else {}
 
-# %% Spark on this machine. On a cluster, STORE and LAKE are the same directories on all machines.
+# %% Spark on this machine. On a cluster, all machines must see STORE and LAKE under these paths.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 from pyspark.sql import SparkSession  # noqa: E402
@@ -29,17 +30,17 @@ spark = (
     .getOrCreate()
 )
 
-# %% Bring the messages into Parquet files by topic and day. Damage would stop the export here;
-# onCorrupt="skip" leaves damaged messages out and notes each range in LAKE/_manifest.
+# %% Export the messages to Parquet files by topic and day. Damage ends the export with an error;
+# onCorrupt="skip" omits damaged messages and records each damaged range in LAKE/_manifest.
 from pyrocketstore.spark.pipeline import export, read_lake  # noqa: E402
 
 report = export(spark, STORE, LAKE, includeSystemTopics=True, **OPTIONS)
 print(f"{report.rows} messages in {report.files} files, {len(report.skipped)} ranges skipped")
 
-# %% The lake is a table. Any tool that knows Hive's partitions reads LAKE/messages.
+# %% The lake is a table. Any tool that supports Hive's partitions reads LAKE/messages.
 read_lake(spark, LAKE).createOrReplaceTempView("messages")
 
-# %% First answer: how much is there, and of which topics?
+# %% First query: how many messages does each topic have?
 by_topic = spark.sql(
     """
     SELECT topic, count(*) AS messages, sum(storeSize) AS bytes,
@@ -49,7 +50,7 @@ by_topic = spark.sql(
 )
 by_topic.show(truncate=False)
 
-# %% Second answer: which tags does each topic have? The date cuts what is read to some directories.
+# %% Second query: which tags does each topic have? The date limits the directories that are read.
 by_tag = spark.sql(
     """
     SELECT topic, coalesce(tags, '(none)') AS tags, count(*) AS messages
@@ -58,9 +59,9 @@ by_tag = spark.sql(
 )
 by_tag.show(truncate=False)
 
-# %% Third answer: what did consumers give back, and how often? The queue's offset finds the message
-# again in the broker: brokerName, topic, queueId and queueOffset name it.
-given_back = spark.sql(
+# %% Third query: which messages did consumers return, and how often? brokerName, topic, queueId and
+# queueOffset identify such a message in the broker.
+returned = spark.sql(
     """
     SELECT topic, properties['RETRY_TOPIC'] AS origin, reconsumeTimes, count(*) AS messages,
            min(queueOffset) AS first_offset
@@ -68,9 +69,9 @@ given_back = spark.sql(
     GROUP BY ALL ORDER BY topic, reconsumeTimes
     """
 )
-given_back.show(truncate=False)
+returned.show(truncate=False)
 
-# %% What is asked often is ready: traffic, latency, key_frequency, duplicates, retries.
+# %% Functions for frequent queries: traffic, latency, key_frequency, duplicates, retries.
 from pyrocketstore.spark import jobs  # noqa: E402
 
 jobs.latency(spark.table("messages")).show(truncate=False)

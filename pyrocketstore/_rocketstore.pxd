@@ -1,4 +1,4 @@
-"""csrc, declared once; and `check`, the one door from a verdict to an exception."""
+"""The declarations of csrc, and the checks that turn a status or an errno into an exception."""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
@@ -120,6 +120,7 @@ cdef extern from "rocketstore.h" nogil:
         RS_END_FILE_MIN_BLANK_LENGTH
         RS_MESSAGE_POSITION_MAGIC
         RS_MESSAGE_POSITION_BODY_CRC
+        RS_MESSAGE_POSITION_QUEUE_ID
         RS_MESSAGE_POSITION_QUEUE_OFFSET
         RS_MESSAGE_POSITION_PHYSICAL_OFFSET
         RS_MESSAGE_POSITION_SYS_FLAG
@@ -282,7 +283,7 @@ cdef extern from "rocketstore.h" nogil:
 
 
 cdef inline int check(int status, object path, int64_t position) except -1:
-    """Raise StoreCorruptionError when a walk ended with anything but RS_OK."""
+    """Raise StoreCorruptionError unless `status` is RS_OK."""
     if status == RS_OK:
         return 0
     from pyrocketstore.errors import StoreCorruptionError
@@ -290,7 +291,7 @@ cdef inline int check(int status, object path, int64_t position) except -1:
 
 
 cdef inline int check_io(int64_t result, str operation, object path, int64_t position) except -1:
-    """Raise StoreIOError when a call of rs_env gave a negated errno."""
+    """Raise StoreIOError where a call of rs_env returned a negated errno."""
     if result >= 0:
         return 0
     from pyrocketstore.errors import StoreIOError

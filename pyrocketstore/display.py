@@ -13,8 +13,6 @@ import logging
 import re
 from typing import Any
 
-__all__ = ["json_text", "logger", "printable", "shown"]
-
 #: Characters of a caller's value that an error repeats, at most.
 _SHOWN_MAX = 200
 #: A tuple or list of at most so many entries is shown with those that are plain.

@@ -1,4 +1,4 @@
-"""What can go wrong and is not a status: exceptions that say where, and what to do."""
+"""Exceptions for failures that are not a status; each names the file, or the argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrocketstore.display import printable, shown
 #: The errno of an open that met a FIFO, a socket or a device where a store has a file.
 NOT_REGULAR: int = getattr(_errno, "EBADFD", _errno.EINVAL)
 _OPEN_REASONS = {
-    _errno.ELOOP: "a symbolic link (a store writes through none), or a loop of links",
+    _errno.ELOOP: "a symbolic link (a store follows none when it writes), or a loop of links",
     _errno.EISDIR: "a directory, and must be a regular file",
     NOT_REGULAR: "not a regular file",
 }
@@ -22,30 +22,40 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """A copy without a traceback but with its cause, or the error itself where it cannot be copied.
+    """Return a copy without a traceback but with its cause; the error itself if it has no copy.
 
-    A store remembers and raises copies: a traceback refers to the frames that it came through, and
-    would keep a store alive whose last reference is gone.
+    A store keeps and raises copies: a traceback refers to the frames of its calls, which would keep
+    a store alive after its last reference is gone.
     """
     try:
         copied = _copy.copy(error)
-    except Exception:  # noqa: BLE001  a constructor of somebody else
+    except Exception:  # noqa: BLE001  the constructor of a foreign class
         return error
     copied.__cause__ = error.__cause__
     return copied if type(copied) is type(error) else error
 
 
 class StoreError(Exception):
-    """Everything that this package raises on its own account.
+    """The base of all errors that this package raises.
 
-    Its text is printable, whatever the names in it are; attributes keep them as they are.
+    Its text is printable also where names of files or topics are not; attributes hold the names
+    unchanged.
     """
 
     def __str__(self) -> str:
-        return printable(self._text())
+        try:
+            return printable(self._text())
+        except ValueError:  # an int of more digits than Python converts to text
+            return ", ".join(map(shown, self.args))
+
+    def __repr__(self) -> str:
+        try:
+            return super().__repr__()
+        except ValueError:  # as above
+            return f"{type(self).__name__}({', '.join(map(shown, self.args))})"
 
     def _reduced(self, *arguments: object) -> tuple[object, ...]:
-        """For pickle and copy: made again from these arguments, with its notes."""
+        """For pickle and copy: the class, its arguments and its notes."""
         return type(self), arguments, self.__dict__
 
     def _text(self) -> str:
@@ -64,7 +74,7 @@ class StoreIOError(StoreError, OSError):
     errno : int
     operation : str, the call ("msync", "fallocate", …)
     path : str, the file
-    position : int, bytes into the file; -1 where there is none
+    position : int, bytes into the file; -1: no position
     """
 
     def __init__(self, errno: int, operation: str, path: str, position: int = -1) -> None:
@@ -84,7 +94,7 @@ class StoreIOError(StoreError, OSError):
         return self._reduced(self.errno, self.operation, self.path, self.position)
 
 
-#: Causes that may pass while we wait; any other fails at once.
+#: Causes that may disappear while a call waits; any other fails at once.
 PASSING_ERRORS = frozenset(
     {
         _errno.ENOSPC,
@@ -100,21 +110,22 @@ PASSING_ERRORS = frozenset(
 
 
 def is_failed_open(error: BaseException) -> bool:
-    """Whether a file could not be opened, as in a process without a free descriptor."""
+    """True if a file could not be opened, as in a process without a free descriptor."""
     return isinstance(error, StoreIOError) and error.operation == "open"
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether what failed may be tried again: a full disk, or too little of something else."""
+    """True if the failed call may be tried again: a full disk, or another resource is short."""
     if not isinstance(error, StoreIOError) or isinstance(error, StoreFsyncError):
         return False
     return error.errno in PASSING_ERRORS
 
 
 class StoreFsyncError(StoreIOError):
-    """An fsync failed: bytes or a name may never reach the device, and another fsync would not say.
+    """An fsync failed: data or a file name may never reach the device. Another fsync could succeed
+    and would prove nothing.
 
-    The store takes no more puts and acknowledges nothing until it is opened again. The parameters
+    The store accepts no more puts and acknowledges nothing until it is opened again. The parameters
     are those of StoreIOError.
     """
 
@@ -183,20 +194,20 @@ class DamagedMessageError(StoreCorruptionError):
 
 
 class StoreFormatError(StoreError, ValueError):
-    """The caller's message, name or setting has no form that the store could keep."""
+    """A message, a name or a setting that the store cannot keep."""
 
 
 class StoreTypeError(StoreFormatError, TypeError):
-    """A value of the caller is of a type that the store does not take."""
+    """An argument of a type that the store does not accept."""
 
 
 class OffsetOutOfRange(StoreError, LookupError):
-    """A read was asked to start outside of what the queue holds.
+    """A read that should start outside of the queue.
 
     Parameters
     ----------
     min_offset, max_offset : int, queue offsets: the first readable one and the end
-    offset : int, what was asked for
+    offset : int, the requested offset
     topic, queue_id : the queue
     """
 
@@ -218,17 +229,18 @@ class OffsetOutOfRange(StoreError, LookupError):
     def _text(self) -> str:
         asked = "the offset" if self.offset is None else f"offset {shown(self.offset)}"
         queue = "the queue" if self.topic is None else f"queue {self.topic}/{self.queue_id}"
-        return f"{asked} is outside of {queue}, which holds {self.min_offset} to {self.max_offset}"
+        begin, end = self.min_offset, self.max_offset
+        return f"{asked} is outside of {queue}, which begins at {begin} and ends before {end}"
 
 
 class UnknownTopicError(StoreError, LookupError):
-    """A read was asked for a topic that the store does not know.
+    """A read of a topic that the store does not know.
 
     Parameters
     ----------
     path : str, the store
-    topic : str, what was asked for
-    nearest : str or None, the known topic whose name is most alike
+    topic : str, the requested name
+    nearest : str or None, the known topic with the most similar name
     """
 
     def __init__(self, path: str, topic: str, nearest: str | None = None) -> None:
@@ -238,20 +250,20 @@ class UnknownTopicError(StoreError, LookupError):
         self.nearest = nearest
 
     def _text(self) -> str:
-        hint = "no topic has a similar name; Store.topics() lists them"
+        hint = "no topic has a similar name; `pyrocketstore info` and Store.topics() list all"
         if self.nearest is not None:
             hint = f"did you mean {self.nearest!r}?"
         return f"{self.path}: there is no topic {shown(self.topic)}: {hint}"
 
 
 class DiskFullError(StoreError):
-    """No put is taken because a disk is full.
+    """Puts are refused because a disk is full.
 
     Parameters
     ----------
     path : str, a directory on it
-    ratio : float, the part in use
-    limit : float, the part above which no put is taken
+    ratio : float, the fraction in use
+    limit : float, the fraction above which puts are refused
     """
 
     def __init__(self, path: str, ratio: float, limit: float) -> None:
@@ -262,16 +274,16 @@ class DiskFullError(StoreError):
 
     def _text(self) -> str:
         used, limit = round(self.ratio * 100), round(self.limit * 100)
-        return f"{self.path}: {used} % of the disk is in use; above {limit} % no put is taken"
+        return f"{self.path}: {used} % of the disk is in use; above {limit} % puts are refused"
 
 
 class PutError(StoreError):
-    """A put of the face whose outcome was not PUT_OK.
+    """A put of `Store` with a status other than PUT_OK.
 
     Parameters
     ----------
     status : PutMessageStatus
-    stored : bool, True where the message is in the log all the same (a flush or replica timed out)
+    stored : bool, True where the message is in the log nevertheless (a flush or replica timed out)
     count : int, how many messages of this call are in the log
     """
 
@@ -289,7 +301,7 @@ class PutError(StoreError):
 
 
 class MissingExtraError(StoreError, ImportError):
-    """An optional part was called whose packages are not installed."""
+    """An optional feature whose packages are not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs: pip install 'pyrocketstore[{extra}]'")
@@ -298,3 +310,10 @@ class MissingExtraError(StoreError, ImportError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return self._reduced(self.what, self.extra)
+
+
+class StoreWarning(UserWarning):
+    """A problem of a store or its settings that its owner should know of."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyrocketstore.errors import MissingExtraError, StoreStateError
-from pyrocketstore.stats import PUT_TIME_BOUNDS, StoreStats
+from pyrocketstore.message_store.stats import PUT_TIME_BOUNDS, StoreStats
 
 try:
     from prometheus_client.core import (
@@ -20,25 +20,25 @@ except ImportError as error:
     raise MissingExtraError("pyrocketstore.metrics", "metrics") from error
 
 if TYPE_CHECKING:
-    from pyrocketstore.store import Store
+    from pyrocketstore.store.api import Store
 
 __all__ = ["StoreCollector"]
 
 #: name without its unit's suffix `_total` -> (help, field of StoreStats)
 COUNTERS = {
-    "put_messages": ("Messages that the log took.", "put_message_times_total"),
-    "put_bytes": ("Bytes of the messages that the log took.", "put_message_size_total"),
+    "put_messages": ("Messages appended to the log.", "put_message_times_total"),
+    "put_bytes": ("Bytes of the messages appended to the log.", "put_message_size_total"),
     "put_failed": ("Puts that failed after the checks.", "put_message_failed_times"),
-    "get_found": ("Reads that gave something.", "get_message_times_total_found"),
-    "get_missed": ("Reads that gave nothing.", "get_message_times_total_miss"),
-    "get_messages": ("Messages that reads gave.", "get_message_transfered_msg_count"),
-    "forces": ("Forces of the commit log.", "forces"),
+    "get_found": ("Reads that returned messages.", "get_message_times_total_found"),
+    "get_missed": ("Reads that returned no message.", "get_message_times_total_miss"),
+    "get_messages": ("Messages that reads returned.", "get_message_transfered_msg_count"),
+    "forces": ("Flushes of the commit log to disk.", "forces"),
 }
 GAUGES = {
     "dispatch_behind_bytes": ("Bytes that are in no queue yet.", "dispatch_behind_bytes"),
     "commit_log_min_offset_bytes": ("First physical offset.", "commit_log_min_offset"),
     "commit_log_max_offset_bytes": ("Physical offset of the end.", "commit_log_max_offset"),
-    "flushed_offset_bytes": ("What lies before is on the device.", "flushed_where"),
+    "flushed_offset_bytes": ("The log is durable before it.", "flushed_where"),
     "commit_log_disk_ratio": ("Used part of the log's disk; -1: unknown.", "commit_log_disk_ratio"),
     "queue_disk_ratio": ("Used part of the queues' disk; -1: unknown.", "consume_queue_disk_ratio"),
     "async_puts": ("Puts whose flush is outstanding.", "async_puts_outstanding"),
@@ -55,7 +55,7 @@ GAUGES_MS = {
 
 
 class StoreCollector(Collector):
-    """Gives a store's figures at each scrape; nothing is counted twice and nothing kept.
+    """Exports the figures of a store at each scrape, and keeps none.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class StoreCollector(Collector):
     labels : further labels of every figure, e.g. {"store": "orders"}
     prefix : str, before every name
 
-    A store that is closed gives `up` 0 and nothing else. Usage:
+    A closed store has `up` 0 and no other metric. Usage:
     `prometheus_client.REGISTRY.register(StoreCollector(store))`.
 
     Threads: any. Raises MissingExtraError at import without prometheus-client.
@@ -78,29 +78,29 @@ class StoreCollector(Collector):
         self._prefix = prefix
 
     def describe(self) -> Iterable[Metric]:
-        """The families without figures, so that registering a collector asks no store."""
-        return [self._gauge("up", "1 while the store takes puts, else 0.", [])]
+        """Return the families without samples: registering a collector does not read the store."""
+        return [self._gauge("up", "1 while the store accepts puts, else 0.", [])]
 
     def collect(self) -> Iterable[Metric]:
         """The figures of this moment."""
         try:
             stats = self.store.stats()
         except StoreStateError:
-            return [self._gauge("up", "1 while the store takes puts, else 0.", [([], 0)])]
+            return [self._gauge("up", "1 while the store accepts puts, else 0.", [([], 0)])]
         return list(self._families(stats))
 
     def _families(self, stats: StoreStats) -> Iterable[Metric]:
         up = int(stats.failure is None and not self.store.read_only)
-        yield self._gauge("up", "1 while the store takes puts, else 0.", [([], up)])
+        yield self._gauge("up", "1 while the store accepts puts, else 0.", [([], up)])
         outcomes = stats.put_messages_by_status.items()
         refused = [([name], n) for name, n in outcomes if name != "PUT_OK"]
-        yield self._counter("put_not_ok", "Puts whose status was another.", refused, "status")
+        yield self._counter("put_not_ok", "Puts that were not PUT_OK.", refused, "status")
         for name, (text, field) in COUNTERS.items():
             yield self._counter(name, text, [([], getattr(stats, field))])
         seconds = stats.force_time_total / 1000
-        yield self._counter("force_seconds", "Seconds spent in forces.", [([], seconds)])
+        yield self._counter("force_seconds", "Seconds spent in flushes to disk.", [([], seconds)])
         causes = [([cause], n) for cause, n in stats.stalls.items()]
-        yield self._counter("stalls", "What took too long.", causes, "cause")
+        yield self._counter("stalls", "Calls and waits that took too long.", causes, "cause")
         for name, (text, field) in GAUGES.items():
             yield self._gauge(name, text, [([], getattr(stats, field))])
         for name, (text, field) in GAUGES_MS.items():
@@ -108,8 +108,7 @@ class StoreCollector(Collector):
         yield self._put_times(stats)
 
     def _put_times(self, stats: StoreStats) -> Metric:
-        """Calls by time; the bounds are 4.9.3's. Their sum is not known, since quick puts are not
-        timed."""
+        """Calls by time, with the bounds of 4.9.3. Quick puts are not timed."""
         buckets, calls = [], 0
         bounds = [*(str(bound / 1000) for bound in PUT_TIME_BOUNDS), "+Inf"]
         for bound, count in zip(bounds, stats.put_message_distribute_time.values(), strict=True):

@@ -1,9 +1,38 @@
-"""The outcomes that RocketMQ 4.9.3 reports as values, in its own order and spelling."""
+"""Status values: those of the compiled code, and the outcomes that RocketMQ 4.9.3 reports as
+values, in its own order and spelling."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+
+
+class Status(enum.IntEnum):
+    """Outcome of a compiled function: `rs_status` of csrc/rocketstore.h, in the same numbers."""
+
+    OK = 0
+    # outcomes of a scan of the commit log
+    BLANK = 1
+    END = 2
+    TORN = 3
+    BAD_MAGIC = 4
+    BAD_CRC = 5
+    BAD_SIZE = 6
+    BAD_OFFSET = 7
+    BAD_PROPERTIES = 8
+    OTHER_QUEUE = 9
+    # outcomes of an append, a queue or an index
+    END_OF_FILE = 20
+    NEED_FILE = 21
+    REPEAT = 22
+    FULL = 23
+    NEED_PYTHON = 24
+    RETRY = 25
+    IO_ERROR = 26
+    NO_MEMORY = 27
+    TOO_LARGE = 28
+    CLOSED = 29
+    BUSY = 30
 
 
 class PutMessageStatus(enum.IntEnum):
@@ -22,7 +51,7 @@ class PutMessageStatus(enum.IntEnum):
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 10
 
 
-#: Statuses with which the message is in the log all the same.
+#: Statuses of messages that are in the log.
 STORED_STATUSES = frozenset(
     {
         PutMessageStatus.PUT_OK,

@@ -7,7 +7,7 @@ when the format is used.
 import logging
 
 try:
-    from pyrocketstore.spark.source import RocketMQStoreSource as DefaultSource
+    from pyrocketstore.spark.source.batch import RocketMQStoreSource as DefaultSource
 except ImportError as error:  # without pyspark or pyarrow there is no format to offer
     logging.getLogger(__name__).debug("no format rocketmq-store: %s", error)
 except Exception:

@@ -1,4 +1,4 @@
-"""Says which build the tests ran on."""
+"""Says which build the tests ran on, and the seed of their random parts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ import sys
 import sysconfig
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 import pyrocketstore
-from gates import Gate
-from pyrocketstore.env import Env
+from pyrocketstore.system.env import Env
+from support.gates import Gate
+from support.seed import SEED
+
+# Another process of the machine may hold an example up.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 def _kernel() -> str:
     try:
-        message = importlib.import_module("pyrocketstore._message")
+        message = importlib.import_module("pyrocketstore.record._message")
     except ImportError as error:
         return f"not built ({error})"
     return str(message.crc32_kernel())
@@ -44,7 +51,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in _aloud(terminalreporter.stats.get("skipped", [])).items():
         terminalreporter.write_line(f"{reason} ({count} tests)", red=True)
     text = f"pyrocketstore: {_flavour()} build, CRC kernel {_kernel()}, GIL {_gil()}"
-    terminalreporter.write_line(text)
+    terminalreporter.write_line(f"{text}, ROCKETSTORE_SEED={SEED}")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Name the seed before anything can crash or hang."""
+    if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
+        reporter.write_line(f"ROCKETSTORE_SEED={SEED}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Name the seed in each failure."""
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"ROCKETSTORE_SEED={SEED}"))
+    return report
 
 
 def _aloud(skipped: Iterable[pytest.TestReport]) -> Counter[str]:
@@ -52,6 +74,36 @@ def _aloud(skipped: Iterable[pytest.TestReport]) -> Counter[str]:
     told = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
     reasons = (reason.removeprefix("Skipped: ") for reason in told)
     return Counter(reason for reason in reasons if reason.startswith("SKIPPED ALOUD"))
+
+
+#: Folders whose tests take longest, in the order in which they begin.
+LONG_FOLDERS = ("spark", "interop", "faults", "meta")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of Spark and of faults, and begin with what takes longest, so that the worker
+    processes end together."""
+
+    def turn(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return LONG_FOLDERS.index(folder) if folder in LONG_FOLDERS else len(LONG_FOLDERS)
+
+    for item in items:
+        if item.path.parent.name in ("spark", "faults"):
+            item.add_marker(item.path.parent.name)
+    items.sort(key=turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker process, and all tests of Spark to one: they share a session."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSpark(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if "/spark/" in nodeid else super()._split_scope(nodeid)
+
+    return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture

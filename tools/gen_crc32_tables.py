@@ -1,7 +1,7 @@
-"""Write csrc/crc32_tables.h: everything the CRC-32 kernels know, computed from the polynomial.
+"""Write csrc/crc32_tables.h: the constants of the CRC-32 kernels, computed from the polynomial.
 
-Usage: python tools/gen_crc32_tables.py [--check]. With --check nothing is written; the exit
-status is 1 when the file differs from what would be written.
+Usage: python tools/gen_crc32_tables.py [--check]. With --check, write nothing and exit with status
+1 if the file is not up to date.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 TARGET = Path(__file__).resolve().parent.parent / "csrc" / "crc32_tables.h"
 
-#: G(x), the coefficient of x^n in bit n. Everything below follows from it.
+#: The polynomial G(x); bit n is the coefficient of x^n.
 GENERATOR = 0x104C11DB7
-#: How far, in bits, a kernel may carry a block forward over the data.
+#: Distances, in bits, over which a kernel folds a block.
 FOLD_DISTANCES = (128, 256, 384, 512, 1024, 2048)
 
 HEADER = """\
@@ -27,12 +27,12 @@ HEADER = """\
 
 
 def reflect(value: int, width: int) -> int:
-    """The lowest `width` bits of `value` in reverse order."""
+    """Return the lowest `width` bits of `value` in reverse order."""
     return int(f"{value:0{width}b}"[::-1], 2)
 
 
 def divide(dividend: int, divisor: int) -> tuple[int, int]:
-    """Quotient and remainder of polynomials over GF(2)."""
+    """Return quotient and remainder of two polynomials over GF(2)."""
     quotient = 0
     while dividend.bit_length() >= divisor.bit_length():
         shift = dividend.bit_length() - divisor.bit_length()
@@ -42,12 +42,12 @@ def divide(dividend: int, divisor: int) -> tuple[int, int]:
 
 
 def power_of_x(exponent: int) -> int:
-    """x^exponent mod G."""
+    """Return x^exponent mod G."""
     return divide(1 << exponent, GENERATOR)[1]
 
 
 def slice_tables() -> list[list[int]]:
-    """tables[k][b]: the CRC register after the byte b and k zero bytes, from a zero register."""
+    """Return tables[k][b]: the CRC register after byte b and k zero bytes, starting from zero."""
     generator = reflect(GENERATOR & 0xFFFFFFFF, 32)
     first = []
     for byte in range(256):
@@ -62,18 +62,18 @@ def slice_tables() -> list[list[int]]:
 
 
 def fold_pair(distance: int) -> tuple[int, int]:
-    """Multipliers for the first and the second 64 bits of a block, see crc32_fold.h."""
+    """Return the multipliers for the first and second 64 bits of a block (crc32_fold.h)."""
     return tuple(reflect(power_of_x(n), 64) for n in (distance + 63, distance - 1))
 
 
 def inverse_window(first: int) -> int:
-    """64 coefficients of 1/G as a series in 1/x, from that of x^-first on."""
+    """Return 64 coefficients of 1/G as a series in 1/x, starting at x^-first."""
     quotient, _ = divide(1 << (first + 63), GENERATOR)
     return reflect(quotient & (2**64 - 1), 64)
 
 
 def render() -> str:
-    """The text of the header file."""
+    """Return the text of the header file."""
     lines = ["static const uint32_t rs_crc32_slices[8][256] = {"]
     for table in slice_tables():
         lines.append("    {")
@@ -84,14 +84,14 @@ def render() -> str:
     lines += [
         "};",
         "",
-        "/* x^(n+63) mod G and x^(n-1) mod G: they carry a block n bits forward. */",
+        "/* x^(n+63) mod G and x^(n-1) mod G, which fold a block over n bits. */",
     ]
     for distance in FOLD_DISTANCES:
         for name, value in zip(("FIRST", "SECOND"), fold_pair(distance), strict=True):
             lines.append(f"#define RS_FOLD_{distance}_{name} 0x{value:016x}u")
     lines += [
         "",
-        "/* Coefficients of 1/G from x^-96 and from x^-32 on, and G without x^32, times x^31. */",
+        "/* Coefficients of 1/G starting at x^-96 and at x^-32; G without x^32, times x^31. */",
     ]
     lines.append(f"#define RS_INVERSE_96 0x{inverse_window(96):016x}u")
     lines.append(f"#define RS_INVERSE_32 0x{inverse_window(32):016x}u")
@@ -101,7 +101,7 @@ def render() -> str:
 
 
 def main() -> int:
-    """Write the file, or compare it."""
+    """Write the file, or compare it with --check."""
     text = render()
     if "--check" in sys.argv[1:]:
         same = TARGET.exists() and TARGET.read_text() == text

@@ -1,10 +1,9 @@
-/* What the device gives to synchronous puts: pwrite of one record and fdatasync, appending to an
- * allocated file.
+/* Limit of synchronous puts: pwrite of one record and fdatasync, appending to an allocated file.
  *
  *     append_sync PATH count=N record=BYTES body=BYTES [threads=T]
  *
- * With several threads one forces the file for all whose records are written by then, and the next
- * does so for those that came meanwhile. */
+ * With several threads, one calls fdatasync for all records written so far; the next call covers
+ * the records written meanwhile. */
 #include "rounds.h"
 #include <pthread.h>
 
@@ -13,28 +12,28 @@ static uint8_t *record;
 static int64_t count, record_size, body_size, threads;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t forced = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t flushed = PTHREAD_COND_INITIALIZER;
 static int fd;
 static int64_t written, durable;
-static bool forcing;
+static bool flushing;
 
-/* Returns when the record that was the `mine`-th is on the device. The lock is held. */
+/* Return once the record number `mine` is durable. The caller holds the lock. */
 static void await_durable(int64_t mine) {
     while (durable < mine) {
-        if (forcing) {
-            pthread_cond_wait(&forced, &lock);
+        if (flushing) {
+            pthread_cond_wait(&flushed, &lock);
             continue;
         }
         int64_t upto = written;
-        forcing = true;
+        flushing = true;
         pthread_mutex_unlock(&lock);
         if (fdatasync(fd) != 0) {
             die("fdatasync");
         }
         pthread_mutex_lock(&lock);
-        forcing = false;
+        flushing = false;
         durable = upto;
-        pthread_cond_broadcast(&forced);
+        pthread_cond_broadcast(&flushed);
     }
 }
 

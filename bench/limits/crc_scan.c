@@ -1,10 +1,9 @@
-/* What the processor gives to a scan: the CRC of every body-sized piece of the log's files, from
- * pages that are present. No record is looked at.
+/* Limit of a scan: the CRC of every body-sized chunk of the log's files. Records are not parsed.
  *
  *     crc_scan STORE record=BYTES body=BYTES [threads=2] [reads=1]
  *
- * Two threads take whole files. With reads=1 the pages are not mapped but read, as a scan must that
- * outlives a page which the device cannot give, or a file that someone cuts. */
+ * With two threads, each takes whole files. With reads=1 the program reads the pages instead of
+ * mapping them; a scan must read to survive a bad page or a file that is truncated meanwhile. */
 #include "rounds.h"
 
 #include "rocketstore.h"
@@ -22,8 +21,8 @@ static struct {
 static int files_count;
 
 static atomic_int next_file;
-static _Atomic int64_t pieces;
-static _Atomic uint32_t sink; /* so that no CRC is left out */
+static _Atomic int64_t records_done;
+static _Atomic uint32_t sink; /* keeps the compiler from removing the CRC */
 
 static void map_all(void) {
     DIR *directory = opendir(log_path);
@@ -42,7 +41,7 @@ static void map_all(void) {
         if (fd < 0 || fstat(fd, &about) != 0) {
             die(path);
         }
-        /* A file's unused end is a hole. */
+        /* The unused end of a file is a hole. */
         off_t hole = lseek(fd, 0, SEEK_HOLE);
         int64_t size = hole > 0 ? (int64_t)hole : about.st_size;
         void *base = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -56,7 +55,7 @@ static void map_all(void) {
     closedir(directory);
 }
 
-/* As many whole records as a window of READ_BYTES has, from one pread. */
+/* Size of one pread, rounded down to whole records. */
 enum { READ_BYTES = 512 << 10 };
 
 static const uint8_t *records_at(int file, int64_t at, int64_t size, uint8_t *window) {
@@ -91,7 +90,7 @@ static void *check_all(void *unused) {
         }
     }
     free(window);
-    atomic_fetch_add(&pieces, count);
+    atomic_fetch_add(&records_done, count);
     atomic_fetch_xor(&sink, all);
     return NULL;
 }
@@ -99,7 +98,7 @@ static void *check_all(void *unused) {
 static unit_result unit(void) {
     pthread_t helper;
     atomic_store(&next_file, 0);
-    atomic_store(&pieces, 0);
+    atomic_store(&records_done, 0);
     start_clock();
     if (threads > 1 && pthread_create(&helper, NULL, check_all, NULL) != 0) {
         die("pthread_create");
@@ -108,7 +107,7 @@ static unit_result unit(void) {
     if (threads > 1) {
         pthread_join(helper, NULL);
     }
-    int64_t count = atomic_load(&pieces);
+    int64_t count = atomic_load(&records_done);
     return stop_clock(count, count * record_size);
 }
 

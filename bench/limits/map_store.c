@@ -1,12 +1,12 @@
-/* What memory gives to puts that nobody forces: records with their body's CRC stored into a mapped
- * file whose blocks are allocated. No lock, no queue, no index, no interpreter.
+/* Limit of asynchronous puts: compute the body's CRC and store the record into a mapped file whose
+ * blocks are allocated. There is no lock, queue, index or interpreter.
  *
  *     map_store PATH count=N record=BYTES body=BYTES [helper=1] [zeros=1 | write=1]
  *
- * Pages are made present in steps ahead of the writer: by the writer itself, or by a helper thread;
- * with `zeros` they are written as zeros first, in long pieces, of which the page cache makes large
- * pages. With `write` nothing is mapped: records are put together in a buffer that stays in the
- * processor's cache, and written from there. Removing the file is not timed. */
+ * Pages are faulted in ahead of the writer, by the writer itself or by a helper thread. With
+ * `zeros` they are first written as zeros in long writes, which create large folios in the page
+ * cache. With `write` nothing is mapped: the program collects records in a buffer that fits into
+ * the processor's cache, and writes the buffer. Removing the file is not timed. */
 #include "rounds.h"
 
 #include "rocketstore.h"
@@ -42,7 +42,7 @@ static void write_all(const uint8_t *data, int64_t length, int64_t position) {
     }
 }
 
-/* Makes the next step present. */
+/* Fault in the next step. */
 static void populate(int64_t from) {
     int64_t step = zeros ? ZEROS_STEP : STEP;
     step = size - from < step ? size - from : step;
@@ -66,7 +66,7 @@ static void *populate_all(void *unused) {
     return NULL;
 }
 
-/* Returns when the bytes before `end` are present. */
+/* Return once the bytes before `end` are faulted in. */
 static inline void await_present(int64_t end) {
     int64_t at;
     while ((at = atomic_load_explicit(&present, memory_order_acquire)) < end) {

@@ -1,5 +1,5 @@
-/* The protocol of bench/run.py for the programs here: {"ready": true}, then for each line
- * "round SECONDS" one line of JSON, "quit" to end. PROGRAM PATH NAME=VALUE ... */
+/* The protocol of bench/run.py for C programs: PROGRAM PATH NAME=VALUE ... prints {"ready": true},
+ * then one line of JSON for each input line "round SECONDS"; "quit" ends it. */
 #ifndef ROUNDS_H
 #define ROUNDS_H
 
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* `seconds` and `cpu`, of the whole process, are of the timed part alone. */
+/* `seconds` and `cpu` (of the whole process) cover only the timed part. */
 typedef struct unit_result {
     int64_t count;
     int64_t bytes;
@@ -26,7 +26,7 @@ typedef struct unit_result {
     double cpu;
 } unit_result;
 
-/* One unit of work; each program has its own. */
+/* One unit of work; each program defines its own. */
 typedef unit_result (*unit_fn)(void);
 
 static int options_count;
@@ -60,14 +60,14 @@ static inline void start_clock(void) {
     started = seconds_of(CLOCK_MONOTONIC);
 }
 
-/* What was done since start_clock(). */
+/* Return the measurements since start_clock(). */
 static inline unit_result stop_clock(int64_t count, int64_t bytes) {
     double seconds = seconds_of(CLOCK_MONOTONIC) - started;
     return (unit_result){count, bytes, seconds,
                          seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu_started};
 }
 
-/* A new file of `size` bytes whose blocks are allocated and on the device. */
+/* Create a file of `size` bytes whose blocks are allocated and durable; return its descriptor. */
 static inline int new_file(const char *path, int64_t size) {
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {

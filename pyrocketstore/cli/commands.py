@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
-from pyrocketstore.cli.app import Target, TimeMs, WholeNumber, app, number_of, store_command
 from pyrocketstore.cli.inspect import (
     FILE_COLUMNS,
     PROBLEM_COLUMNS,
@@ -18,12 +18,26 @@ from pyrocketstore.cli.inspect import (
     store_facts,
 )
 from pyrocketstore.cli.output import WRONG_CRC, Output
-from pyrocketstore.dump import dump_lines
+from pyrocketstore.cli.store_command import (
+    Target,
+    TimeMs,
+    WholeNumber,
+    app,
+    json_option,
+    number_of,
+    store_command,
+)
 from pyrocketstore.errors import DamagedMessageError
-from pyrocketstore.skipped import SkippedMessages
+from pyrocketstore.reading.skipped import SkippedMessages
+from pyrocketstore.verify.dump import dump_lines
+
+if TYPE_CHECKING:
+    from pyrocketstore.store.api import Store
 
 #: Ranges of skipped messages that are printed; the count is of all.
 REPORTED_RANGES = 100
+#: Queue ids that an error names.
+REPORTED_QUEUES = 20
 
 
 @app.command()
@@ -32,23 +46,25 @@ REPORTED_RANGES = 100
     "--queries",
     "queries_path",
     type=click.Path(exists=True, dir_okay=False),
-    help="Key queries, one a line: topic, key, max_num, begin ms, end ms, tab-separated.",
+    help="Key queries, one per line, tab-separated: topic, key, max_num, begin ms, end ms.",
 )
 def dump(target: Target, queries_path: str | None) -> None:
-    """Print everything a store answers, as 4.9.3 does, in JSON lines.
+    """Print the contents of a store, one JSON object per line.
 
-    The same store gives the same lines: made for comparing two stores, or two versions.
+    The contents are as 4.9.3 reports them. The output is reproducible, so that two stores, or two
+    versions, can be compared.
     """
     target.output.lines(dump_lines(target.path, target.config(), queries_path))
 
 
 @app.command()
 @store_command
-@click.option("--files", is_flag=True, help="List the files too.")
+@json_option
+@click.option("--files", is_flag=True, help="Also list the files.")
 def info(target: Target, files: bool) -> None:
-    """Topics, queues, offsets, sizes, and whether the store was stopped cleanly.
+    """Show queues, offsets, sizes, and how the store was stopped.
 
-    The exit code is 1 if the log has lost its end: queues name messages behind it.
+    The exit code is 1 if the log has lost its end, that is, queues refer to messages behind it.
     """
     output = target.output
     with target.open() as store:
@@ -59,23 +75,24 @@ def info(target: Target, files: bool) -> None:
         lost = has_lost_end(store)
     if files:
         output.table("file", FILE_COLUMNS, file_rows(target.path, log_paths))
-    if lost:  # the opening has said what
+    if lost:  # the opening has reported it
         sys.exit(1)
 
 
 @app.command()
 @store_command
+@json_option
 @click.argument("topic")
-@click.option("--queue", "queue_id", type=WholeNumber(), help="One queue; all of them if left out.")
-@click.option("--start", type=WholeNumber(), help="Queue offset to start at (needs --queue).")
-@click.option("--count", type=WholeNumber(0), help="At most so many messages.")
-@click.option("--tags", default="*", show_default=True, help='For example "TagA || TagB".')
+@click.option("--queue", "queue_id", type=WholeNumber(0), help="Queue id; default: all queues.")
+@click.option("--start", type=WholeNumber(0), help="First queue offset; requires --queue.")
+@click.option("--count", type=WholeNumber(0), help="Maximum number of messages.")
+@click.option("--tags", default="*", show_default=True, help='Tags, as "TagA || TagB".')
 @click.option(
     "--on-corrupt",
     type=click.Choice(("raise", "skip")),
     default="raise",
     show_default=True,
-    help="At a message that cannot be read: end with an error, or pass over it and report it.",
+    help="Messages that cannot be read: end with an error, or omit and report them.",
 )
 def cat(
     target: Target,
@@ -86,23 +103,41 @@ def cat(
     tags: str,
     on_corrupt: str,
 ) -> None:
-    """Print the messages of TOPIC; without --queue in the order of their store time.
+    """Print the messages of TOPIC.
 
-    The exit code is 1 if a message cannot be read, a body is damaged, or the log has lost its end
-    and messages of these queues with it. With --json each message has its body as `body_base64`,
-    and as `body` if it is UTF-8, else null.
+    With --queue they are in queue order, otherwise in the order of their store times.
+
+    The exit code is 1 if a message cannot be read, if a body is damaged, if the log has lost its
+    end with messages of these queues, or if there is no such topic or queue.
+
+    With --json, `body_base64` is the body of a message. `body` is its text, or null if the body is
+    not UTF-8.
     """
     if start is not None and queue_id is None:
         raise click.UsageError("--start needs --queue: an offset belongs to one queue")
     with target.open() as store:
+        _check_queue(store, topic, queue_id)
         messages = store.read(topic, queue_id, start=start, tags=tags, on_corrupt=on_corrupt)
         try:
             found = target.output.messages(islice(messages, count))
         except DamagedMessageError as error:
-            raise click.ClickException(f"{error}; --on-corrupt skip passes over it") from error
+            raise click.ClickException(f"{error}; --on-corrupt skip omits it") from error
         _end_with(target.output, messages.skipped)
         if (count is None or found < count) and has_lost_end(store, topic, queue_id):
-            sys.exit(1)  # the opening has said what
+            sys.exit(1)  # the opening has reported it
+
+
+def _check_queue(store: Store, topic: str, queue_id: int | None) -> None:
+    """Raise UnknownTopicError, or ClickException for a queue id that the topic does not have."""
+    queue_ids = store.queues(topic)
+    if queue_id is None or queue_id in queue_ids:
+        return
+    store.read(topic)
+    known = ", ".join(map(str, queue_ids[:REPORTED_QUEUES])) or "none"
+    more = ", ..." if len(queue_ids) > REPORTED_QUEUES else ""
+    raise click.ClickException(
+        f"{store.path}: the topic {topic!r} has no queue {queue_id}; its queues: {known}{more}"
+    )
 
 
 def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
@@ -122,15 +157,23 @@ def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
 
 @app.command()
 @store_command
+@json_option
 @click.argument("topic")
 @click.argument("key")
-@click.option("--begin", type=TimeMs(), default=0, help="Earliest store time.")
-@click.option("--end", type=TimeMs(), help="Latest store time.")
-@click.option("--max", "max_num", type=WholeNumber(1), default=32, show_default=True)
+@click.option("--begin", type=TimeMs(), default=0, help="Earliest store time: Unix ms or ISO 8601.")
+@click.option("--end", type=TimeMs(), help="Latest store time: Unix ms or ISO 8601.")
+@click.option(
+    "--max",
+    "max_num",
+    type=WholeNumber(1),
+    default=32,
+    show_default=True,
+    help="Maximum number of messages.",
+)
 def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
     """Print the newest messages of TOPIC that have KEY.
 
-    The exit code is 1 if there is none, one cannot be read, or a body is damaged.
+    The exit code is 1 if no message is found, if a message cannot be read, or if a body is damaged.
     """
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
@@ -142,10 +185,14 @@ def query(target: Target, topic: str, key: str, begin: int, end: int | None, max
 
 @app.command()
 @store_command
+@json_option
 @click.argument("which", metavar="PHY_OFFSET|MSG_ID")
-@click.option("--raw", is_flag=True, help="Print the body alone, byte by byte.")
+@click.option("--raw", is_flag=True, help="Print only the bytes of the body.")
 def get(target: Target, which: str, raw: bool) -> None:
-    """Print one message with all its fields; exit code 1 if its body is damaged."""
+    """Print one message with all its fields.
+
+    The exit code is 1 if there is no such message or if its body is damaged.
+    """
     with target.open() as store:
         message = store.get(_phy_offset_or_msg_id(which))
         if message is None:
@@ -172,8 +219,17 @@ def _phy_offset_or_msg_id(text: str) -> int | str:
 
 @app.command()
 @store_command
+@json_option
 def verify(target: Target) -> None:
-    """Check log, queues and index against each other; exit code 1 if there is damage."""
+    """Check log, queues and index against each other.
+
+    The verdict is on the store as the recovery of the next opening leaves it. The exit code is 1 if
+    anything is then missing or damaged.
+
+    After a kill, recovery builds missing units of queues and entries of the index from the log. The
+    exit code is then 0; "rebuilt units" and "rebuilt index entries" count those that are missing on
+    disk. RocketMQ 4.9.3 itself would not rebuild all of them.
+    """
     output = target.output
     with target.open() as store, output.progress("checking the log") as advance:
         report = store.verify(advance)

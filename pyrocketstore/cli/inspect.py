@@ -1,4 +1,4 @@
-"""What `info` shows of a store: facts of the directory and of its queues."""
+"""The output of `info`: facts of a store's directory and of its queues."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyrocketstore.env import Env
-from pyrocketstore.lost_ends import lost_end
+from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.store.key_gaps import find_key_gaps
+from pyrocketstore.system.env import Env
 
 QUEUE_COLUMNS = (
     "topic",
@@ -67,7 +68,7 @@ def index_state(store: Any) -> str:
         return "not enabled"
     if engine.index_service.geometry_error is not None:
         return f"not readable: {engine.index_service.geometry_error}"
-    gaps = store.key_gaps
+    gaps = find_key_gaps(engine)
     if gaps is not None:
         gaps.search()
     if gaps is None or gaps.is_empty:
@@ -102,7 +103,7 @@ def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int:
-    """Store time of a message in Unix ms, 0 if there is none."""
+    """Store time of a message in Unix ms; 0 if there is no message."""
     if queue_offset < store.min_offset(topic, queue_id):
         return 0
     found = store.read(
@@ -122,6 +123,6 @@ def file_rows(root: str, commit_log_paths: Sequence[str]) -> Iterator[tuple[str,
         for path in commit_log_paths
         if env.is_link(path) or not f"{path}/".startswith(f"{root}/")
     ]
-    for place in [root, *others]:
-        if env.is_dir(place):
-            yield from env.walk_files(place)
+    for directory in [root, *others]:
+        if env.is_dir(directory):
+            yield from env.walk_files(directory)

@@ -23,25 +23,12 @@ from pyrocketstore.errors import StoreCorruptionError
 PREVIEW_COUNT = 60
 
 #: Fields of a message in the order in which `--json` prints them, the body apart.
-MESSAGE_FIELDS = (
-    "topic",
-    "queue_id",
-    "queue_offset",
-    "phy_offset",
-    "size",
-    "msg_id",
-    "tags",
-    "keys",
-    "flag",
-    "sys_flag",
-    "body_crc",
-    "born_timestamp",
-    "store_timestamp",
-    "born_host",
-    "store_host",
-    "reconsume_times",
-    "prepared_transaction_offset",
-    "properties",
+MESSAGE_FIELDS = tuple(
+    """
+    topic queue_id queue_offset phy_offset size msg_id tags keys flag sys_flag body_crc
+    born_timestamp store_timestamp born_host store_host reconsume_times
+    prepared_transaction_offset properties
+    """.split()
 )
 
 _LINE_COLUMNS = (
@@ -89,7 +76,7 @@ def body_of(message: Any) -> tuple[bytes | None, str | None]:
 def message_object(message: Any) -> dict[str, Any]:
     """A message for `--json`.
 
-    `body_base64` is the body, always; `body` the same as text, null where it is no UTF-8. `damage`
+    `body_base64` is always the body; `body` is its text, null where it is not UTF-8. `damage`
     is null, or what is wrong with the body; both are null for one that does not inflate.
     """
     row: dict[str, Any] = {name: getattr(message, name) for name in MESSAGE_FIELDS}
@@ -142,7 +129,7 @@ class Output:
         self.as_json = as_json
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
-        # An escape that the stream's encoder writes is none of JSON's.
+        # The escapes of the stream's encoder are not JSON.
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
         self._json_in_ascii = codecs.lookup(encoding).name != "utf-8"
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
@@ -191,7 +178,7 @@ class Output:
             cells = [_cell(name, value) for name, value in zip(columns, row, strict=True)]
             for at, name in enumerate(columns):
                 if _is_time(name):
-                    cells[at] = cells[at].replace("T", " ")  # a place to break the line
+                    cells[at] = cells[at].replace("T", " ")  # the line may break here
             table.add_row(*map(Text, cells))
         self.console.print(table)
 
@@ -210,7 +197,7 @@ class Output:
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:
-        """A bar on a terminal for long work, told of (done, in all); nothing elsewhere."""
+        """Show a progress bar on a terminal; yields its callable(done, total)."""
         if not self.is_rich:
             yield lambda done, total: None
             return
@@ -219,7 +206,7 @@ class Output:
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def messages(self, messages: Iterable[Any]) -> int:
-        """Messages as they come, one a line; their count."""
+        """Print messages, one a line; return their count."""
         count = 0
         if not self.as_json and not self.is_rich:
             self.lines(["\t".join(_LINE_COLUMNS)])
@@ -230,7 +217,7 @@ class Output:
                 self.damaged_count += row["damage"] is not None
                 self.json_line(row)
                 continue
-            # A pipe gets whole bodies: what reads them there cannot ask for more.
+            # A pipe receives whole bodies: its reader cannot request the rest.
             cells = message_cells(message, PREVIEW_COUNT if self.is_rich else None)
             self.damaged_count += bool(cells[_LINE_COLUMNS.index("damage")])
             if self.is_rich:

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyrocketstore.cli.app import WholeNumber, app
 from pyrocketstore.cli.output import Output
+from pyrocketstore.cli.store_command import WholeNumber, app, json_option
 from pyrocketstore.errors import MissingExtraError
 from pyrocketstore.spark.local_paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SKIPPED_COLUMNS = (
-    "broker",
-    "topic",
-    "queue",
-    "start",
-    "stop",
-    "records",
-    "bytes",
-    "reason",
-    "path",
-)
-_SPARK_NEEDED = "{} runs on Spark and says so: pyrocketstore {} --spark ..."
-_spark_flag = click.option("--spark", "on_spark", is_flag=True, help="Run on Spark; must be given.")
+SKIPPED_COLUMNS = tuple("broker topic queue start stop records bytes reason path".split())
+_SPARK_NEEDED = "{0} runs on Spark and needs the flag --spark: pyrocketstore {0} --spark ..."
+_spark_flag = click.option("--spark", "on_spark", is_flag=True, help="Run on Spark; required.")
 _master = click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs, unless it is set."
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Spark master, if the environment sets none.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 
 @contextlib.contextmanager
@@ -79,7 +72,7 @@ def spark_session(what: str, master: str) -> Iterator[SparkSession]:
 
 
 def _last_line(text: str) -> str:
-    """Of a Python traceback that came through the JVM, the error itself."""
+    """Return the error of a Python traceback that the JVM has passed on."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     found = (re.search(r"(^|(?<=: ))pyrocketstore\.[\w.]+: .*", line) for line in lines)
     named = [each[0] for each in found if each is not None]
@@ -93,16 +86,21 @@ def _last_line(text: str) -> str:
 @click.argument("out", type=click.Path(file_okay=False, path_type=str))
 @_spark_flag
 @_master
-@_json
+@json_option
 @click.option(
     "-o",
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the data source, as topics=orders,payments or onCorrupt=skip.",
+    help="Option of the data source, such as topics=orders,payments or onCorrupt=skip.",
 )
-@click.option("--compression", default="zstd", show_default=True, help="Of the Parquet files.")
+@click.option(
+    "--compression",
+    default="zstd",
+    show_default=True,
+    help="Compression of the Parquet files: zstd, snappy, gzip, lz4 or none.",
+)
 def export(
     stores: tuple[str, ...],
     out: str,
@@ -112,18 +110,19 @@ def export(
     options: tuple[str, ...],
     compression: str,
 ) -> None:
-    """Bring what is new in each STORE into the Parquet lake at OUT.
+    """Copy the new messages of each STORE into the Parquet lake OUT.
 
-    A STORE is a directory or LABEL=DIRECTORY. Directories and OUT are paths or file: URIs. The lake
-    is OUT/messages/topic=T/date=D. A second run takes only what has come since, and what a killed
-    run left undone.
+    A STORE is a directory or LABEL=DIRECTORY. Directories and OUT are paths or file: URIs. The
+    files of the lake are in OUT/messages/topic=T/date=D. A further run finishes a run that was
+    killed, and copies only messages that the lake does not have.
     """
     if not on_spark:
-        raise click.UsageError(_SPARK_NEEDED.format("export", "export"))
+        raise click.UsageError(_SPARK_NEEDED.format("export"))
+    from pyrocketstore.spark.pipeline import EXPORT_OPTIONS
     from pyrocketstore.spark.pipeline import export as export_stores
 
     output = Output(as_json=as_json)
-    labelled = _labelled(stores)
+    labelled, named = _labelled(stores), _named_options(options, EXPORT_OPTIONS)
     with (
         spark_session("export --spark", master) as spark,
         output.progress("writing the lake") as advance,
@@ -134,7 +133,7 @@ def export(
             out,
             progress=advance if output.is_rich else None,
             compression=compression,
-            **_named_options(options),
+            **named,
         )
     facts = report.to_dict()
     skipped = facts.pop("skipped")
@@ -157,51 +156,63 @@ def _labelled(stores: tuple[str, ...]) -> Any:
     return found
 
 
-def _existing(place: str) -> str:
-    path = local_path(place, "STORE|LAKE")
+def _existing(directory: str) -> str:
+    path = local_path(directory, "STORE|LAKE")
     if not os.path.exists(path):
-        raise click.BadParameter(f"Path {place!r} does not exist.", param_hint="STORE|LAKE")
+        raise click.BadParameter(f"Path {directory!r} does not exist.", param_hint="STORE|LAKE")
     return path
 
 
-def _named_options(options: tuple[str, ...]) -> dict[str, str]:
+def _named_options(options: tuple[str, ...], allowed: Set[str]) -> dict[str, str]:
     found = {}
     for text in options:
         name, mark, value = text.partition("=")
         if not mark:
             raise click.UsageError(f"--option {text!r}: write NAME=VALUE")
+        if name not in allowed:
+            names = ", ".join(sorted(allowed))
+            raise click.UsageError(f"--option {text!r}: the options are {names}")
         found[name] = value
     return found
 
 
 @app.command()
 @click.argument("name", type=click.Choice(("traffic", "latency", "keys", "duplicates", "retries")))
-@click.argument("place", metavar="STORE|LAKE", type=click.Path(path_type=str))
+@click.argument("directory", metavar="STORE|LAKE", type=click.Path(path_type=str))
 @_spark_flag
 @_master
-@_json
-@click.option("--count", type=WholeNumber(1), default=100, show_default=True)
-def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, count: int) -> None:
-    """Answer a question about the messages of a store, or of a lake that `export` wrote.
+@json_option
+@click.option(
+    "--count", type=WholeNumber(1), default=100, show_default=True, help="Maximum number of rows."
+)
+def report(
+    name: str, directory: str, on_spark: bool, master: str, as_json: bool, count: int
+) -> None:
+    """Print a report on the messages of a store or of an exported lake.
 
-    The first COUNT rows are printed.
+    \b
+    traffic     messages and bytes per topic and hour
+    latency     milliseconds from creation to storage, per topic and hour
+    keys        the most frequent keys
+    duplicates  messages that a topic has more than once
+    retries     retry and dead-letter messages per consumer group
     """
     if not on_spark:
-        raise click.UsageError(_SPARK_NEEDED.format("report", "report"))
+        raise click.UsageError(_SPARK_NEEDED.format("report"))
     output = Output(as_json=as_json)
-    place = _existing(place)
+    directory = _existing(directory)
     with spark_session("report --spark", master) as spark:
         from pyrocketstore.spark import FORMAT
         from pyrocketstore.spark.jobs import JOB_COLUMNS, JOBS, key_frequency
         from pyrocketstore.spark.pipeline import is_lake, read_lake
         from pyrocketstore.spark.schemas import MESSAGES, ddl_of
 
-        if is_lake(place):
-            messages = read_lake(spark, place)
+        if is_lake(directory):
+            messages = read_lake(spark, directory)
         else:
             columns = {column: MESSAGES[column] for column in JOB_COLUMNS[name]}
             reader = spark.read.format(FORMAT).schema(ddl_of(columns))
-            messages = reader.option("includeSystemTopics", "true").load(place)
+            messages = reader.option("includeSystemTopics", "true").load(directory)
         # This one has a limit of its own.
         job = partial(key_frequency, count=count) if name == "keys" else JOBS[name]
         found = job(messages).limit(count)
@@ -210,9 +221,10 @@ def report(name: str, place: str, on_spark: bool, master: str, as_json: bool, co
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row in types that json knows."""
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
+    """A value of a row in types that json knows; a time is ISO 8601 in UTC."""
+    if isinstance(value, datetime.datetime):  # Spark returns local times without a zone
+        moment = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        return moment.isoformat(timespec="milliseconds") + "Z"
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return list(value) if isinstance(value, tuple) else value

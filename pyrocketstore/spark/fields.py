@@ -1,4 +1,4 @@
-"""The fields of a message as Spark shows them, and decoded columns as Arrow arrays of those."""
+"""Fields of a message as Spark shows them, and their Arrow arrays of decoded columns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore._columns import MapColumn, VarColumn
-from pyrocketstore.arrow import Column, arrow_array
+from pyrocketstore.columns._decode import MapColumn, VarColumn
+from pyrocketstore.columns.arrow import Column, arrow_array
 from pyrocketstore.errors import StoreFormatError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Bools = npt.NDArray[np.bool_]
 
-#: Milliseconds that are still whole microseconds of an int64.
+#: Limits of milliseconds whose microseconds fit into an int64.
 MS_MAX = (2**63 - 1) // 1000
 MS_MIN = -MS_MAX
 
@@ -33,7 +33,7 @@ class Field:
 
     @property
     def arrow_type(self) -> pyarrow.DataType:
-        """The same type in Arrow."""
+        """The type of the field in Arrow."""
         return arrow_type(self.spark_ddl)
 
 
@@ -63,7 +63,7 @@ FIELDS: dict[str, Field] = {
 
 @functools.cache
 def arrow_type(ddl: str) -> Any:
-    """The Arrow type of a Spark type, as Spark wants it of a Python worker."""
+    """Return the Arrow type that Spark expects from a Python worker for a Spark type."""
     import pyarrow as pa
 
     return {
@@ -79,7 +79,7 @@ def arrow_type(ddl: str) -> Any:
 
 @functools.lru_cache(64)
 def arrow_schema(names: tuple[str, ...]) -> pyarrow.Schema:
-    """These fields; all may be null."""
+    """Return the Arrow schema of fields; all may be null."""
     import pyarrow as pa
 
     return pa.schema([pa.field(name, FIELDS[name].arrow_type) for name in names])
@@ -88,18 +88,19 @@ def arrow_schema(names: tuple[str, ...]) -> pyarrow.Schema:
 def to_fields_batch(
     columns: Mapping[str, Column], names: Sequence[str], present: Bools | None = None
 ) -> pyarrow.RecordBatch:
-    """Decoded columns as the fields `names`, without copying what differs in size.
+    """Return decoded columns as the fields `names`, without copying columns of variable size.
 
     Parameters
     ----------
-    columns : what decode_records gives, at least the columns of these fields
-    names : out of FIELDS
+    columns : result of decode_records, at least the columns of these fields
+    names : names of FIELDS
     present : bool[n] or None: the rows of the batch to which the columns belong, in their order;
         the others are null. None: all rows
 
     Returns
     -------
-    pyarrow.RecordBatch of arrow_schema(names). A time that is no int64 of microseconds is null.
+    pyarrow.RecordBatch of arrow_schema(names). A time is null where its microseconds
+    are not an int64.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def to_fields_batch(
 
 
 def field_array(name: str, column: Column, present: Bools | None = None) -> Any:
-    """One column of to_fields_batch."""
+    """Return one column of to_fields_batch."""
     if isinstance(column, np.ndarray):
         return fixed_array(FIELDS[name].arrow_type, column, present)
     _refuse_large(name, column)
@@ -130,9 +131,9 @@ def _refuse_large(name: str, column: VarColumn | MapColumn) -> None:
 
 
 def fixed_array(kind: Any, values: npt.NDArray[Any], present: Bools | None) -> Any:
-    """An Arrow array of numbers, or of times in Unix ms: null where Spark has no such time.
+    """Return an Arrow array of numbers, or of times in Unix ms: null outside of Spark's range.
 
-    `present` bool[n] says which rows have one of the `values`; None: all.
+    `present` (bool[n]) marks the rows that have one of the `values`; None: all.
     """
     import pyarrow as pa
 
@@ -163,7 +164,7 @@ def _spread_bools(some: Bools, present: Bools) -> Bools:
 
 
 def spread(column: VarColumn | MapColumn, present: Bools) -> VarColumn | MapColumn:
-    """The column with rows between its own that are absent and hold nothing."""
+    """Return the column with absent rows inserted between its own."""
     rows = np.zeros(len(present) + 1, np.int64)
     np.cumsum(present, out=rows[1:])
     there = present

@@ -7,10 +7,10 @@ import re
 from pathlib import PurePath
 from urllib.parse import unquote_to_bytes
 
-from pyrocketstore.config import absolute_path
+from pyrocketstore.config.message_store_config import absolute_path
 from pyrocketstore.errors import StoreFormatError
 
-#: One letter before the colon is no scheme, as in Hadoop's Path.
+#: One letter before the colon is not a scheme, as in Hadoop's Path.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", re.DOTALL)
 _FILE = "file:"
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -23,8 +23,8 @@ def local_path(path: str | os.PathLike[str], name: str) -> str:
     Parameters
     ----------
     path : a path, relative, absolute or with `~`; or a URI: file:/x, file:///x or
-        file://localhost/x, in which %XX stands for one byte of the path
-    name : stands before the value in an error
+        file://localhost/x, in which %XX is one byte of the path
+    name : precedes the value in an error
 
     A path with `..` in it is resolved as the file system does, links included; the links of any
     other path stay.
@@ -32,7 +32,7 @@ def local_path(path: str | os.PathLike[str], name: str) -> str:
     Raises
     ------
     StoreFormatError: a URI of another scheme or machine, a file: URI without an absolute path or
-    with a % that begins no escape, and what `absolute_path` refuses.
+    with a % that begins no escape, and any path that `absolute_path` refuses.
 
     Threads: any.
     """
@@ -41,7 +41,7 @@ def local_path(path: str | os.PathLike[str], name: str) -> str:
     if text[: len(_FILE)].lower() != _FILE:
         if uri := _URI.fullmatch(text):
             raise StoreFormatError(
-                f"{name}={text!r}: {uri[1]}: is not local; give a path or a file: URI of the local "
+                f"{name}={text!r}: {uri[1]}: is not local; pass a path or a file: URI of the local "
                 "file system, or of a mount"
             )
         return _resolved(absolute_path(os.path.expanduser(text), name))
@@ -56,12 +56,12 @@ def local_path(path: str | os.PathLike[str], name: str) -> str:
         rest = slash + rest
     if not rest.startswith("/"):
         raise StoreFormatError(
-            f"{name}={text!r}: a file: URI must hold an absolute path, as file:///path"
+            f"{name}={text!r}: a file: URI must have an absolute path, as file:///path"
         )
     if _BAD_ESCAPE.search(rest):
         raise StoreFormatError(
             f"{name}={text!r}: a % must be followed by two hexadecimal digits in a file: URI; %25 "
-            "stands for a percent sign"
+            "is a percent sign"
         )
     found = os.fsdecode(unquote_to_bytes(os.fsencode(rest)))
     return _resolved(absolute_path("/" + found.lstrip("/"), name))

@@ -1,4 +1,4 @@
-"""The options of format("rocketmq-store"): names, defaults and what goes together."""
+"""The options of format("rocketmq-store"): names, defaults and combinations."""
 
 from __future__ import annotations
 
@@ -12,100 +12,64 @@ from pathlib import PurePath
 from typing import Any
 
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.spark.border import encodable
+from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from pyrocketstore.record.tags import TagsExpression, tags_filter
+from pyrocketstore.spark.encodable_errors import encodable
 from pyrocketstore.spark.local_paths import local_path
-from pyrocketstore.tags import TagsExpression, tags_filter
 
+#: The name of the data source.
+FORMAT = "rocketmq-store"
 VIEWS = ("messages", "commitlog", "consumequeue", "index", "files")
 EARLIEST, LATEST = -2, -1
 QUEUE_ID_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-#: Columns go through 32-bit Arrow offsets, and larger batches are slower (bytes).
+#: Columns have 32-bit Arrow offsets, and larger batches are slower (bytes).
 BATCH_BYTES_MAX = 16 << 20
 
-#: Rows of an Arrow batch: the view consumequeue knows no bytes.
+#: Rows of an Arrow batch: the view consumequeue has no records to limit by bytes.
 BATCH_ROWS_MAX = 1 << 20
-#: Tasks of a query for each store: the driver keeps each, and Spark plans each.
+#: Tasks of a query for each store: the driver stores each task, and Spark plans it.
 TASKS_MAX = 100_000
 
 BATCH, STREAM, WRITE = "batch", "stream", "write"
-#: What is asked for its schema does not tell yet which it is.
+#: The kind of a query is not known yet when Spark requests the schema.
 ANY = "any"
-#: Option -> the kinds of query that take it.
+#: Option -> the kinds of query that accept it.
 OPTIONS: dict[str, frozenset[str]] = {
     name: frozenset(kinds.split())
-    for name, kinds in {
-        "path": "batch stream write",
-        "paths": "batch stream",
-        "stores": "batch stream",
-        "brokerName": "batch stream",
-        "brokerConf": "batch stream write",
-        "view": "batch stream",
-        "topic": "batch stream write",
-        "topics": "batch stream",
-        "topicPattern": "batch stream",
-        "assign": "batch stream",
-        "includeSystemTopics": "batch stream",
-        "startingOffsets": "batch stream",
-        "endingOffsets": "batch",
-        "startingTimestamp": "batch stream",
-        "endingTimestamp": "batch",
-        "startingOffsetsByTimestamp": "batch stream",
-        "endingOffsetsByTimestamp": "batch",
-        "startingOffsetsByTimestampStrategy": "batch stream",
-        "subExpression": "batch stream",
-        "maxOffsetsPerTrigger": "stream",
-        "maxBytesPerTrigger": "stream",
-        "minPartitions": "batch stream",
-        "partitionBytes": "batch stream",
-        "maxRecordsPerPartition": "batch stream",
-        "readMode": "batch",
-        "snapshot": "batch",
-        "failOnDataLoss": "batch stream",
-        "onCorrupt": "batch stream",
-        "verifyCrc": "batch stream",
-        "decompress": "batch stream",
-        "batchBytes": "batch stream",
-        "batchRows": "batch stream",
-        "kafkaSchema": "batch stream",
-        "includeHeaders": "batch stream",
-        "flushDiskType": "write",
-        "stagingDir": "write",
-        "checkpointLocation": "write",
+    for kinds, names in {
+        "batch stream write": "path brokerConf topic",
+        "batch stream": """
+            paths stores brokerName view topics topicPattern assign includeSystemTopics
+            startingOffsets startingTimestamp startingOffsetsByTimestamp
+            startingOffsetsByTimestampStrategy subExpression minPartitions partitionBytes
+            maxRecordsPerPartition failOnDataLoss onCorrupt verifyCrc decompress batchBytes
+            batchRows kafkaSchema includeHeaders""",
+        "batch": "endingOffsets endingTimestamp endingOffsetsByTimestamp readMode snapshot",
+        "stream": "maxOffsetsPerTrigger maxBytesPerTrigger",
+        "write": "flushDiskType stagingDir checkpointLocation",
     }.items()
+    for name in names.split()
 }
 _CANONICAL = {name.lower(): name for name in OPTIONS}
 
-_QUEUES = ("messages", "consumequeue")
-_RECORDS = ("messages", "commitlog")
-_TASKS = ("messages", "commitlog", "consumequeue", "index")
-#: Options that not every view takes.
+#: Options that only some views accept.
 _VIEWS_OF: dict[str, tuple[str, ...]] = {
-    "topic": _QUEUES,
-    "topics": _QUEUES,
-    "topicPattern": _QUEUES,
-    "assign": _QUEUES,
-    "includeSystemTopics": _QUEUES,
-    "startingOffsets": _QUEUES,
-    "endingOffsets": _QUEUES,
-    "startingTimestamp": _QUEUES,
-    "endingTimestamp": _QUEUES,
-    "startingOffsetsByTimestamp": _QUEUES,
-    "endingOffsetsByTimestamp": _QUEUES,
-    "startingOffsetsByTimestampStrategy": _QUEUES,
-    "subExpression": ("messages",),
-    "readMode": ("messages",),
-    "verifyCrc": _RECORDS,
-    "decompress": _RECORDS,
-    "batchBytes": _RECORDS,
-    "batchRows": _TASKS,
-    "minPartitions": _TASKS,
-    "partitionBytes": _TASKS,
-    "maxRecordsPerPartition": _TASKS,
-    "failOnDataLoss": _TASKS,
+    name: tuple(views.split())
+    for views, names in {
+        "messages": "subExpression readMode",
+        "messages commitlog": "verifyCrc decompress batchBytes",
+        "messages consumequeue": """
+            topic topics topicPattern assign includeSystemTopics startingOffsets endingOffsets
+            startingTimestamp endingTimestamp startingOffsetsByTimestamp endingOffsetsByTimestamp
+            startingOffsetsByTimestampStrategy""",
+        "messages commitlog consumequeue index": """
+            batchRows minPartitions partitionBytes maxRecordsPerPartition failOnDataLoss""",
+    }.items()
+    for name in names.split()
 }
 
-#: broker -> topic -> queue id -> queue offset or Unix ms; broker "" stands for every broker.
+#: broker -> topic -> queue id -> queue offset or Unix ms; broker "" means every broker.
 Positions = Mapping[str, Mapping[str, Mapping[int, int]]]
 
 
@@ -121,8 +85,8 @@ class StorePlace:
 class Bound:
     """Where queues begin or end.
 
-    `offset` is EARLIEST or LATEST, for queues that neither `offsets` nor `timestamps` names;
-    `timestamp` (Unix ms) stands above both.
+    `offset` is EARLIEST or LATEST, for queues that neither `offsets` nor `timestamps` names.
+    `timestamp` (Unix ms) takes precedence over both.
     """
 
     offset: int
@@ -131,12 +95,12 @@ class Bound:
     timestamp: int | None = None
 
     def offset_of(self, broker: str, topic: str, queue_id: int) -> int:
-        """A queue offset, EARLIEST or LATEST."""
+        """Return a queue offset, EARLIEST or LATEST."""
         found = _look_up(self.offsets, broker, topic, queue_id)
         return self.offset if found is None else found
 
     def timestamp_of(self, broker: str, topic: str, queue_id: int) -> int | None:
-        """Unix ms, None where the queue is not bounded by time."""
+        """Return Unix ms; None where the queue is not bounded by time."""
         if self.timestamp is not None:
             return self.timestamp
         return _look_up(self.timestamps, broker, topic, queue_id)
@@ -144,7 +108,7 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
-    """What was asked for, checked. Byte counts and rows are ints, times Unix ms."""
+    """Checked options of a query. Byte counts and rows are ints, times are Unix ms."""
 
     places: tuple[StorePlace, ...]
     broker_conf: str | None
@@ -192,38 +156,31 @@ class SourceOptions:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Topics that a broker makes for itself, retries and dead letters among them.
+    """Whether a broker creates the topic for itself, retry and dead-letter topics included.
 
     Source: RocketMQ 4.9.3 TopicValidator#isSystemTopic, MixAll.
     """
-    prefixes = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_")
-    names = {
-        "TBW102",
-        "BenchmarkTest",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
-    return topic in names or topic.startswith(prefixes)
+    prefixes = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", "%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_")
+    return topic in SYSTEM_TOPICS or topic.startswith(prefixes)
 
 
 # ---- reading them --------------------------------------------------------------------------------
 
 
 def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
-    """The options under their proper names.
+    """Return the options under their canonical names.
 
     Parameters
     ----------
-    options : name -> text; the names' case does not matter
-    kind : "batch", "stream" or "write"; "any" takes all of them
+    options : name -> text; names are case-insensitive
+    kind : "batch", "stream" or "write"; "any" accepts the options of all three
 
-    Raises StoreFormatError naming an option that is unknown, or that this kind does not take.
+    Raises StoreFormatError naming an option that is unknown, or that this kind does not accept.
     """
     named: dict[str, str] = {}
     for key, value in options.items():
         name = _CANONICAL.get(key.lower())
-        if name is None and key.lower() == "owner":  # what CREATE TABLE sends, in place of options
+        if name is None and key.lower() == "owner":  # CREATE TABLE sends this instead of options
             raise StoreFormatError(
                 "rocketmq-store: CREATE TABLE loses the options: CREATE TEMPORARY VIEW does not"
             )
@@ -239,9 +196,9 @@ def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
 
 
 def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions:
-    """Options as text, checked.
+    """Parse and check options.
 
-    Raises StoreFormatError naming the option and what it takes.
+    Raises StoreFormatError naming the option and its allowed values.
     """
     named = canonical_options(options, kind)
     take = _Taker(named)
@@ -302,19 +259,19 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
 
 
 def _check_end(name: str, offsets: Positions, shown: str, refused: int, allowed: str) -> None:
-    """Raises StoreFormatError for a queue of which a batch would read nothing."""
+    """Raise StoreFormatError for a queue of which a batch would read nothing."""
     for topics in offsets.values():
         for topic, queues in topics.items():
             for queue_id, offset in queues.items():
                 if offset == refused:
                     raise StoreFormatError(
                         f"rocketmq-store: {name}: {shown} for queue {topic!r}/{queue_id} reads "
-                        f"nothing in a batch; give an offset or {allowed}; assign leaves queues out"
+                        f"nothing in a batch; name an offset or {allowed}; assign omits queues"
                     )
 
 
 def _check_view(named: Mapping[str, str], view: str) -> None:
-    """Raises StoreFormatError for an option that would be ignored."""
+    """Raise StoreFormatError for an option that would be ignored."""
     for name in sorted(named):
         if view not in _VIEWS_OF.get(name, VIEWS):
             *most, last = _VIEWS_OF[name]
@@ -325,7 +282,7 @@ def _check_view(named: Mapping[str, str], view: str) -> None:
 
 
 class _Taker:
-    """Takes values out of texts; each error names its option."""
+    """Parses the values of options; each error names its option."""
 
     def __init__(self, named: Mapping[str, str]) -> None:
         self.named = named
@@ -391,7 +348,7 @@ class _Taker:
         try:
             re.compile(self.named[name])
         except (re.error, OverflowError, RecursionError) as error:
-            raise self.fail(name, f"is no regular expression: {error}") from None
+            raise self.fail(name, f"is not a regular expression: {error}") from None
         return self.named[name]
 
     def expression(self, name: str) -> str:
@@ -414,17 +371,19 @@ class _Taker:
         except RecursionError:
             raise self.fail(name, "is nested too deeply") from None
         except ValueError as error:
-            raise self.fail(name, f"is no JSON: {error}") from None
+            raise self.fail(name, f"is not valid JSON: {error}") from None
 
     def places(self) -> tuple[StorePlace, ...]:
-        """The stores, labelled."""
+        """Return the stores with their labels."""
         given = [name for name in ("path", "paths", "stores") if name in self.named]
         if len(given) > 1:
             raise StoreFormatError(
                 f"rocketmq-store: only one of {' and '.join(given)} can be given"
             )
         if not given:
-            raise StoreFormatError("rocketmq-store: give the store's directory: path, or stores")
+            raise StoreFormatError(
+                "rocketmq-store: name the store's directory by the option path or stores"
+            )
         if "path" in self.named:
             root = _directory(self.text("path"))
             name = self.named.get("brokerName", "").strip() or label_of(root)
@@ -436,14 +395,14 @@ class _Taker:
             roots = [_directory(str(root)) for root in found]
             found = {label_of(root): root for root in roots}
             if len(found) < len(roots):
-                raise self.fail("paths", "two have one name; stores gives each a label")
+                raise self.fail("paths", "two directories have one name; option stores labels each")
         if not isinstance(found, dict) or not found:
             raise self.fail(given[0], 'must be like {"broker-a": "/mnt/a"}')
         if not all(isinstance(root, str) and root for root in found.values()):
             raise self.fail(given[0], "each store's value is its directory")
         named = sorted((encodable(name), _directory(root)) for name, root in found.items())
         if len({os.path.realpath(root) for _, root in named}) < len(found):
-            raise self.fail(given[0], "two are one directory, whose rows would be given twice")
+            raise self.fail(given[0], "two are the same directory, whose rows would appear twice")
         return tuple(StorePlace(name, root) for name, root in named)
 
     def assign(self) -> Mapping[str, frozenset[int]] | None:
@@ -460,7 +419,8 @@ class _Taker:
         return {topic: frozenset(ids) for topic, ids in found.items()}
 
     def bound(self, which: str, default: int) -> Bound:
-        """`starting` or `ending`: a time stands above times by queue, and these above offsets."""
+        """Parse `starting` or `ending`: a time takes precedence over times by queue, and these over
+        offsets."""
         time_name = f"{which}Timestamp"
         by_time_name = f"{which}OffsetsByTimestamp"
         name = f"{which}Offsets"
@@ -506,17 +466,17 @@ class _Taker:
 
 
 def option_path(named: Mapping[str, str], name: str) -> str | None:
-    """The path that an option gives, None without it. Raises StoreFormatError."""
+    """Return the path of an option; None without the option. Raises StoreFormatError."""
     return local_path(named[name], f"rocketmq-store: {name}") if name in named else None
 
 
 def label_of(root: str) -> str:
-    """The label of a store without one: the last name of its directory."""
+    """Return the default label of a store: the last component of its directory."""
     return encodable(PurePath(root).name)
 
 
 def _directory(root: str) -> str:
-    """A store's directory from the root on, without links resolved. Raises StoreFormatError."""
+    """Return the absolute directory of a store; links stay. Raises StoreFormatError."""
     return local_path(root, "rocketmq-store: path")
 
 

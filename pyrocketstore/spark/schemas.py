@@ -1,4 +1,4 @@
-"""The views' columns, as Spark names and types them."""
+"""Columns of the views, with the names and types that Spark shows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ _FIELDS = {name: field.spark_ddl for name, field in FIELDS.items()}
 
 #: Column -> type in Spark SQL, in the order shown.
 MESSAGES: dict[str, str] = {"topic": "string", "brokerName": "string", **_FIELDS}
-#: Columns of a message that are there when they are named.
-MESSAGES_ON_DEMAND: dict[str, str] = {
-    "msgTopic": "string",
-    "msgQueueId": "int",
-    "msgQueueOffset": "bigint",
-}
+#: Column that a query has only if it names it -> the field of the record.
+FIELD_OF = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
+MESSAGES_ON_DEMAND: dict[str, str] = {name: _FIELDS[field] for name, field in FIELD_OF.items()}
 COMMIT_LOG: dict[str, str] = {
     **MESSAGES,
     "recordType": "string",
@@ -72,7 +69,7 @@ FILES: dict[str, str] = {
     "minStoreTimestamp": "timestamp",
     "maxStoreTimestamp": "timestamp",
 }
-#: The columns that Spark's Kafka source has.
+#: The columns of Spark's Kafka source.
 KAFKA: dict[str, str] = {
     "key": "binary",
     "value": "binary",
@@ -94,7 +91,7 @@ _VIEWS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 
 def columns_of(options: SourceOptions) -> tuple[dict[str, str], dict[str, str]]:
-    """The columns of the view that is asked for, and those that must be named to be there."""
+    """Return the columns of the query's view, and those that a query has only if it names them."""
     if not options.kafka_schema:
         return _VIEWS[options.view]
     headers = {"headers": KAFKA_HEADERS} if options.include_headers else {}
@@ -102,15 +99,14 @@ def columns_of(options: SourceOptions) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def ddl_of(columns: Mapping[str, str]) -> str:
-    """Columns as a schema string."""
+    """Return columns as a schema string."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> dict[str, str]:
-    """The columns that a schema names, in its order; the case of their names does not matter.
+    """Return the columns that a schema names, in its order; names are case-insensitive.
 
-    Raises StoreFormatError for a column that the view has not, one twice, another type, or one that
-    is not to be null.
+    Raises StoreFormatError for an unknown column, a repeated column, another type, and NOT NULL.
     """
     shown, on_demand = columns_of(options)
     known = {**shown, **on_demand}
@@ -137,12 +133,12 @@ def check_schema(schema: StructType, options: SourceOptions) -> dict[str, str]:
 
 
 def name_in(known: Iterable[str], name: str) -> str | None:
-    """The column that a name means, as Spark has it by default: its case does not matter."""
+    """Return the column with a name; names are case-insensitive, as by Spark's default."""
     return next((each for each in known if each.lower() == name.lower()), None)
 
 
 def _excludes_null(described: Any) -> bool:
-    """Whether a field, as JSON describes it, or a part of it may not be null."""
+    """Whether the JSON description of a field excludes null for it or for a part of it."""
     if not isinstance(described, dict):
         return False
     flags = ("nullable", "containsNull", "valueContainsNull")
@@ -156,13 +152,13 @@ def _excludes_null(described: Any) -> bool:
 def renamed(
     batches: Iterator[pyarrow.RecordBatch], names: Sequence[str] | None
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Batches with the names that a schema gives their columns; None: their own."""
+    """Yield batches with the column names of a schema; None keeps the names."""
     for batch in batches:
         yield batch if names is None else batch.rename_columns(list(names))
 
 
 def arrow_schema_of(columns: Mapping[str, str]) -> pyarrow.Schema:
-    """Columns as an Arrow schema; all may be null."""
+    """Return columns as an Arrow schema; all may be null."""
     import pyarrow as pa
 
     return pa.schema([pa.field(name, _arrow(kind)) for name, kind in columns.items()])
@@ -177,11 +173,10 @@ def _arrow(kind: str) -> Any:
 
 
 def decoder_columns(names: Sequence[str]) -> list[str]:
-    """What decode_records must give for these columns of messages."""
+    """Return the columns that decode_records must decode for these columns of messages."""
     needed = []
     for name in names:
-        plain = {"msgTopic": "topic", "msgQueueId": "queueId", "msgQueueOffset": "queueOffset"}
-        field = FIELDS.get(plain.get(name, name))
+        field = FIELDS.get(FIELD_OF.get(name, name))
         if field is not None and field.column not in needed:
             needed.append(field.column)
     return needed

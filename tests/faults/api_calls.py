@@ -1,8 +1,9 @@
 """Calls every function, class, method and property of a compiled module, in any order and with any
-arguments, in a process of its own. `python api_calls.py MODULE SEED FIRST COUNT NOTE` runs blocks
-of calls; NOTE is a file that names the call at hand, also when the process is gone.
+arguments, in a separate process.
 
-A call may raise any exception but SystemError.
+`python api_calls.py MODULE SEED FIRST COUNT NOTE` runs blocks of calls. The file NOTE names the
+current call and survives the death of the process. A call may raise any exception except
+SystemError.
 """
 
 from __future__ import annotations
@@ -38,27 +39,35 @@ import pyrocketstore
 PACKAGE = Path(pyrocketstore.__file__ or "").parent
 NOTE_SIZE = 4096
 CALLS = 150
-#: A second call from the thread that made the first waits for it, as with any lock.
-BLOCKING = {"CommitLogCore.take", "GroupCommit.__enter__", "GroupCommit.serve", "Event.wait"}
-#: An address is believed; a descriptor may be anybody's.
+#: A second call from the same thread blocks, as with any lock.
+#: GroupCommit.wait waits for as long as its timeout, which may be any number here.
+BLOCKING = {
+    "CommitLogCore.take",
+    "GroupCommit.__enter__",
+    "GroupCommit.serve",
+    "GroupCommit.wait",
+    "Event.wait",
+}
+#: An address cannot be checked, and a descriptor may belong to another file.
 LEFT_OUT = {"EnvTable.replace", "EnvTable.close", "EnvTable.reset"} | BLOCKING
-#: Of type objects: what CPython itself gives to each class.
+#: Attributes that CPython gives to every class.
 OF_OBJECT = set(dir(object)) - {"__init__", "__reduce__", "__reduce_ex__", "__eq__", "__repr__"}
-TP_CLEAR = 192  # bytes into a type object, 64 bit
+TP_CLEAR = 192  # byte of a type object, 64 bit
 FAILED, BLOCKED = 3, 4
 
 
 def module_names() -> list[str]:
-    """The compiled modules."""
-    return sorted(path.name.split(".")[0] for path in PACKAGE.glob("_*.so"))
+    """Return the names of the compiled modules."""
+    paths = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("_*.so"))
+    return sorted(f"{path.parent.name}.{path.name.split('.')[0]}" for path in paths)
 
 
 class Stub:
-    """Parameters of functions and methods: {"Class.method": [(name, annotation, kind)]}."""
+    """Parameters of functions and methods: {"Class.method": [(name, annotation, by name)]}."""
 
     def __init__(self, module: str) -> None:
         self.parameters: dict[str, list[tuple[str, str, bool]]] = {}
-        path = PACKAGE / f"{module}.pyi"
+        path = PACKAGE / f"{module.replace('.', '/')}.pyi"
         self._walk(ast.parse(path.read_text()).body, "")
 
     def _walk(self, body: list[ast.stmt], prefix: str) -> None:
@@ -72,14 +81,14 @@ class Stub:
         plain = [*arguments.posonlyargs, *arguments.args]
         if prefix and plain and plain[0].arg in {"self", "cls"}:
             plain = plain[1:]
-        told = [(a, False) for a in plain] + [(a, True) for a in arguments.kwonlyargs]
+        known = [(a, False) for a in plain] + [(a, True) for a in arguments.kwonlyargs]
         return [
             (a.arg, ast.unparse(a.annotation) if a.annotation else "object", named)
-            for a, named in told
+            for a, named in known
         ]
 
     def of(self, name: str) -> list[tuple[str, str, bool]] | None:
-        """None: there is no such name in the stub."""
+        """Return the parameters of a callable; None if the stub lacks it."""
         if name.endswith(".__call__"):
             owner = name.split(".")[0]
             for made in ("__new__", "__init__"):
@@ -89,7 +98,7 @@ class Stub:
 
 
 class Note:
-    """A file that holds the call at hand."""
+    """A file that contains the current call."""
 
     def __init__(self, path: str) -> None:
         with open(path, "r+b") as file:
@@ -101,7 +110,7 @@ class Note:
 
 
 class Block:
-    """Calls of one module that a seed and a number settle."""
+    """Calls of one module, determined by a seed and a number."""
 
     def __init__(self, module: str, seed: str, number: int, note: Note) -> None:
         self.module, self.number, self.note = module, number, note
@@ -138,7 +147,7 @@ class Block:
     # ---- what is done to a class or an object --------------------------------------------------
 
     def bare(self, name: str, kind: type) -> None:
-        """Construction and `__new__` without arguments, and everything on the object."""
+        """Call the class and `__new__` without arguments, and use the object."""
         self.call(f"{name}()", kind)
         made = self.call(f"{name}.__new__()", kind.__new__, kind)
         if made is None:
@@ -158,7 +167,7 @@ class Block:
         self.whole(name, made)
 
     def whole(self, name: str, made: Any) -> None:
-        """What the language does to any object."""
+        """Apply the operations of the language that every object has."""
         for text, action in (
             ("copy", copy.copy),
             ("deepcopy", copy.deepcopy),
@@ -180,7 +189,7 @@ class Block:
             self.call(f"{text} {name}", action, made)
 
     def clear(self, name: str, made: Any) -> None:
-        """Take an object's references as the collector of cycles does."""
+        """Clear an object's references as the collector of cycles does."""
         address = ctypes.c_void_p.from_address(id(type(made)) + TP_CLEAR).value
         if address and type(made).__flags__ & (1 << 14):
             action = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(address)
@@ -237,15 +246,15 @@ class Block:
         if self.rng.random() < 0.05:
             plain = plain[:-1]
         self.aim([*plain, *named.values(), *beside])
-        told = ", ".join([*map(kind_of, plain), *(f"{n}={kind_of(v)}" for n, v in named.items())])
-        made = self.call(f"{name}({told})", action, *plain, **named)
+        shown = ", ".join([*map(kind_of, plain), *(f"{n}={kind_of(v)}" for n, v in named.items())])
+        made = self.call(f"{name}({shown})", action, *plain, **named)
         if name.endswith(".__call__") and made is not None:
             self.world.made.setdefault(name.split(".")[0], []).append(made)
-        elif type(made).__module__.startswith("pyrocketstore._"):
+        elif "._" in type(made).__module__:
             self.look_at(made)
 
     def look_at(self, result: Any) -> None:
-        """Everything that the result of a call can be asked, but for calls."""
+        """Read every attribute of the result of a call."""
         name = type(result).__name__
         self.call(f"repr of the result, a {name}", repr, result)
         for attribute in dir(result):
@@ -263,7 +272,7 @@ class Block:
                 value.targets = [v for v in flat if not isinstance(v, api_world.Evil)]
 
     def threads(self) -> None:
-        """Two threads use one object at once."""
+        """Use one object in two threads at once."""
         if not self.kinds:
             return
         name = self.rng.choice(list(self.kinds))
@@ -299,7 +308,7 @@ class Block:
 
 
 def kind_of(value: Any) -> str:
-    """A value, briefly."""
+    """Return a short text for a value."""
     if type(value) is int and value.bit_length() > 1000:  # CPython refuses to print very long ones
         return f"int of {value.bit_length()} bits"
     if type(value) in (int, bool, str, bytes, float, type(None)):

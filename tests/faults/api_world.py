@@ -1,6 +1,6 @@
-"""Values and objects for the campaign of calls (api_calls): one good object of each compiled class,
-values of every kind, and objects whose special methods change the arguments that stand beside them.
-"""
+"""Values and objects for the campaign of calls (api_calls): one valid object of each compiled
+class, values of every kind, and objects whose special methods change the other arguments of the
+call."""
 
 from __future__ import annotations
 
@@ -12,31 +12,23 @@ from typing import Any
 
 import numpy as np
 
-import odd_values
-from pyrocketstore import (
-    _columns,
-    _commit_log,
-    _consume_queue,
-    _dispatch,
-    _env,
-    _face,
-    _group_commit,
-    _index_file,
-    _key_search,
-    _log_piece,
-    _mapped_file,
-    _message,
-    _put_columns,
-    _put_path,
-    _put_result,
-    _queue_check,
-    _queue_rows,
-    _reader,
-    _scan,
-    _verify,
-    _writes,
-)
-from pyrocketstore.message import MessageExtBrokerInner
+from pyrocketstore.columns import _decode as _columns
+from pyrocketstore.columns import _queue_rows
+from pyrocketstore.columns._record_walk import RecordWalk
+from pyrocketstore.commit_log import _append as _commit_log
+from pyrocketstore.commit_log import _chunk_scan, _group_commit, _put_columns, _put_result, _scan
+from pyrocketstore.consume_queue import _units as _consume_queue
+from pyrocketstore.dispatch import _dispatcher as _dispatch
+from pyrocketstore.files import _mapped_file, _writes
+from pyrocketstore.index import _file as _index_file
+from pyrocketstore.reading import _by_key as _key_search
+from pyrocketstore.reading import _messages as _reader
+from pyrocketstore.record import _message, _queue_check
+from pyrocketstore.record.message import MessageExtBrokerInner
+from pyrocketstore.store import _open_state, _put_and_query, _put_path
+from pyrocketstore.system import _env
+from pyrocketstore.verify._chains import ChainWalk
+from support import odd_values
 
 FILE_SIZE = 1 << 16
 EDGES = (0, 1, 2, 7, 20, 40, 300, 4096, FILE_SIZE, 1 << 20)
@@ -72,7 +64,7 @@ CLOSERS = ("close", "release", "destroy", "detach", "shutdown", "free", "clear",
 
 
 def records(count: int = 3, phy_offset: int = 0) -> bytes:
-    """Valid records, back to back."""
+    """Return consecutive valid records."""
     out = bytearray()
     for i in range(count):
         inner = MessageExtBrokerInner("T", b"body" * i, 0)
@@ -84,7 +76,7 @@ def records(count: int = 3, phy_offset: int = 0) -> bytes:
 
 
 class World:
-    """Objects by the name of their class, made when they are wanted; files in one directory."""
+    """Objects by the name of their class, made on demand; their files are in one directory."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.folder, self.rng = folder, rng
@@ -101,7 +93,7 @@ class World:
         return str(self.folder / f"{self.number}")
 
     def object_of(self, name: str) -> Any:
-        """An object of that class: one that was used before, a new one, or an empty one."""
+        """Return an object of a class: one used before, a new one, or an empty one."""
         made = self.made.setdefault(name, [])
         if not made or self.rng.random() < 0.2:
             try:
@@ -155,7 +147,7 @@ class World:
         return _writes.WriterBuffer(self.env, FILE_SIZE)
 
     def make_MessageExt(self) -> Any:
-        return _message.decode(self.data[: len(self.data) // 3 * 3])
+        return _message.decode_record(self.data[: len(self.data) // 3 * 3])
 
     def make_ConsumeQueueCore(self) -> Any:
         core = _consume_queue.ConsumeQueueCore()
@@ -208,20 +200,22 @@ class World:
     def make_GroupCommit(self) -> Any:
         return _group_commit.GroupCommit(self.object_of_log(), _Flush(), 5)
 
+    def make_StoreState(self) -> Any:
+        state = _open_state.StoreState("store", False)
+        state.open()
+        state.allow_fast_puts()
+        return state
+
     def make_PutPath(self) -> Any:
-        put = _put_path.PutPath()
-        return self.bound(put)
+        core, state = self.make_CommitLogCore(), self.make_StoreState()
+        return _put_path.PutPath(core, "127.0.0.1:10911", state, None)
 
-    def bound(self, put: Any) -> Any:
-        put.bind_put_path(self.make_CommitLogCore(), "127.0.0.1:10911")
-        put.put_fast = True
-        return put
-
-    def make_Face(self) -> Any:
-        face = self.bound(_face.Face())
-        face._key_search = self.make_KeySearch()
-        face._state = "open"
-        return face
+    def make_StoreCalls(self) -> Any:
+        calls = _put_and_query.StoreCalls()
+        calls._put_path = self.make_PutPath()
+        calls._key_search = self.make_KeySearch()
+        calls._state = self.make_StoreState()
+        return calls
 
     def make_TopicQueueMap(self) -> Any:
         return _scan.TopicQueueMap()
@@ -230,30 +224,30 @@ class World:
         return _scan.FileWindow(self.env, str(self.folder / "log"))
 
     def make_RecordMemory(self) -> Any:
-        return _log_piece.RecordMemory(self.env, 1 << 16)
+        return _chunk_scan.RecordMemory(self.env, 1 << 16)
 
     def make_LogScanner(self) -> Any:
-        return _log_piece.LogScanner(self.env, {1: 1000}, True, records_max=1 << 16)
+        return _chunk_scan.LogScanner(self.env, {1: 1000}, True, records_max=1 << 16)
 
-    def make_LogPiece(self) -> Any:
+    def make_LogChunk(self) -> Any:
         scanner = self.make_LogScanner()
         return scanner.scan(str(self.folder / "log"), 0, 0, FILE_SIZE, FILE_SIZE)
 
     def make_QueueRows(self) -> Any:
-        places, sizes = self.places()
-        return _queue_rows.QueueRows([("T", 0, 0, 3)], places, sizes, np.zeros(3, np.bool_))
+        positions, sizes = self.extents()
+        return _queue_rows.QueueRows([("T", 0, 0, 3)], positions, sizes, np.zeros(3, np.bool_))
 
-    def places(self) -> tuple[Any, Any]:
-        """Where the three records lie."""
-        places, at = [], 0
+    def extents(self) -> tuple[Any, Any]:
+        """Return positions and sizes of the three records."""
+        positions, at = [], 0
         while at < len(self.data):
-            places.append(at)
+            positions.append(at)
             at += int.from_bytes(self.data[at : at + 4], "big")
-        sizes = np.diff([*places, len(self.data)])
-        return np.array(places, np.int64), sizes.astype(np.int32)
+        sizes = np.diff([*positions, len(self.data)])
+        return np.array(positions, np.int64), sizes.astype(np.int32)
 
     def make_MessageIterator(self) -> Any:
-        return _reader.MessageIterator([(self.make_MappedFile(), *self.places())], None, bool)
+        return _reader.MessageIterator([(self.make_MappedFile(), *self.extents())], None, bool)
 
     def make_MergedMessages(self) -> Any:
         return _reader.MergedMessages([self.make_MessageIterator() for _ in range(3)], None)
@@ -270,13 +264,13 @@ class World:
         return _key_search.KeySearch(self.object_of_log(), files, _Files(self), None, bool)
 
     def make_RecordWalk(self) -> Any:
-        walk = _verify.RecordWalk({1: 1000}, FILE_SIZE)
+        walk = RecordWalk({1: 1000}, FILE_SIZE)
         if self.rng.random() < 0.7:
             walk.walk(self.make_FileWindow(), "log", 0, 0, FILE_SIZE)
         return walk
 
     def make_ChainWalk(self) -> Any:
-        return _verify.ChainWalk(10, 50)
+        return ChainWalk(10, 50)
 
     def make_Dispatcher(self) -> Any:
         core = _consume_queue.ConsumeQueueCore()
@@ -302,20 +296,20 @@ class World:
 
 
 class _Flush:
-    """In place of the Python object that a group commit flushes through."""
+    """Replaces the Python object that a group commit flushes through."""
 
     flushed_where = flushed_noted = 0
 
     def flush_to(self, *_: Any) -> int:
         return 1 << 40
 
-    def note_forced(self, *_: Any) -> None: ...
+    def note_flushed(self, *_: Any) -> None: ...
 
     def failed(self, *_: Any) -> None: ...
 
 
 class _Files:
-    """In place of the Python objects that a search asks for files."""
+    """Replaces the Python objects that a search gets files from."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -328,17 +322,19 @@ class _Files:
 
 
 def gc_modules() -> list[Any]:
-    """Compiled modules that are loaded."""
+    """Return the compiled modules that are loaded."""
     import sys
 
-    return [m for name, m in sys.modules.items() if name.startswith("pyrocketstore._")]
+    return [
+        m for name, m in sys.modules.items() if name.startswith("pyrocketstore.") and "._" in name
+    ]
 
 
 # ---- values --------------------------------------------------------------------------------------
 
 
 class Evil:
-    """Each special method first changes or closes the `targets`, and then returns a value."""
+    """An object whose special methods change or close the `targets` and return a value."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.targets, self.depth = rng, list[Any](), 0
@@ -416,7 +412,7 @@ class Evil:
 
 
 class EvilArray(Evil):
-    """As Evil, and NumPy and the buffer protocol ask it, too."""
+    """As Evil, with the methods of NumPy and the buffer protocol."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         self.strike()
@@ -428,7 +424,7 @@ class EvilArray(Evil):
 
 
 def spoil(target: Any, rng: random.Random) -> None:
-    """Take away what a caller may have borrowed from an argument."""
+    """Free the memory that a caller may have borrowed from an argument."""
     try:
         if isinstance(target, list | dict | set):
             target.clear()
@@ -476,7 +472,7 @@ class Values:
         return self.world.object_of(rng.choice(MADE))
 
     def odd(self, *parameters: str) -> Any:
-        """A value of an odd type for one of these parameters of a put."""
+        """Return a value of an unusual type for one of these parameters of a put."""
         return self.rng.choice(odd_values.BY_PARAMETER[self.rng.choice(parameters)]).make()
 
     def integer(self) -> int:
@@ -510,8 +506,8 @@ class Values:
     def array(self, dtype: str) -> Any:
         rng = self.rng
         if rng.random() < 0.3:
-            places, sizes = self.world.places()
-            return (places if dtype == "int64" else sizes).astype(dtype)
+            positions, sizes = self.world.extents()
+            return (positions if dtype == "int64" else sizes).astype(dtype)
         count = rng.choice((0, 1, 2, 3, 9))
         with np.errstate(all="ignore"):
             made = np.array([rng.choice((0, 1, 5, 100, -1, 2**31 - 1)) for _ in range(count)])
@@ -530,7 +526,7 @@ class Values:
         return self.rng.choice((made, made, made, tuple(made), iter(made)))
 
     def of(self, annotation: str) -> Any:
-        """A value for a parameter: in three of four cases one of the type that its stub names."""
+        """Return a value for a parameter: in three of four cases of the type in its stub."""
         if self.rng.random() < 0.25:
             return self.any()
         parts = [part.strip() for part in split_union(annotation)]

@@ -1,6 +1,6 @@
-"""Programs, the moments at which the power is cut, and the images of each: run and counted.
+"""Runs programs, cuts the power at chosen moments, and examines images of each moment.
 
-The name of an image is PROGRAM.MOMENT.IMAGE. ROCKETSTORE_FAULT=NAME examines that one alone.
+The name of an image is PROGRAM.MOMENT.IMAGE. ROCKETSTORE_FAULT=NAME examines that image alone.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from fault_programs import Journal, Program, Runner, make
 from judge import Expected, Judge
 from survivors import all_cached, choose, image_of, write
 
-SEED = os.environ.get("ROCKETSTORE_SEED", "20240720")
 ONLY = os.environ.get("ROCKETSTORE_FAULT", "")
-#: Moments of a program, and images of a moment.
+#: Number of moments of a program, and of images of a moment.
 MOMENTS = 12
 IMAGES = 5
 NAME_OF_KILL = "killed before the power was cut"
 
 
 @contextlib.contextmanager
-def places(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, which is fast, and where what is forced is lost as easily."""
+def memory_directory(tmp_path: Path) -> Iterator[Path]:
+    """Yield a directory in memory: the device is simulated, and memory is fast."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path
         return
     path = Path(tempfile.mkdtemp(prefix="pyrocketstore-", dir=memory))
-    logging.disable(logging.ERROR)  # recovery has much to say
+    logging.disable(logging.ERROR)  # recovery logs many warnings
     try:
         yield path
     finally:
@@ -46,7 +45,7 @@ def places(tmp_path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def directory_of(device: Device, about: str) -> Iterator[None]:
-    """The device's directory goes at the end; an error says what it is `about`."""
+    """Remove the device's directory at the end, and add `about` to an error."""
     try:
         yield
         device.release()
@@ -58,25 +57,25 @@ def directory_of(device: Device, about: str) -> Iterator[None]:
 
 
 class Campaign:
-    """Runs programs and examines what their crashes left."""
+    """Runs programs and examines the images of their crashes."""
 
     def __init__(self, path: Path, only: str = ONLY) -> None:
         self.path = path
         self.only = only
         self.counts: Counter[str] = Counter()
         self.keeps_failures = True
-        #: the setting of which a promise is expected when a put returns
+        #: the flush setting whose puts are promised when they return
         self.sync_type = "SYNC_FLUSH"
-        #: what images are opened with beside the program's settings
+        #: further settings with which images are opened
         self.settings: dict[str, object] = {}
 
     @property
     def images(self) -> int:
-        """How many images were examined."""
+        """Return the number of images that were examined."""
         return self.counts["images"]
 
     def program(self, seed: str) -> None:
-        """One program with all its images."""
+        """Run one program and examine all its images."""
         program = make(seed)
         path = self.path / "run"
         path.mkdir()
@@ -91,8 +90,8 @@ class Campaign:
                 self.moment(program, journal, moment, f"{seed}.{number}")
 
     def moment(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
-        """All images of one moment, and what follows a kill at that moment."""
-        self.counts[f"crash at {moment.place}"] += 1
+        """Examine all images of one moment, and a kill at that moment."""
+        self.counts[f"crash at {moment.call}"] += 1
         rng = random.Random(name)
         for number in range(IMAGES):
             self.image(program, journal, moment, f"{name}.{number}")
@@ -100,7 +99,7 @@ class Campaign:
             self.killed(program, journal, moment, f"{name}.k")
 
     def image(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
-        """One image."""
+        """Examine one image."""
         if not self.only.startswith(name) and self.only:
             return
         rng = random.Random(name)
@@ -111,7 +110,7 @@ class Campaign:
             judge.examine(image_of(moment, choice, rng), expected, name)
         except BaseException as error:
             error.add_note(
-                f"ROCKETSTORE_FAULT={name} ({choice}), the power cut before {moment.place}"
+                f"ROCKETSTORE_FAULT={name} ({choice}), the power cut before {moment.call}"
             )
             error.add_note(f"calls before: {moment.events[-12:]}")
             error.add_note(f"settings: {program.settings}")
@@ -127,7 +126,7 @@ class Campaign:
             shutil.rmtree(self.path / f"image{number}", ignore_errors=True)
 
     def killed(self, program: Program, journal: Journal, moment: Captured, name: str) -> None:
-        """The process is killed, another goes on with what it left, and then the power is cut."""
+        """Kill the process, continue with its files in another one, and then cut the power."""
         if self.only and not self.only.startswith(name):
             return
         path = self.path / "killed"
@@ -140,7 +139,7 @@ class Campaign:
         now.given = journal.given[: moment.promised.given]
         now.safe = journal.safe[: moment.promised.safe]
         runner = Runner(program._replace(seed=name), path, device, now)
-        with directory_of(device, f"killed after {moment.place}: {name}"):
+        with directory_of(device, f"killed after {moment.call}: {name}"):
             runner.run(rng.choice((0, 3, 12)))
             for number, later in enumerate(device.captures):
                 self.counts[NAME_OF_KILL] += 1

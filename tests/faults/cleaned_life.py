@@ -1,6 +1,7 @@
-"""The part of a life in which a topic is deleted, expired files go, and futures are waited for.
+"""The part of a life in which a topic is deleted, expired files are removed, and futures are
+awaited.
 
-Whatever fails, a message that was PUT_OK after the deletion is in its place.
+Whatever fails, a message that was PUT_OK after the deletion is at its offset.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import NamedTuple
 
 import pyrocketstore
 from pyrocketstore import DefaultMessageStore, MessageExtBrokerInner, PutMessageStatus
-from pyrocketstore._message import properties_to_string
+from pyrocketstore.record._message import properties_to_string
 
 WAIT_S = 30.0
 
 
 class Kept(NamedTuple):
-    """A message that was PUT_OK once the topic had been deleted."""
+    """A message that was PUT_OK after the deletion of the topic."""
 
     session: int
     topic: str
@@ -26,11 +27,11 @@ class Kept(NamedTuple):
 
 
 class CleanedStore:
-    """What a life does with a store that deletes, and what must be there at the end.
+    """The steps of a life with a store that deletes, and the messages that must survive.
 
-    `unclean`: the sessions that an error ended. The log has the old messages of the deleted topic
-    too, and a recovery brings back what was not in the queue as theirs: that is promised by
-    physical offset alone.
+    `unclean`: the sessions that an error ended. The log still has the old messages of the deleted
+    topic, and a recovery may restore them too. Messages that were not in the queue are therefore
+    promised by physical offset alone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +41,7 @@ class CleanedStore:
         self._count = 0
 
     def put(self, store: pyrocketstore.Store, session: int, topic: str, *, keep: bool) -> None:
-        """One message, in turn by the face and with a future."""
+        """Put one message, alternately through `Store` and with a future."""
         self._count += 1
         body = b"%d " % self._count + bytes(600 if topic == "kept" else 20)
         key = f"c{self._count}"
@@ -58,12 +59,12 @@ class CleanedStore:
             self.kept.append(Kept(session, topic, *at, body))
 
     def delete_topic(self, store: pyrocketstore.Store) -> None:
-        """All queues but those of "kept"; nothing is promised of what they held."""
+        """Delete all queues but those of "kept"; their messages are no longer promised."""
         self.kept = [kept for kept in self.kept if kept.topic == "kept"]
         store.message_store.clean_unused_topic(["kept"])
 
     def delete_expired(self, store: pyrocketstore.Store) -> None:
-        """Files of the log, and then what only named messages in them."""
+        """Delete files of the log, and then queue and index files that only name messages there."""
         below: DefaultMessageStore = store.message_store
         dispatched = below.get_max_phy_offset() - below.dispatch_behind_bytes()
         files = below.commit_log.mapped_file_queue
@@ -74,7 +75,7 @@ class CleanedStore:
         below.index_service.delete_expired_file(lowest)
 
     def check(self, store: pyrocketstore.Store) -> None:
-        """Everything that was kept is there, but for what has expired."""
+        """Require that every promised message exists unless it has expired."""
         lowest = store.message_store.get_min_phy_offset()
         for kept in self.kept:
             if kept.phy_offset < lowest:

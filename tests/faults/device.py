@@ -1,18 +1,18 @@
-"""A device with a memory of its own: what a directory would hold had the power been cut just now.
+"""A simulated device: the content that a directory would have after a power cut at this moment.
 
-A `Device` stands behind an Env's table. The store in front of it works on a real directory, which
-is the page cache: what everybody sees. The device remembers beside it what was forced: of each file
-the bytes and the length that its last msync, fdatasync or fsync brought down, of each directory the
-names that its last fsync did. `capture` copies both, and survivors.py makes of them what a power
-cut may leave.
+A `Device` replaces the functions of an Env's table. The store works on a real directory, which
+stands for the page cache. For each file the device records the bytes and the length that the last
+msync, fdatasync or fsync made durable, and for each directory the names that its last fsync made
+durable. `capture` copies both states, and survivors.py derives from them what a power cut may
+leave.
 
-What counts as forced is what POSIX promises, but for one thing that Linux adds: an msync is an
-fdatasync of a range, and so brings the file's length down too.
+The device makes durable what POSIX promises, with one addition of Linux: an msync is an fdatasync
+of a range, and so makes the length of the file durable too.
 
-An fsync can fail (`fail_sync`) as the kernel lets it fail: once. The dirty pages of its range are
-clean afterwards. Everybody still sees their bytes, but no later fsync writes them unless they are
-written to again. Names and lengths are the file system's own journal: a later fsync writes those.
-An open can fail for a while (`fail_opens`), as in a process without a free descriptor.
+An fsync can fail (`fail_sync`) as in the kernel: once. The dirty pages of its range are clean
+afterwards. Every reader still sees their bytes, but no later fsync writes them unless they are
+written to again. Names and lengths belong to the journal of the file system: a later fsync writes
+them. An open can fail for a while (`fail_opens`), as in a process without a free descriptor.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broken_env import PROTOTYPES
-from pyrocketstore.env import Env
+from pyrocketstore.system.env import Env
+from support.broken_env import PROTOTYPES
 
 PAGE = 4096
-#: Calls that say what is durable, or give names to what is written: here the power may be cut.
-#: What was written is seen in the real file. Not fallocate, punch and pwrite: they are made under a
-#: lock for which a thread may wait with the GIL, which a function in Python could never get then.
+#: Calls that make data durable or change names: the power may be cut before each. Written bytes are
+#: read from the real file. fallocate, punch and pwrite are not noted: they are called under a lock
+#: for which a thread may wait while it holds the GIL, and a Python function would then deadlock.
 NOTED = (
     "open close ftruncate mmap munmap msync fdatasync fsync rename unlink mkdir rmdir"
     " fsync_directory open_unnamed link_unnamed link"
 ).split()
-#: Of these there are many, and little lies between two: a moment is looked at now and then.
+#: Frequent calls, between which little changes: only some of their moments are considered.
 FREQUENT = {"open", "close", "mmap", "munmap", "open_unnamed"}
 FREQUENT_RATE = 0.1
-#: How many calls are remembered, for the text of a failure.
+#: Number of recent calls in the text of a failure.
 EVENTS = 40
-#: Calls that make something durable: each may be the one that fails.
+#: Calls that make data durable, each of which can be made to fail.
 SYNCS = {"msync", "fdatasync", "fsync", "fsync_directory"}
 #: A call that began so soon after the failed one may have passed the store's check before it (s).
 GRACE_S = 0.05
-#: Every function that was put into a table. The garbage collector may free an Env before mapped
-#: files that still call its table, so that none of them ever goes.
+#: Every function that was put into a table, kept forever: the garbage collector may free an Env
+#: before mapped files that still call its table.
 CALLBACKS: list[Any] = []
 
 
 def _through(
     device: weakref.ref[Device], name: str, original: Callable[..., int]
 ) -> Callable[..., int]:
-    """A call of the table that its device notes, while there is one."""
+    """Return a function for the table that notes the call in its device, while that exists."""
 
     def call(*args: Any) -> int:
         found = device()
@@ -73,27 +73,27 @@ class File:
         self.durable = bytearray(durable)
         self._cached = cached
         self.path = path or ""
-        # Of its own, so that a file that was unlinked can still be looked at.
+        # An own descriptor, so that an unlinked file can still be read.
         self._fd = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.inode = -1 if path is None else os.fstat(self._fd).st_ino
-        #: pages whose fsync failed, by position: what they held then
+        #: position -> bytes of each page whose fsync failed
         self.lost: dict[int, bytes] = {}
 
     def cached(self) -> bytes:
-        """The bytes as everybody sees them."""
+        """Return the bytes that readers see."""
         if self._fd < 0:
             return self._cached or b""
         return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
 
-    def force(self, start: int = 0, stop: int | None = None) -> None:
-        """[start, stop) and the length come down, as the page cache has them now."""
+    def sync(self, start: int = 0, stop: int | None = None) -> None:
+        """Make [start, stop) and the length durable as they are in the page cache."""
         data = self.cached()
         stop = len(data) if stop is None else min(stop, len(data))
         del self.durable[len(data) :]
         self.durable += bytes(len(data) - len(self.durable))
         for at in list(self.lost):
             if data[at : at + PAGE] != self.lost[at]:
-                del self.lost[at]  # it was written to since
+                del self.lost[at]  # written to since the failure
         for at in sorted(at for at in self.lost if start < at + PAGE and at < stop):
             self.durable[start:at] = data[start:at]
             start = at + PAGE
@@ -101,7 +101,7 @@ class File:
             self.durable[start:stop] = data[start:stop]
 
     def drop(self, start: int = 0, stop: int | None = None) -> None:
-        """The fsync of [start, stop) failed: its dirty pages are clean, and not on the device."""
+        """Fail the fsync of [start, stop): its dirty pages become clean without being durable."""
         data = self.cached()
         stop = len(data) if stop is None else min(stop, len(data))
         for at in range(start - start % PAGE, stop, PAGE):
@@ -115,11 +115,11 @@ class File:
             os.close(self._fd)
             self._fd = -1
 
-    __del__ = close  # of a file whose name is gone, and which nothing looks at any more
+    __del__ = close  # the file has no name any more, and nothing reads it
 
 
 class Folder:
-    """A directory: the names as everybody sees them, and those on the device."""
+    """A directory: the names that readers see, and those on the device."""
 
     def __init__(self) -> None:
         self.cached: dict[str, Node] = {}
@@ -131,9 +131,9 @@ Names = dict[Folder, dict[str, Node]]
 
 
 class Change(NamedTuple):
-    """A name that is not surely on the device: `node` is None for one that was taken away.
+    """A change of a name that may not be durable; `node` is None for a removed name.
 
-    A rename has its source beside it: both sides come down together, or neither does.
+    A rename also has its source: both names become durable together, or neither does.
     """
 
     folder: Folder
@@ -142,11 +142,11 @@ class Change(NamedTuple):
     source: tuple[Folder, str] | None = None
 
     def touches(self, folder: Folder) -> bool:
-        """Whether an fsync of that directory brings it down."""
+        """Return True if an fsync of `folder` makes the change durable."""
         return folder is self.folder or (self.source is not None and folder is self.source[0])
 
     def apply(self, names: Names) -> None:
-        """Do it to names."""
+        """Apply the change to `names`."""
         if self.source is not None:
             folder, name = self.source
             if names[folder].get(name) is self.node:
@@ -158,17 +158,17 @@ class Change(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """A moment: what is on the device, what is only in the page cache, and the store's promises.
+    """A moment: the durable state, the state of the page cache, and the store's promises.
 
     `files` has (durable, cached) bytes, `lost` the pages that no fsync writes any more. `promised`
-    is what `Device.promises` said.
+    is the result of `Device.promises`. `call` is the call that follows the moment.
     """
 
     root: Folder
     names: Names
     changes: list[Change]
     files: dict[File, tuple[bytes, bytes]]
-    place: str
+    call: str
     clock_ms: int
     promised: Any
     events: list[str]
@@ -176,16 +176,16 @@ class Captured(NamedTuple):
 
 
 class Device:
-    """Records what is durable below `root`, a directory that lies on the device itself.
+    """Records the durable state below `root`, a directory that is durable itself.
 
     Parameters
     ----------
-    root : what is there when the device begins is durable
-    seed : decides when `capture` is called, and what comes down although nobody asked for it
-    captures_max : so many moments are kept, each as likely as any other
-    rate : part of all calls before which a moment is looked at
+    root : a directory whose initial content is durable
+    seed : determines when `capture` is called, and the spontaneous writes of the kernel
+    captures_max : number of moments that are kept, each with the same probability
+    rate : share of all calls before which a moment is considered
 
-    Threads: any; every call is made and noted under one lock.
+    Threads: any; one lock covers each call and its note.
     """
 
     def __init__(self, root: Path, seed: str, *, captures_max: int = 0, rate: float = 1.0) -> None:
@@ -196,19 +196,19 @@ class Device:
         self.rate = rate
         self.captures: list[Captured] = []
         self.clock_ms = 1_700_000_000_000
-        #: what the store has promised so far, asked for at each capture
+        #: returns the store's promises so far, at each capture
         self.promises: Callable[[], Any] = lambda: None
         self.error: Exception | None = None
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.calls = 0
-        #: how many calls asked for something to become durable; the one of this number fails
+        #: number of calls that make data durable, and the number of the one that fails
         self.syncs = 0
         self.fail_sync = 0
-        #: the one that failed, in words; and those that came after it all the same
+        #: a text on the failed call, and the calls that followed it
         self.failed = ""
         self.late: list[str] = []
         self._failed_at = 0.0
-        #: how many opens there were; those of these numbers fail with EMFILE
+        #: number of opens, and the numbers of those that fail with EMFILE
         self.opens = 0
         self.fail_opens = range(0)
         self.refused_opens = 0
@@ -230,8 +230,10 @@ class Device:
             folder.cached[entry.name] = folder.durable[entry.name] = node
 
     def inherit(self, moment: Captured) -> None:
-        """The directory holds all that `moment` had in its page cache: a process was killed, and
-        what it had not forced is not forced now either."""
+        """Take over the durable state of `moment`, whose page cache the directory contains.
+
+        This is the state after a kill: unflushed data of the killed process is still not durable.
+        """
         new: dict[Node, Node] = {moment.root: self.top}
 
         def known(node: Node) -> Node:
@@ -275,7 +277,7 @@ class Device:
     # ---- the table ------------------------------------------------------------------------------
 
     def attach(self, env: Env) -> Env:
-        """Stand behind an Env from now on."""
+        """Replace the functions of an Env's table from now on."""
         for name in NOTED:
             prototype = PROTOTYPES[name]
             original = prototype(env.address(name))
@@ -297,13 +299,13 @@ class Device:
                 folder, name = self._find(path)
                 file = folder.cached[name]
                 assert isinstance(file, File), path
-                file.lost.clear()  # each page was written to, with the bytes that it had
+                file.lost.clear()  # each page was overwritten with its own bytes
 
         env.write_again = write_again_and_note  # type: ignore[method-assign]
         return env
 
     def _note(self, name: str, original: Callable[..., int], args: tuple[Any, ...]) -> int:
-        """Make one call of the table, unless it is to fail."""
+        """Make one call of the table, or let it fail."""
         handler = getattr(self, f"_{name}", None)
         began = time.monotonic()
         with self._lock:
@@ -319,7 +321,7 @@ class Device:
                 return -errno.EIO
 
     def _fails(self, name: str, began: float, args: tuple[Any, ...]) -> bool:
-        """Count a call that makes something durable; whether it is the one that fails."""
+        """Count a call that makes data durable; return True if it is the one that fails."""
         self.syncs += 1
         if self.failed and began > self._failed_at + GRACE_S:
             self.late.append(f"{name} {self._path_of(name, args)}")
@@ -335,7 +337,7 @@ class Device:
         return True
 
     def sync_fails_from_here(self, count: int) -> None:
-        """Let the call of that number fail, counted from now on; nothing has failed yet."""
+        """Let a call fail, by its number from now on; earlier failures are cleared."""
         self.fail_sync = self.syncs + count if count else 0
         self.failed, self.late = "", []
 
@@ -351,12 +353,12 @@ class Device:
         file = self._mapped_at(args[0])[0] if name == "msync" else self._fds[args[0]]
         return file.path
 
-    def moment(self, place: str, path: bytes | None = None) -> None:
-        """A moment at which the power may be cut, and pages may come down by themselves."""
+    def moment(self, call: str, path: bytes | None = None) -> None:
+        """Note a moment at which the power may be cut and the kernel may write pages back."""
         with self._lock:
             self.calls += 1
-            self.events.append(place if path is None else f"{place} {path.decode()}")
-            rate = self.rate * FREQUENT_RATE if place in FREQUENT else self.rate
+            self.events.append(call if path is None else f"{call} {path.decode()}")
+            rate = self.rate * FREQUENT_RATE if call in FREQUENT else self.rate
             if not self.captures_max or self.rng.random() >= rate:
                 return
             if self.rng.random() < 0.05:
@@ -365,30 +367,30 @@ class Device:
             self._looked_at += 1
             at = self.rng.randrange(self._looked_at)
             if len(self.captures) < self.captures_max:
-                self.captures.append(self.capture(place))
+                self.captures.append(self.capture(call))
             elif at < self.captures_max:
-                self.captures[at] = self.capture(place)
+                self.captures[at] = self.capture(call)
 
     def _write_back(self) -> None:
-        """What a kernel does when it likes to: some pages come down, or some names."""
+        """Make some pages or some names durable, as a kernel may at any time."""
         files = self._reachable()
         if self._changes and self.rng.random() < 0.5:
-            self._bring_down(self.rng.choice(self._changes).folder)
+            self._sync_names(self.rng.choice(self._changes).folder)
         elif files:
             file = self.rng.choice(files)
             pages = range(0, len(file.cached()), PAGE)
             for page in pages:
                 if self.rng.random() < 0.5:
-                    file.force(page, page + PAGE)
+                    file.sync(page, page + PAGE)
 
     def take_captures(self) -> list[Captured]:
-        """The moments that were kept since the last call."""
+        """Return the moments that were kept since the last call."""
         with self._lock:
             taken, self.captures = self.captures, []
             return taken
 
-    def capture(self, place: str) -> Captured:
-        """Copy everything."""
+    def capture(self, call: str) -> Captured:
+        """Copy the state of the device."""
         with self._lock:
             names: Names = {}
             pending = [self.top]
@@ -402,12 +404,12 @@ class Device:
                 pending += [node for node in nodes if isinstance(node, Folder)]
             files = {file: (bytes(file.durable), file.cached()) for file in self._reachable()}
             changes = [change for change in self._changes if change.folder in names]
-            return Captured(self.top, names, changes, files, place, self.clock_ms,
+            return Captured(self.top, names, changes, files, call, self.clock_ms,
                             self.promises(), list(self.events),
                             {file: dict(file.lost) for file in files})  # fmt: skip
 
     def _reachable(self) -> list[File]:
-        """Files that have a name, in the page cache, on the device, or soon."""
+        """Return the files with a name in the page cache, on the device or in a pending change."""
         found: dict[Node, None] = {self.top: None}
         pending: list[Node] = [self.top, *(c.node for c in self._changes if c.node is not None)]
         while pending:
@@ -421,7 +423,7 @@ class Device:
     # ---- names ----------------------------------------------------------------------------------
 
     def _find(self, path: str) -> tuple[Folder, str]:
-        """The directory that a name is in, and the name."""
+        """Return the directory of a path, and the last name."""
         relative = os.path.relpath(path, self.root)
         if relative.startswith(".."):
             raise ValueError(f"{path} is outside of {self.root}")
@@ -442,7 +444,7 @@ class Device:
         else:
             change.folder.cached[change.name] = change.node
 
-    def _bring_down(self, folder: Folder) -> None:
+    def _sync_names(self, folder: Folder) -> None:
         left = []
         for change in self._changes:
             if change.touches(folder):
@@ -474,7 +476,7 @@ class Device:
     def _link_unnamed(self, original: Callable[..., int], fd: int, path: bytes) -> int:
         result = original(fd, path)
         if result >= 0:
-            # The file comes down with its name, and its bytes and length only with an fsync.
+            # The file becomes durable with its name, its bytes and length only with an fsync.
             self._change(Change(*self._find(os.fsdecode(path)), self._fds[fd]))
         return result
 
@@ -519,12 +521,12 @@ class Device:
         if result >= 0:
             text = os.fsdecode(path)
             if os.path.samefile(text, self.root):
-                self._bring_down(self.top)
+                self._sync_names(self.top)
             elif text.startswith(self.root + "/"):
                 folder, name = self._find(text)
                 node = folder.cached[name]
                 assert isinstance(node, Folder), text
-                self._bring_down(node)
+                self._sync_names(node)
         return result
 
     # ---- bytes ----------------------------------------------------------------------------------
@@ -543,11 +545,11 @@ class Device:
         result = original(base, size)
         if result >= 0:
             file, start = self._mapped_at(base)
-            file.force(start, _page_up(start + size))
+            file.sync(start, _page_up(start + size))
         return result
 
     def _mapped_at(self, address: int) -> tuple[File, int]:
-        """The file that is mapped there, and the position in it."""
+        """Return the file that is mapped at an address, and the position in it."""
         for start, (file, length) in self._maps.items():
             if start <= address < start + length:
                 return file, address - start
@@ -556,13 +558,13 @@ class Device:
     def _fsync(self, original: Callable[..., int], fd: int) -> int:
         result = original(fd)
         if result >= 0:
-            self._fds[fd].force()
+            self._fds[fd].sync()
         return result
 
     _fdatasync = _fsync
 
     def release(self) -> None:
-        """Give the descriptors back; raises what went wrong inside of a call."""
+        """Close the descriptors, and raise the error of a noted call."""
         for file in self._reachable():
             file.close()
         if self.error is not None:
@@ -570,7 +572,7 @@ class Device:
 
 
 class _DurableNames(dict[Folder, dict[str, Node]]):
-    """The names on the device, as Change.apply wants them."""
+    """Return the names on the device in the form of Change.apply."""
 
     def __missing__(self, folder: Folder) -> dict[str, Node]:
         return folder.durable

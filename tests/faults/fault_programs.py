@@ -1,8 +1,8 @@
-"""Random programs for one store, and a journal of what it has promised.
+"""Random programs for one store, and a journal of the store's promises.
 
-A program is made from its seed alone. Its steps run in one thread, and what the store's services
-would do by the clock is done by steps of the program (the intervals are long), so that a seed gives
-the same moments again as far as threads allow.
+A program is derived from its seed alone. Its steps run in one thread. Steps of the program also do
+the periodic work of the store's services, whose intervals are long, so that a seed repeats the same
+moments as far as threads allow.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 import pyrocketstore
 from device import Device
 from pyrocketstore import MessageExtBrokerInner
-from pyrocketstore._message import properties_to_string
-from pyrocketstore.env import Env
+from pyrocketstore.record._message import properties_to_string
+from pyrocketstore.system.env import Env
 
-#: Long enough that no service does anything by the clock (ms).
+#: An interval so long that no periodic service runs (ms).
 NEVER = 10_000_000
 TOPICS = ("orders", "events", "%RETRY%g")
 QUEUES = 3
 DIRECTORY = "store"
-#: What a wall clock is set back or forward by (ms).
+#: Steps by which a wall clock is set back or forward (ms).
 JUMPS = (-3_600_000, -3_600_000, -20_000, 86_400_000, -86_400_000, 3_600_000)
 
 
 class Entry(NamedTuple):
-    """A message that was given to the store."""
+    """A message that was passed to the store."""
 
     topic: str
     queue_id: int
@@ -40,22 +40,22 @@ class Entry(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """A message that a power cut must not take: its number in the journal, and its places."""
+    """A message that must survive a power cut: its number in the journal, and its offsets."""
 
     number: int
     queue_offset: int
-    phy_offset: int  # -1 where the put did not say
+    phy_offset: int  # -1 if the put did not return it
 
 
 class Promised(NamedTuple):
-    """The journal at one moment: so many messages were given, and these are safe."""
+    """The journal at one moment: the numbers of messages that were given and that are safe."""
 
     given: int
     safe: int
 
 
 class Journal:
-    """Every message of a program, in the order of the puts.
+    """All messages of a program, in the order of the puts.
 
     `given` grows before a put begins, `accepted` when it returned PUT_OK, and `safe` with each
     promise: at once under SYNC_FLUSH, else when a flush has returned.
@@ -63,32 +63,34 @@ class Journal:
 
     def __init__(self, sync: bool) -> None:
         self.sync = sync
-        #: no crash came before
+        #: True if no crash came before
         self.is_first = True
         self.given: list[Entry] = []
         self.safe: list[Promise] = []
         self._accepted: list[Promise] = []
 
     def moment(self) -> Promised:
-        """For Device.promises."""
+        """Return the journal's state for Device.promises."""
         return Promised(len(self.given), len(self.safe))
 
     def accept(self, promises: list[Promise], waited: bool = True) -> None:
-        """The put of these has returned; it waited for the device unless it was told not to."""
+        """Note messages whose put has returned; it waited for the device unless `wait` is False."""
         self._accepted += promises
         if self.sync and waited:
             self.flushed()
 
     def lost_buffers(self) -> None:
-        """A store with a transient store pool has ended, and its close raised: what it could not
-        commit is gone, as after a kill."""
+        """Forget uncommitted messages: the close of a store with a transient store pool raised.
+
+        They are lost, as after a kill.
+        """
         self._accepted.clear()
 
     def flushed(self, phy_offset: int | None = None) -> None:
-        """All that was accepted is safe, or all that ends before a physical offset."""
+        """Note that all accepted messages, or those that end before a physical offset, are safe."""
         count = len(self._accepted)
         if phy_offset is not None:
-            # Where one message begins those before it have ended.
+            # All messages before the start of another one have ended.
             begins = [i for i, p in enumerate(self._accepted) if 0 <= p.phy_offset <= phy_offset]
             count = begins[-1] if begins else 0
         self.safe += self._accepted[:count]
@@ -96,7 +98,7 @@ class Journal:
 
 
 class Program(NamedTuple):
-    """Settings, and how much to do."""
+    """Settings of a program, and its amount of work."""
 
     seed: str
     settings: dict[str, Any]
@@ -104,7 +106,7 @@ class Program(NamedTuple):
 
 
 def make(seed: str) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     rng = random.Random(seed)
     slots, entries = rng.choice(((20, 60), (50, 200), (1500, 400), (10, 2000)))
     settings: dict[str, Any] = {
@@ -125,7 +127,7 @@ def make(seed: str) -> Program:
 
 
 def open_store(path: Path, settings: dict[str, Any], device: Device | None, **more: Any) -> Any:
-    """The store below `path`, the directory that the device has."""
+    """Return the root of the store below `path`, the directory of the device."""
     env = Env()
     if device is not None:
         device.attach(env)
@@ -142,16 +144,16 @@ class Runner:
         self.journal = journal
         self.rng = random.Random(program.seed + " steps")
         self.width = self.rng.choice((60, 600, 3000))
-        # Of their own, so that what was drawn before they were there stays as it was.
+        # A separate generator leaves the choices of existing seeds unchanged.
         self.unwaited = random.Random(program.seed + " unwaited")
         self.awaited = random.Random(program.seed + " awaited")
-        #: the wall clock is set back and forward while this program runs
+        #: True if the wall clock is set back and forward while this program runs
         self.clock = random.Random(program.seed + " clock")
         self.jumps = self.clock.random() < 0.5
         device.promises = journal.moment
 
     def run(self, steps: int | None = None) -> None:
-        """All steps. The last close is left to chance."""
+        """Run all steps; the last close is random."""
         store = self.open()
         try:
             for _ in range(self.program.steps if steps is None else steps):
@@ -166,7 +168,7 @@ class Runner:
         return open_store(self.path, self.program.settings, self.device)
 
     def step(self, store: Any) -> Any:
-        """Anything; gives the store that is open then."""
+        """Run a random step; return the store that is open afterwards."""
         steps: list[tuple[Callable[[Any], None], int]] = [
             (self.single, 12),
             (self.many, 4),
@@ -192,7 +194,7 @@ class Runner:
     # ---- puts -----------------------------------------------------------------------------------
 
     def entries(self, count: int, topic: str | None = None, queue_id: int | None = None) -> int:
-        """Make messages and note them; gives the number of the first."""
+        """Make messages and note them; return the number of the first."""
         first = len(self.journal.given)
         rng = self.rng
         topic = rng.choice(TOPICS) if topic is None else topic
@@ -217,7 +219,7 @@ class Runner:
     def many(self, store: Any) -> None:
         first = self.entries(self.rng.choice((2, 10, 60)), self.rng.choice(TOPICS))
         rows = self.journal.given[first:]
-        queued, places = store.put_many(
+        queued, offsets = store.put_many(
             rows[0].topic,
             [e.body for e in rows],
             queue_ids=[e.queue_id for e in rows],
@@ -225,9 +227,9 @@ class Runner:
             keys=[e.key for e in rows],
             properties=[e.properties for e in rows] if any(e.properties for e in rows) else None,
         )
-        places_of = zip(range(first, first + len(rows)), queued.tolist(), places.tolist(),
+        promises = zip(range(first, first + len(rows)), queued.tolist(), offsets.tolist(),
                         strict=True)  # fmt: skip
-        self.journal.accept([Promise(*row) for row in places_of])
+        self.journal.accept([Promise(*row) for row in promises])
 
     def batch(self, store: Any) -> None:
         first = self.entries(self.rng.choice((1, 3, 8)), queue_id=self.rng.randrange(QUEUES))
@@ -238,7 +240,7 @@ class Runner:
         self.journal.accept([Promise(first + i, begin + i, -1) for i in range(len(rows))])
 
     def later(self, store: Any) -> None:
-        """Futures: safe when they are done, if they wait for the device. Or `aput`, which does."""
+        """Put with futures, which make a message safe if they wait for the device, or by `aput`."""
         count = self.rng.randrange(1, 5)
         if self.awaited.random() < 0.4:
             asyncio.run(self.at_once(store, count))
@@ -269,7 +271,7 @@ class Runner:
             self.journal.accept([promise], waited)
 
     def refused(self, result: Any) -> None:
-        """The future of a put is not PUT_OK."""
+        """Raised for the future of a put that is not PUT_OK."""
         raise AssertionError(result)
 
     async def at_once(self, store: Any, count: int) -> None:
@@ -295,14 +297,14 @@ class Runner:
         self.journal.flushed()
 
     def flush_log(self, store: Any) -> None:
-        """As FlushRealTimeService."""
+        """Flush as FlushRealTimeService does."""
         flush = store.message_store.services.log_flush
         with flush.lock:
             flush.flush_step(self.rng.choice((0, 0, 4)))
         self.journal.flushed(flush.flushed_where)
 
     def flush_queues(self, store: Any) -> None:
-        """As FlushConsumeQueueService."""
+        """Flush as FlushConsumeQueueService does."""
         store.message_store.services.flush_queue_service.do_flush(self.rng.random() < 0.7)
 
     def wait(self, store: Any) -> None:
@@ -313,7 +315,7 @@ class Runner:
 
 
 def queues_of(store: Any) -> Iterator[tuple[str, int]]:
-    """Every queue that is there."""
+    """Return every queue of the store."""
     for topic in store.topics():
         for queue_id in store.queues(topic):
             yield topic, queue_id

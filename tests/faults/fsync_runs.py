@@ -1,5 +1,5 @@
-"""Programs of which one fsync fails, or for a while every open: what the store does then is held
-against what it must do, and what a power cut leaves of it against what it has acknowledged."""
+"""Programs in which one fsync fails, or for a while every open. The reaction of the store is
+compared with its promises, and the result of a power cut with the acknowledged messages."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from judge import Expected, Judge, demand
 from pyrocketstore import MessageExtBrokerInner
 from survivors import all_cached, choose, image_of, write
 
-#: How long the store may take to notice an fsync that failed in one of its threads (s).
+#: Time limit for the store to notice an fsync that failed in one of its threads (s).
 NOTICE_S = 10.0
-#: Moments of a run beside the ones that are always looked at, and images of each.
+#: Number of additional moments of a run, and of images of each moment.
 MOMENTS = 1
 IMAGES = 2
-#: Steps of the store that is opened on what the failure left.
+#: Steps of the store that is opened after the failure.
 LATER_STEPS = 8
 
 
 def program_of(seed: str) -> Program:
-    """The program of a seed, with ways to write that the power cuts leave out."""
+    """Return the program of a seed, with write methods that the power cuts do not use."""
     program = make(seed)
     rng = random.Random(f"{seed} ways to write")
     settings: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def program_of(seed: str) -> Program:
 
 
 class FailingRunner(Runner):
-    """Runs a program until `has_failed` says that the device did."""
+    """Runs a program until `has_failed` returns True."""
 
     has_failed: Callable[[], bool] = staticmethod(lambda: False)
     opened: Any = None
@@ -57,17 +57,17 @@ class FailingRunner(Runner):
         return self.opened
 
     def end(self) -> None:
-        """Leave no thread behind."""
+        """End all threads of the program."""
         if self.opened is not None:
             with contextlib.suppress(pyrocketstore.StoreError):
                 self.opened.close()
 
     def refused(self, result: Any) -> None:
-        """Not acknowledged, and so not promised."""
+        """Note nothing: the message is not acknowledged, and so not promised."""
         raise pyrocketstore.PutError(result.status, False, 0)
 
     def run_until_it_fails(self) -> Any:
-        """The store that is open then; None when none is."""
+        """Run the steps; return the store that is open afterwards, or None."""
         store = None
         try:
             store = self.open()
@@ -86,7 +86,7 @@ class FailingRunner(Runner):
 
 
 class Run:
-    """One program with one fault, in a directory of its own below `path`."""
+    """One program with one fault, in a new directory below `path`."""
 
     def __init__(self, path: Path, seed: str, name: str, counts: Counter[str]) -> None:
         self.path = path
@@ -109,7 +109,7 @@ class Run:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """What an error is about; no thread and no directory is left."""
+        """Add the name of the run to an error, and remove all threads and directories."""
         with directory_of(self.device, self.name):
             try:
                 yield
@@ -124,7 +124,7 @@ class Run:
                     runner.end()
 
     def count_calls(self) -> tuple[int, int]:
-        """How many fsyncs and opens a run without faults makes."""
+        """Return the numbers of fsyncs and opens of a run without faults."""
         with self.alone():
             store = self.runner().run_until_it_fails()
             demand(store is None, "the program did not end")
@@ -133,7 +133,7 @@ class Run:
     # ---- an fsync that fails ------------------------------------------------------------------
 
     def fail(self, number: int) -> None:
-        """The fsync of that number fails."""
+        """Run with a failure of the fsync of that number."""
         device = self.device
         with self.alone():
             device.fail_sync = number
@@ -156,7 +156,7 @@ class Run:
             self.examine()
 
     def check_final(self, store: Any) -> None:
-        """Nothing is acknowledged, flush and close raise, again and again."""
+        """Require that no put is acknowledged and that flush and close raise, repeatedly."""
         deadline = time.monotonic() + NOTICE_S
         message_store = store.message_store
         while message_store.why_not_writeable is None and time.monotonic() < deadline:
@@ -168,12 +168,12 @@ class Run:
         demand(raises(store.close), "close() returned after the failed fsync")
 
     def look(self, *, is_first: bool) -> None:
-        """Keep this moment."""
+        """Capture this moment."""
         self.expected += [(moment, is_first) for moment in self.device.take_captures()]
         self.expected.append((self.device.capture("a look"), is_first))
 
     def again(self) -> None:
-        """Another store goes on with what is in the page cache: the machine has not stopped."""
+        """Continue with another store over the same page cache: the machine has not stopped."""
         self.device.sync_fails_from_here(0)
         self.journal.is_first = False
         runner = self.runner(self.program._replace(seed=f"{self.name} again"))
@@ -186,21 +186,21 @@ class Run:
         self.look(is_first=False)
 
     def examine(self) -> None:
-        """Images of the moments that were kept."""
+        """Examine images of the moments that were kept."""
         for (moment, is_first), number in zip(self.expected, itertools.count()):
             for image in range(IMAGES):
                 self.examine_image(moment, is_first, f"{self.name}.{number}.{image}")
 
     def examine_image(self, moment: Captured, is_first: bool, name: str) -> None:
         rng = random.Random(name)
-        # Where nothing came down by chance, a promise that rests on it is seen to be false.
+        # An image without spontaneous writes reveals a promise that depends on one.
         choice = choose(rng)._replace(pages="old") if rng.random() < 0.5 else choose(rng)
         judge = Judge(self.path, self.program.settings)
         expected = Expected.of(self.journal, moment)._replace(is_first=is_first)
         try:
             judge.examine(image_of(moment, choice, rng), expected, name, again=False)
         except BaseException as error:
-            error.add_note(f"image {name} ({choice}), {moment.place}")
+            error.add_note(f"image {name} ({choice}), {moment.call}")
             kept = Path(tempfile.mkdtemp(prefix="pyrocketstore-fault-")) / "image"
             write(judge.image, kept)
             write(all_cached(moment), kept.with_name("cached"))
@@ -213,7 +213,7 @@ class Run:
     # ---- opens that fail for a while ----------------------------------------------------------
 
     def refuse_opens(self, first: int, count: int) -> None:
-        """The opens of the numbers from `first` on fail, `count` of them; then all is well."""
+        """Run with `count` failing opens from number `first` on; later ones succeed."""
         device = self.device
         with self.alone():
             device.fail_opens = range(first, first + count)
@@ -255,27 +255,27 @@ class Run:
 
 
 def put(store: Any) -> None:
-    """One message."""
+    """Put one message."""
     store.put("orders", b"refused")
 
 
 def put_many(store: Any) -> None:
-    """Two."""
+    """Put two messages."""
     store.put_many("orders", [b"refused", b"too"])
 
 
 def put_batch(store: Any) -> None:
-    """A batch."""
+    """Put a batch."""
     store.put_batch("orders", [b"refused", b"too"])
 
 
 def aput(store: Any) -> None:
-    """In an event loop."""
+    """Put in an event loop."""
     asyncio.run(store.aput("orders", b"refused"))
 
 
 def async_put(store: Any, *, waits: bool = True) -> None:
-    """A future."""
+    """Put with a future."""
     message = MessageExtBrokerInner("orders", b"refused", 0)
     message.wait_store_msg_ok = waits
     result = store.message_store.async_put_message(message).result(30)
@@ -284,7 +284,7 @@ def async_put(store: Any, *, waits: bool = True) -> None:
 
 
 def put_without_wait(store: Any) -> None:
-    """A future that does not wait for the device."""
+    """Put with a future that does not wait for the device."""
     async_put(store, waits=False)
 
 
@@ -292,7 +292,7 @@ WAYS = (put, put_many, put_batch, aput, async_put, put_without_wait)
 
 
 def raises(call: Callable[[], object]) -> bool:
-    """Whether it raises a StoreError."""
+    """Return True if a call raises a StoreError."""
     try:
         call()
     except pyrocketstore.StoreError:

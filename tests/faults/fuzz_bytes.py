@@ -1,8 +1,8 @@
-"""Mutations that know where the numbers of a format lie.
+"""Mutations that know the positions of the numbers of a format.
 
-A field is (name, place, bytes); every change is one of: a number set to a value at a boundary, a
-flipped bit, noise, a zeroed sector, a cut, a stretch, a piece copied, moved or swapped with its
-neighbour. All of it comes from one random.Random, so that a mutant is its seed.
+A field is (name, position, bytes). A change is one of: a number set to a boundary value, a flipped
+bit, noise, a zeroed sector, a cut, appended bytes, or a chunk copied, moved or swapped with
+another. One random.Random draws all choices, so a seed identifies a mutant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import oracle
+from support import oracle
 
 SECTOR = 512
 
@@ -30,7 +30,7 @@ def number_at(data: bytes | bytearray, field: Field) -> int:
 
 
 def boundary(rng: random.Random, old: int, width: int, left: int) -> int:
-    """A value that code may have forgotten; `left` is how many bytes follow the field."""
+    """Return a value that code may not expect; `left` is the number of bytes after the field."""
     top = 1 << (8 * width - 1)
     if rng.random() < 0.5:
         value = rng.choice((0, 1, -1, 2, top - 1, -top, 1 << 15, (1 << 15) - 1, (1 << 31) - 1))
@@ -45,7 +45,7 @@ def set_number(data: bytearray, field: Field, value: int) -> None:
 
 
 def change_field(rng: random.Random, data: bytearray, fields: Sequence[Field]) -> str:
-    """Set one of the fields that lie in `data` to a value at a boundary."""
+    """Set one of the fields of `data` to a boundary value."""
     field = fields[rng.randrange(len(fields))]
     if field.at + field.width > len(data):
         return "nothing"
@@ -56,7 +56,7 @@ def change_field(rng: random.Random, data: bytearray, fields: Sequence[Field]) -
 
 
 def change_bytes(rng: random.Random, data: bytearray) -> str:
-    """Hurt bytes of which nothing is known."""
+    """Damage bytes without regard to fields."""
     if not data:
         return "nothing"
     at = rng.randrange(len(data))
@@ -86,9 +86,9 @@ def change_bytes(rng: random.Random, data: bytearray) -> str:
     return f"{size} bytes at {source} copied to {at}"
 
 
-def change_order(rng: random.Random, data: bytearray, places: Sequence[tuple[int, int]]) -> str:
-    """Swap, double, move or take out whole pieces: `places` has (where, bytes) of each."""
-    whole = [place for place in places if sum(place) <= len(data)]
+def change_order(rng: random.Random, data: bytearray, extents: Sequence[tuple[int, int]]) -> str:
+    """Swap, copy, overwrite or remove whole chunks; `extents` has (position, bytes) of each."""
+    whole = [extent for extent in extents if sum(extent) <= len(data)]
     if len(whole) < 2:
         return "nothing"
     (at, size), (other, other_size) = sorted(rng.sample(whole, 2))
@@ -96,33 +96,37 @@ def change_order(rng: random.Random, data: bytearray, places: Sequence[tuple[int
     kind = rng.randrange(4)
     if kind == 0:
         data[at : other + other_size] = two + data[at + size : other] + one
-        return f"the pieces at {at} and {other} swapped"
+        return f"the chunks at {at} and {other} swapped"
     if kind == 1:
         data[other:other] = one
-        return f"the piece at {at} stands at {other} too"
+        return f"the chunk at {at} copied to {other}"
     if kind == 2:
         data[other : other + min(size, len(data) - other)] = one[: len(data) - other]
-        return f"the piece at {at} lies over {other}"
+        return f"the chunk at {at} written over {other}"
     del data[at : at + size]
-    return f"the piece at {at} is gone"
+    return f"the chunk at {at} removed"
 
 
 def change(
     rng: random.Random,
     data: bytearray,
     fields: Sequence[Field],
-    places: Sequence[tuple[int, int]] = (),
+    extents: Sequence[tuple[int, int]] = (),
     *,
     in_fields: float = 0.7,
     in_bytes: float = 1.0,
 ) -> str:
-    """One change: of a field below `in_fields` of 1, of bytes below `in_bytes`, else of order."""
+    """Make one change.
+
+    A random number in [0, 1) below `in_fields` changes a field, else one below `in_bytes` changes
+    bytes, and any other the order of chunks.
+    """
     kind = rng.random()
     if kind < in_fields:
         return change_field(rng, data, fields)
     if kind < in_bytes:
         return change_bytes(rng, data)
-    return change_order(rng, data, places)
+    return change_order(rng, data, extents)
 
 
 def changes(
@@ -130,18 +134,18 @@ def changes(
     counts: Sequence[int],
     data: bytearray,
     fields: Sequence[Field],
-    places: Sequence[tuple[int, int]] = (),
+    extents: Sequence[tuple[int, int]] = (),
     **shares: float,
 ) -> list[str]:
-    """As many as one of `counts` says."""
-    return [change(rng, data, fields, places, **shares) for _ in range(rng.choice(counts))]
+    """Make a number of changes that is drawn from `counts`."""
+    return [change(rng, data, fields, extents, **shares) for _ in range(rng.choice(counts))]
 
 
 # ---- records -------------------------------------------------------------------------------------
 
 
 def record_fields(data: bytes, at: int = 0) -> list[Field]:
-    """The numbers of the whole record that lies at `at`."""
+    """Return the fields of a whole record at position `at`."""
     record = oracle.decode_record(data)
     born, stored = len(record.born_host), len(record.store_host)
     body = 68 + born + stored
@@ -154,11 +158,11 @@ def record_fields(data: bytes, at: int = 0) -> list[Field]:
         ("preparedOffset", 60 + born + stored, 8), ("bodyLength", body, 4),
         ("topicLength", topic, 1), ("propertiesLength", topic + 1 + len(record.topic), 2),
     ]  # fmt: skip
-    return [Field(name, at + place, width) for name, place, width in rows]
+    return [Field(name, at + position, width) for name, position, width in rows]
 
 
-def mend_record(rng: random.Random, data: bytearray, at: int, phy_offset: int) -> str:
-    """Make some of what guards the record at `at` right again, so that the rest is looked at."""
+def repair_record(rng: random.Random, data: bytearray, at: int, phy_offset: int) -> str:
+    """Correct some of magic, offset and CRC of the record at `at`, so that decoders read on."""
     text = []
     if len(data) < at + 88:
         return ""
@@ -175,7 +179,7 @@ def mend_record(rng: random.Random, data: bytearray, at: int, phy_offset: int) -
         crc = zlib.crc32(data[body + 4 : body + 4 + size]) & 0x7FFFFFFF
         data[at + 8 : at + 12] = crc.to_bytes(4, "big")
         text.append("CRC")
-    return " and ".join(text) and "; " + ", ".join(text) + " mended"
+    return " and ".join(text) and "; " + ", ".join(text) + " repaired"
 
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"INNER_MULTI_DISPATCH",
@@ -188,7 +192,7 @@ VALUES = (b"", b"k", b"a b  c", b" ", b"3", b"-1", b"+7", b"2147483648", b"\xff\
 
 
 def random_text(rng: random.Random) -> bytes:
-    """A properties text, of sound and of odd parts."""
+    """Return a properties text of valid and invalid parts."""
     parts = []
     for _ in range(rng.choice((0, 1, 2, 3, 5, 14))):
         value = rng.choice(VALUES)
@@ -212,7 +216,7 @@ TOPICS = (b"orders", b"events", b"T", b"", b"SCHEDULE_TOPIC_XXXX", b"\xc3\xa9", 
 
 
 def random_record(rng: random.Random, phy_offset: int) -> bytes:
-    """A sound record, of any kind that the log can hold."""
+    """Return a valid record, of any kind that a log can contain."""
     body = rng.randbytes(rng.choice((0, 1, 30, 30, 120)))
     sys_flag = rng.choice((0, 0, 0, 4, 8, 12))
     if rng.random() < 0.2:

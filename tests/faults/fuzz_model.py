@@ -1,6 +1,6 @@
-"""What a store's files say, in plain Python: where the log ends, what each queue holds after
-recovery, which records lie at a place. `PlainStore` reads the same bytes as the engine and uses
-none of it; it takes from the engine's plan only from where the log was dispatched again.
+"""A plain-Python reader of a store's files: the end of the log, each queue after recovery, and the
+record at each offset. `PlainStore` reads the same bytes as the engine without its code. It takes
+one number from the engine's plan: the offset from which the log was dispatched again.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import oracle
 from fuzz_tables import wanted_hits
-from oracle_index import HEADER
+from support import oracle
+from support.oracle_index import HEADER
 
 NAME = re.compile(r"\d{20}")
 FOREVER = 2**63 - 1
 MAX_FILE_END = 0x7FFFFFFF00000000
 #: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset
 HEAD = struct.Struct(">iiiiiqq")
-#: Of a damaged record's totalSize, place, queue offset and queue id so many agree with a unit that
-#: is believed.
+#: A unit is accepted if so many fields of its damaged record agree with it: of totalSize, physical
+#: offset, queue offset and queue id.
 AGREEING_MIN = 3
 NO_BROKER = frozenset({".", "..", ""})
 
 
 class Row(NamedTuple):
-    """A record of the log and where it lies."""
+    """A record of the log and its physical offset."""
 
     phy_offset: int
     record: oracle.Record
@@ -43,14 +43,18 @@ class PlainQueue:
         self.rows: list[tuple[int, int, int]] = []
         self.covered = -1
         self.exact = True
+        self.is_cut = False  # units that follow a damaged one were dropped
 
     @property
     def end(self) -> int:
         return (self.base or 0) + len(self.rows)
 
     def load(self, files: Mapping[int, bytes], unsure_from: int) -> None:
-        """As recovery reads them: the last three files are looked at, and those that may name what
-        was not forced for sure; the others are full."""
+        """Read the files as recovery does.
+
+        It examines the last three files and those with units of records that may not be durable,
+        and takes the others as full.
+        """
         size = self.file_size
         starts = [n for n in sorted(files) if len(files[n]) == size and n % size == 0]
         mismatched = len(starts) < sum(1 for data in files.values() if data)
@@ -62,11 +66,12 @@ class PlainQueue:
         last = len(starts)
         for i in range(self._first_looked_at(files, starts, unsure_from), len(starts)):
             valid, _ = oracle.scan_units(files[starts[i]])
-            # No log reaches so far: a unit that names the last byte of all ends the queue too.
+            # No log is that long: a unit that names the largest offset ends the queue too.
             rows = oracle.decode_units(files[starts[i]][:valid])
             valid = 20 * next((n for n, row in enumerate(rows) if row[0] == FOREVER), len(rows))
             if valid < self.file_size:
                 last = i
+                self.is_cut = i + 1 < len(starts) or any(files[starts[i]][valid:])
                 break
         for start in starts[:last]:
             self.rows += oracle.decode_units(files[start])
@@ -83,22 +88,22 @@ class PlainQueue:
         return 0
 
     def give_up_torn_end(self, unsure_from: int) -> None:
-        """Without the last unit, if it lies in two sectors and the log gives it again."""
+        """Drop the last unit if it spans two sectors and the log can restore it."""
         at = 20 * (self.end - 1) % self.file_size
         if self.rows and self.covered > unsure_from and at // 512 != (at + 19) // 512:
             self.rows.pop()
             self.covered = self.last_end()
 
     def last_end(self) -> int:
-        """One past the last message that is named, -1 for none."""
+        """Return the number after that of the last named message, -1 for none."""
         for row in reversed(self.rows):
             if row[0] >= 0 and row[1] > 0 and row != oracle.PRE_BLANK:
                 return row[0] + row[1]
         return -1
 
     def cut(self, log_end: int) -> None:
-        """Without the units at or behind the end of the log: what lies behind the last unit before
-        it, and pre-blank units there."""
+        """Drop units at or behind the log's end: all units after the last one before the end, and
+        pre-blank units there."""
         if 0 <= self.covered <= log_end:
             return
         per_file = self.file_size // 20
@@ -119,10 +124,12 @@ class PlainQueue:
         self.rows, self.covered = [], -1
 
     def put(self, phy_offset: int, size: int, queue_offset: int) -> None:
-        """One record is dispatched."""
+        """Dispatch one record."""
         if phy_offset + size <= self.covered or queue_offset < self.end:
             return
         gap = queue_offset - self.end
+        # Units after a cut stay where the log has lost their records: tests/recovery.
+        self.exact &= not (gap and self.is_cut)
         if gap > phy_offset // oracle.MIN_RECORD_SIZE + 2 * (self.file_size // 20):
             return
         if self.base is None:
@@ -132,8 +139,8 @@ class PlainQueue:
         self.covered = phy_offset + size
 
     def ends_expired(self, min_phy_offset: int) -> bool:
-        """Whether the last unit of a file names a deleted message and another one does not: such a
-        file may be passed over."""
+        """Return True if only the last unit of a file names a deleted message; a reader may skip
+        such a file."""
         per_file = self.file_size // 20
         for first in range(0, len(self.rows), per_file):
             part = [row for row in self.rows[first : first + per_file] if row != oracle.PRE_BLANK]
@@ -142,7 +149,7 @@ class PlainQueue:
         return False
 
     def first_readable(self, min_phy_offset: int) -> int:
-        """The number of the first message that the log still has."""
+        """Return the number of the first message that is still in the log."""
         per_file = self.file_size // 20
         for first in range(0, len(self.rows), per_file):
             part = self.rows[first : first + per_file]
@@ -167,7 +174,7 @@ class PlainStore:
         found = self.numbered("commitlog")
         while found and not found[max(found)]:
             del found[max(found)]
-        # A file of a wrong length counts as far as it goes; one of a wrong name does not.
+        # A file of a wrong length counts with its bytes; a file of a wrong name does not count.
         size = self.file_size
         self.log = {
             name: data[:size]
@@ -182,7 +189,7 @@ class PlainStore:
             self._scan()
 
     def numbered(self, folder: str) -> dict[int, bytes]:
-        """The files of a directory that are named by 20 digits."""
+        """Return the files of a directory whose names are 20 digits."""
         found = {}
         for path, data in self.files.items():
             head, _, name = path.rpartition("/")
@@ -199,10 +206,11 @@ class PlainStore:
         physic, logics, _ = oracle.decode_checkpoint(self.files.get("checkpoint", b""))
         limit = max(0, min(physic, logics) - 3000)
         for start in reversed(starts):
-            head = self.log[start][:76]
-            if len(head) == 76 and head[4:8] == (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big"):
-                at = 68 if head[39] & oracle.BORN_V6 else 56
-                stored = int.from_bytes(head[at : at + 8], "big", signed=True)
+            header = self.log[start][:76]
+            magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
+            if len(header) == 76 and header[4:8] == magic:
+                at = 68 if header[39] & oracle.BORN_V6 else 56
+                stored = int.from_bytes(header[at : at + 8], "big", signed=True)
                 if stored != 0 and stored <= limit:
                     return start
         return starts[0]
@@ -218,7 +226,7 @@ class PlainStore:
                 return
 
     def rows_from(self, replay_from: int) -> list[Row] | None:
-        """The records from there to the end; None where some before the scan are damaged."""
+        """Return the records from an offset to the end; None if one before the scan is damaged."""
         if replay_from >= self.scan_from:
             return [row for row in self.rows if row.phy_offset >= replay_from]
         older = []
@@ -230,13 +238,13 @@ class PlainStore:
         return [row for row in older + self.rows if row.phy_offset >= replay_from]
 
     def file_of(self, phy_offset: int) -> int | None:
-        """The file that holds a byte before the log's end."""
+        """Return the file that contains a byte before the log's end."""
         start = phy_offset - phy_offset % self.file_size
         kept = [name for name in self.log if name <= self.end]
         return start if start in kept else None
 
     def record_at(self, phy_offset: int, size: int | None = None) -> oracle.Record | None:
-        """The record whose own place that is, in `size` bytes or as many as it says."""
+        """Return the record at an offset, in `size` bytes or its stored size; None for none."""
         start = self.file_of(phy_offset) if 0 <= phy_offset <= self.end - 4 else None
         if start is None:
             return None
@@ -257,7 +265,7 @@ class PlainStore:
     # ---- queues --------------------------------------------------------------------------------
 
     def queues(self, replay_from: int | None) -> dict[tuple[str, int], PlainQueue]:
-        """Every queue after recovery."""
+        """Return every queue after recovery."""
         found: dict[tuple[str, int], PlainQueue] = {}
         for folder in {path.rpartition("/")[0] for path in self.files}:
             parts = folder.split("/")
@@ -268,7 +276,7 @@ class PlainStore:
         for queue in found.values():
             if not self.clean:
                 queue.give_up_torn_end(self.scan_from)
-            queue.exact &= not queue.base  # else it may have lost its first file
+            queue.exact &= not queue.base  # otherwise its first file may be missing
         if max((queue.covered for queue in found.values()), default=-1) >= self.end:
             for queue in found.values():
                 queue.cut(self.end)
@@ -279,8 +287,8 @@ class PlainStore:
             queue.covered = min(queue.covered, self.end)
         rows = [] if replay_from is None else self.rows_from(replay_from)
         for queue in found.values():
-            # Where the last unit names another record, recovery looks further back for a unit that
-            # decides what is replayed: tests/test_damaged_units.py.
+            # If the last unit names another record, recovery searches backwards for a unit that
+            # decides what is replayed: tests/consume_queue/test_damaged_units.py.
             queue.exact &= rows is not None and not self._ends_wrong(queue)
             queue.exact &= not queue.ends_expired(min(self.log, default=0))
         for phy_offset, record in rows or []:
@@ -288,9 +296,10 @@ class PlainStore:
         return found
 
     def _repair(self, queues: dict[tuple[str, int], PlainQueue]) -> None:
-        """Units of the records that are scanned become what the log says. A queue that does not end
-        with a unit of its own then is not exact; where the log must be read for it from before the
-        scan on, none is."""
+        """Set the units of the scanned records to those of the log.
+
+        A queue that does not end with a unit of its own afterwards is not exact. If the log must be
+        read from before the scan for such a queue, no queue is exact."""
         repairs: dict[tuple[str, int], dict[int, Row]] = {}
         for row in self.rows:
             key = oracle.java_text(row.record.topic), row.record.queue_id
@@ -311,7 +320,7 @@ class PlainStore:
                         each.exact = False
 
     def _contradicts(self, row: Row, key: tuple[str, int], queue: PlainQueue) -> bool:
-        """Whether a record has another unit at its queue offset, and no message of that offset."""
+        """Return True if a record's queue offset has another unit, and no message of its own."""
         queue_offset = row.record.queue_offset
         at = queue_offset - (queue.base or 0)
         if not 0 <= at < len(queue.rows):
@@ -321,7 +330,7 @@ class PlainStore:
         return not is_same and not self._names(unit, key, queue_offset)
 
     def _names(self, unit: tuple[int, int, int], key: tuple[str, int], queue_offset: int) -> bool:
-        """Whether a unit names the record of its queue and queue offset, or what is left of it."""
+        """Return True if a unit names its own record, or the damaged rest of that record."""
         phy_offset, size, _ = unit
         lowest = min(self.log)
         if phy_offset < 0 or size <= 0 or unit == oracle.PRE_BLANK:
@@ -334,14 +343,14 @@ class PlainStore:
         start = self.file_of(phy_offset)
         if start is None or phy_offset + HEAD.size > min(self.end, start + len(self.log[start])):
             return False
-        own, _, _, queue_id, _, offset, place = HEAD.unpack_from(
+        own, _, _, queue_id, _, offset, stored = HEAD.unpack_from(
             self.log[start], phy_offset - start
         )
         wanted = (size, phy_offset, queue_offset, key[1])
-        return sum(map(operator.eq, (own, place, offset, queue_id), wanted)) >= AGREEING_MIN
+        return sum(map(operator.eq, (own, stored, offset, queue_id), wanted)) >= AGREEING_MIN
 
     def _ends_wrong(self, queue: PlainQueue) -> bool:
-        """Whether the last unit names a record of another queue offset."""
+        """Return True if the last unit names a record of another queue offset."""
         if not queue.rows:
             return False
         phy_offset, size, _ = queue.rows[-1]
@@ -362,8 +371,8 @@ class PlainStore:
         queues[key].put(phy_offset, record.total_size or 0, record.queue_offset)
 
     def messages(self, queue: PlainQueue, topic: str, queue_id: int) -> tuple[list[Row], list[int]]:
-        """The messages that a reader gets, and the queue offsets of those that cannot be read: a
-        unit names no whole record of its size that says to be this message."""
+        """Return the messages that a reader gets, and the queue offsets of those that it cannot
+        read: their units name no whole record of this queue, offset and size."""
         found, lost = [], []
         lowest = min(self.log, default=0)
         first = queue.first_readable(lowest)
@@ -384,7 +393,7 @@ class PlainStore:
     # ---- keys ----------------------------------------------------------------------------------
 
     def query(self, names: list[str], topic: str, key: str, max_num: int) -> list[int]:
-        """Where the newest messages with a key lie, by these index files, ascending."""
+        """Return the offsets of the newest messages with a key in these index files, ascending."""
         found: list[int] = []
         key_hash = oracle.index_key_hash(topic, key)
         by_log = sorted(names, key=self._begin_of_index)
@@ -397,7 +406,7 @@ class PlainStore:
         return sorted(found)
 
     def _begin_of_index(self, name: str) -> int:
-        """Where the keys of an index file begin in the log; one without keys comes last."""
+        """Return the log offset of an index file's first key; a file without keys comes last."""
         _, _, begin, _, _, count = HEADER.unpack_from(self.files[f"index/{name}"])
         return begin if count > 1 else FOREVER
 
@@ -416,6 +425,6 @@ class PlainStore:
 
 
 def newer_than_4(files: Mapping[str, bytes]) -> bool:
-    """Whether a log file begins with a record of 5.x."""
+    """Return True if a log file begins with a record of 5.x."""
     return any(path.startswith("commitlog/") and data[4:8] == bytes.fromhex("DAA320AB")
                for path, data in files.items())  # fmt: skip

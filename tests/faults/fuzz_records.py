@@ -1,7 +1,8 @@
-"""Kernels: mutated records, logs, properties and batches, given straight to the compiled decoders.
+"""Kernels: mutated records, logs, properties and batches for the compiled decoders.
 
-A kernel makes one mutant from a random.Random (`make`) and holds every decoder of its format
-against the plain readers of tests/oracle.py (`check`): tens to hundreds of microseconds.
+A kernel makes one mutant from a random.Random (`make`) and compares every decoder of its format
+with the plain readers of tests/support/oracle.py (`check`). A mutant takes tens to hundreds of
+microseconds.
 """
 
 from __future__ import annotations
@@ -15,57 +16,67 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import oracle
 from fuzz_bytes import (
     Field,
     change,
     change_bytes,
     changes,
-    mend_record,
     random_record,
     random_text,
     record_fields,
+    repair_record,
 )
-from pyrocketstore._columns import COLUMNS, PROPERTIES_MAP, check_records, decode_records
-from pyrocketstore._log_piece import LogScanner
-from pyrocketstore._log_walk import UNDECIDED_SIZE, find_record, walk_records
-from pyrocketstore._message import decode, decode_message_id, encode_batch, encode_message
-from pyrocketstore._record import check_message, find_properties, has_torn_properties, java_int
-from pyrocketstore._scan import FileWindow, find_valid_record, scan_file, status_name
-from pyrocketstore._text import (
+from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, check_records, decode_records
+from pyrocketstore.columns._record_walk import RecordWalk
+from pyrocketstore.columns._texts import properties_maps, tags_codes
+from pyrocketstore.commit_log._chunk_scan import LogScanner
+from pyrocketstore.commit_log._scan import FileWindow, find_valid_record, scan_file, status_name
+from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.errors import StoreCorruptionError, StoreError
+from pyrocketstore.record._message import (
+    decode_message_id,
+    decode_record,
+    encode_batch,
+    encode_message,
+)
+from pyrocketstore.record._record import (
+    check_message,
+    find_properties,
+    has_torn_properties,
+    java_int,
+)
+from pyrocketstore.record._text import (
     java_hash,
     properties_to_string,
     put_properties,
     string_to_properties,
 )
-from pyrocketstore._text_columns import properties_maps, tags_codes
-from pyrocketstore._verify import RecordWalk
-from pyrocketstore.env import Env
-from pyrocketstore.errors import StoreCorruptionError, StoreError
-from pyrocketstore.message import MessageExtBatch, MessageExtBrokerInner, MessageRefused
+from pyrocketstore.record.message import MessageExtBatch, MessageExtBrokerInner, MessageRefused
+from pyrocketstore.system.env import Env
+from support import oracle
 
 SEED_RECORDS = 60
 SHRINK_STEPS = 150
 DELAYS = dict(enumerate(oracle.DEFAULT_DELAYS_MS, 1))
 STATUS = ("ok", "blank", "end", "torn", "bad_magic", "bad_crc", "bad_size", "bad_offset")
-#: What an error says -> the plain reader's verdict.
+#: Reason of an error -> the plain reader's verdict.
 VERDICTS = {status_name(i): name for i, name in enumerate(STATUS)}
 
 
 @dataclasses.dataclass
 class Bytes:
-    """A mutant: what was done, the bytes, and what else is asked of them."""
+    """A mutant: a text about its changes, its bytes, and the arguments of the calls."""
 
     text: str
     data: bytes
-    asked: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
 
 
 class Kernel:
-    """One format. `scratch` is a directory of its own."""
+    """One format. `scratch` is a directory that no other kernel uses."""
 
     name: ClassVar[str]
-    #: How often it has its turn.
+    #: Relative frequency of its mutants.
     weight: ClassVar[int] = 30
 
     def __init__(self, seed: str, scratch: Path) -> None:
@@ -75,18 +86,18 @@ class Kernel:
         self.prepare()
 
     def prepare(self) -> None:
-        """Make the sound things that mutants come from."""
+        """Make the valid data that mutants are made from."""
 
     def make(self, rng: random.Random) -> Bytes:
-        """One mutant."""
+        """Make one mutant."""
         raise NotImplementedError
 
     def check(self, mutant: Bytes) -> None:
-        """Raise AssertionError where a decoder and the plain reader disagree."""
+        """Raise AssertionError if a decoder and the plain reader disagree."""
         raise NotImplementedError
 
     def shrink(self, mutant: Bytes) -> list[Bytes]:
-        """Smaller or plainer mutants that may fail in the same way."""
+        """Return smaller or simpler mutants that may fail in the same way."""
         data = mutant.data
         step = len(data) // 2
         smaller = []
@@ -101,15 +112,20 @@ class Kernel:
         return smaller[:SHRINK_STEPS]
 
 
+def ended(text: bytes) -> bytes:
+    """A properties text as pyrocketstore writes it: with a separator after a zero byte."""
+    return text + b"\2" if text.endswith(b"\0") else text
+
+
 def same(ours: object, theirs: object, what: str) -> None:
-    assert ours == theirs, f"{what}: {ours!r}, but the plain reader says {theirs!r}"
+    assert ours == theirs, f"{what}: {ours!r}, but {theirs!r} by the plain reader"
 
 
 # ---- one record ----------------------------------------------------------------------------------
 
 
 def host_text(raw: bytes) -> str:
-    """A host as the engine shows it."""
+    """Return a host in the engine's text form."""
     port = int.from_bytes(raw[-4:], "big", signed=True)
     raw = plain_host(raw)
     if len(raw) == 20:
@@ -118,13 +134,13 @@ def host_text(raw: bytes) -> str:
 
 
 def plain_host(raw: bytes) -> bytes:
-    """Without the form of IPv4 that Java's InetAddress takes off."""
+    """Return an IPv4-mapped address as IPv4, as Java's InetAddress does."""
     mapped = len(raw) == 20 and raw[:12] == bytes(10) + b"\xff\xff"
     return raw[12:] if mapped else raw
 
 
 def plain_body(record: oracle.Record) -> bytes | None:
-    """The body that a reader gets; None where it cannot be inflated."""
+    """Return the body that a reader gets; None if it does not inflate."""
     if not record.sys_flag & oracle.COMPRESSED or not record.body:
         return record.body
     inflater = zlib.decompressobj()
@@ -136,7 +152,7 @@ def plain_body(record: oracle.Record) -> bytes | None:
 
 
 def plain_columns(record: oracle.Record) -> dict[str, Any]:
-    """Every column of a record but `body`."""
+    """Return every column of a record except `body`."""
     properties = record.properties_map()
     tags = properties.get("TAGS")
     return {
@@ -163,14 +179,14 @@ FEW_COLUMNS = ("phy_offset", "topic", "body")
 WITHOUT_BODY = (*(name for name in COLUMNS if name != "body"), PROPERTIES_MAP)
 
 
-def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bool) -> None:
-    """Hold decode_records against the plain reader; places: (position, bytes, phy_offset)."""
+def check_columns(data: bytes, rows: list[tuple[int, int, int]], check_crc: bool) -> None:
+    """Compare decode_records with the plain reader; rows: (position, bytes, phy_offset)."""
     verdicts = [
-        oracle.check_record(data[at : at + size], phy, check_crc)[0] for at, size, phy in places
+        oracle.check_record(data[at : at + size], phy, check_crc)[0] for at, size, phy in rows
     ]
-    positions = np.array([at for at, _, _ in places], np.int64)
-    sizes = np.array([size for _, size, _ in places], np.int32)
-    offsets = np.array([phy for _, _, phy in places], np.int64)
+    positions = np.array([at for at, _, _ in rows], np.int64)
+    sizes = np.array([size for _, size, _ in rows], np.int32)
+    offsets = np.array([phy for _, _, phy in rows], np.int64)
     names = (COLUMNS, WITHOUT_BODY, FEW_COLUMNS)[len(data) % 3]
     given = None if set(offsets.tolist()) == {-1} else offsets
     found = check_records(data, positions, sizes, phy_offsets=given, check_crc=check_crc)
@@ -183,18 +199,18 @@ def check_columns(data: bytes, places: list[tuple[int, int, int]], check_crc: bo
         assert error.path == "p" and error.position in positions.tolist()
         bad = [i for i, verdict in enumerate(verdicts) if verdict != "ok"]
         if bad:
-            same(error.position, places[bad[0]][0], "position of the first bad record")
+            same(error.position, rows[bad[0]][0], "position of the first bad record")
             same(VERDICTS[error.reason], verdicts[bad[0]], "reason")
             return
         records = [oracle.decode_record(data[at : at + record_size(data, at)])
-                   for at, _, _ in places]  # fmt: skip
+                   for at, _, _ in rows]  # fmt: skip
         bodies = [plain_body(record) for record in records]
         assert "body" in names and None in bodies, error
         columns = decode_records(data, positions, sizes, ["body"], on_bad_body="null")
         same(columns["body"].to_list(), bodies, "bodies, absent where they do not inflate")
         return
     assert set(verdicts) <= {"ok"}, verdicts
-    for row, (at, _, _) in enumerate(places):
+    for row, (at, _, _) in enumerate(rows):
         record = oracle.decode_record(data[at : at + record_size(data, at)])
         for name, value in plain_columns(record).items():
             if name in columns:
@@ -208,8 +224,8 @@ def record_size(data: bytes, at: int) -> int:
 
 
 def check_message_object(data: bytes, record: oracle.Record) -> None:
-    """Every attribute of a decoded message."""
-    message = decode(data, path="p")
+    """Compare every attribute of a decoded message."""
+    message = decode_record(data, path="p")
     for name, value in plain_columns(record).items():
         attribute = {"properties": "properties_string", PROPERTIES_MAP: "properties"}.get(
             name, name
@@ -237,10 +253,10 @@ class RecordKernel(Kernel):
             self.seeds.append((data, record_fields(data), 1000 + i))
 
     def make(self, rng: random.Random) -> Bytes:
-        sound, fields, phy_offset = rng.choice(self.seeds)
-        data = bytearray(sound)
+        valid, fields, phy_offset = rng.choice(self.seeds)
+        data = bytearray(valid)
         texts = changes(rng, (1, 1, 1, 2, 3), data, fields)
-        texts.append(mend_record(rng, data, 0, phy_offset))
+        texts.append(repair_record(rng, data, 0, phy_offset))
         if rng.random() < 0.3:
             data[:4] = len(data).to_bytes(4, "big")
         elif rng.random() < 0.3:
@@ -250,7 +266,7 @@ class RecordKernel(Kernel):
 
     def check(self, mutant: Bytes) -> None:
         data = mutant.data
-        phy, check_crc = mutant.asked
+        phy, check_crc = mutant.arguments
         verdict, size = oracle.check_record(data, phy, check_crc)
         same(check_message(data, phy, check_crc=check_crc), (verdict, size), "check_message")
         whole = oracle.check_record(data, -1, False)[0] == "ok"
@@ -258,7 +274,7 @@ class RecordKernel(Kernel):
         torn = record is not None and record.properties.endswith(b"\0")
         same(has_torn_properties(data), torn, "torn properties")
         try:
-            decode(data, phy, check_crc=check_crc, path="p")
+            decode_record(data, phy, check_crc=check_crc, path="p")
             same("ok", verdict, "decode")
         except StoreCorruptionError as error:
             same(VERDICTS[error.reason], verdict, "decode")
@@ -272,7 +288,7 @@ class RecordKernel(Kernel):
 
 
 class LogKernel(Kernel):
-    """Some records one behind the other, in a file: every scan there is."""
+    """A file of several records: every kind of scan."""
 
     name = "log"
     BASE = 3 << 20
@@ -284,24 +300,24 @@ class LogKernel(Kernel):
         self.window: FileWindow | None = None
         self.seeds = []
         for _ in range(80):
-            data, places = b"", []
+            data, extents = b"", []
             for _ in range(self.rng.choice((1, 2, 4, 6))):
                 record = random_record(self.rng, self.BASE + len(data))
-                places.append((len(data), len(record)))
+                extents.append((len(data), len(record)))
                 data += record
-            fields = [f for at, size in places for f in record_fields(data[at : at + size], at)]
+            fields = [f for at, size in extents for f in record_fields(data[at : at + size], at)]
             if self.rng.random() < 0.5:
                 data += oracle.blank(self.rng.choice((8, 50)))
                 fields += [Field("blank size", len(data) - 8, 4), Field("blank", len(data) - 4, 4)]
             data += self.rng.choice((b"", bytes(3), bytes(100), b"\xda" * 4, b"\xda" + bytes(3)))
-            self.seeds.append((data, places, fields))
+            self.seeds.append((data, extents, fields))
 
     def make(self, rng: random.Random) -> Bytes:
-        sound, places, fields = rng.choice(self.seeds)
-        data = bytearray(sound)
-        texts = changes(rng, (0, 1, 1, 2), data, fields, places, in_fields=0.5, in_bytes=0.8)
-        at = rng.choice(places)[0]
-        texts.append(mend_record(rng, data, at, self.BASE + at))
+        valid, extents, fields = rng.choice(self.seeds)
+        data = bytearray(valid)
+        texts = changes(rng, (0, 1, 1, 2), data, fields, extents, in_fields=0.5, in_bytes=0.8)
+        at = rng.choice(extents)[0]
+        texts.append(repair_record(rng, data, at, self.BASE + at))
         position = rng.choice((0, 0, at, rng.randrange(len(data) + 1)))
         stop = rng.choice((len(data), len(data), len(data) + 40, rng.randrange(len(data) + 1)))
         until = rng.choice((stop, rng.randrange(len(data) + 1)))
@@ -309,7 +325,7 @@ class LogKernel(Kernel):
 
     def check(self, mutant: Bytes) -> None:
         data = mutant.data
-        position, until, stop, check_crc = mutant.asked
+        position, until, stop, check_crc = mutant.arguments
         with open(self.path, "wb") as file:
             file.write(data)
         seen = data[: max(0, stop)]
@@ -320,21 +336,22 @@ class LogKernel(Kernel):
         same((STATUS[status], reached, count),
              (verdict, end, len(rows)), "scan_file")  # fmt: skip
         same(last, rows[-1][1].store_timestamp if rows else 0, "last store time")
-        found = find_valid_record(self.env, self.path, self.BASE, position, stop)
-        same(found, self.plain_find(seen, position), "find_valid_record")
+        for crc in (False, True):
+            found = find_valid_record(self.env, self.path, self.BASE, position, stop, check_crc=crc)
+            same(found, self.plain_find(seen, position, stop, crc), f"find_valid_record {crc}")
         self.check_memory(data, position, until, stop, check_crc)
-        self.check_piece(seen, position, until, stop)
+        self.check_chunk(seen, position, until, stop)
         self.check_walk(seen, position, stop)
 
     def plain_scan(
         self, data: bytes, position: int, stop: int, check_crc: bool
     ) -> tuple[list[tuple[int, oracle.Record]], str, int]:
-        """The records from a place on, why there are no more, and where."""
+        """Return the records from a position on, and the verdict and position of the end."""
         rows = []
         while True:
             if position >= min(len(data), stop):
                 return rows, "end", position
-            # No more than the record: the rest of a long log is not copied for each.
+            # A slice of the record alone avoids a copy of the rest of a long log.
             seen = data[position : position + max(8, record_size(data, position))]
             verdict, size = oracle.check_record(seen, self.BASE + position, check_crc)
             if verdict != "ok":
@@ -345,13 +362,13 @@ class LogKernel(Kernel):
     def check_memory(
         self, data: bytes, position: int, until: int, stop: int, check_crc: bool
     ) -> None:
-        """The walk and the search of what lies in memory; `stop` is where the file ends."""
+        """Check the walk and the search in memory; `stop` is the end of the file."""
         position = min(position, len(data))
         positions, sizes, reached, status = walk_records(
             data, position, until, self.BASE, end=stop, check_crc=check_crc
         )
         rows, verdict, end = self.plain_scan(data, position, min(until, stop), check_crc)
-        # A record that ends behind the file's end is not whole, and what follows is not looked at.
+        # A record that ends behind the file's end is not whole; the walk does not read past it.
         kept = [(at, record.total_size or 0) for at, record in rows]
         if kept and sum(kept[-1]) > stop:
             end = kept.pop()[0]
@@ -362,65 +379,52 @@ class LogKernel(Kernel):
             verdict = "ok"
         same(list(zip(positions.tolist(), sizes.tolist(), strict=True)), kept, "walk_records")
         same((reached, STATUS[status]), (end, verdict), "end of walk_records")
-        found = find_record(data, position, self.BASE, end=stop)
-        same(found, self.plain_find_here(data, position, stop), "find_record")
 
-    def plain_find_here(self, data: bytes, position: int, end: int) -> int:
-        """As plain_find, by the head that follows; a record may go on behind the data."""
+    def plain_find(self, data: bytes, position: int, end: int, check_crc: bool) -> int:
+        """Return the position of the next record behind `position`; -1 for none. Without check_crc,
+        the bytes behind a record may prove it as well as its CRC."""
         magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
         at = data.find(magic, position + 4) - 4
         while at >= 0:
-            size, place = record_size(data, at), int.from_bytes(data[at + 28 : at + 36], "big")
-            here = len(data) - at > UNDECIDED_SIZE and place == self.BASE + at
-            if here and 91 <= size <= end - at:
-                whole = data[at : at + size]
-                if len(whole) < size:
-                    return at
+            size = record_size(data, at)
+            whole = data[at : at + max(8, size)]
+            if size <= end - at and oracle.check_record(whole, self.BASE + at, False)[0] == "ok":
                 follows = data[at + size : at + size + 8]
-                sound = at + size == end or len(follows) < 8 or follows == bytes(8)
-                sound = sound or oracle.check_record(follows)[0] in ("blank", "torn", "bad_size")
-                if oracle.check_record(whole, -1, not sound)[0] == "ok":
+                proven = at + size == end or len(follows) < 8 or follows == bytes(8)
+                proven = proven or oracle.check_record(follows)[0] in ("blank", "torn", "bad_size")
+                if proven and not check_crc:
+                    return at
+                if oracle.check_record(whole, -1, True)[0] == "ok":
                     return at
             at = data.find(magic, at + 5) - 4
         return -1
 
-    def plain_find(self, data: bytes, position: int) -> int:
-        """Where the first whole record lies from a place on, -1 for none."""
-        magic = (oracle.MESSAGE_MAGIC % 2**32).to_bytes(4, "big")
-        at = data.find(magic, position + 4)
-        while at >= 0:
-            seen = data[at - 4 : at - 4 + max(8, record_size(data, at - 4))]
-            if oracle.check_record(seen, self.BASE + at - 4)[0] == "ok":
-                return at - 4
-            at = data.find(magic, at + 1)
-        return -1
-
-    def check_piece(self, data: bytes, position: int, until: int, stop: int) -> None:
-        """The scan that several threads share, from a known place and by search."""
+    def check_chunk(self, data: bytes, position: int, until: int, stop: int) -> None:
+        """Check the scan that several threads share, from a record on and by search."""
         for search in (False, True):
-            piece = self.scanner.scan(self.path, self.BASE, position, until, stop, search=search)
-            begin = self.plain_find(data, position) if search else position
+            chunk = self.scanner.scan(self.path, self.BASE, position, until, stop, search=search)
+            begin = self.plain_find(data, position, stop, True) if search else position
             if search and not 0 <= begin < until:
-                same(piece.begin, -1, "piece without a record")
+                same(chunk.begin, -1, "chunk without a record")
                 continue
-            same(piece.begin, begin, "begin of the piece")
+            same(chunk.begin, begin, "begin of the chunk")
             rows, verdict, end = self.plain_scan(data, begin, stop, True)
             kept = [row for row in rows if row[0] < until]
             ends = [at + (record.total_size or 0) for at, record in kept]
-            same(piece.count, len(kept), "records of the piece")
+            same(chunk.count, len(kept), "records of the chunk")
             if len(kept) < len(rows) or (ends or [begin])[-1] >= until:
-                same(piece.end, (ends or [begin])[-1], "end of the piece")
+                same(chunk.end, (ends or [begin])[-1], "end of the chunk")
             else:
-                same(piece.end, end, "end of the piece")
-                same(STATUS[piece.status], verdict, "end of the log")
+                same(chunk.end, end, "end of the chunk")
+                same(STATUS[chunk.status], verdict, "end of the log")
             if kept:
-                places = [at for at, _ in kept] + [piece.end]
-                same([piece.position(i) for i in range(len(kept) + 1)], [*places[:-1], ends[-1]],
-                     "places of the piece")  # fmt: skip
-            same(piece.queues.seen(), self.plain_queues(kept), "queues of the piece")
+                positions = [at for at, _ in kept] + [chunk.end]
+                same([chunk.position(i) for i in range(len(kept) + 1)], [*positions[:-1], ends[-1]],
+                     "positions of the chunk")  # fmt: skip
+            same(chunk.queues.seen(), self.plain_queues(kept), "queues of the chunk")
 
     def plain_queues(self, rows: list[tuple[int, oracle.Record]]) -> dict[Any, Any]:
-        """What a scan knows of each queue. (Two topics of bad bytes may read as one.)"""
+        """Return the scan's numbers of each queue. Two invalid topics may decode to one text."""
         found: dict[Any, list[int]] = {}
         for at, record in rows:
             if record.sys_flag & 0xC in (0, 8):
@@ -432,14 +436,14 @@ class LogKernel(Kernel):
                 for (topic, queue_id), row in found.items()}  # fmt: skip
 
     def check_walk(self, data: bytes, position: int, stop: int) -> None:
-        """What verify reads: tags codes and the hashes of keys."""
+        """Check the walk of verify: tags codes and hashes of keys."""
         if self.window is None:
             self.window = FileWindow(self.env, self.path)
         self.window.open(self.path)
         stop = min(stop, len(data))
         _, reached = self.walk.walk(self.window, self.path, self.BASE, position, stop)
         self.check_walked(data, position, stop, reached)
-        before = min((position + stop) // 2, stop)  # of what the window has already
+        before = min((position + stop) // 2, stop)  # of bytes that the window has already
         _, reached = self.walk.walk(self.window, self.path, self.BASE, position // 2, before)
         self.check_walked(data[: max(0, before)], position // 2, before, reached)
         self.window.close()
@@ -468,7 +472,7 @@ SAME_BUCKET = ("Aa", "BB", "AaAa", "BBBB", "AaBB", "BBAa", "AaAaAa", "BBBBBB", "
 
 
 class TextKernel(Kernel):
-    """A properties text: the scan, the map, Java's numbers and hashes, Java's order."""
+    """A properties text: its scan, its map, and Java's numbers, hashes and order."""
 
     name = "text"
 
@@ -489,7 +493,7 @@ class TextKernel(Kernel):
 
     def check(self, mutant: Bytes) -> None:
         data = mutant.data
-        values, (tags, keys), number = mutant.asked
+        values, (tags, keys), number = mutant.arguments
         text = oracle.java_text(data)
         properties = oracle.string_to_properties(text)
         same(string_to_properties(text), properties, "string_to_properties")
@@ -497,22 +501,23 @@ class TextKernel(Kernel):
         found = {name: oracle.java_text(data[at : at + size])
                  for name, (at, size) in spans.items()}  # fmt: skip
         same(found, {k: v for k, v in properties.items() if k in WATCHED}, "find_properties")
-        place = np.zeros(1, np.int64), np.array([len(data)], np.int32)
-        found = list(properties_maps(data, *place)[0].items())
+        extent = np.zeros(1, np.int64), np.array([len(data)], np.int32)
+        found = list(properties_maps(data, *extent)[0].items())
         same(found, list(properties.items()), "properties_maps")
-        same(tags_codes(data, *place)[0], oracle.java_hash(data), "tags_codes")
+        same(tags_codes(data, *extent)[0], oracle.java_hash(data), "tags_codes")
         same(java_hash(data), oracle.java_hash(data), "java_hash")
         same(java_hash(text), oracle.java_hash(text), "java_hash of str")
         same(java_int(number), oracle.java_int(oracle.java_text(number)), "java_int")
         pairs = dict(values)
-        same(properties_to_string(pairs), oracle.properties_to_string(pairs), "HashMap's order")
+        text = oracle.properties_to_string(pairs)
+        same(properties_to_string(pairs).encode(), ended(text.encode()), "HashMap's order")
         ordered: dict[str, str | None] = {}
         if tags is not None:
             ordered["TAGS"] = tags
         if keys is not None:
             ordered["KEYS"] = keys
         text = oracle.properties_to_string(ordered | pairs)
-        same(put_properties(tags, keys, pairs), text.encode(), "put_properties")
+        same(put_properties(tags, keys, pairs), ended(text.encode()), "put_properties")
 
 
 # ---- what a client sends -------------------------------------------------------------------------
@@ -526,22 +531,22 @@ class BatchKernel(Kernel):
     def prepare(self) -> None:
         self.seeds = []
         for _ in range(20):
-            data, fields, places = b"", [], []
+            data, fields, extents = b"", [], []
             for _ in range(self.rng.randrange(1, 5)):
                 body, text = self.rng.randbytes(self.rng.choice((0, 5, 40))), random_text(self.rng)
                 item = oracle.encode_messages([(self.rng.randrange(9), body, text)])
                 at = len(data)
-                places.append((at, len(item)))
+                extents.append((at, len(item)))
                 fields += [Field("totalSize", at, 4), Field("flag", at + 12, 4),
                            Field("bodyLength", at + 16, 4),
                            Field("propertiesLength", at + 20 + len(body), 2)]  # fmt: skip
                 data += item
-            self.seeds.append((data, fields, places))
+            self.seeds.append((data, fields, extents))
 
     def make(self, rng: random.Random) -> Bytes:
-        sound, fields, places = rng.choice(self.seeds)
-        data = bytearray(sound)
-        text = change(rng, data, fields, places, in_fields=0.5, in_bytes=0.75)
+        valid, fields, extents = rng.choice(self.seeds)
+        data = bytearray(valid)
+        text = change(rng, data, fields, extents, in_fields=0.5, in_bytes=0.75)
         shared = rng.choice(({}, {"S": "v"}, {"S": "v", "T": "w" * rng.choice((1, 32600))}))
         host = bytearray(rng.choice(("7F00000100002A9F0000000000000001", "0" * 56)).encode())
         if rng.random() < 0.5:
@@ -549,7 +554,7 @@ class BatchKernel(Kernel):
         return Bytes(text, bytes(data), (tuple(shared.items()), bytes(host)))
 
     def check(self, mutant: Bytes) -> None:
-        shared, host = mutant.asked
+        shared, host = mutant.arguments
         text = oracle.properties_to_string(dict(shared)).encode()
         common = oracle.Record(properties=text, born_host=oracle.host("10.0.0.1", 1),
                                store_host=oracle.host("10.0.0.2", 2))  # fmt: skip
@@ -557,16 +562,19 @@ class BatchKernel(Kernel):
         batch.born_host, batch.store_host = common.born_host, common.store_host
         try:
             items = list(oracle.decode_messages(mutant.data))
-            records = oracle.encode_batch(common, mutant.data)
-            sound = all(len(record.properties) <= 32767 for record in records)
+            records = [
+                dataclasses.replace(record, properties=ended(record.properties))
+                for record in oracle.encode_batch(common, mutant.data)
+            ]
+            valid = all(len(record.properties) <= 32767 for record in records)
         except ValueError:
-            items, sound = [], False
+            items, valid = [], False
         try:
             data, count = encode_batch(batch)
         except MessageRefused as error:
-            assert error.status == "MESSAGE_ILLEGAL" and not sound, error
+            assert error.status == "MESSAGE_ILLEGAL" and not valid, error
         else:
-            assert sound
+            assert valid
             wanted = b"".join(oracle.encode_record(record) for record in records)
             same((data, count), (wanted, len(records)), "encode_batch")
         for flag, body, _ in items[:1]:
@@ -577,18 +585,18 @@ class BatchKernel(Kernel):
         self.check_id(host.decode("latin-1"))
 
     def check_id(self, text: str) -> None:
-        """An offset message id, from anywhere."""
+        """An offset message id from an untrusted source."""
         digits = set("0123456789abcdefABCDEF")
-        sound = len(text) in (32, 56) and set(text) <= digits
+        valid = len(text) in (32, 56) and set(text) <= digits
         try:
             host, phy_offset = decode_message_id(text)
         except StoreError:
-            assert not sound
+            assert not valid
         else:
             raw = bytes.fromhex(text)
-            place = int.from_bytes(raw[-8:], "big", signed=True)
-            same((host, phy_offset), (host_text(raw[:-8]), place), "message id")
-            assert sound
+            offset = int.from_bytes(raw[-8:], "big", signed=True)
+            same((host, phy_offset), (host_text(raw[:-8]), offset), "message id")
+            assert valid
 
 
 KERNELS: tuple[type[Kernel], ...] = (RecordKernel, LogKernel, TextKernel, BatchKernel)

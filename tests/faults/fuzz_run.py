@@ -1,9 +1,9 @@
-"""Runs mutants in processes of their own, so that a crash or a hang ends one of those and is told.
+"""Runs mutants in worker processes, so that a crash or a hang ends one worker and is reported.
 
     python tests/faults/fuzz_run.py --kernels 1000000 --stores 20000 --tiny 1000000 --processes 2
 
-ROCKETSTORE_SEED picks other mutants, and `--begin N` goes on where N of them ended;
-ROCKETSTORE_MUTANT=NAME:SEED:NUMBER runs the one that a failure named, and makes it smaller.
+ROCKETSTORE_SEED selects other mutants, and `--begin N` continues after mutant N.
+ROCKETSTORE_MUTANT=NAME:SEED:NUMBER runs the mutant that a failure named, and makes it smaller.
 """
 
 from __future__ import annotations
@@ -30,18 +30,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+
 HERE = Path(__file__).parent
-SEED = os.environ.get("ROCKETSTORE_SEED", "20240717")
+if __name__ == "__main__":  # a worker, or the soak
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from support.seed import SEED  # noqa: E402
+
 IS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
-#: Seconds of processor time that one mutant may take, and of real time.
+#: Limits of one mutant: seconds of processor time, and of real time.
 CPU_LIMIT_S, HANG_LIMIT_S = (5.0, 120.0) if IS_ASAN else (1.0, 60.0)
-#: Bytes above what a worker has when it begins. Some buffers are of 2.6 MB and are decoded three
-#: times over, which needs more than 80 MiB; stores are of a few KB, and verify has columns for a
-#: piece of a large one.
+#: Limits of a worker's memory above its size at the start, in bytes. Some buffers have 2.6 MB and
+#: are decoded three times, which needs more than 80 MiB. Stores have a few KB, but verify reserves
+#: columns for a chunk of a large one.
 KERNEL_ROOM, STORE_ROOM = 128 << 20, 256 << 20
 NOTE_SIZE = 200
 MAX_FAILURES = 5
-#: Where stores lie, if it is there: how fast a disk forces is not tested here.
+#: Directory for stores, if it exists: the speed of a disk's fsync is not tested here.
 MEMORY = Path("/dev/shm")
 SHRINK_CHECKS = 600
 
@@ -50,7 +56,7 @@ SHRINK_CHECKS = 600
 
 
 class Note:
-    """A file that says which mutant runs, also when the process is gone."""
+    """A file that names the current mutant, readable after the process has died."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(NOTE_SIZE))
@@ -62,7 +68,7 @@ class Note:
 
 
 def watch() -> None:
-    """Start both watchdogs anew: the process ends, by a signal that nothing catches."""
+    """Restart both watchdogs, whose signals end the process."""
     signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
     signal.setitimer(signal.ITIMER_REAL, HANG_LIMIT_S)
 
@@ -77,11 +83,11 @@ def watched() -> Iterator[None]:
 
 
 def limit_memory(room: int) -> None:
-    """A wild allocation is a MemoryError.
+    """Turn an allocation beyond `room` bytes into a MemoryError.
 
-    The sanitizer reserves what it likes: there `make soak-fuzz` bounds each allocation by
-    max_allocation_size_mb, so that one that a length from a damaged file asks for is a MemoryError
-    too, though not many small ones together.
+    The sanitizer reserves address space of its own. With it, `make soak-fuzz` limits each
+    allocation by max_allocation_size_mb: an allocation of a length from a damaged file is a
+    MemoryError too, but many small ones together are not.
     """
     if not IS_ASAN:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -94,8 +100,7 @@ def quiet() -> None:
 
 
 def makers(layer: str) -> tuple[type, ...]:
-    """What makes and checks mutants."""
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    """The kernels, which make and check mutants."""
     import fuzz_keys
     import fuzz_large
     import fuzz_records
@@ -113,7 +118,7 @@ def makers(layer: str) -> tuple[type, ...]:
 
 
 class Worker:
-    """One process: every `step`-th mutant from `first` on, until `count` are done."""
+    """Run every `step`-th mutant from `first` on in this process, `count` of them."""
 
     def __init__(self, layer: str, seed: str, scratch: Path) -> None:
         self.layer = layer
@@ -129,15 +134,16 @@ class Worker:
 
     def run(self, first: int, step: int, count: int) -> dict[str, Any]:
         room = KERNEL_ROOM if self.layer == "kernels" else STORE_ROOM
-        for i in range(len(self.kernels)):  # what is made once is made before it is counted
+        for i in range(len(self.kernels)):  # lazily made objects exist before memory is measured
             with contextlib.suppress(AssertionError):
                 self.one(self.kernels[i], f"{self.kernels[i].name}:{self.seed}:warm{i}")
                 if self.layer != "kernels":
                     self.kernels[i].warm()
+        pyarrow.array([0])  # Arrow's allocator reserves address space when it is first used
         self.failures.clear()
         self.counts.clear()
         gc.collect()
-        gc.freeze()  # what is here stays, and need not be looked at again
+        gc.freeze()  # these objects stay: exclude them from collections
         turns = [kernel for kernel in self.kernels for _ in range(kernel.weight)]
         limit_memory(room)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -156,7 +162,7 @@ class Worker:
             "failures": self.failures,
             "seconds": time.process_time() - begin,
             "grown": grown,
-            "told": [kernel.told() for kernel in self.kernels if hasattr(kernel, "told")],
+            "notes": [kernel.note() for kernel in self.kernels if hasattr(kernel, "note")],
         }
 
     def one(self, kernel: Any, name: str) -> None:
@@ -166,11 +172,11 @@ class Worker:
         mutant = kernel.make(random.Random(name))
         try:
             kernel.check(mutant)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must be told
+        except Exception as error:  # noqa: BLE001 - every kind of failure is reported
             self.failures.append(report(name, mutant, error))
 
     def repeat(self, name: str) -> dict[str, Any]:
-        """Run the one mutant of that name, and make it smaller if it fails."""
+        """Run the mutant of a name, and make it smaller if it fails."""
         kernel = next(kernel for kernel in self.kernels if kernel.name == name.split(":")[0])
         mutant = kernel.make(random.Random(name))
         failed = failing(kernel, type(None))
@@ -180,24 +186,24 @@ class Worker:
             self.failures.append(report(name, mutant, error))
             self.failures.append(report(f"{name}, smaller", smaller, failed(smaller) or error))
         return {"counts": {kernel.name: 1}, "failures": self.failures, "seconds": 0, "grown": 0,
-                "told": [f"{mutant.text}; {told_bytes(mutant)}"]}  # fmt: skip
+                "notes": [f"{mutant.text}; {bytes_text(mutant)}"]}  # fmt: skip
 
 
 def report(name: str, mutant: Any, error: BaseException) -> str:
     last = "".join(traceback.format_exception(error)[-4:])
-    return f"ROCKETSTORE_MUTANT={name}\n  {mutant.text}\n  {told_bytes(mutant)}\n{last}"
+    return f"ROCKETSTORE_MUTANT={name}\n  {mutant.text}\n  {bytes_text(mutant)}\n{last}"
 
 
-def told_bytes(mutant: Any) -> str:
+def bytes_text(mutant: Any) -> str:
     data = getattr(mutant, "data", None)
     if isinstance(data, bytes):
         shown = data.hex() if len(data) <= 1000 else data[:1000].hex() + "…"
-        return f"{len(data)} bytes {shown}, asked {mutant.asked}"
+        return f"{len(data)} bytes {shown}, arguments {mutant.arguments}"
     return str(mutant)
 
 
 def failing(kernel: Any, wanted: type) -> Callable[[Any], BaseException | None]:
-    """A function that gives a mutant's failure, None where it has none of the wanted type."""
+    """Return a function: mutant -> its failure, None if there is none of the given type."""
 
     def failure(mutant: Any) -> BaseException | None:
         try:
@@ -210,7 +216,7 @@ def failing(kernel: Any, wanted: type) -> Callable[[Any], BaseException | None]:
 
 
 def shrink(kernel: Any, mutant: Any, fails: Callable[[Any], object]) -> Any:
-    """The plainest mutant on the way that still fails: each step takes the first that does."""
+    """Return a minimal mutant that still fails; each step takes the first smaller one."""
     checks = 0
     found = True
     while found and checks < SHRINK_CHECKS:
@@ -229,19 +235,19 @@ def shrink(kernel: Any, mutant: Any, fails: Callable[[Any], object]) -> Any:
 
 
 class Outcome:
-    """What all workers of a run found together."""
+    """The combined results of all workers of a run."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
-        self.told: list[str] = []
+        self.notes: list[str] = []
         self.seconds = 0.0
         self.grown = 0
 
     def add(self, found: dict[str, Any]) -> None:
         self.counts.update(found["counts"])
         self.failures += found["failures"]
-        self.told += found["told"]
+        self.notes += found["notes"]
         self.seconds += found["seconds"]
         self.grown = max(self.grown, found["grown"])
 
@@ -257,7 +263,7 @@ class Outcome:
 
 
 def run(layer: str, count: int, processes: int = 1, only: str = "", begin: int = 0) -> Outcome:
-    """Run `count` mutants of a layer from number `begin` on; what went wrong is in the outcome."""
+    """Run `count` mutants of a layer from number `begin` on; the outcome has all failures."""
     outcome = Outcome()
     seed = only.split(":")[1] if only else SEED
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
@@ -283,7 +289,7 @@ def run(layer: str, count: int, processes: int = 1, only: str = "", begin: int =
 
 
 def ended(folder: Path, code: int) -> str:
-    """What is known of a worker that ended before it was done."""
+    """Describe a worker that ended early."""
     note = folder / "note"
     name = note.read_bytes().rstrip(b"\0").decode() if note.exists() else "the start"
     why = {
@@ -296,7 +302,7 @@ def ended(folder: Path, code: int) -> str:
 
 def worker_main(words: argparse.Namespace) -> None:
     quiet()
-    threading.stack_size(1 << 20)  # what nobody touches counts as memory too
+    threading.stack_size(1 << 20)  # unused stack space counts towards the limit
     worker = Worker(words.worker, words.seed, Path(words.scratch))
     found = worker.repeat(words.only) if words.only else worker.run(
         words.first, words.step, words.count
@@ -325,17 +331,17 @@ def main() -> int:
     for layer, count in counts.items():
         if count and not mutant:
             outcome = run(layer, count, words.processes, begin=words.begin)
-            print(outcome.text(layer), *outcome.told, *outcome.failures, sep="\n", flush=True)
+            print(outcome.text(layer), *outcome.notes, *outcome.failures, sep="\n", flush=True)
             failed += len(outcome.failures)
     if mutant:
         outcome = repeat(mutant)
-        print(*outcome.told, *outcome.failures, sep="\n")
+        print(*outcome.notes, *outcome.failures, sep="\n")
         failed += len(outcome.failures)
     return 1 if failed else 0
 
 
 def repeat(mutant: str) -> Outcome:
-    """Run the mutant of that name."""
+    """Run the mutant of a name."""
     kind = mutant.partition("-")[0]
     return run({"store": "stores", "tiny": "tiny"}.get(kind, "kernels"), 1, 1, mutant)
 

@@ -1,5 +1,5 @@
-"""Whole-store mutants: a small store that the engine made is hurt in its files and opened in every
-way, and what it answers is held against fuzz_model.py, the plain reader of the same bytes."""
+"""Whole-store mutants: the files of a small store that the engine made are damaged, and the store
+is opened in every mode. Its answers are compared with those of fuzz_model.py, the plain reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import oracle
 import pyrocketstore
 from fuzz_bytes import (
     Field,
@@ -25,16 +24,14 @@ from fuzz_bytes import (
     change_bytes,
     change_field,
     change_order,
-    mend_record,
     record_fields,
+    repair_record,
     set_number,
 )
 from fuzz_model import PlainStore, newer_than_4
 from fuzz_records import Kernel, plain_body, plain_columns, same
-from fuzz_tables import JSON_PARTS, hurt_index
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines, dump_store
-from pyrocketstore.env import Env
+from fuzz_tables import JSON_PARTS, damage_index
+from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import (
     PutError,
     StoreCorruptionError,
@@ -42,6 +39,9 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreIOError,
 )
+from pyrocketstore.system.env import Env
+from pyrocketstore.verify.dump import dump_lines, dump_store
+from support import oracle
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PLAIN: dict[str, Any] = {
@@ -65,9 +65,9 @@ LIGHT = {
 }
 COLUMNS = ("topic", "queue_id", "queue_offset", "phy_offset", "size", "keys", "tags", "properties",
            "born_host", "msg_id", "stored_body", "store_timestamp", "tags_code")  # fmt: skip
-#: Of ten mutants so many are opened once more by the dump, the others are dumped as they are open.
+#: Of ten mutants, so many are opened once more by the dump; the others are dumped while open.
 DUMPS_THAT_OPEN = 3
-ASKED = (("orders", "all"), ("orders", "k3"), ("events", "k8"), ("orders", "none"))
+QUERIES = (("orders", "all"), ("orders", "k3"), ("events", "k8"), ("orders", "none"))
 MESSAGE_FIELDS = {"topic": "topic", "queue_id": "queue_id", "queue_offset": "queue_offset",
                   "decoded_commitlog_offset": "phy_offset", "store_size": "size", "flag": "flag",
                   "sys_flag": "sys_flag", "body_crc": "body_crc", "msg_id": "msg_id",
@@ -77,22 +77,22 @@ MESSAGE_FIELDS = {"topic": "topic", "queue_id": "queue_id", "queue_offset": "que
 
 @dataclasses.dataclass
 class StoreMutant:
-    """What each changed file holds now; None: it is gone."""
+    """A mutant: the new content of each changed file; None: the file is missing."""
 
     text: str
     changes: dict[str, bytes | None]
     number: int
-    #: Only bytes in files that the engine checks when it reads them: no reason to refuse the store.
+    #: True if only bytes changed that the engine checks on reading: it must not refuse the store.
     must_open: bool
 
     def __str__(self) -> str:
-        told = {path: None if data is None else f"{len(data)} bytes, CRC {zlib.crc32(data):08x}"
+        sizes = {path: None if data is None else f"{len(data)} bytes, CRC {zlib.crc32(data):08x}"
                 for path, data in self.changes.items()}  # fmt: skip
-        return f"changed files: {told}"
+        return f"changed files: {sizes}"
 
 
 class Clock:
-    """A clock that stands still until it is moved, so that a store is made the same every time."""
+    """A clock that stops until it is moved, so that each run makes the same store."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -125,7 +125,7 @@ def fill(root: Path, settings: dict[str, Any], rng: random.Random, numbers: rang
 
 
 class StoreKernel(Kernel):
-    """A store with the settings of its class."""
+    """A store with the settings of the class."""
 
     settings: ClassVar[dict[str, Any]] = PLAIN
     numbers: ClassVar[range] = range(42)
@@ -137,13 +137,13 @@ class StoreKernel(Kernel):
         self.files = {str(path.relative_to(self.root)): path.read_bytes()
                       for path in sorted(self.root.rglob("*")) if path.is_file()}  # fmt: skip
         plain = PlainStore(self.files, self.settings)
-        self.places: dict[str, list[tuple[int, int]]] = {}
+        self.extents: dict[str, list[tuple[int, int]]] = {}
         self.fields: dict[str, list[Field]] = {}
         for start, data in plain.log.items():
             path = f"commitlog/{start:020d}"
             found, verdict, end = oracle.scan_log(data, start)
-            self.places[path] = [(at, record.total_size or 0) for at, record in found]
-            self.fields[path] = [field for at, size in self.places[path][:40]
+            self.extents[path] = [(at, record.total_size or 0) for at, record in found]
+            self.fields[path] = [field for at, size in self.extents[path][:40]
                                  for field in record_fields(data[at : at + size], at)]  # fmt: skip
             if verdict == "blank":
                 self.fields[path] += [Field("blank size", end, 4), Field("blank", end + 4, 4)]
@@ -152,13 +152,13 @@ class StoreKernel(Kernel):
             for kind in ("commitlog", "consumequeue", "consumequeue_ext", "index")
         }
         keys = [key for row in plain.rows[-20:] for key in oracle.index_keys(row.record)]
-        self.asked = (*ASKED, *self.rng.sample(keys, min(2, len(keys))))
+        self.keys_to_query = (*QUERIES, *self.rng.sample(keys, min(2, len(keys))))
         self.refused = self.read_errors = self.written = self.exact = self.rows = 0
 
     def build(self) -> None:
         fill(self.root, self.settings, self.rng, self.numbers)
 
-    def told(self) -> str:
+    def note(self) -> str:
         return (f"{self.name}: {self.refused} were refused, {self.written} were written to, "
                 f"{self.exact} queues and {self.rows} messages were compared exactly, "
                 f"{self.read_errors} reads ended in an error")  # fmt: skip
@@ -171,19 +171,19 @@ class StoreKernel(Kernel):
         for _ in range(rng.choice((1, 1, 1, 2))):
             kind = rng.random()
             if kind < 0.34:
-                texts.append(self.hurt_log(rng, files))
+                texts.append(self.damage_log(rng, files))
             elif kind < 0.58:
-                texts.append(self.hurt_units(rng, files))
+                texts.append(self.damage_units(rng, files))
             elif kind < 0.68 and self.kinds["consumequeue_ext"]:
-                texts.append(self.hurt_ext(rng, files))
+                texts.append(self.damage_ext(rng, files))
             elif kind < 0.84:
-                texts.append(self.hurt_index(rng, files))
+                texts.append(self.damage_index(rng, files))
                 must_open = False
             elif kind < 0.90:
-                texts.append(self.hurt_small(rng, files))
+                texts.append(self.damage_small(rng, files))
                 must_open &= "topics" not in texts[-1]
             else:
-                texts.append(self.hurt_names(rng, files))
+                texts.append(self.damage_names(rng, files))
                 must_open = False
         if rng.random() < 0.4:
             files["abort"] = b""
@@ -197,32 +197,32 @@ class StoreKernel(Kernel):
         return StoreMutant("; ".join(texts), changes, rng.randrange(10), must_open)
 
     def changed(self, files: dict[str, bytes | None], path: str, data: bytearray) -> None:
-        """The file keeps its length."""
+        """Change a file's content; the file keeps its length."""
         size = len(self.files[path])
         files[path] = bytes(data[:size].ljust(size, b"\0"))
 
-    def hurt_log(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
-        path = rng.choice(list(self.places))
+    def damage_log(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
+        path = rng.choice(list(self.extents))
         data = bytearray(files.get(path) or b"")
-        if not data or not self.places[path]:
+        if not data or not self.extents[path]:
             return "nothing"
         kind = rng.random()
-        used = sum(self.places[path][-1]) + 8
+        used = sum(self.extents[path][-1]) + 8
         if kind < 0.6:
             text = change_field(rng, data, self.fields[path])
         elif kind < 0.8:
-            head = data[:used]
-            text = change_bytes(rng, head)
-            data = head + data[used:] if len(head) == used else head
+            header = data[:used]
+            text = change_bytes(rng, header)
+            data = header + data[used:] if len(header) == used else header
         else:
-            text = change_order(rng, data, self.places[path])
-        at = rng.choice(self.places[path])[0]
+            text = change_order(rng, data, self.extents[path])
+        at = rng.choice(self.extents[path])[0]
         if rng.random() < 0.5:
-            text += mend_record(rng, data, at, int(path[-20:]) + at)
+            text += repair_record(rng, data, at, int(path[-20:]) + at)
         self.changed(files, path, data)
         return f"{path}: {text}"
 
-    def hurt_units(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
+    def damage_units(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
         path = rng.choice(self.kinds["consumequeue"])
         data = bytearray(files.get(path) or b"")
         used = len(data.rstrip(b"\0")) // 20 + 1
@@ -238,12 +238,12 @@ class StoreKernel(Kernel):
         if kind < 0.5:
             text = change_field(rng, data, fields)
         elif kind < 0.7:
-            log = rng.choice(list(self.places))
-            place, size = rng.choice(self.places[log] or [(0, 0)])
-            place += int(log[-20:])
-            set_number(data, fields[0], place)
+            log = rng.choice(list(self.extents))
+            offset, size = rng.choice(self.extents[log] or [(0, 0)])
+            offset += int(log[-20:])
+            set_number(data, fields[0], offset)
             set_number(data, fields[1], size + rng.choice((0, 0, 0, 1, -1)))
-            text = f"the unit at {at} names {place}"
+            text = f"the unit at {at} names {offset}"
         elif kind < 0.85:
             text = change_bytes(rng, data)
         else:
@@ -251,28 +251,28 @@ class StoreKernel(Kernel):
         self.changed(files, path, data)
         return f"{path}: {text}"
 
-    def hurt_ext(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
+    def damage_ext(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
         path = rng.choice(self.kinds["consumequeue_ext"])
         data = bytearray(files.get(path) or b"")
-        places = [(at, 20) for at in range(0, max(len(data) - 20, 1), 20)]
-        at = rng.choice(places[: len(data.rstrip(b"\0")) // 20 + 1])[0]
+        extents = [(at, 20) for at in range(0, max(len(data) - 20, 1), 20)]
+        at = rng.choice(extents[: len(data.rstrip(b"\0")) // 20 + 1])[0]
         fields = [Field("size", at, 2), Field("tagsCode", at + 2, 8), Field("time", at + 10, 8),
                   Field("bitMapSize", at + 18, 2)]  # fmt: skip
         text = change(rng, data, fields)
         self.changed(files, path, data)
         return f"{path}: {text}"
 
-    def hurt_index(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
+    def damage_index(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
         path = rng.choice(self.kinds["index"])
         data = bytearray(files.get(path) or b"")
         slots, entries = self.settings["max_hash_slot_num"], self.settings["max_index_num"]
         if len(data) < 40 + 4 * slots + 20 * entries:
             return "nothing"
-        text = hurt_index(rng, data, slots, entries)
+        text = damage_index(rng, data, slots, entries)
         self.changed(files, path, data)
         return f"{path}: {text}"
 
-    def hurt_small(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
+    def damage_small(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
         path = rng.choice(("checkpoint", "config/topics.json"))
         data = bytearray(files.get(path) or b"")
         if path == "checkpoint":
@@ -286,8 +286,8 @@ class StoreKernel(Kernel):
         files[path] = bytes(data)
         return f"{path}: {text}"
 
-    def hurt_names(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
-        """Lengths, missing files, wrong names."""
+    def damage_names(self, rng: random.Random, files: dict[str, bytes | None]) -> str:
+        """Change the length or the name of a file, or remove it."""
         path = rng.choice([path for path in files if path != "lock"])
         data = files[path] or b""
         folder, _, name = path.rpartition("/")
@@ -312,7 +312,7 @@ class StoreKernel(Kernel):
         return f"{path} is {'called' if kind == 3 else 'there too as'} {other}"
 
     def shrink(self, mutant: StoreMutant) -> list[StoreMutant]:
-        """Without one change, or with half of what differs in a file put back."""
+        """Return mutants without one change, or with half of a file's differing bytes restored."""
         smaller = []
         for path, data in mutant.changes.items():
             rest = {name: value for name, value in mutant.changes.items() if name != path}
@@ -323,20 +323,22 @@ class StoreKernel(Kernel):
             differ = [i for i in range(len(old)) if old[i] != data[i]]
             for half in (differ[: len(differ) // 2], differ[len(differ) // 2 :]):
                 if 0 < len(half) < len(differ):
-                    mended = bytearray(data)
+                    restored = bytearray(data)
                     for i in half:
-                        mended[i] = old[i]
+                        restored[i] = old[i]
                     smaller.append(
-                        dataclasses.replace(mutant, changes=mutant.changes | {path: bytes(mended)})
+                        dataclasses.replace(
+                            mutant, changes=mutant.changes | {path: bytes(restored)}
+                        )
                     )
         return smaller
 
     def warm(self) -> None:
-        """Open to write once, so that threads have their memory before it is bounded."""
+        """Open the store once, so that threads have their memory before it is limited."""
         with pyrocketstore.open(self.root, **self.settings) as store:
             store.put("orders", b"warm", keys="k")
         shutil.rmtree(self.root)
-        self.place(self.files)
+        self.write_files(self.files)
 
     # ---- checking --------------------------------------------------------------------------------
 
@@ -344,7 +346,7 @@ class StoreKernel(Kernel):
         now = {path: data for path, data in {**self.files, **mutant.changes}.items()
                if data is not None}  # fmt: skip
         try:
-            self.place(mutant.changes)
+            self.write_files(mutant.changes)
             self.check_read_only(mutant, now)
             same(self.on_disk(), now, "a reader has written") if self.on_disk() != now else None
             if mutant.number == 0:
@@ -352,11 +354,11 @@ class StoreKernel(Kernel):
         finally:
             if mutant.number == 0:
                 shutil.rmtree(self.root)
-                self.place(self.files)
+                self.write_files(self.files)
             else:
-                self.place({path: self.files.get(path) for path in mutant.changes})
+                self.write_files({path: self.files.get(path) for path in mutant.changes})
 
-    def place(self, changes: Any) -> None:
+    def write_files(self, changes: Any) -> None:
         for path, data in changes.items():
             target = self.root / path
             if data is None:
@@ -375,8 +377,8 @@ class StoreKernel(Kernel):
                     found[path[cut:]] = file.read()
         return found
 
-    def told_well(self, error: StoreError) -> None:
-        """An error names a file of this store, and where in it."""
+    def check_error(self, error: StoreError) -> None:
+        """Require that an error names a file of this store and a position in it."""
         if isinstance(error, StoreCorruptionError | StoreIOError):
             assert str(self.root) in error.path, error
             assert isinstance(error.position, int), error
@@ -388,7 +390,7 @@ class StoreKernel(Kernel):
         try:
             store = pyrocketstore.open(self.root, read_only=True, **self.settings)
         except StoreError as error:
-            self.told_well(error)
+            self.check_error(error)
             self.refused += 1
             assert not mutant.must_open or newer_than_4(now), f"refused: {error}"
             return
@@ -409,37 +411,37 @@ class StoreKernel(Kernel):
             return
         same(plan.scan_from, plain.scan_from, "where the scan begins")
         same(store.message_store.get_max_phy_offset(), plain.end, "where the log ends")
-        is_sound = True
+        is_whole = True
         queues = plain.queues(plan.replay_from)
         for topic in store.topics():
             for queue_id in store.queues(topic):
                 queue = queues.get((topic, queue_id))
                 if queue is None or not queue.exact or topic.startswith("%LMQ%"):
-                    self.check_soundness(store, plain, topic, queue_id)
+                    self.check_messages(store, plain, topic, queue_id)
                 else:
-                    is_sound &= self.check_queue(store, plain, queue, topic, queue_id)
-        self.check_places(store, plain)
+                    is_whole &= self.check_queue(store, plain, queue, topic, queue_id)
+        self.check_offsets(store, plain)
         self.check_keys(store, plain)
         report = store.verify()
-        assert is_sound or not report.ok, "verify finds nothing, though a queue cannot be read"
+        assert is_whole or not report.ok, "verify finds nothing, though a queue cannot be read"
         assert report.ok or report.advice, f"verify has no advice on {report.problems[:3]}"
 
-    def check_soundness(
+    def check_messages(
         self, store: pyrocketstore.Store, plain: PlainStore, topic: str, queue_id: int
     ) -> None:
-        """Whatever is given is a record that lies where it says."""
+        """Require that each message read is the record at its physical offset."""
         try:
             for message in store.read(topic, queue_id):
                 record = plain.record_at(message.phy_offset)
                 assert record is not None, f"no record at {message.phy_offset}"
                 same(message.record, plain.bytes_at(message.phy_offset, message.size), "record")
         except StoreError as error:
-            self.told_well(error)
+            self.check_error(error)
 
     def check_queue(
         self, store: pyrocketstore.Store, plain: PlainStore, queue: Any, topic: str, queue_id: int
     ) -> bool:
-        """The whole queue by objects and by columns; whether all of it can be read."""
+        """Compare a queue by objects and by columns; return True if all of it can be read."""
         self.exact += 1
         where = f"{topic}/{queue_id}"
         same(store.max_offset(topic, queue_id), queue.end, f"end of {where}")
@@ -466,7 +468,7 @@ class StoreKernel(Kernel):
         self, store: pyrocketstore.Store, topic: str, queue_id: int, found: list[Any],
         lost: list[int],
     ) -> None:  # fmt: skip
-        """The same with an error for what cannot be read, or one for each missing file."""
+        """Compare a queue with an error for each unreadable message, or for each missing file."""
         where = f"{topic}/{queue_id}"
         reader = store.read(topic, queue_id)
         given, errors = [], 0
@@ -476,7 +478,7 @@ class StoreKernel(Kernel):
             except StopIteration:
                 break
             except StoreError as failure:
-                self.told_well(failure)
+                self.check_error(failure)
                 errors += 1
         same(given, found, f"{where} behind errors")
         same(errors > 0, bool(lost), f"an error in {where}")
@@ -491,7 +493,7 @@ class StoreKernel(Kernel):
             store.read_batch(topic, queue_id, start=low, **options)
             assert not lost, "columns of what cannot be read"
         except StoreError as error:
-            self.told_well(error)
+            self.check_error(error)
             assert lost, f"columns: {error}"
         batch = store.read_batch(topic, queue_id, start=low, on_corrupt="skip", **options)
         same(int(batch.schema.metadata[b"skipped_count"]), len(lost), f"{topic}/{queue_id} columns")
@@ -499,11 +501,13 @@ class StoreKernel(Kernel):
         for name in COLUMNS:
             same(batch.column(name).to_pylist(), [row[name] for row in plain], f"column {name}")
 
-    def check_places(self, store: pyrocketstore.Store, plain: PlainStore) -> None:
-        """Messages by their place: where records were, where they are, and beside them."""
-        places = {int(path[-20:]) + at for path, rows in self.places.items() for at, _ in rows[:12]}
-        places |= {row.phy_offset for row in plain.rows[-12:]} | {plain.end, plain.end - 4, 1}
-        for phy_offset in sorted(places):
+    def check_offsets(self, store: pyrocketstore.Store, plain: PlainStore) -> None:
+        """Get messages by physical offset: of former records, of current ones, and beside them."""
+        offsets = {
+            int(path[-20:]) + at for path, rows in self.extents.items() for at, _ in rows[:12]
+        }
+        offsets |= {row.phy_offset for row in plain.rows[-12:]} | {plain.end, plain.end - 4, 1}
+        for phy_offset in sorted(offsets):
             record = plain.record_at(phy_offset)
             message = store.get(phy_offset)
             same(message is not None, record is not None, f"a message at {phy_offset}")
@@ -515,27 +519,27 @@ class StoreKernel(Kernel):
     def check_keys(self, store: pyrocketstore.Store, plain: PlainStore) -> None:
         service = store.message_store.index_service
         untouched = all(file.mode == "read" for file in service.files)
-        for topic, key in self.asked:
+        for topic, key in self.keys_to_query:
             for max_num in (3, 64):
                 try:
                     found = store.query(topic, key, max_num=max_num)
                 except StoreError as error:
-                    self.told_well(error)
+                    self.check_error(error)
                     assert service.geometry_error is not None, error
                     continue
-                places = [message.phy_offset for message in found]
+                offsets = [message.phy_offset for message in found]
                 names = [file.name for file in service.files]
                 indexed = plain.query(names, topic, key, max_num) if untouched else []
-                if untouched and store.key_gaps is None:
-                    same(places, indexed, f"query {key}")
-                elif max_num > len(places):  # the log has more, where the index does not cover it
-                    assert set(indexed) <= set(places), f"query {key}: {indexed}, not {places}"
+                if untouched and store._key_search.gaps is None:
+                    same(offsets, indexed, f"query {key}")
+                elif max_num > len(offsets):  # the log has more than the index covers
+                    assert set(indexed) <= set(offsets), f"query {key}: {indexed}, not {offsets}"
                 for message in found:
                     record = plain.record_at(message.phy_offset)
                     assert record is not None and plain.is_wanted(record, topic, key)
                     same(message.record, plain.bytes_at(message.phy_offset, message.size), "record")
                 many = store.query_many(topic, [key], max_num=max_num)
-                same(np.asarray(many.phy_offset).tolist(), places, f"query_many {key}")
+                same(np.asarray(many.phy_offset).tolist(), offsets, f"query_many {key}")
 
     def check_dump(self, lines: Iterable[str], plain: PlainStore) -> None:
         try:
@@ -550,7 +554,7 @@ class StoreKernel(Kernel):
                 elif "store" in line:
                     same(line["store"]["max_phy_offset"], plain.end, "dump")
         except StoreError as error:
-            self.told_well(error)
+            self.check_error(error)
 
     def check_line(self, line: dict[str, Any], plain: PlainStore) -> None:
         at = line["phy_offset"]
@@ -561,7 +565,7 @@ class StoreKernel(Kernel):
         same(line["properties"], record.properties_map(), "dump's properties")
 
     def check_written(self, now: dict[str, bytes]) -> None:
-        """Open to write, put, close, open again: what lies before the log's end stays."""
+        """Open for writing, put, close and open again: records before the log's end stay."""
         self.written += 1
         plain = PlainStore(now, self.settings)
         try:
@@ -575,14 +579,14 @@ class StoreKernel(Kernel):
                     except PutError as error:
                         assert str(error)
         except StoreError as error:
-            self.told_well(error)
+            self.check_error(error)
             return
         for start, data in plain.log.items():
             if start < end:
                 kept = (self.root / f"commitlog/{start:020d}").read_bytes()
                 size = min(self.settings["mapped_file_size_commit_log"], end - start)
                 assert kept[:size] == data[:size], f"{start} was changed before the log's end"
-        # A clean opening may look at damage that the one before did not; then the log ends there.
+        # A clean opening may find damage that the previous one did not read; the log ends there.
         again = PlainStore(self.on_disk(), self.settings)
         try:
             with pyrocketstore.open(self.root, **self.settings) as store:
@@ -593,7 +597,7 @@ class StoreKernel(Kernel):
                     assert message is None or message.queue_id == queue_id
                 store.verify()
         except StoreError as error:
-            self.told_well(error)
+            self.check_error(error)
 
 
 class PlainKernel(StoreKernel):
@@ -608,7 +612,7 @@ class LightKernel(StoreKernel):
 
 
 class TinyKernel(StoreKernel):
-    """So small that a million of them take hours and not days; three log files all the same."""
+    """A store so small that a million mutants take hours, yet with three log files."""
 
     name = "tiny-plain"
     settings: ClassVar[dict[str, Any]] = {**PLAIN, **TINY}
@@ -625,7 +629,7 @@ class TinyLightKernel(StoreKernel):
 
 
 class GoldenKernel(StoreKernel):
-    """A store that RocketMQ 4.9.3 wrote."""
+    """A store written by RocketMQ 4.9.3."""
 
     name = "store-golden"
     golden = "torn"

@@ -1,5 +1,5 @@
-"""Kernels: mutated queue units, ext units, index files, checkpoints and topics.json, each given
-straight to its decoder and held against the plain readers."""
+"""Kernels: mutated queue units, ext units, index files, checkpoints and topics.json. The results of
+each decoder are compared with those of the plain readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import zlib
 
 import numpy as np
 
-import oracle
 from fuzz_bytes import (
     Field,
     boundary,
@@ -24,8 +23,8 @@ from fuzz_bytes import (
     set_number,
 )
 from fuzz_records import Bytes, Kernel, same
-from oracle_index import OracleIndexFile
-from pyrocketstore._consume_queue import (
+from pyrocketstore.columns._record_walk import read_ext_units
+from pyrocketstore.consume_queue._units import (
     decode_units,
     encode_units,
     find_last_unit,
@@ -36,12 +35,14 @@ from pyrocketstore._consume_queue import (
     truncate_units,
     unit_at,
 )
-from pyrocketstore._index_file import IndexFile
-from pyrocketstore._index_keys import hashes_of_keys, key_hash_of
-from pyrocketstore._verify import ChainWalk, differing_units, read_ext_units
 from pyrocketstore.errors import StoreCorruptionError, StoreError
-from pyrocketstore.store_checkpoint import StoreCheckpoint
-from pyrocketstore.topic_config import TopicConfigFile
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.index._file import IndexFile
+from pyrocketstore.index._keys import hashes_of_keys, key_hash_of
+from pyrocketstore.message_store.topic_config import TopicConfigFile
+from pyrocketstore.verify._chains import ChainWalk, differing_units
+from support import oracle
+from support.oracle_index import OracleIndexFile
 
 FOREVER = 2**63 - 1
 MAX_PHY = 0x7FFFFFFF00000000
@@ -50,7 +51,7 @@ MAX_PHY = 0x7FFFFFFF00000000
 
 
 def plain_units(data: bytes, limit: int = FOREVER) -> tuple[int, int, int]:
-    """(valid bytes, max physical offset, last ext address) of a file of units."""
+    """Return (valid bytes, max physical offset, last ext address) of a file of units."""
     valid, end, address = 0, -1, 1
     for row in oracle.decode_units(data):
         phy_offset, size, code = row
@@ -81,20 +82,20 @@ class UnitKernel(Kernel):
             for field in (Field("phyOffset", at, 8), Field("size", at + 8, 4),
                           Field("tagsCode", at + 12, 8))
         ]  # fmt: skip
-        places = [(20 * n, 20) for n in range(count)]
-        texts = changes(rng, (1, 1, 2, 4), data, fields, places, in_fields=0.6, in_bytes=0.85)
+        extents = [(20 * n, 20) for n in range(count)]
+        texts = changes(rng, (1, 1, 2, 4), data, fields, extents, in_fields=0.6, in_bytes=0.85)
         limit = rng.choice((0, 100, 250, FOREVER, -1, boundary(rng, 300, 8, 0)))
         return Bytes("; ".join(texts), bytes(data), (limit, rng.randrange(10)))
 
     def check(self, mutant: Bytes) -> None:
         data = mutant.data
-        limit, place = mutant.asked
+        limit, number = mutant.arguments
         rows = oracle.decode_units(data)
         same(scan_units(data), plain_units(data), "scan_units")
         same(truncate_units(data, limit), plain_units(data, limit), "truncate_units")
         found = [20 * n for n, row in enumerate(rows)
-                 if n >= place and row[0] >= limit and row != oracle.PRE_BLANK]  # fmt: skip
-        same(find_min_unit(data, limit, 20 * place), (found or [-1])[0], "find_min_unit")
+                 if n >= number and row[0] >= limit and row != oracle.PRE_BLANK]  # fmt: skip
+        same(find_min_unit(data, limit, 20 * number), (found or [-1])[0], "find_min_unit")
         for with_ext in (False, True):
             found = [20 * n for n, row in enumerate(rows)
                      if row[0] >= 0 and row[1] > 0 and row != oracle.PRE_BLANK
@@ -103,10 +104,10 @@ class UnitKernel(Kernel):
         columns = read_units(data)
         same(list(zip(*(c.tolist() for c in columns), strict=True)), rows, "read_units")
         same(encode_units(*columns), data[: 20 * len(rows)], "encode_units")
-        room = [np.zeros(place, dtype) for dtype in (np.int64, np.int32, np.int64)]
-        same(decode_units(data, *room, place // 2), min(place - place // 2, len(rows)), "decode")
-        position = 20 * place
-        wanted = rows[place] if place < len(rows) else None
+        room = [np.zeros(number, dtype) for dtype in (np.int64, np.int32, np.int64)]
+        same(decode_units(data, *room, number // 2), min(number - number // 2, len(rows)), "decode")
+        position = 20 * number
+        wanted = rows[number] if number < len(rows) else None
         same(unit_at(data, position), wanted, "unit_at")
         other = bytes(len(data))
         differ = [n for n, row in enumerate(rows) if any(row)]
@@ -119,17 +120,17 @@ class ExtKernel(Kernel):
     name = "ext"
 
     def make(self, rng: random.Random) -> Bytes:
-        data, places = b"", []
+        data, extents = b"", []
         for n in range(rng.randrange(1, 7)):
             unit = oracle.encode_ext_unit(n, 1000 + n, rng.randbytes(rng.choice((0, 0, 1, 30))))
-            places.append((len(data), len(unit)))
+            extents.append((len(data), len(unit)))
             data += unit
         data = bytearray(data + rng.choice((b"", b"\xff\xff", b"\xff\xff" + bytes(9), bytes(30))))
-        fields = [field for at, _ in places
+        fields = [field for at, _ in extents
                   for field in (Field("size", at, 2), Field("bitMapSize", at + 18, 2))]  # fmt: skip
-        texts = changes(rng, (1, 1, 2), data, fields, places, in_fields=0.6, in_bytes=0.85)
-        asked = [*(at for at, _ in places), boundary(rng, 0, 8, len(data)), rng.randrange(300)]
-        return Bytes("; ".join(texts), bytes(data), tuple(asked))
+        texts = changes(rng, (1, 1, 2), data, fields, extents, in_fields=0.6, in_bytes=0.85)
+        arguments = [*(at for at, _ in extents), boundary(rng, 0, 8, len(data)), rng.randrange(300)]
+        return Bytes("; ".join(texts), bytes(data), tuple(arguments))
 
     def check(self, mutant: Bytes) -> None:
         data = mutant.data
@@ -140,7 +141,7 @@ class ExtKernel(Kernel):
                 break
             at += size
         same(scan_ext_units(data), at, "scan_ext_units")
-        positions = np.array(mutant.asked, np.int64)
+        positions = np.array(mutant.arguments, np.int64)
         codes, times = np.zeros((2, len(positions)), np.int64)
         whole = np.zeros(len(positions), np.uint8)
         read_ext_units(data, positions, codes, times, whole)
@@ -162,7 +163,7 @@ KEYS = (*tuple(f"k{i}" for i in range(9)), "Aa", "BB", "é")
 
 
 def index_fields(slots: int, entries: int) -> list[Field]:
-    """The numbers of an index file."""
+    """Return the fields of an index file."""
     header = [("beginTimestamp", 0, 8), ("endTimestamp", 8, 8), ("beginPhyOffset", 16, 8),
               ("endPhyOffset", 24, 8), ("hashSlotCount", 32, 4), ("indexCount", 36, 4)]  # fmt: skip
     rows = [*header, *(("slot", 40 + 4 * n, 4) for n in range(slots))]
@@ -174,7 +175,7 @@ def index_fields(slots: int, entries: int) -> list[Field]:
 
 
 def change_links(rng: random.Random, data: bytearray, slots: int, entries: int) -> str:
-    """Let chains lead to themselves, upwards, or to another slot's entries."""
+    """Link entries to themselves, to later entries, or to entries of another slot."""
     kind = rng.randrange(4)
     for n in range(1, entries):
         at = 40 + 4 * slots + 20 * n + 16
@@ -186,13 +187,13 @@ def change_links(rng: random.Random, data: bytearray, slots: int, entries: int) 
     return "entries name " + ("themselves", "the next", "the one before", "any")[kind]
 
 
-def hurt_index(rng: random.Random, data: bytearray, slots: int, entries: int) -> str:
-    """Field by field, by chain, or anywhere; the length is kept."""
+def damage_index(rng: random.Random, data: bytearray, slots: int, entries: int) -> str:
+    """Damage fields, chains or any bytes of an index file; its length is kept."""
     size = len(data)
     kind = rng.random()
     if kind < 0.55:
         text = change_field(rng, data, index_fields(slots, entries))
-    elif kind < 0.6:  # what an owner that lives may have put since
+    elif kind < 0.6:  # as if a live owner had put more entries
         field = Field("indexCount", 36, 4)
         count = number_at(data, field)
         set_number(data, field, rng.randrange(max(1, count)))
@@ -216,10 +217,9 @@ def wanted_hits(
     end: int,
     is_live: bool = True,
 ) -> list[tuple[int, int]]:
-    """(physical offset, time) that the face looks at, newest first, in plain Python.
+    """Return the (physical offset, time) that a query of `Store` examines, newest first.
 
-    `is_live`: another process may put into the file, so that a slot may name what its count does
-    not cover.
+    `is_live`: another process may put into the file, so a slot may name an entry beyond the count.
     """
     file = OracleIndexFile.of_bytes(data, slots, entries)
     base = file.begin_time
@@ -254,7 +254,7 @@ def wanted_hits(
 
 
 class IndexKernel(Kernel):
-    """One index file: its header, slots, chains; and a put into what is left of it."""
+    """An index file: its header, slots and chains, and a put into the damaged file."""
 
     name = "index"
     SLOTS, ENTRIES = 5, 12
@@ -271,7 +271,7 @@ class IndexKernel(Kernel):
 
     def make(self, rng: random.Random) -> Bytes:
         data = bytearray(rng.choice(self.seeds))
-        texts = [hurt_index(rng, data, self.SLOTS, self.ENTRIES)
+        texts = [damage_index(rng, data, self.SLOTS, self.ENTRIES)
                  for _ in range(rng.choice((1, 1, 2, 3)))]  # fmt: skip
         if rng.random() < 0.05:
             change = rng.choice((-1, 1, -len(data), 40 - len(data), 999))
@@ -286,12 +286,12 @@ class IndexKernel(Kernel):
                 (boundary(rng, 1000, 8, 0), boundary(rng, 5000, 8, 0)),
             )
         )
-        asked = rng.choice(self.hashes), begin, end, rng.choice((1, 2, 3, 64))
-        return Bytes("; ".join(texts), bytes(data), asked)
+        arguments = rng.choice(self.hashes), begin, end, rng.choice((1, 2, 3, 64))
+        return Bytes("; ".join(texts), bytes(data), arguments)
 
     def check(self, mutant: Bytes) -> None:
         data = mutant.data
-        hashed, begin, end, max_num = mutant.asked
+        hashed, begin, end, max_num = mutant.arguments
         with open(self.path, "wb") as out:
             out.write(data)
         size = 40 + 4 * self.SLOTS + 20 * self.ENTRIES
@@ -313,7 +313,7 @@ class IndexKernel(Kernel):
             self.check_cut(file, plain, mutant)
             return
         file.open_for_writing()
-        self.check_answers(file, plain, mutant)  # now of what is in memory
+        self.check_answers(file, plain, mutant)  # with the file in memory
         same(file.put_hash(hashed, 7777, begin), plain.put(hashed, 7777, begin), "put")
         same(file.index_count, plain.count, "count")
         same(file.select_hash(hashed, max_num, begin, end),
@@ -322,8 +322,8 @@ class IndexKernel(Kernel):
         self.check_chains(data)
 
     def check_cut(self, file: IndexFile, plain: OracleIndexFile, mutant: Bytes) -> None:
-        """The file is cut while it is open: the answer is right, or an error that says so."""
-        hashed, begin, end, max_num = mutant.asked
+        """Cut the file while it is open: the result is correct, or an error reports the cut."""
+        hashed, begin, end, max_num = mutant.arguments
         os.truncate(self.path, zlib.crc32(mutant.data) % len(mutant.data))
         hashes = np.array([hashed], np.int32)
         for ask in (
@@ -341,7 +341,7 @@ class IndexKernel(Kernel):
         file.shutdown()
 
     def check_answers(self, file: IndexFile, plain: OracleIndexFile, mutant: Bytes) -> None:
-        hashed, begin, end, max_num = mutant.asked
+        hashed, begin, end, max_num = mutant.arguments
         same((file.begin_timestamp, file.end_timestamp, file.begin_phy_offset, file.end_phy_offset,
               file.index_count),
              (plain.begin_time, plain.end_time, plain.begin_phy, plain.end_phy, plain.count),
@@ -351,13 +351,13 @@ class IndexKernel(Kernel):
         same(file.select_hash(hashed, max_num, begin, end), found, "select_hash")
         many = () if max_num < 64 else (-1, *self.hashes * 6, -1)
         hashes = np.array([hashed, *self.hashes[:3], *many], np.int32)
-        keys, places = file.select_hashes(hashes, max_num, begin, end)
+        keys, offsets = file.select_hashes(hashes, max_num, begin, end)
         wanted = [(i, phy) for i, one in enumerate(hashes.tolist())
                   if one >= 0
                   for phy in plain.select(one, max_num, begin, end)]  # fmt: skip
-        same(list(zip(keys.tolist(), places.tolist(), strict=True)), wanted, "select_hashes")
+        same(list(zip(keys.tolist(), offsets.tolist(), strict=True)), wanted, "select_hashes")
         data = bytes(plain.data)
-        is_live = file.mode == "read"  # in memory nobody else writes
+        is_live = file.mode == "read"  # no other process writes to memory
         hits = wanted_hits(data, self.SLOTS, self.ENTRIES, hashed, begin, end, is_live)
         start, rows = 0, []
         while True:
@@ -368,7 +368,7 @@ class IndexKernel(Kernel):
         same(rows, hits, "select_hits")
 
     def check_chains(self, data: bytes) -> None:
-        """What verify says of the chains: each entry names the one before it in its slot."""
+        """Compare the chain check of verify: each entry names the previous entry of its slot."""
         file = OracleIndexFile.of_bytes(data, self.SLOTS, self.ENTRIES)
         walk = ChainWalk(self.SLOTS, file.count)
         newest = [0] * self.SLOTS
@@ -439,7 +439,7 @@ class SmallKernel(Kernel):
         return Bytes("topics: " + "; ".join(texts), bytes(data), ("topics",))
 
     def check(self, mutant: Bytes) -> None:
-        if mutant.asked == ("checkpoint",):
+        if mutant.arguments == ("checkpoint",):
             self.check_checkpoint(mutant.data)
         else:
             self.check_topics(mutant.data)
@@ -481,7 +481,7 @@ class SmallKernel(Kernel):
 
 
 def plain_topics(data: bytes) -> dict[str, int]:
-    """Topics and their queues, where it is JSON; bare numbers as keys are not looked at."""
+    """Return topics and queues of a JSON text; None for unquoted numbers as keys."""
     try:
         table = json.loads(data)["topicConfigTable"]
         return {name: entry.get("readQueueNums", 0) for name, entry in table.items()}
@@ -490,19 +490,19 @@ def plain_topics(data: bytes) -> dict[str, int]:
 
 
 def lowest_key(topic: str) -> str:
-    """A key whose hash has no positive counterpart."""
+    """Return a key with hash -2**31, which has no positive counterpart."""
     rng = random.Random(0)
     for _ in range(100_000):
-        head = "".join(chr(rng.randrange(0x41, 0xD800)) for _ in range(3))
-        rest = (2**31 - oracle.java_hash(f"{topic}#{head}") * 961) % 2**32
+        start = "".join(chr(rng.randrange(0x41, 0xD800)) for _ in range(3))
+        rest = (2**31 - oracle.java_hash(f"{topic}#{start}") * 961) % 2**32
         second, third = divmod(rest, 31)
         if 0x100 <= second < 0xD800:
-            return head + chr(second) + chr(third)
+            return start + chr(second) + chr(third)
     raise AssertionError(topic)
 
 
 class HashKernel(Kernel):
-    """The index's hashes, of bytes and of str in each of Python's forms."""
+    """Hashes of the index: of bytes, and of str in each internal form of Python."""
 
     name = "hash"
 
@@ -519,7 +519,7 @@ class HashKernel(Kernel):
         return Bytes(change_bytes(rng, data), bytes(data), (text, rng.choice(("T", "é", ""))))
 
     def check(self, mutant: Bytes) -> None:
-        text, topic = mutant.asked
+        text, topic = mutant.arguments
         for key in (text, mutant.data):
             raw = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
             wanted = oracle.java_hash(f"{topic}#".encode() + raw)

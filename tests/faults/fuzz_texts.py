@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.env import Env
+from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
-from pyrocketstore.index_directory import find_index_files
-from pyrocketstore.index_geometry import geometry_fits
-from pyrocketstore.spark.manifest import (
+from pyrocketstore.index.directory import find_index_files
+from pyrocketstore.index.geometry import geometry_fits
+from pyrocketstore.message_store.topic_config import TopicConfigFile
+from pyrocketstore.spark.lake.manifest import (
     DONE,
     Manifest,
-    Mark,
     Run,
     SkippedRange,
     Split,
@@ -29,20 +28,21 @@ from pyrocketstore.spark.manifest import (
     read_note,
     write_note,
 )
-from pyrocketstore.spark.offsets import decode_marks, decode_offset, encode_offset
 from pyrocketstore.spark.options import read_options
-from pyrocketstore.topic_config import TopicConfigFile
+from pyrocketstore.spark.plan.offsets import decode_marks, decode_offset, encode_offset
+from pyrocketstore.spark.task_types import Mark
+from pyrocketstore.system.env import Env
 
 SLOTS, ENTRIES = 5, 8
 INDEX_SIZE = 40 + 4 * SLOTS + 20 * ENTRIES
 
-#: JSON values that are odd anywhere.
+#: Unusual JSON values.
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 70), 10**400, "", "x", "1", "\ud800", "\0",
     "\x1b[31m", [], [[]], [1], {}, {"": {}}, {"x": 1}, {"T": {"0": "1"}}, float("inf"),
     float("nan"), "9" * 5000,
 )  # fmt: skip
-#: Pieces of text that are odd anywhere.
+#: Unusual parts of a text.
 PIECES = (
     b"\0", b"\xff", b"\xed\xa0\x80", b"\\u12", b"\\", b"\n", b"\r", b"\x85", b"\xe2\x80\xa8", b"{",
     b"[" * 3000, b"}", b'"', b":", b",", b"9" * 5000, b"NaN", b"1e999", b"-", b"=", b"#",
@@ -51,7 +51,7 @@ PIECES = (
 
 # ---- mutation ------------------------------------------------------------------------------------
 def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
-    """One to three changes of bytes, pieces or length."""
+    """Make one to three changes of bytes, parts or length."""
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(data) + 1)
         kind = rng.randrange(4)
@@ -68,12 +68,12 @@ def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def mutated_value(rng: random.Random, value: Any) -> Any:
-    """A JSON value with one part replaced, removed or given to another name."""
+    """Return a JSON value with one part replaced, removed or moved to another name."""
     value = json.loads(json.dumps(value))
-    places = list(_places(value))
-    if not places or rng.random() < 0.05:
+    slots = list(_slots(value))
+    if not slots or rng.random() < 0.05:
         return rng.choice(ODD)
-    holder, name = rng.choice(places)
+    holder, name = rng.choice(slots)
     kind = rng.randrange(5)
     if kind == 0:
         del holder[name]
@@ -89,16 +89,16 @@ def mutated_value(rng: random.Random, value: Any) -> Any:
     return value
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     for name, part in parts:
         yield value, name
         if isinstance(part, (dict, list)):
-            yield from _places(part)
+            yield from _slots(part)
 
 
 def as_json(value: Any) -> str:
-    """A mutated value as JSON, deep lists where it is too deep to be written."""
+    """Return a mutated value as JSON; deep lists where it is too deep to be written."""
     try:
         return json.dumps(value)
     except RecursionError:
@@ -106,7 +106,7 @@ def as_json(value: Any) -> str:
 
 
 def mutated_json(rng: random.Random, lines: list[Any]) -> bytes:
-    """JSON lines of which one is mutated as a value, or the text as bytes."""
+    """Mutate one of several JSON lines as a value, or the text as bytes."""
     texts = [json.dumps(line) for line in lines]
     if rng.random() < 0.7:
         at = rng.randrange(len(lines))
@@ -117,7 +117,7 @@ def mutated_json(rng: random.Random, lines: list[Any]) -> bytes:
 
 # ---- parsers -------------------------------------------------------------------------------------
 class Fuzz:
-    """The originals in a directory, and what is done with a mutant of each."""
+    """Original files in a directory, and the calls made with a mutant of each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,7 +162,7 @@ class Fuzz:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
     def examine(self, target: str, seed: str, number: int) -> str:
-        """`taken` or `refused`; raises AssertionError for any other end."""
+        """Return `taken` or `refused`; raise AssertionError for any other result."""
         name = f"{target}:{seed}:{number}"
         try:
             self.targets[target](random.Random(name))
@@ -239,7 +239,7 @@ class Fuzz:
         decode_marks(mutant)
 
     def _index(self, rng: random.Random) -> None:
-        """A file that is cut after it was measured, as by another process."""
+        """A file that is cut after its length was read, as by another process."""
         path = self.index / "20240101000000000"
         data = bytes(rng.choice((0, 0, 1, 255)) for _ in range(INDEX_SIZE))
         path.write_bytes(data)
@@ -252,7 +252,7 @@ class Fuzz:
 
 
 class CuttingEnv(Env):
-    """Cuts a file when it has been opened."""
+    """Cuts a file once it is open."""
 
     def __init__(self, path: Path, size: int) -> None:
         super().__init__()

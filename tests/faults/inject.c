@@ -1,5 +1,5 @@
-/* The system calls of csrc/env_posix.c with faults below them: the n-th call of a kind fails, comes
- * short, or kills the process. Calls that pass cost one atomic add. See injection.py. */
+/* The system calls of csrc/env_posix.c with faults below them: the n-th call of a kind fails,
+ * returns short, or kills the process. Other calls cost one atomic add. See injection.py. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -61,14 +61,14 @@ void inject_arm(int kind, long first, long last, int action, int error, const ch
     armed = (fault){kind, first, last, action, error, only[0] ? strdup(only) : ""};
     atomic_store(&is_armed, 1);
 }
-/* From now on the file system has no files without a name, or has them. */
+/* Disables or enables files without a name in the file system. */
 void inject_no_unnamed(int on) { atomic_store(&no_unnamed, on); }
 void inject_disarm(void) { atomic_store(&is_armed, 0); }
 long inject_count(int kind) { return atomic_load(&counts[kind]); }
 int inject_fired(void) { return atomic_load(&fired); }
 const report *inject_report(void) { return &first_fired; }
 
-/* Names of open files that were made without one: the kernel goes on to call them deleted. */
+/* Names of open files that were made without one: the kernel still reports them as deleted. */
 enum { FDS = 1024 };
 static char linked[FDS][512];
 
@@ -104,7 +104,7 @@ static int is_zero(const char *data, size_t size) {
     return 1;
 }
 
-/* What came after the first fault: was it tried again, was the file given up? */
+/* Notes calls after the first fault: a repetition of the call, or a deletion of the file. */
 static void follow(int kind, const char *path, int fd, const void *memory) {
     char found[512];
     report *r = &first_fired;
@@ -120,7 +120,7 @@ static void follow(int kind, const char *path, int fd, const void *memory) {
     if (kind == UNLINK && strcmp(path, r->path) == 0) r->removed = 1;
 }
 
-/* 1: this call is hit. One of path, fd and memory says where. */
+/* 1: this call is hit. One of path, fd and memory identifies the file. */
 static int hit(int kind, const char *path, int fd, const void *memory, int64_t size,
                int64_t position) {
     char found[512];

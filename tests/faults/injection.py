@@ -1,7 +1,7 @@
-"""Makes the n-th system call of a kind fail, come short or kill the process, below an Env.
+"""Makes the n-th system call of a kind fail, return short or kill the process, below an Env.
 
-`inject.c` is csrc/env_posix.c over system calls that count. No Python runs in a call, so that a
-store under injection is as fast as any.
+`inject.c` is csrc/env_posix.c over system calls that count. No Python runs in a call, so a store
+under injection has its normal speed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import pytest
 
-from pyrocketstore.env import Env
+from pyrocketstore.system.env import Env
 
 ROOT = Path(__file__).parent.parent.parent
 
-#: In the order of the enum in inject.c.
+#: Calls in the order of the enum in inject.c.
 CALLS = (
     "open", "ftruncate", "fallocate", "punch", "mmap", "msync", "fdatasync", "fsync",
     "fsync_directory", "pread", "pwrite", "rename", "unlink", "mkdir", "open_unnamed", "link",
 )  # fmt: skip
 ANY = "any"
-#: The fields of rs_env in their order.
+#: The fields of rs_env in order.
 TABLE = (
     "open", "close", "ftruncate", "fallocate", "punch", "mmap", "munmap", "msync", "madvise",
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
@@ -53,9 +53,9 @@ class _Report(ctypes.Structure):
 
 
 class Hit(NamedTuple):
-    """The first call that was hit: where, by which thread, and how much it wanted.
+    """The first call that was hit: its path, its thread and its size.
 
-    `is_zero`: a pwrite of zeros alone; `again`: a later call of the kind, in the same directory,
+    `is_zero`: it was a pwrite of zeros; `again`: a later call of the kind in the same directory
     passed; `removed`: the file was deleted later.
     """
 
@@ -70,7 +70,7 @@ class Hit(NamedTuple):
 
 @functools.cache
 def build() -> str:
-    """Compile inject.c; the path of the library, which goes when this process ends."""
+    """Compile inject.c; return the path of the library, which is deleted with this process."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -94,12 +94,12 @@ def _load(path: str) -> ctypes.CDLL:
 
 
 def kind_of(call: str) -> int:
-    """The number of a call in inject.c."""
+    """Return the number of a call in inject.c."""
     return len(CALLS) if call == ANY else CALLS.index(call)
 
 
 class Faults:
-    """The one set of counters and the one fault of this process.
+    """The counters and the fault of this process.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Faults:
         self.disarm()
 
     def env(self) -> Env:
-        """An Env whose calls are counted and hit."""
+        """Return an Env whose calls are counted and can be hit."""
         table = (ctypes.c_void_p * len(TABLE))()
         self.library.rs_env_posix(table)
         env = Env()
@@ -129,13 +129,15 @@ class Faults:
         errno: int = 0,
         only: str = "",
     ) -> None:
-        """Count from 0 again, and hit the calls `first` to `last` (from 1) of a kind; with `only`
-        those alone count whose path holds it."""
+        """Reset the counters, and hit the calls `first` to `last` (from 1) of a kind.
+
+        With `only`, just the calls whose path contains it count.
+        """
         kind = kind_of(call)
         self.library.inject_arm(kind, first, last, action, errno, only.encode())
 
     def no_unnamed_files(self, *, on: bool) -> None:
-        """Let the file system have no files without a name (O_TMPFILE), or have them again."""
+        """Disable or enable files without a name (O_TMPFILE) in the file system."""
         self.library.inject_no_unnamed(int(on))
 
     def disarm(self) -> None:
@@ -143,16 +145,16 @@ class Faults:
         self.library.inject_disarm()
 
     def count(self, call: str) -> int:
-        """How many calls of that kind there were since `arm`."""
+        """Return the number of calls of a kind since `arm`."""
         return int(self.library.inject_count(kind_of(call)))
 
     @property
     def fired(self) -> int:
-        """How many calls were hit since `arm`."""
+        """Return the number of calls that were hit since `arm`."""
         return int(self.library.inject_fired())
 
     def hit(self) -> Hit:
-        """The first of them."""
+        """Return the first call that was hit."""
         r = self.library.inject_report().contents
         flags = map(bool, (r.is_zero, r.again, r.removed))
         return Hit(r.path.decode(), r.thread.decode(), r.size, r.position, *flags)

@@ -1,11 +1,11 @@
-/* Raises a signal at the n-th step of Python code of this thread. A step is an instruction behind
- * which CPython looks for signals; the tracer is C and runs no Python itself, so that the handler
- * runs where a signal of that moment would have been handled. */
+/* Raises a signal at the n-th step of Python code of this thread. A step is an instruction after
+ * which CPython checks for signals. The tracer is C and runs no Python itself, so the handler runs
+ * where a signal of that moment would have been handled. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <frameobject.h>
 
-static unsigned char checks[256]; /* by instruction: whether signals are looked for behind it */
+static unsigned char checks[256]; /* by instruction: whether CPython checks for signals after it */
 static long wanted, seen;
 static int number;
 /* Suspended frames outlive the call. CPython 3.12 crashes where another thread ends one that still
@@ -47,7 +47,7 @@ static int trace(PyObject *self, PyFrameObject *frame, int kind, PyObject *value
     return 0;
 }
 
-/* The signal `number` at step `at`; `which` is a table of 256 instructions. */
+/* Raises signal `number` at step `at`; `which` is a table of 256 instructions. */
 void interrupt_at(long at, int signal_number, const char *which) {
     memcpy(checks, which, sizeof checks);
     wanted = at;
@@ -58,7 +58,7 @@ void interrupt_at(long at, int signal_number, const char *which) {
     PyEval_SetTrace(trace, NULL);
 }
 
-/* How many steps there were. */
+/* Returns the number of steps. */
 long interrupt_end(void) {
     PyEval_SetTrace(NULL, NULL);
     for (Py_ssize_t at = 0; suspendable != NULL && at < PyList_GET_SIZE(suspendable); at++) {

@@ -1,15 +1,15 @@
 """Processes whose signal handlers raise, put, flush and close.
 
-`python interrupts.py MODE KIND SEED AMOUNT`, MODE one of
+`python interrupts.py MODE KIND SEED AMOUNT`, with one of these modes:
 
-`steps`: a handler raises at the first step of a call, then at the second, ..., AMOUNT seconds long;
-`closes`: the same, with a handler that closes the store before it raises;
-`timer`: a timer raises every few hundred microseconds, through every call there is;
-`enters`: such a timer's handler puts, flushes and closes instead;
+`steps`: for AMOUNT seconds, a handler raises at the first step of a call, then at the second, ...;
+`closes`: as `steps`, with a handler that closes the store before it raises;
+`timer`: a timer raises every few hundred microseconds, in every kind of call;
+`enters`: the handler of such a timer puts, flushes and closes instead;
 `target`: puts until SIGTERM, whose handler closes the store and ends the process.
 
-Each judges itself: after each interrupt the store goes on within a bounded time, and at the end
-every acknowledged message is there once, and no thread, descriptor or lock is left.
+Each process checks its own results. After each interrupt the store works again within a bounded
+time. At the end every acknowledged message exists once, and no thread, descriptor or lock is left.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from pyrocketstore import (
     StoreIOError,
     StoreStateError,
 )
-from pyrocketstore.arrow import require_pyarrow
-from pyrocketstore.lock_file import LockFile
+from pyrocketstore.columns.arrow import require_pyarrow
+from pyrocketstore.files.lock_file import LockFile
 
-#: Small files: each call meets the end of one.
+#: Small files, so that each call reaches the end of one.
 SETTINGS: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 20 * 40,
@@ -63,7 +63,7 @@ SETTINGS: dict[str, Any] = {
     "sync_flush_timeout": 2000,
     "max_outstanding_puts": 8,
 }
-#: By name: how the log is flushed, and what else there is.
+#: Settings by name: the flush of the log and further parts.
 KINDS: dict[str, dict[str, Any]] = {
     "ASYNC_FLUSH": {"flush_disk_type": "ASYNC_FLUSH"},
     "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
@@ -74,22 +74,22 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "BOUNDED": {"flush_disk_type": "ASYNC_FLUSH", "max_unforced_bytes": 1 << 15},
 }
-#: No call takes longer, interrupted or not (s).
+#: Time limit of a call, interrupted or not (s).
 LONGEST_S = 20.0
 BODY = b"." * 3000
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised by a handler, as Ctrl-C is."""
+    """Raised by a handler, like the exception of Ctrl-C."""
 
 
 class Refused(Exception):
-    """Raised by a handler, and caught by those who catch Exception."""
+    """Raised by a handler, and caught by code that catches Exception."""
 
 
 @functools.cache
 def tracer() -> ctypes.PyDLL:
-    """interrupt.c, compiled."""
+    """Compile interrupt.c and load it."""
     folder = tempfile.mkdtemp()
     target = f"{folder}/interrupt.so"
     source = str(Path(__file__).parent / "interrupt.c")
@@ -106,7 +106,7 @@ def tracer() -> ctypes.PyDLL:
 
 
 def checked_instructions() -> bytes:
-    """A table of 256: behind which instructions CPython looks for signals."""
+    """Return a table of 256: 1 for instructions after which CPython checks for signals."""
     names = ("CALL", "RESUME", "SEND", "YIELD")
     return bytes(
         name.startswith(names) or "BACKWARD" in name for name in (*dis.opname, "")[:256]
@@ -114,7 +114,7 @@ def checked_instructions() -> bytes:
 
 
 def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
-    """How often each body is in the log."""
+    """Return how often each body is in the log."""
     found: Counter[int] = Counter()
     log = store.message_store.commit_log
     at = log.get_min_offset()
@@ -130,7 +130,7 @@ def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
 
 
 class Life:
-    """A store, what was put to it, and the calls that are interrupted.
+    """A store, the messages put to it, and the calls that are interrupted.
 
     Bodies are numbers; `acknowledged` are those whose call returned, `tried` all.
     """
@@ -149,7 +149,7 @@ class Life:
         self.loop.close()
 
     def open(self) -> pyrocketstore.Store:
-        """Open the store; an interrupted close may go on for a moment."""
+        """Open the store; an interrupted close may still run for a moment."""
         end = time.monotonic() + LONGEST_S
         while True:
             try:
@@ -161,8 +161,9 @@ class Life:
     # ---- calls ------------------------------------------------------------------------------
 
     def bodies(self, count: int) -> tuple[list[int], list[bytes]]:
-        """New ones."""
-        numbers = list(itertools.islice(self.numbers, count))  # one step: a handler draws too
+        """Return new numbers."""
+        # A single step, since a handler draws numbers too.
+        numbers = list(itertools.islice(self.numbers, count))
         size = self.rng.choice((10, 700, len(BODY)))
         return numbers, [b"%d " % number + BODY[:size] for number in numbers]
 
@@ -175,7 +176,7 @@ class Life:
         self.put(properties={"a": "b"})
 
     def put_rolling(self) -> None:
-        """As many as end a file of the log."""
+        """Put enough messages to reach the end of a log file."""
         for _ in range(25):
             (number,), (body,) = self.bodies(1)
             self.store.put("T", body[:6] + BODY, keys="k")
@@ -215,7 +216,7 @@ class Life:
             self.acknowledged.add(number)
 
     def is_ok(self, result: PutMessageResult) -> bool:
-        """False when too much was outstanding. Raises PutError for another status."""
+        """Return False if too much was outstanding. Raises PutError for another status."""
         if result.status is PutMessageStatus.OS_PAGECACHE_BUSY:
             return False
         if result.status is not PutMessageStatus.PUT_OK:
@@ -272,7 +273,7 @@ class Life:
         try:
             store = pyrocketstore.open(self.path / "store", read_only=True, **self.settings)
         except StoreIOError as error:
-            if error.errno != errno.ENOENT:  # a handler closed: a file that was made ahead went
+            if error.errno != errno.ENOENT:  # a handler's close deleted a file made ahead
                 raise
         else:
             with store:
@@ -285,7 +286,7 @@ class Life:
     )  # fmt: skip
 
     def prepare(self, call: Callable[[Life], None]) -> None:
-        """What a call needs and no interrupt should hit."""
+        """Prepare a call, without interrupts."""
         self.call = call
         if call is Life.flush:
             self.put_many()
@@ -298,8 +299,8 @@ class Life:
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()
-            # An interrupted task raises it again; an interrupted loop may have lost some for good,
-            # and may have been left a call of stop().
+            # An interrupted task raises again. An interrupted loop may have lost some tasks,
+            # and may still have a call of stop().
             for _ in (*tasks, None) if tasks else ():
                 try:
                     self.loop.run_until_complete(asyncio.wait(tasks, timeout=0.1))
@@ -314,7 +315,7 @@ class Life:
     # ---- judging ----------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """The store goes on: it takes a put, or can be opened."""
+        """Require that the store works: it accepts a put, or can be opened."""
         faulthandler.dump_traceback_later(LONGEST_S, exit=True)
         try:
             if self.store.closed:
@@ -328,7 +329,7 @@ class Life:
             faulthandler.cancel_dump_traceback_later()
 
     def check(self) -> None:
-        """Everything acknowledged is there once, and what is left is sound."""
+        """Require that each acknowledged message exists once and that the store is valid."""
         self.probe()
         self.store.flush()
         self.store.close()
@@ -336,7 +337,7 @@ class Life:
         with pyrocketstore.open(self.path / "store", **self.settings) as store:
             assert store.message_store.plan.clean, "the close was not clean"
             report = store.verify()
-            # Queues that `clean` destroyed are not built again.
+            # Queues that `clean` destroyed are not rebuilt.
             problems = [p for p in report.problems if not re.search(r"queue/T\d+/", p.path)]
             assert not problems, problems[:5]
             found = bodies_of(store)
@@ -348,7 +349,7 @@ class Life:
         self.counts["messages"] += len(found)
 
     def end(self) -> None:
-        """Judge, and remove the store."""
+        """Check the store and remove it."""
         self.check()
         shutil.rmtree(self.path)
 
@@ -357,7 +358,7 @@ class Life:
 
 
 class Armed:
-    """What a handler does, while it is armed; how often it did."""
+    """A handler's action while it is armed, and the number of its runs."""
 
     def __init__(self, life: Life, act: Callable[[], None]) -> None:
         self.life = life
@@ -375,7 +376,7 @@ class Armed:
 
     @contextlib.contextmanager
     def expected(self) -> Iterator[None]:
-        """What the handler raised may come out, also as the cause of an error."""
+        """Accept the exception of the handler, also as the cause of an error."""
         try:
             yield
         except (Interrupted, Refused):
@@ -383,7 +384,7 @@ class Armed:
         except StoreError as error:
             if not was_interrupted(error) and not self.life.store.closed:
                 raise
-            # The message is not at fault.
+            # The cause is the interrupt, not the message.
             status = error.status if isinstance(error, PutError) else None
             if was_interrupted(error) and status is PutMessageStatus.MESSAGE_ILLEGAL:
                 raise
@@ -392,7 +393,7 @@ class Armed:
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Whether an error has an interrupt among its causes."""
+    """Return True if an error has an interrupt among its causes."""
     while error is not None:
         if isinstance(error, (Interrupted, Refused)):
             return True
@@ -402,7 +403,7 @@ def was_interrupted(error: BaseException | None) -> bool:
 
 def raiser(life: Life) -> Callable[[], None]:
     def act() -> None:
-        # An event loop only lets KeyboardInterrupt out.
+        # An event loop propagates KeyboardInterrupt only.
         raise Refused if life.rng.random() < 0.3 and life.call is not Life.aput else Interrupted
 
     return act
@@ -410,7 +411,7 @@ def raiser(life: Life) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def after(first: float, interval: float) -> Iterator[None]:
-    """SIGALRM after `first` s, and then every `interval`."""
+    """Send SIGALRM after `first` s, and then every `interval` s."""
     signal.setitimer(signal.ITIMER_REAL, first, interval)
     try:
         yield
@@ -427,7 +428,7 @@ STEPPED = (
 
 
 def steps(life: Life, seconds: float, *, closes: bool, only: str = "") -> None:
-    """Raise at each step of each call in turn, until the time is up."""
+    """Raise at each step of each call in turn, until the time has passed."""
     rng = life.rng
     table = checked_instructions()
 
@@ -439,7 +440,7 @@ def steps(life: Life, seconds: float, *, closes: bool, only: str = "") -> None:
     armed = Armed(life, close if closes else raiser(life))
     reached = dict.fromkeys((call for call in STEPPED if only in call.__name__), 0)
     done: set[Any] = set()
-    # With less time than all steps take, a part of them, chosen anew each run.
+    # If the time does not suffice for all steps, each run draws a part of them.
     stride = 1 if seconds > 60 else rng.randrange(2, 40)
     end = time.monotonic() + seconds
     while time.monotonic() < end and len(done) < len(reached):
@@ -450,7 +451,7 @@ def steps(life: Life, seconds: float, *, closes: bool, only: str = "") -> None:
             faulthandler.dump_traceback_later(LONGEST_S, exit=True)
             try:
                 life.prepare(call)
-                gc.disable()  # else another thread could end a coroutine that is traced
+                gc.disable()  # otherwise another thread could end a traced coroutine
                 armed.is_armed = True
                 with armed.expected():
                     tracer().interrupt_at(reached[call], signal.SIGUSR1, table)
@@ -540,7 +541,7 @@ def enters(life: Life, seconds: float) -> None:
 
 
 def target(life: Life, seconds: float) -> None:
-    """Put for ever; SIGTERM closes the store and ends the process, as a service does.
+    """Put in an endless loop; SIGTERM closes the store and ends the process, as in a service.
 
     The acknowledged numbers go to standard output, which the handler writes too.
     """
@@ -563,7 +564,7 @@ def target(life: Life, seconds: float) -> None:
 
 
 def left_over() -> tuple[int, int, int]:
-    """Threads, descriptors and directories that are taken."""
+    """Return the threads, descriptors and directories in use."""
     gc.collect()
     return (
         threading.active_count(),
@@ -573,10 +574,9 @@ def left_over() -> tuple[int, int, int]:
 
 
 def note_lost() -> list[str]:
-    """A list of handlers' exceptions that nobody receives, since a thread's last reference went.
+    """Return a list that collects handlers' exceptions raised in a destructor.
 
-    CPython drops what is raised in a destructor, as that of a store that was closed. A thread ends
-    in many calls.
+    CPython drops such exceptions. Destructors of closed stores and ended threads run in many calls.
     """
     lost: list[str] = []
     of_threads = threading._dangling._remove  # type: ignore[attr-defined]
@@ -590,13 +590,13 @@ def note_lost() -> list[str]:
 
 
 def main() -> None:
-    """Run a mode and judge it."""
+    """Run a mode and check its result."""
     lost = note_lost()
     mode, kind, seed, amount = sys.argv[1:5]
     only = sys.argv[5] if len(sys.argv) > 5 else ""
     tracer()
     with contextlib.suppress(MissingExtraError):
-        require_pyarrow()  # an import that is interrupted fails in its own ways
+        require_pyarrow()  # an interrupted import may fail in other ways
     before = left_over()
     life = Life(kind, seed)
     if mode == "target":

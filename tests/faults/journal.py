@@ -1,7 +1,8 @@
-"""What was begun and what was acknowledged, and a store compared with that.
+"""A journal of the calls that began and of those that were acknowledged, and its comparison with a
+store.
 
-A line is one os.write to a file opened with O_APPEND, so that it is there even though the process
-is killed right after it. Bodies follow from key and size, so that a journal need not hold them.
+A line is one os.write to a file opened with O_APPEND, so it survives a kill of the process right
+after it. Bodies are derived from key and size, so the journal does not contain them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from pyrocketstore._message import properties_to_string
+from pyrocketstore.record._message import properties_to_string
 from pyrocketstore.results import STORED_STATUSES
 
 #: Small files, so that log, queues and index roll often.
@@ -41,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One put: who, which of theirs, which method, its messages."""
+    """One put: its writer, its number, its method and its messages."""
 
     who: str
     number: int
@@ -50,7 +51,7 @@ class Call(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of a call that came back: `count` messages are in the log, and where, if it said so."""
+    """Outcome of a call: `count` messages are in the log, at the offsets that it returned."""
 
     count: int
     queue_offsets: list[int]
@@ -58,27 +59,27 @@ class Outcome(NamedTuple):
 
 
 def body_of(key: str, size: int) -> bytes:
-    """The body of a message: nothing of it follows from another's."""
+    """Return the body of a message, which is independent of all other bodies."""
     return key.encode() + b" " + hashlib.shake_128(key.encode()).digest(size)
 
 
 class Journal:
-    """The file. Threads: any."""
+    """The journal's file. Threads: any."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(self.fd, b"\n")  # what a killed writer left has a line of its own
+        os.write(self.fd, b"\n")  # an incomplete line of a killed writer stays a separate line
 
     def close(self) -> None:
         """Close the file."""
         os.close(self.fd)
 
     def begin(self, call: Call) -> None:
-        """A call is about to be made."""
+        """Note a call that is about to begin."""
         self._write(["B", *call])
 
     def end(self, call: Call, outcome: Outcome) -> None:
-        """It came back."""
+        """Note the outcome of a call."""
         self._write(["E", call.who, call.number, *outcome])
 
     def _write(self, line: list[Any]) -> None:
@@ -86,19 +87,19 @@ class Journal:
 
 
 class Record(NamedTuple):
-    """A journal that was read: calls by (who, number), and the outcomes of those that ended."""
+    """A journal that was read: calls by (writer, number), and the outcomes of ended calls."""
 
     calls: dict[tuple[str, int], Call]
     outcomes: dict[tuple[str, int], Outcome]
 
     @property
     def acknowledged(self) -> int:
-        """How many messages surely are in the store."""
+        """Return the number of messages that must be in the store."""
         return sum(outcome.count for outcome in self.outcomes.values())
 
 
 def read_journal(path: Path) -> Record:
-    """What the file says; a line that a killed writer did not finish says nothing."""
+    """Read the file; an incomplete line of a killed writer is ignored."""
     record = Record({}, {})
     for line in path.read_bytes().split(b"\n") if path.exists() else []:
         try:
@@ -114,7 +115,7 @@ def read_journal(path: Path) -> Record:
 
 
 class Putter:
-    """Puts single messages, columns and batches in turn, and writes down each call."""
+    """Puts single messages, columns and batches in turn, and notes each call."""
 
     def __init__(self, store: pyrocketstore.Store, journal: Journal, who: str, random: Any) -> None:
         self.store = store
@@ -125,7 +126,7 @@ class Putter:
         self.keys = 0
 
     def put(self, method: str = "", *, count: int | None = None) -> None:
-        """One call. Raises what it raises; a PutError is written down first."""
+        """Make one call and raise its exception; a PutError is noted first."""
         method = method or self.random.choice(("put", "put", "put_many", "put_batch"))
         count = 1 if method == "put" else count or self.random.randrange(1, 20)
         topic = "batch" if method == "put_batch" else self.random.choice(("one", "two"))
@@ -174,11 +175,13 @@ class Putter:
 
 
 class LaterPutter(Putter):
-    """Puts several messages at once and waits for all of them: by `aput` in an event loop, or by
-    futures. Each is a call of its own, which has ended when its future is done."""
+    """Puts several messages at once and awaits them all, by `aput` in an event loop or by futures.
+
+    Each message is a separate call, which has ended when its future is done.
+    """
 
     def put(self, method: str = "", *, count: int | None = None) -> None:
-        """Some calls at once. Raises what the first one raises that fails."""
+        """Make some calls at once. Raises the exception of the first one that fails."""
         method = method or self.random.choice(("aput", "future"))
         count = count or self.random.randrange(1, 12)
         if method == "aput":
@@ -236,7 +239,7 @@ class LaterPutter(Putter):
 
 
 class PutterThread(threading.Thread):
-    """Puts until the store takes no more; `error` says why that was."""
+    """Puts until the store refuses a put; `error` is the reason."""
 
     def __init__(self, putter: Putter, *, calls: int = 1 << 40) -> None:
         super().__init__(daemon=True)
@@ -245,7 +248,7 @@ class PutterThread(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Put."""
+        """Put until the store refuses."""
         try:
             for _ in range(self.calls):
                 self.putter.put()
@@ -254,8 +257,11 @@ class PutterThread(threading.Thread):
 
 
 def check(store: pyrocketstore.Store, record: Record) -> int:
-    """Everything acknowledged is there, whole, once, in its order, by queue and by key; what was
-    begun is there at most once; nothing else is. Gives the number of messages."""
+    """Compare a store with a journal; return its number of messages.
+
+    Every acknowledged message exists whole and once, in its order, by queue and by key. A message
+    whose put began exists at most once. There are no other messages.
+    """
     report = store.verify()
     assert report.ok, report.problems[:5]
     found: dict[str, Any] = {}
@@ -264,15 +270,15 @@ def check(store: pyrocketstore.Store, record: Record) -> int:
             queue = list(store.read(topic, queue_id))
             assert [m.queue_offset for m in queue] == list(range(len(queue))), (topic, queue_id)
             assert store.max_offset(topic, queue_id) == len(queue)
-            places = [m.phy_offset for m in queue]
-            assert places == sorted(set(places))
+            offsets = [m.phy_offset for m in queue]
+            assert offsets == sorted(set(offsets))
             for message in queue:
                 key = message.keys
                 assert key is not None
                 assert key not in found, f"{key} is there twice"
                 found[key] = message
     begun = {row.key for call in record.calls.values() for row in call.rows}
-    assert found.keys() <= begun, f"nobody put {sorted(found.keys() - begun)[:5]}"
+    assert found.keys() <= begun, f"never put: {sorted(found.keys() - begun)[:5]}"
     for at, call in record.calls.items():
         _check_call(call, record.outcomes.get(at), found)
     _check_order(record, found)
@@ -297,12 +303,12 @@ def _check_call(call: Call, outcome: Outcome | None, found: dict[str, Any]) -> N
     if outcome.queue_offsets:
         assert [m.queue_offset for m in held] == outcome.queue_offsets, where
     if outcome.phy_offsets:
-        places = [m.phy_offset for m in held]
-        assert places[: len(outcome.phy_offsets)] == outcome.phy_offsets, where
+        offsets = [m.phy_offset for m in held]
+        assert offsets[: len(outcome.phy_offsets)] == outcome.phy_offsets, where
 
 
 def _check_order(record: Record, found: dict[str, Any]) -> None:
-    """What one thread put lies in the log as it put it."""
+    """Require that the messages of one thread are in the log in their order."""
     last: dict[str, int] = defaultdict(lambda: -1)
     for (who, _), call in sorted(record.calls.items()):
         for row in call.rows:

@@ -1,4 +1,4 @@
-"""Says whether a store that came out of a crash is what was promised."""
+"""Decides whether a store that a crash left keeps the promises that were made before."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import oracle
 import pyrocketstore
 from device import Captured, Device
 from fault_programs import DIRECTORY, Entry, Journal, Promise, Promised, open_store, queues_of
+from support import oracle
 from survivors import SECTOR, Tree, choose, image_of, write
 
-#: The clock of a store that recovers: later than every program's (Unix ms).
+#: The clock of a recovering store, later than that of every program (Unix ms).
 RECOVERED_MS = 1_750_000_000_000
-#: How many images of what a crashed recovery left, for each that is recovered under a device.
+#: Number of images of a crashed recovery, for each image that is recovered under a device.
 SECOND_IMAGES = 2
 
 
 class Broken(AssertionError):
-    """The store has broken a promise."""
+    """Raised for a broken promise of the store."""
 
 
 def demand(holds: bool, *what: object) -> None:
-    """Raise Broken unless it holds."""
+    """Raise Broken unless a condition holds."""
     if not holds:
         raise Broken(" ".join(map(str, what)))
 
 
 class Expected(NamedTuple):
-    """What must be there: promises, and what an earlier recovery has brought back already."""
+    """The messages that must exist: promised ones, and those that an earlier recovery restored."""
 
     given: list[Entry]
     safe: list[Promise]
     held: list[int] = []  # noqa: RUF012  numbers; a tuple of lists is made once
-    is_first: bool = False  # nothing was lost earlier, so that the log holds a beginning
+    is_first: bool = False  # nothing was lost before, so the log is a prefix of the puts
 
     @classmethod
     def of(cls, journal: Journal, moment: Captured) -> Expected:
-        """At the moment of a crash."""
+        """Return the expectations at the moment of a crash."""
         return cls(journal.given[: moment.promised.given], journal.safe[: moment.promised.safe])
 
 
 def check(store: Any, expected: Expected, counts: Counter[str]) -> list[int]:
-    """Every promise is kept and nothing is there that was never put; gives the numbers of what is
-    there, in the order of the log."""
+    """Compare a store with the promises; return the numbers of its messages in log order.
+
+    Every promised message exists, and no message exists that was never put.
+    """
     held = {queue: list(store.read(*queue)) for queue in queues_of(store)}
     by_body = {entry.body: number for number, entry in enumerate(expected.given)}
-    places: dict[int, tuple[str, int, int, int]] = {}
+    by_number: dict[int, tuple[str, int, int, int]] = {}
     safe = {promise.number for promise in expected.safe}
     torn: set[int] = set()
     for (topic, queue_id), messages in held.items():
@@ -63,36 +65,36 @@ def check(store: Any, expected: Expected, counts: Counter[str]) -> list[int]:
             number = by_body.get(message.body)
             demand(number is not None, where, message.queue_offset, "was never put")
             assert number is not None
-            demand(number not in places, where, message.queue_offset, "is there twice")
-            places[number] = (topic, queue_id, message.queue_offset, message.phy_offset)
+            demand(number not in by_number, where, message.queue_offset, "is there twice")
+            by_number[number] = (topic, queue_id, message.queue_offset, message.phy_offset)
             if number in safe or not is_torn(store, message):
                 check_message(expected.given[number], message, where)
             else:
                 torn.add(number)
-    order = sorted(places, key=lambda number: places[number][3])
+    order = sorted(by_number, key=lambda number: by_number[number][3])
     demand(order == sorted(order), "the log has another order than the puts")
     demand(not expected.is_first or order == list(range(len(order))), "a hole in", order)
     for promise in expected.safe:
         entry = expected.given[promise.number]
-        found = places.get(promise.number)
+        found = by_number.get(promise.number)
         wanted = (entry.topic, entry.queue_id, promise.queue_offset)
         demand(found is not None, "lost:", promise, wanted)
         assert found is not None
         demand(found[:3] == wanted, promise, wanted, "is at", found)
         demand(promise.phy_offset in (-1, found[3]), promise, "is at", found)
-    lost = set(expected.held) - places.keys()
+    lost = set(expected.held) - by_number.keys()
     demand(not lost, "an earlier recovery had brought back:", sorted(lost)[:5])
-    check_keys(store, expected.given, places, torn)
+    check_keys(store, expected.given, by_number, torn)
     check_report(store, len(torn))
-    counts["messages checked"] += len(places)
+    counts["messages checked"] += len(by_number)
     counts["messages with torn properties"] += len(torn)
     return order
 
 
 def check_report(store: Any, torn: int = 0) -> None:
-    """verify() finds nothing but the torn properties of so many messages."""
+    """Require that verify() reports only `torn` messages with torn properties."""
     if store.read_only and not is_clean(store):
-        return  # it also reports what recovery would repair
+        return  # verify also reports damage that a recovery would repair
     report = store.verify()
     demand(report.bad_properties <= torn, "verify: torn properties:", report.bad_properties, torn)
     problems = [p for p in report.problems if "properties of the record" not in p.text]
@@ -100,12 +102,12 @@ def check_report(store: Any, torn: int = 0) -> None:
 
 
 def is_clean(store: Any) -> bool:
-    """Whether the store was closed, and not left by a crash."""
+    """Return True if the store was closed and not left by a crash."""
     return bool(store.message_store.plan.clean)
 
 
 def check_message(entry: Entry, message: Any, where: str) -> None:
-    """A message is the one that was put."""
+    """Require that a message equals the one that was put."""
     demand(
         (message.topic, message.queue_id) == (entry.topic, entry.queue_id),
         where, message.queue_offset, "is of another queue",
@@ -115,35 +117,38 @@ def check_message(entry: Entry, message: Any, where: str) -> None:
 
 
 def differences(entry: Entry, message: Any) -> list[str]:
-    """What of the properties is not as it was put."""
+    """Return the properties that differ from those that were put."""
     wanted = (entry.key, entry.tags, entry.properties.get("wide"))
     found = (message.keys, message.tags, message.properties.get("wide"))
     return [f"{a!r} for {b!r}" for a, b in zip(found, wanted, strict=True) if a != b]
 
 
 def is_torn(store: Any, message: Any) -> bool:
-    """Whether a sector of the properties is all zeros: nothing says so to recovery, since the sum
-    of a record covers its body alone. Nobody was promised such a message."""
+    """Return True if a sector of the properties is all zeros.
+
+    Recovery cannot detect this, since the CRC of a record covers only its body. No such message was
+    promised.
+    """
     data = bytes(store.message_store.select_one_message_by_offset(message.phy_offset).byte_buffer)
     record = oracle.decode_record(data)
     size = len(record.properties)
     start, end = message.phy_offset + len(data) - size, message.phy_offset + len(data)
     cuts = [start, *range(start - start % SECTOR + SECTOR, end, SECTOR), end]
-    pieces = [record.properties[a - start : b - start] for a, b in itertools.pairwise(cuts)]
-    return any(piece and not piece.strip(b"\0") for piece in pieces)
+    parts = [record.properties[a - start : b - start] for a, b in itertools.pairwise(cuts)]
+    return any(part and not part.strip(b"\0") for part in parts)
 
 
 def check_keys(
-    store: Any, given: list[Entry], places: dict[int, tuple[str, int, int, int]], torn: set[int]
+    store: Any, given: list[Entry], by_number: dict[int, tuple[str, int, int, int]], torn: set[int]
 ) -> None:
-    """Each key finds its message, and that of a lost one finds nothing."""
+    """Require that each key finds its message, and the key of a lost message nothing."""
     for topic in {entry.topic for entry in given}:
         numbers = [n for n, e in enumerate(given) if e.topic == topic and n not in torn]
         hits = store.query_many(topic, [given[n].key for n in numbers])
         found = sorted(zip([numbers[i] for i in hits.key_index.tolist()], hits.queue_id.tolist(),
                            hits.queue_offset.tolist(), hits.phy_offset.tolist(),
                            strict=True))  # fmt: skip
-        wanted = sorted((n, *places[n][1:]) for n in numbers if n in places)
+        wanted = sorted((n, *by_number[n][1:]) for n in numbers if n in by_number)
         different = set(found) ^ set(wanted)
         demand(
             found == wanted, topic, "keys that do not find their messages:", sorted(different)[:4]
@@ -151,7 +156,7 @@ def check_keys(
 
 
 def log_of(path: Path) -> list[bytes]:
-    """The bodies of the log by the plain-Python reader."""
+    """Return the bodies of the log by the plain-Python reader."""
     bodies: list[bytes] = []
     for file in sorted((path / DIRECTORY / "commitlog").iterdir()):
         data = file.read_bytes()
@@ -166,7 +171,7 @@ def log_of(path: Path) -> list[bytes]:
 def opened(
     path: Path, settings: dict[str, Any], device: Device | None = None, **more: Any
 ) -> Iterator[Any]:
-    """A store that a crash left; it may say that valid records lie behind its end."""
+    """Open a store that a crash left; it may warn of valid records behind the log's end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pyrocketstore.StoreWarning)
         store = open_store(path, settings, device, **more)
@@ -175,14 +180,14 @@ def opened(
 
 
 class Judge:
-    """Examines images, each in a directory of its own below `path`."""
+    """Examines images, each in a new directory below `path`."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.number = 0
-        #: what is, or was last, examined
+        #: the most recent image
         self.image: Tree = {}
 
     def directory(self) -> Path:
@@ -190,7 +195,7 @@ class Judge:
         return self.path / f"image{self.number}"
 
     def examine(self, image: Tree, expected: Expected, seed: str, *, again: bool = True) -> None:
-        """Open an image, hold it against the promises, put into it, close it, open it again."""
+        """Open an image, compare it with the promises, put into it, close it and open it again."""
         rng = random.Random(seed)
         path = self.directory()
         self.image = image
@@ -230,7 +235,7 @@ class Judge:
         self, store: Any, expected: Expected, held: list[int], rng: random.Random,
         device: Device | None,
     ) -> None:  # fmt: skip
-        """Puts that follow; they are noted as promises would be."""
+        """Put more messages, and note them as promises."""
         if device is not None:
             device.moment("recovered")
         for _ in range(rng.randrange(4)):
@@ -243,7 +248,7 @@ class Judge:
                 expected.safe.append(Promise(number, result.queue_offset, result.phy_offset))
 
     def second(self, moment: Captured, expected: Expected, seed: str) -> None:
-        """The power was cut again, while the store recovered or just after it."""
+        """Examine images of a second power cut, during the recovery or just after it."""
         rng = random.Random(seed)
         choice = choose(rng)
         self.counts["second crash"] += 1

@@ -1,10 +1,10 @@
-"""Processes that are killed. This one forks a child for each line that it reads, so that a child
-is there at once: {"do": "live", …} with the arguments of the function. It answers with the
-child's pid, and, when the child has ended, with its exit status.
+"""Processes that are killed. This process forks a child for each line that it reads, so that a
+child starts at once: {"do": "live", …} with the arguments of the function. It replies with the
+child's pid and, when the child has ended, with its exit status.
 
-"live" opens the store, puts from several threads and an event loop, closes it under them, and opens
-it again, for ever. "open" opens and closes it once. "make_files" puts to one new queue after the
-other, into very small files. Each may be given a call that kills it: see injection.py.
+"live" opens the store, puts from several threads and an event loop, closes it meanwhile, and opens
+it again, in an endless loop. "open" opens and closes it once. "make_files" puts to one new queue
+after the other, into very small files. Each may receive a call that kills it: see injection.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any
 import pyrocketstore
 from injection import KILL, Faults
 from journal import SETTINGS, Journal, LaterPutter, Putter, PutterThread
-from pyrocketstore.env import Env
+from pyrocketstore.system.env import Env
 from small_files import SMALL
 
+#: Loads the engine before a child is forked: a child lives for a few dozen milliseconds.
+OPEN = pyrocketstore.open
 KINDS = (Putter, Putter, Putter, LaterPutter)
-#: What the flush services do in between is to be met too.
+#: Short intervals, so that kills also occur during the work of the flush services.
 LIVELY: dict[str, Any] = {
     **SETTINGS,
     "flush_interval_commit_log": 10,
@@ -34,8 +36,10 @@ LIVELY: dict[str, Any] = {
 
 
 def armed(library: str, call: str, number: int, *, unnamed: bool = True) -> Env:
-    """An Env in which that call is the process's last; number 0: none is. Without `unnamed`, the
-    file system has no files without a name."""
+    """Return an Env in which a call kills the process; number 0: no call does.
+
+    Without `unnamed`, the file system has no files without a name.
+    """
     if number == 0 and unnamed:
         return Env()
     faults = Faults(library)
@@ -54,7 +58,7 @@ def live(path: str, journal: str, seed: str, flush: str, kill: tuple[str, str, i
     session = 0
     while True:
         session += 1
-        store = pyrocketstore.open(path, env=env, flush_disk_type=flush, **LIVELY)
+        store = OPEN(path, env=env, flush_disk_type=flush, **LIVELY)
         names = [f"{seed}.{session}.{i}" for i in range(len(KINDS))]
         putters = [
             PutterThread(kind(store, notes, n, random.Random(n)), calls=rng.randrange(5, 60))
@@ -68,24 +72,24 @@ def live(path: str, journal: str, seed: str, flush: str, kill: tuple[str, str, i
         store.close()
         for putter in putters:
             putter.join()
-            # Through, or refused by a store that was closed, and by nothing else.
+            # A put succeeds, or is refused because the store was closed.
             refused = (pyrocketstore.StoreStateError, pyrocketstore.PutError, type(None))
             if not isinstance(putter.error, refused) or store.message_store.why_not_writeable:
                 raise AssertionError(repr(putter.error))
 
 
 def open_once(path: str, kill: tuple[str, str, int]) -> None:
-    """Open and close."""
-    pyrocketstore.open(path, env=armed(*kill), **LIVELY).close()
+    """Open and close the store."""
+    OPEN(path, env=armed(*kill), **LIVELY).close()
 
 
 def make_files(path: str, seed: str, kill: tuple[str, str, int], unnamed: bool) -> None:
-    """Put to queues, each of them new, until killed."""
+    """Put to one new queue after the other, until killed."""
     env = armed(*kill, unnamed=unnamed)
     rng = random.Random(seed)
     number = 0
     while True:
-        with pyrocketstore.open(path, env=env, **SMALL) as store:
+        with OPEN(path, env=env, **SMALL) as store:
             for _ in range(rng.randrange(50, 400)):
                 topic = f"{seed.replace('.', '-')}-{number // 20}"
                 body = bytes(rng.randrange(300))
@@ -94,7 +98,7 @@ def make_files(path: str, seed: str, kill: tuple[str, str, int], unnamed: bool) 
 
 
 def main() -> None:
-    """As the module says."""
+    """Fork a child for each line of standard input."""
     actions = {"live": live, "open": open_once, "make_files": make_files}
     for line in sys.stdin:
         job = json.loads(line)

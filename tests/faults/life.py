@@ -1,6 +1,7 @@
-"""A whole life of a store: made, filled over several files, forced, read, verified, copied as a
-kill would leave it, closed, opened again, and the copy recovered; and another, in which a topic and
-old files are deleted. What fails is kept, and the life goes on, as a careless program would."""
+"""A whole life of a store. It is made, filled over several files, flushed, read, verified, copied
+as a kill would leave it, closed and opened again, and the copy is recovered. In a second store, a
+topic and old files are deleted. Each failure is recorded, and the life continues, as a careless
+program would."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from typing import Any
 import pyrocketstore
 from cleaned_life import CleanedStore
 from journal import SETTINGS, Journal, Putter, check, read_journal
-from pyrocketstore.env import Env
+from pyrocketstore.system.env import Env
 
-#: Files so small that all roll in a short life, and no thread of the store works by the clock: each
-#: life makes nearly the same calls.
+#: Files that roll in a short life, and no periodic work of the store's threads: every life makes
+#: nearly the same calls.
 QUIET = {
     "mapped_file_size_commit_log": 1 << 14,
     "mapped_file_size_consume_queue": 300,
@@ -30,9 +31,9 @@ QUIET = {
 
 
 class Life:
-    """One life in `folder`; `run` lives it with an Env, `check` looks at what it left.
+    """One life in `folder`: `run` executes it with an Env, `check` examines the stores afterwards.
 
-    `errors`: what each step raised, by its name.
+    `errors`: (step, exception) of each failed step.
     """
 
     def __init__(self, folder: Path, flush: str, seed: object) -> None:
@@ -43,14 +44,14 @@ class Life:
         self.image_journal_path = folder / "image-journal"
         self.settings: dict[str, Any] = {**SETTINGS, **QUIET, "flush_disk_type": flush}
         self.seed = seed
-        #: how often a store was opened
+        #: number of openings
         self.session = 0
-        #: asked before each put to the store at a path, and when it is closed: must it be refused?
+        #: called before each put to a store, and at its close: must the store refuse it?
         self.is_dead: Callable[[Path], bool] = lambda path: False
-        #: puts that were not, though they had to be
+        #: puts that were not refused although they had to be
         self.false_oks: list[str] = []
         self.errors: list[tuple[str, pyrocketstore.StoreError]] = []
-        #: what the stores said of themselves when they were closed
+        #: the reports of the stores at their close
         self.causes: list[BaseException] = []
         self._journal = Journal(self.journal_path)
         self._who = 0
@@ -63,7 +64,7 @@ class Life:
             self.errors.append((name, error))
 
     def run(self, env: Env) -> None:
-        """Live."""
+        """Run all steps."""
         self._session(self.path, env, self._first)
         self._session(self.path, env, self._second)
         if self.image.exists():
@@ -102,8 +103,8 @@ class Life:
         self._puts(putter, ["put"] * 3, "put_many")
 
     def _copy(self, store: pyrocketstore.Store, path: Path) -> None:
-        """As a kill at this moment may leave it: a torn record at the end, a queue not written."""
-        shutil.copytree(path, self.image, ignore=lambda *_: {"lock"})  # this process has that
+        """Copy the store as a kill may leave it: a torn record at the end, an unwritten queue."""
+        shutil.copytree(path, self.image, ignore=lambda *_: {"lock"})  # this process holds the lock
         shutil.copy(self.journal_path, self.image_journal_path)
         shutil.rmtree(self.image / "consumequeue" / "two", ignore_errors=True)
         end = store.message_store.get_max_phy_offset()
@@ -172,7 +173,7 @@ class Life:
             store.verify()
 
     def check(self) -> None:
-        """Without faults: everything is there, and both stores work on."""
+        """Require, without faults, that every message exists and that both stores work."""
         self._journal.close()
         for path, journal_path in (
             (self.path, self.journal_path),

@@ -1,4 +1,4 @@
-"""Children that are killed: the process that forks them, as the tests see it."""
+"""The tests' side of the process that forks children to be killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def environment() -> dict[str, str]:
-    """A child's: the build that is tested here, and the modules of the tests."""
+    """Return a child's environment: the build under test, and the modules of the tests."""
     paths = [str(Path(pyrocketstore.__file__).parent.parent), str(HERE), str(HERE.parent)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
@@ -38,7 +38,7 @@ class Nursery:
             )
 
     def run_and_kill(self, seconds: float, **job: Any) -> int:
-        """Run a job in a child, kill it after that time; its exit status."""
+        """Run a job in a child, kill it after some time, and return its exit status."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")

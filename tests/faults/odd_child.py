@@ -1,7 +1,7 @@
-"""Opens the stores that odd_files.py names on its standard input, a line of JSON each.
+"""Opens the stores that odd_files.py names on its standard input, one line of JSON each.
 
-For each it prints a line: {step: error}, "" for a step that went well. `kind` says of an error what
-it was: "store" for a StoreError or a command's one line, "other" for anything else.
+For each store it prints a line: {step: error}, with "" for a successful step. `kind` classifies an
+error: "store" for a StoreError or an error line of a command, "other" for anything else.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any
 from click.testing import CliRunner
 
 import pyrocketstore
-from pyrocketstore.cli import commands, spark_commands
 from pyrocketstore.cli.app import app
-from pyrocketstore.env import Env
 from pyrocketstore.spark.options import StorePlace
-from pyrocketstore.spark.snapshot import StoreSnapshot, log_files_on_disk, store_settings
+from pyrocketstore.spark.plan.snapshot import StoreSnapshot, log_files_on_disk, store_settings
+from pyrocketstore.system.env import Env
 
 BODY = b"put beside an odd file"
-assert commands and spark_commands  # importing them has registered the commands
 
 
 def read_all(store: pyrocketstore.Store, on_corrupt: str = "raise") -> None:
@@ -49,9 +47,9 @@ def write(root: str, conf: str) -> None:
     with pyrocketstore.open(root, config=conf) as store:
         store.put("orders", BODY, keys="odd")
         store.put("new", BODY, keys="odd")
-        store.put_many("orders", [bytes(1000)] * 40)  # into the next file
+        store.put_many("orders", [bytes(1000)] * 40)  # continues in the next file
         store.wait_dispatched()
-        read_all(store, "skip")  # an error would say that the opening was refused
+        read_all(store, "skip")  # an error means that the opening was refused
 
 
 def snapshot(root: str, conf: str) -> None:
@@ -62,7 +60,7 @@ def snapshot(root: str, conf: str) -> None:
 
 
 class Lines(logging.Handler):
-    """What the opening of a store logs: a command prints it."""
+    """Collects the log lines of an opening, which a command prints."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +78,7 @@ def command(name: str) -> Callable[[str, str], None]:
         LOGGED.lines.clear()
         result = CliRunner().invoke(app, [name, root, "--config", conf])
         if isinstance(result.exception, SystemExit):
-            # `verify` says so with 1 where there is damage, and prints what.
+            # `verify` exits with 1 if it finds damage, and prints the damage.
             if name != "verify":
                 raise pyrocketstore.StoreError("\n".join([result.output, *LOGGED.lines]))
         elif result.exception is not None:
@@ -111,7 +109,7 @@ def attempt(step: Callable[[str, str], None], root: str, conf: str) -> dict[str,
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    logging.getLogger().addHandler(LOGGED)  # and nothing on standard error
+    logging.getLogger().addHandler(LOGGED)  # and prints nothing to standard error
     for line in sys.stdin:
         case = json.loads(line)
         before = len(os.listdir("/proc/self/fd"))

@@ -1,6 +1,7 @@
-"""A store with something odd at one of its paths, opened in every way in a child, and judged.
+"""A store with an unexpected file at one of its paths, opened in every mode in a child, and
+checked.
 
-The name of a case is LAYOUT:PATH:ODDITY. ROCKETSTORE_FAULT=NAME examines that one alone;
+The name of a case is LAYOUT:PATH:ODDITY. ROCKETSTORE_FAULT=NAME examines that case alone;
 ROCKETSTORE_SEED repeats a run.
 """
 
@@ -11,7 +12,6 @@ import hashlib
 import json
 import os
 import random
-import secrets
 import select
 import shutil
 import socket
@@ -25,10 +25,9 @@ from typing import NamedTuple
 
 import pyrocketstore
 
-SEED = os.environ.get("ROCKETSTORE_SEED") or str(secrets.randbelow(1 << 32))
 ONLY = os.environ.get("ROCKETSTORE_FAULT", "")
 STEPS = ("read_only", "verify", "info", "dump", "snapshot")
-#: What a case may take; one that hangs takes for ever.
+#: Time limit of a case (s), after which it counts as hung.
 TIMEOUT_S = 60
 SIZES = {
     "mappedFileSizeCommitLog": 1 << 14,
@@ -39,7 +38,7 @@ SIZES = {
     "maxIndexNum": 400,
 }
 COUNT = 60
-#: Paths that a store may have and a new one has not.
+#: Optional paths, which a new store does not have.
 ABSENT = (
     "abort",
     "config/topics.json.tmp",
@@ -64,7 +63,7 @@ def fifo(path: Path, _: Path) -> None:
 
 
 def unix_socket(path: Path, outside: Path) -> None:
-    """Bound under a short name: the length of a socket's path is limited."""
+    """Bind a socket under a short name: the length of a socket's path is limited."""
     with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as made:
         made.bind(path.name)
     assert stat.S_ISSOCK(path.lstat().st_mode), outside
@@ -98,25 +97,28 @@ ODDITIES: dict[str, Callable[[Path, Path], None]] = {
 }
 if os.geteuid() != 0:
     ODDITIES["unreadable"] = unreadable
-#: These need not be named where they do no harm, and what they stand for may be lost.
+#: Oddities that an error need not name if they are harmless; the replaced file may be lost.
 HARMLESS = {"empty"}
 
 
 # ---- stores --------------------------------------------------------------------------------------
 class Layout(NamedTuple):
-    """A store that is copied for each case: `home` has its root, its log's other directories, its
-    broker.conf; `places` are the physical offset and body of each message."""
+    """A store that is copied for each case.
+
+    `home` contains its root, the other directories of its log and its broker.conf. `messages` are
+    the physical offset and body of each message.
+    """
 
     home: Path
-    places: list[tuple[int, bytes]]
+    messages: list[tuple[int, bytes]]
 
 
 def make_layout(home: Path, several: bool) -> Layout:
-    """A store with all kinds of files; `several` directories for its log."""
+    """Make a store with all kinds of files, and with `several` log directories."""
     home.mkdir()
     root = home / "store"
     write_conf(home, several)
-    places = []
+    messages = []
     with pyrocketstore.open(root, config=home / "broker.conf") as store:
         for number in range(COUNT):
             body = b"%d " % number + bytes(700)
@@ -127,12 +129,12 @@ def make_layout(home: Path, several: bool) -> Layout:
                 keys=f"k{number}",
                 tags="A",
             )
-            places.append((put.phy_offset, body))
+            messages.append((put.phy_offset, body))
         store.wait_dispatched()
     kept = root / ".broken" / "20200101000000000"
     kept.mkdir(parents=True)
     (kept / ("0" * 20)).write_bytes(b"kept")
-    return Layout(home, places)
+    return Layout(home, messages)
 
 
 def write_conf(home: Path, several: bool) -> None:
@@ -144,7 +146,7 @@ def write_conf(home: Path, several: bool) -> None:
 
 
 def paths_of(layout: Layout) -> list[str]:
-    """Where something odd may lie, relative to `home`."""
+    """Return the paths that are replaced, relative to `home`."""
     found = [str(path.relative_to(layout.home)) for path in sorted(layout.home.rglob("*"))]
     found.remove("store")
     logs = [layout.home / path for path in found if path.endswith("/" + "0" * 20)]
@@ -158,7 +160,7 @@ def paths_of(layout: Layout) -> list[str]:
 
 
 class Case(NamedTuple):
-    """LAYOUT:PATH:ODDITY."""
+    """A case, whose name is LAYOUT:PATH:ODDITY."""
 
     layout: str
     path: str
@@ -170,13 +172,13 @@ class Case(NamedTuple):
 
 # ---- the campaign --------------------------------------------------------------------------------
 class Child:
-    """odd_child.py: started again after a case that hung."""
+    """The process of odd_child.py, which is restarted after a case that hung."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, root: Path, conf: Path, steps: tuple[str, ...]) -> dict[str, dict[str, str]]:
-        """What became of each step; raises AssertionError where it hangs or the child dies."""
+        """Return the error of each step; raise AssertionError if the child hangs or dies."""
         if self._process is None:
             command = [sys.executable, str(Path(__file__).parent / "odd_child.py")]
             self._process = subprocess.Popen(
@@ -196,7 +198,7 @@ class Child:
         return found
 
     def close(self) -> None:
-        """End the child, whatever it does."""
+        """Kill the child."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -204,7 +206,7 @@ class Child:
 
 
 class Campaign:
-    """Cases run and counted. Use as a context manager."""
+    """Runs and counts cases. Use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -222,7 +224,7 @@ class Campaign:
         self._child.close()
 
     def all(self) -> list[Case]:
-        """Every case; unlike on every path."""
+        """Return every combination of layout, path and oddity."""
         return [
             Case(name, path, oddity)
             for name, layout in self.layouts.items()
@@ -231,7 +233,7 @@ class Campaign:
         ]
 
     def some(self, seed: str, count: int) -> list[Case]:
-        """`count` of them at random, among them each oddity and each kind of path."""
+        """Return `count` random cases, among them each oddity and each kind of path."""
         rng = random.Random(seed)
         cases = self.all()
         rng.shuffle(cases)
@@ -248,7 +250,7 @@ class Campaign:
         return list(chosen)
 
     def run(self, case: Case) -> None:
-        """Raises AssertionError."""
+        """Run one case. Raises AssertionError for a failure."""
         home = self.path / "case"
         try:
             self._run(case, home, self.layouts[case.layout])
@@ -274,7 +276,7 @@ class Campaign:
             found = self._child.run(root, conf, ("write",))
             self._judge(case, path, found)
             refused = bool(found["write"]["kind"])
-            is_named = case.path in ("log1", "log2")  # in broker.conf: may be links
+            is_named = case.path in ("log1", "log2")  # named in broker.conf, so they may be links
             if not is_named or refused:
                 assert tree(outside) == victims, "something outside of the store was changed"
             self._find_all(case, layout, home, odd, refused)
@@ -288,9 +290,9 @@ class Campaign:
             self.counts["refused" if result["kind"] else "taken"] += step != "descriptors"
             assert result["kind"] != "other", f"{step}: {result['text']}"
             if result["kind"] and case.oddity not in HARMLESS and not is_other_conf:
-                # The command breaks its line where the terminal ends.
+                # The command wraps its lines at the width of the terminal.
                 text = "".join(result["text"].split())
-                # A missing file of the log may have been in any of its directories.
+                # A missing log file may have been in any of the log's directories.
                 logs = ("log1", "log2") if case.path in ("log1", "log2") else ()
                 names = [str(path), *(str(path.with_name(name)) for name in logs)]
                 assert any(name in text for name in names), (
@@ -300,7 +302,7 @@ class Campaign:
     def _find_all(
         self, case: Case, layout: Layout, home: Path, odd: tuple[int, str], refused: bool
     ) -> None:
-        """With the odd thing gone, and what was there back, nothing is lost."""
+        """Require that nothing is lost once the replaced file is restored."""
         path, hidden = home / case.path, self.path / "outside" / "original"
         taken = not os.path.lexists(path) or described(path) != odd
         if not taken:
@@ -316,23 +318,23 @@ class Campaign:
             read: set[int] = set()
             for topic in ("orders", "payments") if refused else ():
                 read |= {message.phy_offset for message in store.read(topic, None)}
-            for place, body in layout.places:
-                if place - place % (1 << 14) in lost:
-                    continue  # it was in the file that was taken away
-                message = store.get(place)
-                assert message is not None, f"the message at {place} is lost"
+            for phy_offset, body in layout.messages:
+                if phy_offset - phy_offset % (1 << 14) in lost:
+                    continue  # the message was in the replaced file
+                message = store.get(phy_offset)
+                assert message is not None, f"the message at {phy_offset} is lost"
                 assert message.body == body
-                assert not refused or place in read, f"the message at {place} has no queue"
+                assert not refused or phy_offset in read, f"no queue has message {phy_offset}"
                 self.counts["messages"] += 1
 
 
 def kind_of(path: str) -> str:
-    """A path without its numbers: those of one kind are handled by one piece of code."""
+    """Return a path with its numbers replaced: one code path handles each kind."""
     return "".join("0" if char.isdigit() else char for char in path).replace("payments", "orders")
 
 
 def put_odd(path: Path, outside: Path, make: Callable[[Path, Path], None]) -> None:
-    """Have something odd at a path; what was there goes outside."""
+    """Put an oddity at a path, and move the replaced file outside."""
     outside.mkdir()
     (outside / "victim").write_bytes(b"precious text\n" * 4000)
     (outside / "folder").mkdir()
@@ -352,7 +354,7 @@ def remove(path: Path) -> None:
 
 
 def tree(top: Path) -> dict[str, tuple[int, str]]:
-    """Kind and content of all that lies in a directory."""
+    """Return kind and content of everything in a directory."""
     return {str(path.relative_to(top)): described(path) for path in walk(top)}
 
 

@@ -1,6 +1,6 @@
-"""A model of what a put takes, for random calls with odd values through every way to put: what was
-accepted reads back equal, by queue, by tag and by key, and is the same through each way; what was
-refused has the same class of error through each way and has written nothing."""
+"""A model of the values that a put accepts, for random calls with unusual values through every put
+method. An accepted message reads back equal, by queue, by tag and by key, and every method accepts
+it. A refused message has the same class of error through each method and has written nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import odd_values
 import pyrocketstore
-from odd_values import Odd
 from pyrocketstore import Message, PutError, StoreFormatError
+from support import odd_values
+from support.odd_values import Odd
 
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 18,
@@ -21,7 +21,7 @@ SIZES: dict[str, Any] = {
     "max_hash_slot_num": 500,
     "max_index_num": 20000,
 }
-#: What a put has where nothing odd is drawn for it.
+#: The arguments of a put without unusual values.
 PLAIN: dict[str, Any] = {
     "topic": "t",
     "body": b"body",
@@ -32,7 +32,7 @@ PLAIN: dict[str, Any] = {
     "flag": 0,
     "born_timestamp": None,
 }
-#: A body or properties that no record holds, and the status of that.
+#: A body or properties too large for a record, and the resulting status.
 TOO_LONG: dict[str, tuple[Callable[[], Any], str]] = {
     "body": (lambda: bytes(1 << 18), "MESSAGE_ILLEGAL"),
     "properties": (lambda: {"a": "x" * 32767}, "PROPERTIES_SIZE_EXCEEDED"),
@@ -40,7 +40,7 @@ TOO_LONG: dict[str, tuple[Callable[[], Any], str]] = {
     "keys": (lambda: ["é" * 16383], "PROPERTIES_SIZE_EXCEEDED"),
 }
 Values = dict[str, Any]
-#: The class of an error, the status of a PutError, and its reason without the number of a row.
+#: Class of an error, status of a PutError, and its reason without the number of a row.
 Outcome = tuple[type[BaseException], str, str] | tuple[int, int]
 
 
@@ -65,7 +65,7 @@ def put_many_of_one_queue(store: pyrocketstore.Store, v: Values) -> Any:
     columns = {name: (v[name],) for name in ("tags", "keys", "properties") if v[name] is not None}
     ids = v["queue_id"]
     if type(ids) is list:
-        ids = 1.0  # a list is a column here
+        ids = 1.0  # a list would be a column
     return store.put_many(v["topic"], (v["body"],), queue_ids=ids, **columns)
 
 
@@ -100,7 +100,7 @@ def _is_text(value: object) -> bool:
 
 
 class Pairs(dict[Any, Any]):
-    """A dict whose items are these, also where two of them are equal."""
+    """A dict with given items, which may have equal keys."""
 
     def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
         super().__init__(pairs)
@@ -110,7 +110,7 @@ class Pairs(dict[Any, Any]):
         return self._pairs
 
 
-#: Each way to put one message, and the parameters that it has not.
+#: Each method that puts one message, and the parameters that it lacks.
 WAYS: dict[str, tuple[Callable[[pyrocketstore.Store, Values], Any], set[str]]] = {
     "put": (put, set()),
     "aput": (aput, set()),
@@ -123,7 +123,7 @@ WAYS: dict[str, tuple[Callable[[pyrocketstore.Store, Values], Any], set[str]]] =
 
 
 class OddPuts:
-    """Makes random calls and judges them; `failures` has a text for each that is wrong."""
+    """Makes random calls and checks them; `failures` has a text for each wrong result."""
 
     def __init__(self, path: Path, seed: str, **settings: Any) -> None:
         self.rng = random.Random(seed)
@@ -133,7 +133,7 @@ class OddPuts:
         self.calls = self.accepted = 0
 
     def step(self) -> None:
-        """One message, through each way that has the parameters drawn."""
+        """Put one message through each method that has the drawn parameters."""
         drawn = self.draw()
         refused = [odd for odd in drawn.values() if odd.refused]
         outcomes: dict[str, Outcome] = {}
@@ -153,7 +153,7 @@ class OddPuts:
                 self.fail(drawn, f"{way}: {outcome} instead of {wanted or 'a put'}")
 
     def draw(self) -> dict[str, Odd]:
-        """Odd values for some parameters; one of them at most is refused."""
+        """Draw unusual values for some parameters, at most one of which is refused."""
         names = self.rng.sample(list(PLAIN), self.rng.choice((1, 1, 2, 3)))
         if self.rng.random() < 0.03:
             name = self.rng.choice(list(TOO_LONG))
@@ -193,14 +193,14 @@ class OddPuts:
         return 0, 0
 
     def marks(self) -> tuple[Any, ...]:
-        """What a put that is refused must leave as it is."""
+        """Return the state that a refused put must not change."""
         topics = self.path / "config" / "topics.json"
         text = topics.read_bytes() if topics.exists() else b""
         low = self.store.message_store
         return low.get_max_phy_offset(), text, dict(low.commit_log.core.table())
 
     def check(self, way: str, result: Any, drawn: dict[str, Odd]) -> None:
-        """The message that was put, by its place, in its queue, by its tag and by its keys."""
+        """Check the message by its offset, in its queue, by its tag and by its keys."""
         want = PLAIN | {name: odd.exact for name, odd in drawn.items()}
         if isinstance(result, tuple):
             queue_offset, phy_offset = int(result[0][0]), int(result[1][0])

@@ -1,4 +1,4 @@
-"""Where the stores of these tests lie."""
+"""The directory of the stores of these tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ MEMORY = Path("/dev/shm")
 
 
 def directory() -> Path:
-    """A new directory, in memory if there is some: how fast a disk forces is not tested here."""
+    """Make a new directory, in memory if possible: the speed of a disk is not tested here."""
     usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
     return Path(tempfile.mkdtemp(prefix="faults-", dir=MEMORY if usable else None))

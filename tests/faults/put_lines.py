@@ -1,5 +1,5 @@
-"""Random programs of `aput` calls that wait in line for room, of threads that put beside them, and
-of flushes at any moment; one thread plays all of them, so that a seed settles every step."""
+"""Random programs of `aput` calls that wait for room, of threads that put at the same time, and of
+flushes at any moment. One thread runs all of them, so that a seed determines every step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pyrocketstore
-from gates import SYNC_SIZES
 from pyrocketstore import PutMessageStatus
+from pyrocketstore.commit_log.put_room import OVERHEAD
+from support.sizes import SYNC_SIZES
 
-#: Bytes of `max_unforced_bytes`, and of `max_outstanding_put_bytes`.
+#: Value in bytes of `max_unforced_bytes` and of `max_outstanding_put_bytes`.
 BOUND = 4000
-#: Larger than the bound, which one put may be once nothing is outstanding.
+#: Larger than the bound: one put may exceed it if nothing is outstanding.
 SIZES = (1, 100, 400, 1500, 3500, 6000)
+#: Bodies of one call of a thread.
+BESIDE_SIZES, BESIDE_COUNTS = SIZES[:4], (1, 3)
+#: More is never put and not durable: a call of a thread that begins just below the bound, and the
+#: aputs that were granted room before it, which keep that right.
+MOST = BOUND + BESIDE_COUNTS[-1] * (BESIDE_SIZES[-1] + OVERHEAD) + max(BOUND, SIZES[-1] + OVERHEAD)
 STEPS = 120
 Done = Callable[[PutMessageStatus], None]
 
 
 class Lines:
-    """One store, one event loop, and what stands for its threads."""
+    """One store, one event loop, and steps in place of its threads."""
 
     def __init__(self, path: Path, seed: str, *, sync: bool) -> None:
         self.rng = random.Random(seed)
@@ -34,7 +40,7 @@ class Lines:
             self.settings |= {"flush_disk_type": "ASYNC_FLUSH", "max_unforced_bytes": BOUND}
             self.settings |= {"flush_interval_commit_log": 100_000}
         self.path = path
-        #: Flushes that were asked for and are not done.
+        #: Flushes that were requested and are not done.
         self.requests: list[tuple[int, Done]] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.cancelled: set[int] = set()
@@ -42,7 +48,7 @@ class Lines:
         self.waited = 0
 
     def run(self) -> str:
-        """What is wrong; empty when nothing is."""
+        """Return a text on the failure; empty without one."""
         with pyrocketstore.open(self.path, **self.settings) as store:
             self.store, self.low = store, store.message_store
             self.puts = self.low.async_puts
@@ -63,10 +69,9 @@ class Lines:
             step = self.rng.choice(steps)
             self.trace.append(step.__name__)
             await step()
-            if not self.sync and self.low.reports.flushed_where() + 3 * BOUND < (
-                self.low.get_max_phy_offset()
-            ):
-                return self.told("more than the bound and its largest puts are not on the device")
+            behind = self.low.get_max_phy_offset() - self.low.reports.flushed_where()
+            if not self.sync and behind > MOST:
+                return self.failure(f"{behind} bytes are not durable, the most is {MOST}")
         for _ in range(10 * len(self.tasks) + 10):
             await self.flush()
             await self.turn()
@@ -75,52 +80,53 @@ class Lines:
     def judge(self) -> str:
         stuck = [i for i, task in enumerate(self.tasks) if not task.done()]
         if stuck:
-            return self.told(f"aputs {stuck} wait for ever")
+            return self.failure(f"aputs {stuck} wait forever")
         offsets = []
         for number, task in enumerate(self.tasks):
             if number in self.cancelled:
                 continue
             if task.exception() is not None:
-                return self.told(f"aput {number}: {task.exception()!r}")
+                return self.failure(f"aput {number}: {task.exception()!r}")
             offsets.append(task.result().queue_offset)
         if offsets != sorted(offsets):
-            return self.told(f"the calls have the offsets {offsets}")
+            return self.failure(f"the calls have the offsets {offsets}")
         left = (self.puts.count, self.puts.bytes, self.puts.waiting)
-        return "" if left == (0, 0, 0) else self.told(f"room is lost: {left}")
+        return "" if left == (0, 0, 0) else self.failure(f"room is lost: {left}")
 
-    def told(self, text: str) -> str:
+    def failure(self, text: str) -> str:
         return f"{text} after {' '.join(self.trace)}"
 
     # ---- steps -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Call aput, up to where it first waits."""
+        """Call aput, up to its first wait."""
         body = bytes(self.rng.choice(SIZES))
         self.tasks.append(asyncio.ensure_future(self.store.aput("t", body)))
         await asyncio.sleep(0)
         self.waited += self.puts.waiting > 0
 
     async def turn(self) -> None:
-        """The loop goes on."""
+        """Run the event loop."""
         await asyncio.sleep(0)
 
     async def beside(self) -> None:
-        """A thread puts into another queue; under a bound it makes room for itself first."""
+        """Put into another queue as a thread does; under a bound it first makes room."""
         if self.sync:
             self.low.put_message(pyrocketstore.MessageExtBrokerInner("t", b"x" * 500, 1))
             return
-        bodies = [bytes(self.rng.choice(SIZES[:4])) for _ in range(self.rng.choice((1, 3)))]
+        count = self.rng.choice(BESIDE_COUNTS)
+        bodies = [bytes(self.rng.choice(BESIDE_SIZES)) for _ in range(count)]
         self.store.put_many("t", bodies, queue_ids=1)
 
     async def flush(self) -> None:
-        """The device is done with what was asked for; who waits for room may have it."""
+        """Complete the requested flushes, so that waiting puts get room."""
         self.low.flush()
         for _, done in [self.requests.pop(0) for _ in self.requests[:]]:
             done(PutMessageStatus.PUT_OK)
         self.puts.grant()
 
     async def cancel(self) -> None:
-        """Cancel one that is not done."""
+        """Cancel an aput that is not done."""
         open_ones = [i for i, task in enumerate(self.tasks) if not task.done()]
         if open_ones and self.rng.random() < 0.5:
             number = self.rng.choice(open_ones)

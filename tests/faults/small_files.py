@@ -1,4 +1,4 @@
-"""Stores of very small files, so that a process makes hundreds of them in its short life."""
+"""Stores of very small files, so that a process makes hundreds of them in a short life."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL: dict[str, Any] = {
     "max_hash_slot_num": 5,
     "max_index_num": 12,
 }
-#: The same as 4.9.3 calls it.
+#: These settings under 4.9.3's names.
 SMALL_JAVA: dict[str, Any] = {
     "mappedFileSizeCommitLog": 4096,
     "mappedFileSizeConsumeQueue": 200,
@@ -26,8 +26,10 @@ SMALL_JAVA: dict[str, Any] = {
 
 
 def odd_files(store: Path, settings: dict[str, Any]) -> Iterator[str]:
-    """Yield whatever 4.9.3 would not load, in the directories that it lists: a file of another
-    length than `settings` say, another name, or a directory."""
+    """Yield the paths that 4.9.3 would not load in the directories that it lists.
+
+    These are directories, and files whose length differs from `settings` or whose name is invalid.
+    """
     slots, entries = settings["max_hash_slot_num"], settings["max_index_num"]
     log = settings["mapped_file_size_commit_log"]
     queue = settings["mapped_file_size_consume_queue"]

@@ -1,4 +1,5 @@
-"""What a power cut may leave of a moment: each way to choose among what was not forced."""
+"""The images that a power cut may leave of a moment: selections of the changes that are not
+durable."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from typing import NamedTuple
 from device import PAGE, Captured, Change, File, Folder, Names, Node
 
 SECTOR = 512
-#: How pages that were not forced survive.
+#: Survival of pages that were not flushed.
 PAGE_CLASSES = ("old", "new", "mixed", "torn", "one lost", "one kept", "first ones")
-#: How names and lengths do.
+#: Survival of names and lengths.
 NAME_CLASSES = ("old", "new", "mixed", "first ones")
 LENGTH_CLASSES = ("old", "new", "mixed")
 
@@ -21,7 +22,7 @@ Tree = dict[str, "bytes | Tree"]
 
 
 class Choice(NamedTuple):
-    """The classes of an image."""
+    """The classes of survival in an image."""
 
     pages: str
     names: str
@@ -32,13 +33,13 @@ class Choice(NamedTuple):
 
 
 def choose(rng: random.Random) -> Choice:
-    """Any class."""
+    """Draw a class of each kind."""
     pages = rng.choices(PAGE_CLASSES, (1, 1, 3, 5, 2, 2, 2))[0]
     return Choice(pages, rng.choice(NAME_CLASSES), rng.choice(LENGTH_CLASSES))
 
 
 def image_of(moment: Captured, choice: Choice, rng: random.Random) -> Tree:
-    """The directory after the power cut."""
+    """Return the directory after the power cut."""
     names: Names = {folder: dict(entries) for folder, entries in moment.names.items()}
     for change in survivors(moment.changes, choice.names, rng):
         change.apply(names)
@@ -55,7 +56,7 @@ def image_of(moment: Captured, choice: Choice, rng: random.Random) -> Tree:
 
 
 def survivors(changes: list[Change], how: str, rng: random.Random) -> list[Change]:
-    """The changes of names that came down."""
+    """Return the changes of names that became durable."""
     if how == "old":
         return []
     if how == "new":
@@ -78,7 +79,7 @@ def _files(names: Names, root: Folder) -> list[File]:
 
 
 class _Contents:
-    """The bytes of each file that is there."""
+    """Return the bytes of each surviving file."""
 
     def __init__(self, moment: Captured, choice: Choice, rng: random.Random) -> None:
         self.moment = moment
@@ -89,7 +90,7 @@ class _Contents:
         self.seen = 0
 
     def look_at(self, files: list[File]) -> None:
-        """Count the pages that differ, in the order in which `of` will meet them."""
+        """Count the differing pages in the order of `of`."""
         dirty = 0
         for file in files:
             old, new = self.moment.files[file]
@@ -123,7 +124,7 @@ class _Contents:
         return bytes(data[:length])
 
     def _tear(self, data: bytearray, new: bytes, page: int) -> None:
-        """Sectors come down one by one: up to one, from one on, or any."""
+        """Make single sectors durable: up to one, from one on, or any."""
         cut = self.rng.randrange(PAGE // SECTOR + 1)
         kind = self.rng.randrange(3)
         for number in range(PAGE // SECTOR):
@@ -138,18 +139,18 @@ def _pages(old: bytes, new: bytes) -> range:
 
 
 def _differs(old: bytes, new: bytes, at: int) -> bool:
-    # Behind a length there are zeros.
+    # Bytes behind a length read as zeros.
     a, b = old[at : at + PAGE], new[at : at + PAGE]
     return a != b and a.ljust(PAGE, b"\0") != b.ljust(PAGE, b"\0")
 
 
 def all_cached(moment: Captured) -> Tree:
-    """The directory when only the process is gone."""
+    """Return the directory after a kill of the process alone."""
     return image_of(moment, Choice("new", "new", "new"), random.Random(0))
 
 
 def write(tree: Tree, path: Path) -> None:
-    """Make a directory of an image."""
+    """Write an image to a directory."""
     os.mkdir(path)
     for name, content in tree.items():
         if isinstance(content, dict):
@@ -159,7 +160,7 @@ def write(tree: Tree, path: Path) -> None:
 
 
 def read(path: Path) -> Tree:
-    """The image that a directory is."""
+    """Read a directory as an image."""
     found: Tree = {}
     for entry in os.scandir(path):
         at = Path(entry.path)

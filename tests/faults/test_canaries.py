@@ -1,10 +1,10 @@
-"""Goal: the power cuts of test_power_cut.py find a store that is broken. Method: one part of the
-engine is broken at a time, by a table entry that does nothing or by another method, and programs
-run until an image breaks a promise.
+"""Goal: the power cuts of test_power_cut.py find a broken store. Method: one part of the engine at
+a time is broken, by a table entry that does nothing or by another method, and programs run until an
+image breaks a promise.
 
-What lies in C cannot be broken so: the order inside of a group commit, of the put path, of the
-compiled dispatch. What they promise is broken from outside instead: an ASYNC_FLUSH store is
-expected to keep what only SYNC_FLUSH promises.
+Parts in C cannot be broken this way: the order inside a group commit, the put path and the compiled
+dispatch. Their promises are broken from outside instead: an ASYNC_FLUSH store is expected to keep
+the promises of SYNC_FLUSH.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from typing import Any
 
 import pytest
 
-import test_repairs
-from broken_env import PROTOTYPES
-from campaign import Campaign, places
+from campaign import Campaign, memory_directory
 from device import Device
 from judge import Broken
-from pyrocketstore import message_store, recovery
-from pyrocketstore.async_store import AsyncStore
-from pyrocketstore.env import Env
+from openings import killed, open_and_flush, open_twice
 from pyrocketstore.errors import StoreError
-from pyrocketstore.index_forcing import FlushIndexFileThread
-from pyrocketstore.index_service import IndexService
-from pyrocketstore.store_checkpoint import StoreCheckpoint
-from test_lock import open_twice
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
+from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.recovery import apply as recovery
+from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
+from pyrocketstore.store.api import Store
+from pyrocketstore.system.env import Env
+from support.broken_env import PROTOTYPES
 
-#: A canary that is not found in so many programs is not found.
+#: Number of programs after which a canary counts as not found.
 PROGRAMS = 120
 Patch = pytest.MonkeyPatch
 
 
 def finds(tmp_path: Path, first: int = 0, **attributes: Any) -> str:
-    """Run programs until one breaks a promise; how. Number `first` is known to find it, unless the
-    threads run otherwise."""
-    with places(tmp_path) as path:
+    """Run programs until one breaks a promise; return a text on it.
+
+    Program `first` is known to find it, unless the timing of threads differs.
+    """
+    with memory_directory(tmp_path) as path:
         campaign = Campaign(path, only="")
         campaign.keeps_failures = False
         for name, value in attributes.items():
@@ -56,7 +58,7 @@ def finds(tmp_path: Path, first: int = 0, **attributes: Any) -> str:
 
 
 def skipping(patch: Patch, *names: str) -> None:
-    """Let calls of the table say that they worked, and do nothing; the device does not see them."""
+    """Let calls of the table return success and do nothing, unseen by the device."""
     attach = Device.attach
 
     def attach_and_skip(device: Device, env: Env) -> Env:
@@ -73,7 +75,7 @@ def skipping(patch: Patch, *names: str) -> None:
 @pytest.mark.parametrize(
     "names", [("msync",), ("fdatasync", "fsync"), ("fsync_directory",)], ids=" ".join
 )
-def test_a_force_that_does_nothing(tmp_path: Path, monkeypatch: Patch, names: tuple[str]) -> None:
+def test_a_flush_that_does_nothing(tmp_path: Path, monkeypatch: Patch, names: tuple[str]) -> None:
     skipping(monkeypatch, *names)
     finds(tmp_path, 3 * (names == ("fsync_directory",)))
 
@@ -85,17 +87,18 @@ def test_a_put_that_is_acknowledged_too_early(tmp_path: Path) -> None:
 
 def test_an_aput_that_is_acknowledged_too_early(tmp_path: Path, monkeypatch: Patch) -> None:
     async def aput(store: Any, topic: str, body: bytes, **options: Any) -> Any:
-        return store._appender.put(topic, body, **options)
+        given = [options.pop(name, None) for name in ("tags", "keys", "properties")]
+        queue_id = options.pop("queue_id", 0)
+        assert not options
+        return store._append_path.put(topic, body, queue_id, *given, 0, 0, None, None)
 
-    monkeypatch.setattr(AsyncStore, "aput", aput)
+    monkeypatch.setattr(Store, "aput", aput)
     finds(tmp_path, 14)
 
 
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_cut_that_is_a_byte_off(tmp_path: Path, monkeypatch: Patch, error: int) -> None:
-    make_plan = recovery.make_plan
-
-    def wrong(*arguments: Any) -> recovery.RecoveryPlan:
+    def wrong(*arguments: Any) -> RecoveryPlan:
         plan = make_plan(*arguments)
         if plan.log_end > 0 and not plan.clean:
             plan.log_end += error
@@ -106,14 +109,14 @@ def test_a_cut_that_is_a_byte_off(tmp_path: Path, monkeypatch: Patch, error: int
 
 
 def test_a_unit_that_is_there_twice(tmp_path: Path, monkeypatch: Patch) -> None:
-    def twice(store: Any, plan: recovery.RecoveryPlan) -> None:
+    def twice(store: Any, plan: RecoveryPlan) -> None:
         recovery.apply_plan(store, plan)
         for queue in store.consume_queues():
             unit = queue.reader.last_unit()
             last = queue.mapped_file_queue.get_last_mapped_file(need_create=False)
             if not store.read_only and unit is not None and not last.is_full():
                 last.append_message(struct.pack(">qiq", *unit))
-                queue._set_end(unit[0] + unit[1])
+                queue.set_end(unit[0] + unit[1])
 
     monkeypatch.setattr(message_store, "apply_plan", twice)
     finds(tmp_path)
@@ -123,17 +126,17 @@ def test_a_body_that_is_not_compared_with_its_crc(tmp_path: Path) -> None:
     finds(tmp_path, 6, settings={"check_crc_on_recover": False})
 
 
-def test_an_index_file_that_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_an_index_file_that_is_not_flushed(tmp_path: Path, monkeypatch: Patch) -> None:
     def force(thread: FlushIndexFileThread, index_file: Any) -> None:
         thread._checkpoint.index_msg_timestamp = index_file.end_timestamp
         thread._checkpoint.flush()
 
-    monkeypatch.setattr(FlushIndexFileThread, "_force", force)
+    monkeypatch.setattr(FlushIndexFileThread, "_flush", force)
     finds(tmp_path, 2)
 
 
 def test_an_index_whose_flush_is_left_out(tmp_path: Path, monkeypatch: Patch) -> None:
-    """After a close nothing is replayed: what the open file lacks then stays lost."""
+    """After a close nothing is replayed, so bytes that a file lacks stay lost."""
     busy: set[int] = set()  # threads
     msync, moment = Device._msync, Device.moment
 
@@ -150,9 +153,9 @@ def test_an_index_whose_flush_is_left_out(tmp_path: Path, monkeypatch: Patch) ->
     def force(device: Device, original: Callable[..., int], base: int, size: int) -> int:
         return 0 if threading.get_ident() in busy else msync(device, original, base, size)
 
-    def look(device: Device, place: str, path: bytes | None = None) -> None:
-        if place == "closed":
-            moment(device, place, path)
+    def look(device: Device, call: str, path: bytes | None = None) -> None:
+        if call == "closed":
+            moment(device, call, path)
 
     for name in ("flush", "shutdown"):
         monkeypatch.setattr(IndexService, name, unforced(getattr(IndexService, name)))
@@ -173,40 +176,38 @@ def test_a_lock_that_is_taken_after_the_files_are_read(tmp_path: Path, monkeypat
             raise
         return True
 
-    open_twice(tmp_path / "sound")
+    open_twice(tmp_path / "valid")
     monkeypatch.setattr(message_store.DefaultMessageStore, "load", load)
     with pytest.raises(AssertionError):
         open_twice(tmp_path / "broken")
 
 
 def by_time_alone(checkpoint: StoreCheckpoint, headers: list[tuple[int, int]]) -> int:
-    """What of the index 4.9.3 keeps after a crash."""
+    """Keep the index files that 4.9.3 keeps after a crash."""
     return sum(end <= checkpoint.index_msg_timestamp for end, _ in headers)
 
 
 def no_heads(make_plan: Callable[..., Any]) -> Callable[..., Any]:
-    """Plans that do not see that a queue's first file is missing."""
+    """Make plans that ignore a missing first file of a queue."""
 
     def plan_without(*arguments: Any) -> Any:
-        return dataclasses.replace(make_plan(*arguments), headless=[])
+        return dataclasses.replace(make_plan(*arguments), missing_first_file=[])
 
     return plan_without
 
 
 def test_an_index_file_that_is_kept_by_its_time_alone(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(StoreCheckpoint, "forced_index_files", by_time_alone)
+    monkeypatch.setattr(StoreCheckpoint, "durable_index_files", by_time_alone)
     finds(tmp_path, 26)
 
 
 def test_a_queue_whose_first_file_is_not_missed(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(message_store, "make_plan", no_heads(recovery.make_plan))
+    monkeypatch.setattr(message_store, "make_plan", no_heads(make_plan))
     finds(tmp_path, 15)
 
 
-def test_a_killed_process_whose_work_is_not_forced(tmp_path: Path, monkeypatch: Patch) -> None:
-    """The power cuts find it too, but not in every hundred programs."""
-    monkeypatch.setattr(recovery, "_force_again", lambda store, plan: None)
+def test_a_killed_process_whose_work_is_not_flushed(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Power cuts find this defect too, but not in every hundred programs."""
+    monkeypatch.setattr(recovery, "_fsync_again", lambda store, plan: None)
     with pytest.raises(AssertionError, match="each of the four files"):
-        test_repairs.test_what_a_killed_process_queued_is_forced(
-            test_repairs.killed(tmp_path / "store")
-        )
+        open_and_flush(killed(tmp_path / "store"))

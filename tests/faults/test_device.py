@@ -1,5 +1,5 @@
-"""Goal: the simulated device keeps what was forced, and nothing else for sure. Method: each call
-alone, on plain files, and what may be left after it."""
+"""Goal: the simulated device keeps what was flushed, and nothing else for certain. Method: each
+call alone, on plain files, and the content that may be left after it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broken_env import PROTOTYPES
 from device import PAGE, Device
-from pyrocketstore.env import Env
+from pyrocketstore.system.env import Env
+from support.broken_env import PROTOTYPES
 from survivors import NAME_CLASSES, PAGE_CLASSES, Choice, Tree, image_of, read, write
 
 WRITABLE = os.O_RDWR | os.O_CREAT
@@ -46,7 +46,7 @@ def open_file(env: Env, device: Device, name: str) -> int:
     return env.open(f"{device.root}/{name}", WRITABLE)
 
 
-def test_bytes_are_durable_after_a_force(device: Device, env: Env) -> None:
+def test_bytes_are_durable_after_a_flush(device: Device, env: Env) -> None:
     fd = open_file(env, device, "there")
     env.pwrite_all(fd, b"b", PAGE)
     assert after(device, OLD) == {"there": b"a" * 3 * PAGE}
@@ -56,7 +56,7 @@ def test_bytes_are_durable_after_a_force(device: Device, env: Env) -> None:
     env.close(fd)
 
 
-def test_an_msync_forces_its_pages_alone(device: Device, env: Env) -> None:
+def test_an_msync_flushes_its_pages_alone(device: Device, env: Env) -> None:
     fd = open_file(env, device, "there")
     base = ctypes.c_void_p()
     call = PROTOTYPES["mmap"](env.address("mmap"))
@@ -71,7 +71,7 @@ def test_an_msync_forces_its_pages_alone(device: Device, env: Env) -> None:
     assert mmap.PAGESIZE == PAGE
 
 
-def test_a_name_is_durable_after_its_directory_was_forced(device: Device, env: Env) -> None:
+def test_a_name_is_durable_after_its_directory_was_flushed(device: Device, env: Env) -> None:
     fd = open_file(env, device, "new")
     env.ftruncate(fd, 5)
     env.fsync(fd)
@@ -85,7 +85,7 @@ def test_a_name_is_durable_after_its_directory_was_forced(device: Device, env: E
     assert "new" not in after(device, NEW)
 
 
-def test_a_length_is_durable_after_a_force(device: Device, env: Env) -> None:
+def test_a_length_is_durable_after_a_flush(device: Device, env: Env) -> None:
     fd = open_file(env, device, "new")
     env.fsync_directory(device.root)
     env.ftruncate(fd, 5)

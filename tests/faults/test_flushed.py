@@ -1,5 +1,5 @@
-"""Goal: what a flush or the checkpoint says of the queues and the index is so on the device.
-Method: a simulated device (device.py): what was forced is held against what everybody sees."""
+"""Goal: the positions of queues and index that a flush or the checkpoint reports are on the device.
+Method: a simulated device (device.py), whose durable bytes are compared with the visible ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyrocketstore
 from device import Device
 from fault_programs import DIRECTORY, NEVER, open_store
 from journal import SETTINGS
-from pyrocketstore.env import Env
-from pyrocketstore.store_checkpoint import StoreCheckpoint
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.system.env import Env
 from survivors import Choice, Tree, image_of, write
 
 QUIET: dict[str, Any] = {
@@ -23,7 +23,7 @@ QUIET: dict[str, Any] = {
     "flush_interval_consume_queue": NEVER,
 }
 COUNT = 300
-FORCED = Choice("old", "old", "old")
+DURABLE = Choice("old", "old", "old")
 SEEN = Choice("new", "new", "new")
 
 
@@ -43,7 +43,7 @@ def image(device: Device, choice: Choice) -> Tree:
 
 
 def put(store: pyrocketstore.Store, device: Device, first: int = 0, count: int = COUNT) -> None:
-    """Four seconds each: more than the checkpoint is taken to be late by."""
+    """Steps of four seconds, more than the tolerance of the checkpoint."""
     for number in range(first, first + count):
         device.clock_ms += 4000
         body = b"%d " % number + bytes(300)
@@ -61,23 +61,23 @@ def check(store: pyrocketstore.Store, count: int) -> None:
 
 
 def test_flush_leaves_nothing_to_the_page_cache(tmp_path: Path, device: Device) -> None:
-    """Of queues and index neither: what a power cut leaves has no need of the log."""
+    """A power cut leaves neither queues nor index that depend on a replay of the log."""
     store = open_store(Path(device.root), QUIET, device)
     put(store, device)
-    before = image(device, FORCED)
+    before = image(device, DURABLE)
     store.flush()
-    forced, seen = image(device, FORCED), image(device, SEEN)
+    durable, seen = image(device, DURABLE), image(device, SEEN)
     checkpoint = store.message_store.checkpoint
     assert checkpoint.physic_msg_timestamp == device.clock_ms == checkpoint.logics_msg_timestamp
     for part in ("consumequeue", "index", "checkpoint"):
         assert before[part] != seen[part], f"{part}: nothing to force"
-        assert forced[part] == seen[part], part
+        assert durable[part] == seen[part], part
     put(store, device, COUNT, 2)
     store.flush()
-    forced, seen = image(device, FORCED), image(device, SEEN)
-    assert [p for p in ("consumequeue", "index", "checkpoint") if forced[p] != seen[p]] == []
+    durable, seen = image(device, DURABLE), image(device, SEEN)
+    assert [p for p in ("consumequeue", "index", "checkpoint") if durable[p] != seen[p]] == []
     store.close()
-    write({DIRECTORY: forced}, tmp_path / "cut")
+    write({DIRECTORY: durable}, tmp_path / "cut")
     with open_store(tmp_path / "cut", QUIET, None) as store:
         check(store, COUNT + 2)
 
@@ -85,14 +85,14 @@ def test_flush_leaves_nothing_to_the_page_cache(tmp_path: Path, device: Device) 
 def test_a_put_after_a_flush_is_replayed_and_nothing_is_lost(
     tmp_path: Path, device: Device
 ) -> None:
-    """What flush promises holds on, but not without a replay: the put writes to the same pages."""
+    """The promise of flush remains true with a replay: a later put writes to the same pages."""
     store = open_store(Path(device.root), QUIET, device)
     put(store, device)
     store.flush()
     put(store, device, COUNT, 1)
-    forced = image(device, FORCED)
+    durable = image(device, DURABLE)
     store.close()
-    write({DIRECTORY: forced}, tmp_path / "cut")
+    write({DIRECTORY: durable}, tmp_path / "cut")
     with open_store(tmp_path / "cut", QUIET, None) as store:
         plan = store.message_store.plan
         assert plan is not None and not plan.clean
@@ -100,19 +100,19 @@ def test_a_put_after_a_flush_is_replayed_and_nothing_is_lost(
         check(store, COUNT)
 
 
-def test_the_time_of_the_queues_is_of_what_was_forced(tmp_path: Path, device: Device) -> None:
-    """The index writes the checkpoint when a file is full; the queues are not forced then."""
+def test_the_time_of_the_queues_covers_what_was_flushed(tmp_path: Path, device: Device) -> None:
+    """A full index file writes the checkpoint, at a moment when the queues are not flushed."""
     store = open_store(Path(device.root), QUIET, device)
     put(store, device, count=40)
     store.flush()
     flushed_ms = device.clock_ms
     put(store, device, 40, COUNT)
     low = store.message_store
-    low.index_service.wait_forced()
+    low.index_service.wait_flushed()
     low.flush()
-    forced = image(device, FORCED)
+    durable = image(device, DURABLE)
     store.close()
-    write({DIRECTORY: forced}, tmp_path / "cut")
+    write({DIRECTORY: durable}, tmp_path / "cut")
     path = tmp_path / "cut" / DIRECTORY
     times = StoreCheckpoint(Env(), str(path / "checkpoint"))
     assert times.index_msg_timestamp > flushed_ms, "no index file has become full"
@@ -121,8 +121,8 @@ def test_the_time_of_the_queues_is_of_what_was_forced(tmp_path: Path, device: De
         check(store, 40 + COUNT)
 
 
-def test_directories_that_a_killed_process_made_are_forced(tmp_path: Path, device: Device) -> None:
-    """Their names may be in the page cache alone, the store's own among them."""
+def test_directories_that_a_killed_process_made_are_flushed(tmp_path: Path, device: Device) -> None:
+    """Names of directories, the store's included, may be in the page cache alone."""
     env = device.attach(Env())
     log = f"{device.root}/elsewhere"
     for path in (f"{device.root}/{DIRECTORY}", f"{device.root}/{DIRECTORY}/consumequeue", log):
@@ -130,7 +130,7 @@ def test_directories_that_a_killed_process_made_are_forced(tmp_path: Path, devic
     settings = {**QUIET, "flush_disk_type": "SYNC_FLUSH", "store_path_commit_log": log}
     store = open_store(Path(device.root), settings, device)
     store.put("t", b"x")
-    left = image_of(device.capture("test"), FORCED, device.rng)
+    left = image_of(device.capture("test"), DURABLE, device.rng)
     store.close()
     assert set(left) == {DIRECTORY, "elsewhere"}
     write(left, tmp_path / "cut")

@@ -1,6 +1,6 @@
-"""Goal: a device that is really full, or a process that may write no longer files, gives errors
-that name file and reason, never a signal, and loses nothing; with room again all goes on.
-Method: a tmpfs that is filled up before each step, and RLIMIT_FSIZE, in processes of their own."""
+"""Goal: a full device, or a limit on the length of files, causes errors that name the file and the
+reason. It causes no signal and no loss, and with free room all calls succeed again.
+Method: a tmpfs that is filled up before each step, and RLIMIT_FSIZE, in separate processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ TIMEOUT_S = 120
 PRELUDE = """
 import errno, logging, os, resource, sys, time
 import pyrocketstore
-from gates import unclean
-from pyrocketstore import consume_queue, index_service
+from support.gates import unclean
+from pyrocketstore.consume_queue import retries
+from pyrocketstore.index import index_service
 from journal import SETTINGS
-consume_queue.RETRY_INTERVAL_S = 0.001
+retries.RETRY_INTERVAL_S = 0.001
 index_service.RETRY_INTERVAL_MS = 1
 path = sys.argv[1]
 texts = []
@@ -90,7 +91,7 @@ def all_there():
 
 
 def run(script: str, path: Path) -> None:
-    """A script to its end; a signal ends it with a negative code."""
+    """Run a script to its end; a signal gives a negative exit code."""
     paths = [str(Path(pyrocketstore.__file__).parent.parent), str(HERE), str(HERE.parent)]
     ended = subprocess.run(
         [sys.executable, "-c", PRELUDE + script, str(path)],
@@ -105,7 +106,7 @@ def run(script: str, path: Path) -> None:
 
 @pytest.fixture
 def small_device(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 2 MiB; the store's directory below it."""
+    """Mount a tmpfs of 2 MiB, and yield a directory below it."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], capture_output=True
     )
@@ -115,7 +116,7 @@ def small_device(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-#: What has to grow when the device is full.
+#: The files that must grow when the device is full.
 FULL = {
     "log": """
 SETTINGS["mapped_file_size_consume_queue"] = 20000
@@ -160,7 +161,7 @@ with unclean(open_store(**SIZES)) as store:
 SETTINGS["mapped_file_size_commit_log"] = 1 << 20
 SETTINGS["mapped_file_size_consume_queue"] = 20000
 """,
-    # Its page is there since the store was opened: a full device does not keep it from closing.
+    # Its page exists since the opening: a full device does not prevent the close.
     "checkpoint": """
 said = "No space left"
 store = open_store()
@@ -196,7 +197,7 @@ def test_a_full_device_is_an_error(small_device: Path, full: str) -> None:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_files_that_may_grow_no_longer(tmp_path: Path, flush: str) -> None:
-    """RLIMIT_FSIZE: Python ignores SIGXFSZ, so that the calls answer EFBIG."""
+    """With RLIMIT_FSIZE calls fail with EFBIG, since Python ignores SIGXFSZ."""
     run(
         f"""
 more = dict(mapped_file_size_commit_log=1 << 18, flush_disk_type={flush!r})

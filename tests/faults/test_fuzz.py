@@ -1,12 +1,12 @@
-"""Goal: no bytes in a store's files crash, hang or mislead a decoder or the engine, nor make it
-take memory or write where it only reads; what it answers is what a plain reader makes of the same
-bytes. Method: mutants that know where the numbers of each format lie. Kernels (fuzz_records,
-fuzz_tables) give buffers straight to the compiled decoders; whole stores (fuzz_stores) are opened,
-read, queried, dumped, verified and every tenth time written to. All run in processes of their own
-(fuzz_run).
+"""Goal: no bytes in a store's files crash, hang or mislead a decoder or the engine, exhaust memory,
+or make a reader write. The engine's answers equal those of a plain reader of the same bytes.
+Method: mutants made with knowledge of the fields of each format. Kernels (fuzz_records,
+fuzz_tables) pass buffers directly to the compiled decoders. Whole stores (fuzz_stores) are opened,
+read, queried, dumped, verified and every tenth time written to. All mutants run in separate
+processes (fuzz_run).
 
 ROCKETSTORE_SOAK_MUTANTS=N runs N kernel mutants and N / 40 whole-store mutants, ROCKETSTORE_SEED
-picks others, ROCKETSTORE_MUTANT=NAME:SEED:NUMBER repeats the one that a failure named.
+selects others, and ROCKETSTORE_MUTANT=NAME:SEED:NUMBER repeats the mutant that a failure named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import fuzz_records
 import fuzz_run
 import fuzz_stores
 import fuzz_tables
-import oracle
+from support import oracle
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_MUTANTS", "0"))
 PROCESSES = (os.cpu_count() or 1) if SOAK else 1
@@ -30,7 +30,7 @@ MUTANT = os.environ.get("ROCKETSTORE_MUTANT", "")
 pytestmark = pytest.mark.timeout(max(600, SOAK // 100))
 
 
-@pytest.mark.skipif(bool(MUTANT), reason="one mutant is asked for")
+@pytest.mark.skipif(bool(MUTANT), reason="one mutant is requested")
 @pytest.mark.parametrize(
     ("layer", "count"),
     [
@@ -43,20 +43,20 @@ pytestmark = pytest.mark.timeout(max(600, SOAK // 100))
 )
 def test_mutants(layer: str, count: int) -> None:
     outcome = fuzz_run.run(layer, count, PROCESSES)
-    print(outcome.text(layer), *outcome.told, sep="\n")
+    print(outcome.text(layer), *outcome.notes, sep="\n")
     assert not outcome.failures, "\n".join(outcome.failures)
     assert sum(outcome.counts.values()) == count
 
 
 @pytest.mark.skipif(not MUTANT, reason="ROCKETSTORE_MUTANT names none")
-def test_the_mutant_that_is_asked_for() -> None:
+def test_the_requested_mutant() -> None:
     outcome = fuzz_run.repeat(MUTANT)
-    print(*outcome.told, sep="\n")
+    print(*outcome.notes, sep="\n")
     assert not outcome.failures, "\n".join(outcome.failures)
 
 
 def test_memory_grows_with_what_is_scanned(tmp_path: Path) -> None:
-    """More records and keys than a piece of a scan has room for at first."""
+    """A chunk has more records and keys than a scan reserves memory for at first."""
     kernel = fuzz_records.LogKernel("1", tmp_path)
     data = b""
     for _ in range(4200):
@@ -70,7 +70,7 @@ def test_memory_grows_with_what_is_scanned(tmp_path: Path) -> None:
 
 
 def test_a_mutant_is_its_name(tmp_path: Path) -> None:
-    """The same name gives the same bytes, another one others."""
+    """Equal names give equal bytes, different names different ones."""
     for maker in (*fuzz_records.KERNELS, *fuzz_tables.KERNELS):
         made = []
         for i, number in enumerate((1, 1, 2)):
@@ -84,18 +84,18 @@ def test_a_mutant_is_its_name(tmp_path: Path) -> None:
     "maker", [fuzz_records.BatchKernel, fuzz_stores.PlainKernel], ids=["kernel", "store"]
 )
 def test_a_mutant_is_repeated_by_its_name(tmp_path: Path, maker: type[fuzz_records.Kernel]) -> None:
-    """Also one of another seed, in another process: the stores are made as they were made."""
+    """A mutant of another seed in another process: the base stores are reproducible."""
     name = f"{maker.name}:3:17"
     outcome = fuzz_run.repeat(name)
     assert not outcome.failures
     mutant = maker("3", tmp_path).make(random.Random(name))
-    assert outcome.told == [f"{mutant.text}; {fuzz_run.told_bytes(mutant)}"]
+    assert outcome.notes == [f"{mutant.text}; {fuzz_run.bytes_text(mutant)}"]
 
 
-def test_a_decoder_that_is_wrong_is_found_and_told_small(
+def test_a_decoder_that_is_wrong_is_found_and_shrunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were a record of a negative body length refused, some mutant would show it."""
+    """If records with a negative body length were refused, some mutant would show it."""
     check = fuzz_records.check_message
 
     def wrong(data: bytes, *words: int, **names: bool) -> tuple[str, int]:
@@ -120,7 +120,7 @@ def test_a_decoder_that_is_wrong_is_found_and_told_small(
 
 
 def test_a_reader_that_writes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a store mutant loses the changes that have nothing to do with its failure."""
+    """A store mutant loses the changes that do not contribute to its failure."""
     kernel = fuzz_stores.PlainKernel("1", tmp_path)
     mutant = fuzz_stores.StoreMutant("", {"checkpoint": bytes(4096), "abort": b""}, 1, True)
     kernel.check(mutant)
@@ -137,8 +137,8 @@ def test_a_reader_that_writes_is_found(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("what", ["crash", "hang"])
 def test_a_process_that_ends_names_its_mutant(tmp_path: Path, what: str) -> None:
     (tmp_path / "note").write_bytes(b"record:1:77".ljust(200, b"\0"))
-    (tmp_path / "err").write_text("told")
+    (tmp_path / "err").write_text("notes")
     code = {"crash": -11, "hang": -fuzz_run.signal.SIGPROF}[what]
     text = fuzz_run.ended(tmp_path, code)
-    assert text.startswith("ROCKETSTORE_MUTANT=record:1:77\n") and "told" in text
+    assert text.startswith("ROCKETSTORE_MUTANT=record:1:77\n") and "notes" in text
     assert ("processor time" in text) == (what == "hang")

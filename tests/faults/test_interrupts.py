@@ -1,8 +1,8 @@
-"""Goal: whatever moment a signal handler runs at, and whether it raises, puts, flushes or closes,
-the store goes on within a bounded time, keeps every acknowledged message once, and holds no lock,
-descriptor or thread afterwards.
-Method: child processes in which a signal arrives at one step of Python code after the other, or
-when a timer says so; see interrupts.py. And children that are ended by SIGTERM as services are.
+"""Goal: at whatever moment a signal handler runs, and whether it raises, puts, flushes or closes,
+the store works again within a bounded time, keeps every acknowledged message once, and holds no
+lock, descriptor or thread afterwards.
+Method: child processes in which a signal arrives at each step of Python code in turn, or by a
+timer (interrupts.py), and children that are ended by SIGTERM, as services are.
 
 ROCKETSTORE_SOAK_INTERRUPTS=S makes each child last S seconds; ROCKETSTORE_SEED repeats a run.
 """
@@ -23,11 +23,11 @@ import pytest
 
 import pyrocketstore
 from interrupts import SETTINGS, bodies_of
+from support.seed import SEED
 
-SEED = os.environ.get("ROCKETSTORE_SEED") or str(random.SystemRandom().randrange(1 << 32))
 SOAK = float(os.environ.get("ROCKETSTORE_SOAK_INTERRUPTS", "0"))
 HERE = Path(__file__).parent
-#: How long a child works (s), and how many are ended by SIGTERM.
+#: Duration of a child (s), and number of children that are ended by SIGTERM.
 SECONDS = SOAK or 1.5
 TERMINATED = int(SOAK) or 4
 CASES = [
@@ -39,7 +39,7 @@ CASES = [
 
 
 def child(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """A process of interrupts.py."""
+    """Run a process of interrupts.py."""
     paths = [str(Path(pyrocketstore.__file__).parent.parent), str(HERE), str(HERE.parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, str(HERE / "interrupts.py"), *map(str, arguments)]

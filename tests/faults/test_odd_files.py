@@ -1,8 +1,8 @@
-"""Goal: whatever lies where a store has a file or a directory, opening the store ends soon, harms
-nothing outside of it, loses nothing in it, and an error says which path it is.
+"""Goal: whatever is at the path of a file or directory of a store, an opening ends soon, changes
+nothing outside of the store, loses nothing in it, and its error names the path.
 Method: a link, a FIFO, a socket, a device, a directory or an empty file at each path of a store,
-which a child then opens in every way. The seed is another one in each run; odd_files.py says how a
-case, or a run, is repeated."""
+which a child then opens in every mode. Each run has a new seed; odd_files.py describes how to
+repeat a case or a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 
 import places
-from odd_files import ONLY, SEED, Campaign, Case
+from odd_files import ONLY, Campaign, Case
+from support.seed import SEED
 
 SOAK = bool(os.environ.get("ROCKETSTORE_SOAK_ODD_FILES"))
-#: What a run of all tests takes of the cases; the soak takes all.
+#: Number of cases in a run of all tests; the soak takes all.
 COUNT = 40
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A directory, in memory if there is some."""
+    """Return a directory, in memory if possible."""
     found = places.directory()
-    logging.disable(logging.ERROR)  # recovery has much to say
+    logging.disable(logging.ERROR)  # recovery logs many warnings
     yield found
     logging.disable(logging.NOTSET)
     shutil.rmtree(found)
@@ -51,7 +52,7 @@ def test_odd_things_at_the_paths_of_a_store(path: Path) -> None:
 
 
 def test_canary_a_victim_that_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that writes through a link, or names no file, is seen."""
+    """A child that writes through a link, or names no file, is detected."""
     with Campaign(path) as campaign:
         case = Case("plain", "store/checkpoint", "link-to-text")
         campaign.run(case)

@@ -1,6 +1,6 @@
-"""Goal: a put takes each value once, as its exact type, or refuses it and writes nothing; the rule
-is one for put, put_many, put_batch and aput. Method: odd_puts draws values of odd types, puts them
-through every way, and reads back what was accepted.
+"""Goal: a put converts each value once, to its exact type, or refuses it and writes nothing. put,
+put_many, put_batch and aput follow one rule. Method: odd_puts draws values of unusual types, puts
+them through every method, and reads back the accepted ones.
 
 ROCKETSTORE_SOAK_ODD=N makes N messages, with a new seed each time; ROCKETSTORE_SEED=SEED repeats.
 """
@@ -8,19 +8,18 @@ ROCKETSTORE_SOAK_ODD=N makes N messages, with a new seed each time; ROCKETSTORE_
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import odd_values
 from odd_puts import OddPuts
-from odd_values import LyingStr
-from pyrocketstore import put_rules
+from pyrocketstore.commit_log import put_rules
+from support import odd_values
+from support.odd_values import LyingStr
+from support.seed import SEED
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_ODD", "0"))
-SEED = os.environ.get("ROCKETSTORE_SEED") or (secrets.token_hex(4) if SOAK else "1")
 MESSAGES = SOAK or 600
 
 pytestmark = [pytest.mark.bad_input, pytest.mark.timeout(max(300, SOAK))]
@@ -48,7 +47,7 @@ def test_each_odd_value_alone(tmp_path: Path, parameter: str) -> None:
 
 
 def test_the_model_sees_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: the model finds a way that converts. Method: a put whose text is formatted."""
+    """Goal: the model finds a method that converts. Method: a put whose text is formatted."""
     monkeypatch.setattr(put_rules, "check_tags", lambda tags, what="tags": f"{tags}")
     puts = OddPuts(tmp_path, "1")
     with puts.store:

@@ -1,5 +1,5 @@
-"""Goal: aputs that wait for room are put in the order of their calls, whatever threads put beside
-them, and nobody waits for ever. Method: put_lines runs random programs, step by step.
+"""Goal: aputs that wait for room are put in the order of their calls, whatever threads put
+meanwhile, and none waits forever. Method: put_lines runs random programs, step by step.
 
 ROCKETSTORE_SOAK_LINES=N runs N programs, with a new seed each time; ROCKETSTORE_SEED=SEED repeats.
 """
@@ -7,15 +7,14 @@ ROCKETSTORE_SOAK_LINES=N runs N programs, with a new seed each time; ROCKETSTORE
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 import pytest
 
 from put_lines import Lines
+from support.seed import SEED
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_LINES", "0"))
-SEED = os.environ.get("ROCKETSTORE_SEED") or (secrets.token_hex(4) if SOAK else "1")
 PROGRAMS = SOAK or 40
 
 pytestmark = pytest.mark.timeout(max(300, SOAK))

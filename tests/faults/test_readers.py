@@ -1,7 +1,7 @@
-"""Goal: a file that is cut, or a device that fails, under whoever reads is an error that names file
-and position, by every way to read; never a signal, never fewer messages without a word.
-Method: each way over a store of several files, read-only and live; EIO at each read that it makes,
-and files cut to each of some lengths while it is in the middle."""
+"""Goal: a file that is cut, or a device that fails, causes an error in every reader, which names
+file and position. It never causes a signal, and a reader never silently returns fewer messages.
+Method: each read method over a store of several files, read-only and live, with EIO at each of its
+reads, and with files that are cut to several lengths while it reads."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pyrocketstore
 from injection import FOREVER, Faults
 from journal import SETTINGS
 from places import directory
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.verify.dump import dump_lines
 
 COUNT = 300
 KEY = f"k{COUNT // 2}"
@@ -33,7 +33,7 @@ def faults() -> Faults:
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Path]:
-    """A store over several files of log, queue and index."""
+    """Make a store with several files of log, queue and index."""
     path = directory()
     with pyrocketstore.open(path / "store", **SETTINGS) as store:
         for i in range(COUNT):
@@ -81,7 +81,7 @@ def offset_at(store: pyrocketstore.Store) -> object:
 
 def verify(store: pyrocketstore.Store) -> object:
     report = store.verify()
-    for problem in report.problems:  # told in the report
+    for problem in report.problems:  # the report has the errors
         raise pyrocketstore.StoreCorruptionError(problem.path, problem.position, problem.text)
     return report.ok
 
@@ -94,22 +94,24 @@ WAYS: dict[str, Callable[[pyrocketstore.Store], Any]] = {
     way.__name__: way
     for way in (read, read_merged, read_batch, query, query_many, get, offset_at, verify)
 }
-#: These open the files themselves.
+#: Methods that open the files themselves.
 WAYS_BY_PATH = {**WAYS, "dump": dump}
 
 
-def names_a_place(error: pyrocketstore.StoreError, path: Path) -> bool:
-    """True for an error that says where: a file of the store, and a byte of it."""
+def names_a_position(error: pyrocketstore.StoreError, path: Path) -> bool:
+    """Return True if an error names a file of the store and a byte of it."""
     named = getattr(error, "path", "") or ""
-    told = re.search(r"at byte \d+|open failed|\d+ bytes", str(error))
-    return named.startswith(str(path)) and told is not None
+    position = re.search(r"at byte \d+|open failed|\d+ bytes", str(error))
+    return named.startswith(str(path)) and position is not None
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_failing_read_is_an_error(faults: Faults, path: Path, way: str) -> None:
-    """EIO at each read that a read-only store makes for it, once: an error, or, where more was read
-    than was asked for, the right answer by another read."""
-    told = 0
+    """One EIO at each read of a read-only store causes an error.
+
+    Where more was read than was requested, another read may return the right result instead.
+    """
+    errors = 0
     with pyrocketstore.open(path, read_only=True, env=faults.env(), **SETTINGS) as store:
         faults.arm("pread")
         right = WAYS[way](store)
@@ -120,21 +122,21 @@ def test_a_failing_read_is_an_error(faults: Faults, path: Path, way: str) -> Non
             try:
                 found = WAYS[way](store)
             except pyrocketstore.StoreError as error:
-                told += 1
-                assert names_a_place(error, path), error
+                errors += 1
+                assert names_a_position(error, path), error
                 assert "errno 5" in str(error)
             else:
                 assert found == right
                 assert not faults.fired or faults.hit().again
         faults.disarm()
-        assert told
+        assert errors
         assert WAYS[way](store) == right
 
 
 @pytest.mark.parametrize("call", ["pread", "open"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_device_that_fails_is_an_error(faults: Faults, path: Path, way: str, call: str) -> None:
-    """The same from the first read on; a live store may answer from its mappings instead."""
+    """EIO from the first read on causes an error, or a live store reads from its mappings."""
     for read_only in (True, False):
         with pyrocketstore.open(path, read_only=read_only, env=faults.env(), **SETTINGS) as store:
             right = WAYS[way](store)
@@ -143,7 +145,7 @@ def test_a_device_that_fails_is_an_error(faults: Faults, path: Path, way: str, c
             try:
                 found = WAYS[way](store)
             except pyrocketstore.StoreError as error:
-                assert names_a_place(error, path), error
+                assert names_a_position(error, path), error
             else:
                 assert not read_only
                 assert found == right
@@ -153,11 +155,11 @@ def test_a_device_that_fails_is_an_error(faults: Faults, path: Path, way: str, c
 @pytest.mark.parametrize("kind", ["commitlog", "consumequeue/t/0", "index"])
 @pytest.mark.parametrize("way", WAYS_BY_PATH)
 def test_a_file_cut_under_a_reader_is_an_error(path: Path, way: str, kind: str) -> None:
-    """A read-only store, before the cut and after it: the same answer, or an error."""
+    """After a cut a read-only store returns the result from before it, or an error."""
     files = sorted((path / kind).iterdir())
     cut = files[len(files) // 2]
     size = cut.stat().st_size
-    told = 0
+    errors = 0
     with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
         right = WAYS_BY_PATH[way](store)
         for length in (size - 1, size // 2, 1, 0):
@@ -167,16 +169,16 @@ def test_a_file_cut_under_a_reader_is_an_error(path: Path, way: str, kind: str) 
                     f"{cut} cut to {length}: something is missing"
                 )
             except pyrocketstore.StoreError as error:
-                told += 1
-                assert names_a_place(error, path), error
+                errors += 1
+                assert names_a_position(error, path), error
                 assert str(cut) in str(error)
     reads_it = {"commitlog": {"get", "query", "offset_at"}, "index": {"query", "query_many", "get"}}
     if kind not in reads_it and way in ("read", "read_merged", "read_batch"):
-        assert told
+        assert errors
 
 
 def test_a_file_cut_in_the_middle_of_a_scan(path: Path) -> None:
-    """What lies before the cut comes first; then the error, with file and position."""
+    """Messages before the cut are returned first, and then the error with file and position."""
     cut = sorted((path / "commitlog").iterdir())[1]
     with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
         messages = store.read("t")
@@ -186,16 +188,16 @@ def test_a_file_cut_in_the_middle_of_a_scan(path: Path) -> None:
             first += [m.queue_offset for m in messages]
         assert first[:10] == list(range(10))
         assert caught.value.path == str(cut)  # type: ignore[attr-defined]
-        assert names_a_place(caught.value, path)
+        assert names_a_position(caught.value, path)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_live_store_whose_idle_files_are_cut(path: Path, way: str) -> None:
-    """Files that this process has not mapped are read by calls: an error, never a signal."""
+    """Files that are not mapped are read by calls, which cause an error and never a signal."""
     with pyrocketstore.open(path, **SETTINGS) as store:
         right = WAYS[way](store)
     with pyrocketstore.open(path, **SETTINGS) as store:
-        # What recovery looks at is mapped or read; the oldest files are not.
+        # Recovery maps or reads the last files, and not the oldest ones.
         queue = store.message_store.get_consume_queue("t", 0)
         assert queue is not None
         for file in (path / "commitlog").iterdir():
@@ -207,7 +209,7 @@ def test_a_live_store_whose_idle_files_are_cut(path: Path, way: str) -> None:
         try:
             found = WAYS[way](store)
         except pyrocketstore.StoreError as error:
-            assert names_a_place(error, path), error
+            assert names_a_position(error, path), error
         else:
             assert found == right
         os.truncate(log.path, SETTINGS["mapped_file_size_commit_log"])

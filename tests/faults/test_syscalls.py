@@ -1,10 +1,10 @@
-"""Goal: whichever system call fails, once or from then on, nothing that was acknowledged is lost,
-nothing false is said, nobody hangs, and the failure is told with its file and its errno.
-Method: a whole life of a store with the k-th call of a kind failing; a journal; the same store
-without faults.
+"""Goal: whichever system call fails, once or from then on, no acknowledged message is lost, no
+false success is reported, no thread hangs, and the failure is reported with its file and its errno.
+Method: a whole life of a store in which the k-th call of a kind fails; a journal; and the same
+store without faults.
 
-A sample by ROCKETSTORE_SEED; ROCKETSTORE_SOAK_FAULTS=1 takes every call, every errno, and
-ROCKETSTORE_SOAK_BEGIN=N goes on where N lives of that were done.
+A run takes a sample by ROCKETSTORE_SEED. ROCKETSTORE_SOAK_FAULTS=1 takes every call and every
+errno, and ROCKETSTORE_SOAK_BEGIN=N continues after N lives.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from typing import NamedTuple
 import pytest
 
 import pyrocketstore
-from gates import unclean
 from injection import CALLS, ERROR, FOREVER, SHORT, Faults, Hit
 from journal import SETTINGS
 from life import Life
 from places import directory
-from pyrocketstore import consume_queue, index_service
-from pyrocketstore.allocate_mapped_file_service import FileSettings
-from pyrocketstore.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
+from pyrocketstore.consume_queue import retries
+from pyrocketstore.files.allocate_mapped_file_service import FileSettings
+from pyrocketstore.files.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
+from pyrocketstore.index import index_service
+from support.gates import unclean
+from support.seed import SEED
 
-SEED = int(os.environ.get("ROCKETSTORE_SEED", "20240718"))
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_FAULTS", "0"))
 BEGIN = int(os.environ.get("ROCKETSTORE_SOAK_BEGIN", "0"))
 SAMPLE = 160
-#: How files are made where there are none without a name.
+#: The calls that make a file where files without a name do not exist.
 MAKING_BY_LINK = ("open", "ftruncate", "link", "unlink")
 SAMPLE_BY_LINK = 24
 PROGRESS = 1000
 FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 ERRORS = ("EIO", "ENOSPC", "EINTR", "EDQUOT", "EROFS", "EMFILE")
-#: The kernel interrupts no call for ever.
+#: Number of interrupts in a row: the kernel does not interrupt a call forever.
 EINTR_TIMES = 3
 WATCHDOG_S = 60
-#: Calls that are made again at once after EINTR, below the table.
+#: Calls that are repeated at once after EINTR, below the table.
 RETRIED = {"open", "open_unnamed", "ftruncate", "fallocate", "punch", "fdatasync", "fsync",
            "fsync_directory", "pread", "pwrite"}  # fmt: skip
 
@@ -59,9 +60,9 @@ class Case(NamedTuple):
     flush: str
     call: str
     number: int
-    error: str  # or "short"
+    error: str  # name of an errno, or "short"
     forever: bool
-    unnamed: bool = True  # the file system has files without a name
+    unnamed: bool = True  # True if the file system has files without a name
 
     def __str__(self) -> str:
         since = " and all after it" if self.forever else ""
@@ -75,7 +76,7 @@ def faults() -> Faults:
 
 
 def counts(faults: Faults, flush: str) -> dict[str, int]:
-    """How many calls of each kind a life makes."""
+    """Return the number of calls of each kind in a life."""
     folder = directory()
     faults.arm("any")
     life = Life(folder, flush, SEED)
@@ -104,7 +105,7 @@ def all_cases(
 
 
 def chosen(cases: Iterator[Case], sample: int) -> list[Case]:
-    """All in the soak; else as many of each call, wherever they are in the life."""
+    """Return all cases in the soak; else the same number for each call, spread over the life."""
     if SOAK:
         return list(cases)
     rng = random.Random(SEED)
@@ -119,7 +120,7 @@ def chosen(cases: Iterator[Case], sample: int) -> list[Case]:
 
 
 class Messages(logging.Handler):
-    """What the package logs."""
+    """Collects the log lines of the package."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,14 +131,14 @@ class Messages(logging.Handler):
 
 
 def texts_of(error: BaseException | None) -> Iterator[str]:
-    """What an exception and its causes say."""
+    """Yield the texts of an exception and its causes."""
     while error is not None:
         yield str(error)
         error = error.__cause__
 
 
-def told(life: Life, logged: list[str], case: Case, code: int, hit: Hit) -> bool:
-    """True when something names the file, or its directory, and the errno; of many, one."""
+def is_reported(life: Life, logged: list[str], case: Case, code: int, hit: Hit) -> bool:
+    """Return True if a text names the errno and the file, its directory, or one of many."""
     said = [*logged]
     for error in (*(error for _, error in life.errors), *life.causes):
         said += texts_of(error)
@@ -150,21 +151,21 @@ def told(life: Life, logged: list[str], case: Case, code: int, hit: Hit) -> bool
 
 
 def is_harmless(case: Case, hit: Hit) -> bool:
-    """True for a call without which the store does all that it promises."""
+    """Return True for a call that no promise of the store depends on."""
     if case.error == "short" or (case.error == "EINTR" and case.call in RETRIED):
         return True
-    # Pages filled ahead with zeros, which are zeros anyway.
+    # Pages filled ahead with zeros, which read as zeros anyway.
     return case.call == "pwrite" and hit.is_zero
 
 
 def is_made_good(case: Case, hit: Hit) -> bool:
-    """True when what failed was done all the same, or is not needed any more."""
+    """Return True if the failed call was repeated with success, or became unnecessary."""
     if case.call in ("msync", "fdatasync", "fsync"):
-        # A force that is tried again says nothing of the bytes of the first.
+        # The success of a repeated flush says nothing about the bytes of the failed one.
         return hit.removed
     if case.call == "link" and not case.unnamed:
-        return True  # the file was made under its own name
-    # A file made ahead, which nobody came to need.
+        return True  # the file was then made under its own name
+    # A file made ahead that was never needed.
     return hit.again or hit.removed or not os.path.lexists(hit.path)
 
 
@@ -173,7 +174,7 @@ def code_of(case: Case) -> int:
 
 
 def live(life: Life, faults: Faults, case: Case) -> None:
-    """Run a life under a fault; fail when it does not come back."""
+    """Run a life under a fault; fail if it hangs."""
     code = code_of(case)
     last = FOREVER if case.forever else case.number
     if case.error == "EINTR":
@@ -183,16 +184,16 @@ def live(life: Life, faults: Faults, case: Case) -> None:
     def run() -> None:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # valid records behind a point that cannot be read
+                warnings.simplefilter("ignore")  # valid records behind an unreadable position
                 life.run(faults.env())
-        except BaseException as error:  # noqa: BLE001  told by the test's own thread
+        except BaseException as error:  # noqa: BLE001  raised by the test's own thread
             failed.append(error)
 
     dead: list[int] = []
 
     def is_dead(path: Path) -> bool:
-        # A force of the log failed: until the store is opened again and has forced all anew,
-        # nobody may be told that anything is on the device.
+        # A flush of the log failed: until an opening has flushed all bytes again, no call may
+        # report that data is durable.
         lost = case.flush == "SYNC_FLUSH" and case.call == "msync" and faults.fired
         if lost and not dead and faults.hit().path.startswith(f"{path}/commitlog/"):
             dead.append(life.session)
@@ -225,12 +226,12 @@ def try_case(faults: Faults, case: Case) -> None:
         faults.disarm()
         code = code_of(case)
         if fired and not is_harmless(case, hit) and not is_made_good(case, hit):
-            assert told(life, messages.texts, case, code, hit), (
-                f"{hit}: nobody says so: {life.errors}"
+            assert is_reported(life, messages.texts, case, code, hit), (
+                f"{hit}: no text names it: {life.errors}"
             )
         if fired and is_harmless(case, hit) and not case.forever:
             assert life.errors == [], f"{hit}: should be no trouble"
-        assert not life.false_oks, f"{hit}: PUT_OK for what was not forced: {life.false_oks}"
+        assert not life.false_oks, f"{hit}: PUT_OK, but not durable: {life.false_oks}"
         life.check()
     except BaseException as error:
         error.add_note(f"{case}, seed {SEED}; errors {life.errors}, log {messages.texts}")
@@ -243,8 +244,8 @@ def try_case(faults: Faults, case: Case) -> None:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried again a second later is tried again at once."""
-    monkeypatch.setattr(consume_queue, "RETRY_INTERVAL_S", 0.001)
+    """Repeat at once the calls that are normally repeated a second later."""
+    monkeypatch.setattr(retries, "RETRY_INTERVAL_S", 0.001)
     monkeypatch.setattr(index_service, "RETRY_INTERVAL_MS", 1)
 
 
@@ -259,7 +260,7 @@ def test_a_failing_system_call_loses_nothing(faults: Faults) -> None:
 
 
 def test_without_unnamed_files_a_failing_call_loses_nothing(faults: Faults) -> None:
-    """New files get their length under another name, and if that fails too, under their own."""
+    """New files get their length under another name, or under their own if that fails too."""
     faults.no_unnamed_files(on=True)
     try:
         cases = chosen(all_cases(faults, MAKING_BY_LINK, unnamed=False), SAMPLE_BY_LINK)
@@ -271,7 +272,7 @@ def test_without_unnamed_files_a_failing_call_loses_nothing(faults: Faults) -> N
 
 
 def refused(store: pyrocketstore.Store, *, reason: str) -> None:
-    """Every way to put says why it does not."""
+    """Every put method reports the reason of its failure."""
     for put in (
         lambda: store.put("t", b"x"),
         lambda: store.put_many("t", [b"x"]),
@@ -297,8 +298,10 @@ def test_a_store_that_takes_no_more_says_why(faults: Faults, tmp_path: Path, fol
 
 
 def test_a_file_that_cannot_be_made_is_followed_by_none(faults: Faults, tmp_path: Path) -> None:
-    """The file after the next is made ahead, but not where the next one failed: a crash would leave
-    a row with a hole."""
+    """The file after the next is not made ahead if the next one failed.
+
+    Otherwise a crash would leave a file sequence with a gap.
+    """
     env = faults.env()
     service = AllocateMappedFileService(env)
     service.start()
@@ -309,7 +312,7 @@ def test_a_file_that_cannot_be_made_is_followed_by_none(faults: Faults, tmp_path
     first.set_positions(4096)
     with pytest.raises(pyrocketstore.StoreIOError):
         log.get_last_mapped_file(4096)
-    # The thread takes requests in their order: when this one is done, all before it are.
+    # The thread handles requests in order: when this one is done, all earlier ones are.
     service.put_request_and_return_mapped_file(
         f"{tmp_path}/other/{0:020d}", None, FileSettings(4096)
     )

@@ -1,14 +1,13 @@
-"""Goal: no bytes in a small file, and no text of an option, escape a parser as anything but a
-StoreError that names the file. Method: fuzz_texts.py, with another seed in each run.
+"""Goal: no bytes in a small file, and no text of an option, cause any exception of a parser but a
+StoreError that names the file. Method: fuzz_texts.py, with a new seed in each run.
 
 ROCKETSTORE_SEED repeats a run, ROCKETSTORE_SOAK_TEXTS=N examines N mutants of each target, and
-ROCKETSTORE_TEXT=TARGET:SEED:NUMBER repeats the one that a failure named.
+ROCKETSTORE_TEXT=TARGET:SEED:NUMBER repeats the mutant that a failure named.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 from collections import Counter
 from pathlib import Path
 
@@ -16,9 +15,9 @@ import pytest
 
 from fuzz_texts import Fuzz
 from pyrocketstore.errors import StoreCorruptionError
-from pyrocketstore.spark.manifest import read_note
+from pyrocketstore.spark.lake.manifest import read_note
+from support.seed import SEED
 
-SEED = os.environ.get("ROCKETSTORE_SEED") or str(secrets.randbelow(1 << 32))
 COUNT = int(os.environ.get("ROCKETSTORE_SOAK_TEXTS", "300"))
 ONLY = os.environ.get("ROCKETSTORE_TEXT", "")
 
@@ -45,7 +44,7 @@ def test_mutants_of_texts(tmp_path: Path) -> None:
                 failures.append(f"ROCKETSTORE_TEXT={error}")
     print(dict(counts))
     assert not failures, f"{len(failures)}:\n" + "\n".join(failures[:20])
-    for target in fuzz.targets:  # else the mutants are too wild, or too tame
+    for target in fuzz.targets:  # otherwise the mutants are changed too much, or too little
         assert counts[target, "refused"] > 0 or target == "conf"
         assert counts[target, "taken"] > 0
 

@@ -1,9 +1,9 @@
-"""Goal: threads that put, read, query, delete and close the same store never crash or hang it, see
-nothing torn, and leave no descriptor and no mapping behind.
-Method: loops against each other, the process's own tables of descriptors and mappings.
+"""Goal: threads that put, read, query, delete and close the same store never crash or hang it,
+never see a torn record, and leave no descriptor and no mapping behind.
+Method: concurrent loops, and the process's tables of descriptors and mappings.
 
 ROCKETSTORE_SOAK_LOOPS=N makes N turns of each loop, and destroys as often; `make test-tsan` runs
-these under ThreadSanitizer.
+these tests under ThreadSanitizer.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ import pytest
 import pyrocketstore
 from journal import SETTINGS
 from places import directory
-from pyrocketstore.message_store import DefaultMessageStore
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK_LOOPS", "0"))
 LOOPS = SOAK or 10_000
 JOIN_S = 120 + LOOPS // 50
-#: How often the threads take turns: fifty times as often as they do by themselves.
+#: Switch interval of the threads: fifty times shorter than the default (s).
 SWITCH_S = 0.0001
-#: So many files the log may have.
+#: Largest number of log files.
 FILES_MAX = 40
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory: a disk would set the pace."""
+    """Return a directory in memory: a disk would limit the speed."""
     path = directory()
     yield path
     shutil.rmtree(path)
@@ -50,10 +50,10 @@ def open_store(path: Path, **settings: object) -> pyrocketstore.Store:
 
 
 def held(path: Path) -> list[str]:
-    """What this process has open or mapped below a directory."""
+    """Return the paths below a directory that this process has open or mapped."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     with open("/proc/self/maps", encoding="utf-8") as maps:
         found += [line.split(maxsplit=5)[-1].strip() for line in maps]
@@ -61,13 +61,13 @@ def held(path: Path) -> list[str]:
 
 
 def together(*works: Callable[[], None]) -> None:
-    """Run each in a thread; raises what the first one raised, or when one hangs."""
+    """Run each call in a thread; raise the first exception, also if one hangs."""
     failed: list[BaseException] = []
 
     def run(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001  told by the test's own thread
+        except BaseException as error:  # noqa: BLE001  raised by the test's own thread
             failed.append(error)
 
     threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
@@ -94,7 +94,7 @@ def until(done: threading.Event, work: Callable[[], object]) -> Callable[[], Non
 
 
 def delete_old(store: DefaultMessageStore) -> None:
-    """Keep the newest files of log and index: each of these small ones is a mapping."""
+    """Keep only the newest files of log and index: each of these small files is a mapping."""
     files = store.commit_log.mapped_file_queue
     if len(files.mapped_files) > FILES_MAX:
         dispatched = store.get_max_phy_offset() - store.dispatch_behind_bytes()
@@ -126,7 +126,7 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
                     if i >= LOOPS and turns >= SOAK:
                         break
                     put()
-                    if SOAK and i % 100 == 0:  # else destruction waits for ever more dispatching
+                    if SOAK and i % 100 == 0:  # otherwise destruction never catches up
                         store.wait_dispatched()
             finally:
                 done.set()
@@ -140,7 +140,7 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
 
         def read() -> None:
             for topic, queue_id in itertools.product(("kept", "gone"), range(3)):
-                unknown = pyrocketstore.UnknownTopicError  # nothing was put yet, or all has gone
+                unknown = pyrocketstore.UnknownTopicError  # none was put yet, or all were deleted
                 with contextlib.suppress(pyrocketstore.OffsetOutOfRange, unknown):
                     last = -1
                     start = max(0, store.max_offset(topic, queue_id) - 20)
@@ -171,7 +171,7 @@ def test_queues_are_taken_away_under_puts_and_reads(folder: Path, flush: str) ->
 
 
 def test_files_go_under_readers(folder: Path) -> None:
-    """Readers of a file that is deleted read on, or are told; mappings go with the last of them."""
+    """Readers of a deleted file continue or get an error; the last one frees the mapping."""
     done = threading.Event()
     turns = last = 0
     with open_store(folder, topics_json=False) as store:
@@ -217,7 +217,7 @@ def test_files_go_under_readers(folder: Path) -> None:
         together(put_all, until(done, delete), until(done, read), until(done, view))
         print(f"{last + 1} puts, deleted {turns} times")
         assert [m.body.split()[0] for m in store.query("t", f"k{last}")] == [b"%d" % last]
-        while len(files.mapped_files) > 1:  # a few in one call
+        while len(files.mapped_files) > 1:  # several messages in one call
             delete()
         deleted = [name for name in held(folder) if "(deleted)" in name]
         assert deleted == []
@@ -225,7 +225,7 @@ def test_files_go_under_readers(folder: Path) -> None:
 
 
 def test_close_under_readers(folder: Path) -> None:
-    """A store is closed while others read it: each is told, and nothing stays mapped."""
+    """Readers of a store that is closed get an error, and no mapping is left."""
     for turn in range(max(5, LOOPS // 300)):
         path = folder / str(turn)
         store = open_store(path, topics_json=False)
@@ -233,7 +233,7 @@ def test_close_under_readers(folder: Path) -> None:
         store.wait_dispatched()
         begun = threading.Barrier(4)
 
-        def told(work: Callable[[], object], begun: threading.Barrier = begun) -> None:
+        def until_refused(work: Callable[[], object], begun: threading.Barrier = begun) -> None:
             begun.wait(60)
             while True:
                 try:
@@ -254,14 +254,14 @@ def test_close_under_readers(folder: Path) -> None:
         view = store.message_store.select_one_message_by_offset(0)
         assert view is not None
         together(
-            lambda s=store: told(lambda: len(list(s.read("t"))) == 500 or wrong()),
-            lambda s=store: told(lambda: len(s.query("t", "k7")) == 1 or wrong()),
-            lambda s=store: told(lambda: whole(s)),
+            lambda s=store: until_refused(lambda: len(list(s.read("t"))) == 500 or wrong()),
+            lambda s=store: until_refused(lambda: len(s.query("t", "k7")) == 1 or wrong()),
+            lambda s=store: until_refused(lambda: whole(s)),
             close,
         )
         with pytest.raises(pyrocketstore.StoreStateError):
             list(iterator)
-        assert bytes(view.byte_buffer[4:8]) == bytes.fromhex("DAA320A7")  # its hold lives on
+        assert bytes(view.byte_buffer[4:8]) == bytes.fromhex("DAA320A7")  # still held
         assert len(held(folder)) == 1
         view.release()
         assert held(folder) == []
@@ -273,7 +273,7 @@ def wrong() -> None:
 
 
 def whole(store: pyrocketstore.Store) -> None:
-    """The other ways to read; no answer is a part of one."""
+    """Read by the other methods; no result is incomplete."""
     assert store.get(0) is not None
     assert len(store.query_many("t", ["k1", "k2"]).phy_offset) == 2
     assert store.read_batch("t", 0, start=0).num_rows == 500
@@ -281,7 +281,7 @@ def whole(store: pyrocketstore.Store) -> None:
 
 
 def works(path: Path) -> Iterator[Callable[[], object]]:
-    """What may leave something behind."""
+    """Make calls that could leave descriptors or mappings."""
 
     def fill() -> None:
         with open_store(path) as store:
@@ -318,7 +318,7 @@ def works(path: Path) -> Iterator[Callable[[], object]]:
 
 
 def test_nothing_stays_open_or_mapped(folder: Path) -> None:
-    """Many opens and closes: the tables of the process are as they were."""
+    """Many opens and closes leave the tables of the process unchanged."""
 
     def counts() -> tuple[int, int, int]:
         with open("/proc/self/maps", encoding="utf-8") as maps:
@@ -336,7 +336,8 @@ def test_nothing_stays_open_or_mapped(folder: Path) -> None:
 
 
 def test_no_module_says_that_it_needs_no_gil() -> None:
-    """Positions of files are guarded by the GIL: a free-threaded interpreter must turn it on."""
-    sources = [ROOT / "setup.py", *(ROOT / "pyrocketstore").glob("*.p[xy]*")]
+    """The GIL protects positions of files: a free-threaded interpreter must enable it."""
+    found = (ROOT / "pyrocketstore").rglob("*.p[xy]*")
+    sources = [ROOT / "setup.py", *(path for path in found if path.suffix != ".pyc")]
     pattern = re.compile(r"freethreading_compatible\W*(=|:)\s*True")
     assert [p.name for p in sources if pattern.search(p.read_text(encoding="utf-8"))] == []

@@ -1,7 +1,7 @@
-"""Processes that act on stores, ours and 4.9.3's, by one protocol: a JSON line each way.
+"""Processes that act on stores of our engine and of 4.9.3 by one protocol: JSON lines both ways.
 
-The protocol is that of tests/java, ServeCommand. An actor can be killed at any moment; every wait
-has an end, and no process outlives the test that started it.
+The protocol is that of tests/java, ServeCommand. An actor can be killed at any moment. Every wait
+has a time limit, and no process outlives the test that started it.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from types import TracebackType
 from typing import Any
 
 import pyrocketstore
-from java_store import JavaStore
+from support.java_store import JavaStore
 
 ANSWER_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 OURS, JAVA = "ours", "java"
 OUR_ACTOR = Path(__file__).with_name("our_actor.py")
-#: Stores that one JVM dumps before another takes over: each leaves threads and 8 MiB buffers.
+#: Number of stores that one JVM dumps: each leaves threads and 8 MiB buffers behind.
 DUMPS_OF_ONE_JVM = 40
 
 Line = dict[str, Any]
 
 
 class ActorError(AssertionError):
-    """An actor answered with an error, too late, or not at all."""
+    """Raised for an actor that replied with an error, too late, or not at all."""
 
 
 class SilentError(ActorError):
-    """An actor lives, and did not answer in time."""
+    """Raised for a running actor that did not reply in time."""
 
 
 class Actor:
-    """A child process that is told by lines and answers with lines."""
+    """A child process that reads commands and writes replies, one a line."""
 
     def __init__(self, side: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         self.side = side
-        # Unlinked at once: the process and we keep it open.
+        # Unlinked at once: this process and the child keep it open.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
@@ -70,19 +70,19 @@ class Actor:
         self.kill()
 
     def send(self, do: str, **fields: Any) -> None:
-        """Tell it, and do not wait."""
+        """Send a command without a wait."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
 
     def receive(self, timeout: float = ANSWER_TIMEOUT_S) -> Line:
-        """Its next answer, which is no error."""
+        """Return the next reply. Raises ActorError for an error."""
         answer = self._hear(timeout)
         if "error" in answer:
             raise ActorError(f"{self.side}: {answer['error']}\n{self.said()}")
         return answer
 
     def ready(self, timeout: float = ANSWER_TIMEOUT_S) -> None:
-        """Wait until it has started: it answers also what it does not know."""
+        """Wait until it has started: it also replies to an unknown command."""
         self.send("ready")
         self._hear(timeout)
 
@@ -99,17 +99,17 @@ class Actor:
         return answer
 
     def flush(self) -> None:
-        """What it was told is on its way."""
+        """Flush the commands to the process."""
         assert self._process.stdin is not None
         self._process.stdin.flush()
 
     def ask(self, do: str, timeout: float = ANSWER_TIMEOUT_S, **fields: Any) -> Line:
-        """Tell it and wait for the answer."""
+        """Send a command and wait for the reply."""
         self.send(do, **fields)
         return self.receive(timeout)
 
     def kill(self) -> list[Line]:
-        """SIGKILL; the answers that it gave and nobody has heard, whole lines only."""
+        """Send SIGKILL; return the unread replies, whole lines only."""
         if self._process.stdout is None or self._process.stdout.closed:
             return []
         self._process.kill()
@@ -123,12 +123,12 @@ class Actor:
         return [json.loads(line) for line in self._buffer.split(b"\n")[:-1]]
 
     def said(self) -> str:
-        """The end of its standard error."""
+        """Return the end of its standard error."""
         self._errors.seek(0)
         return self._errors.read()[-4000:].decode("utf-8", "replace")
 
     def _read(self, timeout: float) -> bool:
-        """Take what it has written; False at the end, or when the time is over."""
+        """Read its output; False at the end of it or after the timeout."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, timeout))
         data = os.read(self._process.stdout.fileno(), 1 << 16) if ready else b""
@@ -137,19 +137,19 @@ class Actor:
 
 
 class Actors:
-    """Starts actors, Java's ahead of need, and answers for what 4.9.3 says of copies."""
+    """Starts actors, those of Java ahead of need, and runs 4.9.3 on copies of stores."""
 
     def __init__(self, java: JavaStore) -> None:
         self.java = java
         self.kills = {OURS: 0, JAVA: 0}
-        #: kills that came before the answer, by what was killed and the side
+        #: number of kills before the reply, by command and side
         self.inside: Counter[tuple[str, str]] = Counter()
         self._spare: Actor | None = None
         self._dumper: Actor | None = None
         self._dumps = 0
 
     def start(self, side: str) -> Actor:
-        """A process of that side; the caller ends it."""
+        """Start a process of a side; the caller ends it."""
         if side == OURS:
             package = str(Path(pyrocketstore.__file__).parent.parent)
             environment = os.environ | {"PYTHONPATH": package, "PYTHONSAFEPATH": "1"}
@@ -171,14 +171,16 @@ class Actors:
         timeout: float = ANSWER_TIMEOUT_S,
         read: bool = True,
     ) -> list[str] | None:
-        """What 4.9.3 answers after load(), which recovers the copy in place; None if load() says
-        no. One that throws or hangs is an ActorError. Without `read`, the lines stay in the file
-        COPY.jsonl, and [] is given."""
+        """Return the dump of 4.9.3 after load(), which recovers the copy; None if load() fails.
+
+        An exception or a hang raises ActorError. Without `read`, the lines stay in the file
+        COPY.jsonl, and the result is [].
+        """
         if self._dumper is not None and self._dumps >= DUMPS_OF_ONE_JVM:
             self._drop_dumper()
         if self._dumper is None:
             self._dumper, self._dumps = self._java(), 0
-            self._dumper.ready()  # a slow start is not a slow answer
+            self._dumper.ready()  # the time limit begins after the start
         self._dumps += 1
         out = copy.parent / f"{copy.name}.jsonl"
         fields = {"path": str(copy), "conf": str(conf), "queries": str(queries), "out": str(out)}
@@ -197,7 +199,7 @@ class Actors:
         self._dumper = None
 
     def close(self) -> None:
-        """End what is left."""
+        """End the remaining processes."""
         for actor in (self._spare, self._dumper):
             if actor is not None:
                 actor.kill()
@@ -205,7 +207,7 @@ class Actors:
 
 @contextlib.contextmanager
 def actors(java: JavaStore) -> Iterator[Actors]:
-    """Actors that are gone at the end."""
+    """Yield actors, and end them afterwards."""
     pool = Actors(java)
     try:
         yield pool
@@ -215,7 +217,7 @@ def actors(java: JavaStore) -> Iterator[Actors]:
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """The process, and nothing of its group afterwards."""
+    """Yield a process, and end its process group afterwards."""
     try:
         yield process
     finally:
@@ -225,12 +227,12 @@ def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
             process.wait(STOP_TIMEOUT_S)
 
 
-#: A busy machine must not make either side refuse or give up a put.
+#: Limits so large that neither side refuses or abandons a put on a busy machine.
 PATIENCE = {"osPageCacheBusyTimeOutMills": 60_000, "syncFlushTimeout": 60_000}
 
 
 def write_conf(path: Path, config: Mapping[str, Any]) -> Path:
-    """A broker.conf with these lines."""
+    """Write a broker.conf with some settings."""
     items = (PATIENCE | dict(config)).items()
     lines = (f"{k}={str(v).lower() if isinstance(v, bool) else v}\n" for k, v in items)
     path.write_text("".join(lines), encoding="ascii")

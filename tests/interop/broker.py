@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from actors import ActorError, ended, write_conf
-from java_store import HOME, JavaStore
+from support.java_store import HOME, JavaStore
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 120
 CLIENT_TIMEOUT_S = 180
 BOOTED, TAKEN = "boot success", "Address already in use"
 LOGBACK_NAMES = ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml")
-#: A small heap that serves, and nothing below the directory of the user.
+#: A small sufficient heap, and no files in the user's home directory.
 JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m")
 
 Line = dict[str, Any]
 
 
 def free_ports(count: int, gaps: Sequence[int] = (0,)) -> list[int]:
-    """Ports p for which p + gap is free for each gap; they may be taken before they are used."""
+    """Yield ports p for which p + gap is free for each gap, at the moment of the check."""
     found: list[int] = []
     with contextlib.ExitStack() as taken:
         while len(found) < count:
@@ -76,7 +76,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def names(self) -> Iterator[None]:
-        """The name server runs."""
+        """Run the name server."""
 
         def command() -> list[str]:
             conf = write_conf(self.home / "namesrv.conf", {"listenPort": self.name_port})
@@ -89,7 +89,7 @@ class Cluster:
     def broker(
         self, store: Path, config: Mapping[str, Any], ending: signal.Signals
     ) -> Iterator[None]:
-        """The broker runs on that directory; at the end it gets the signal."""
+        """Run the broker on a directory; end it by a signal."""
         settings = {
             "brokerName": "broker-a",
             "brokerClusterName": "c",
@@ -121,12 +121,12 @@ class Cluster:
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def consume(self, topics: Iterable[str], count: int, group: str) -> list[Line]:
-        """The first `count` messages that a consumer of these topics gets."""
+        """Return the first `count` messages that a consumer of these topics gets."""
         words = [f"topics={','.join(topics)}", f"count={count}", f"group={group}"]
         return self._client("consume", self.name_server, *words)
 
     def produce(self, requests: Iterable[Line]) -> list[Line]:
-        """What became of each message or batch that a producer sent."""
+        """Send messages and batches by a producer; return the result of each."""
         path = self.home / "requests"
         path.write_text("".join(json.dumps(request) + "\n" for request in requests))
         return self._client("produce", self.name_server, f"from={path}")
@@ -134,7 +134,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a group of its own, which is gone afterwards."""
+    """Yield a process in a new process group, and end the group afterwards."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -151,8 +151,7 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 def serving(
     command: Callable[[], Sequence[str]], choose_ports: Callable[[], None]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that has started: once more with other ports, where one was taken since it was
-    chosen."""
+    """Return a started server; start it again with other ports if one is in use meanwhile."""
     for is_last in (False, True):
         with running(command()) as process:
             try:
@@ -167,7 +166,7 @@ def serving(
 
 
 def wait_for(process: subprocess.Popen[bytes], words: str) -> None:
-    """Until the process says so."""
+    """Wait for a line of the process."""
     assert process.stdout is not None
     said = b""
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Ways to hurt a store that say the same every time for one seed."""
+"""Ways to damage a store, which a seed determines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import NamedTuple
 PAGE_SIZE = 4096
 UNIT_SIZE = 20
 CHECKPOINT_SIZE = 4096
-Hurt = Callable[[random.Random, Path], str]
+Way = Callable[[random.Random, Path], str]
 
 
 class Damage(NamedTuple):
-    """What was done, told for people, and the names of the ways."""
+    """A text about the damage, and the names of its kinds."""
 
     text: str
     ways: tuple[str, ...]
 
 
 def files(root: Path, *patterns: str) -> list[Path]:
-    """The files of a store below `root`, in the order of their names."""
+    """Return the files of a store below `root`, sorted by name."""
     found = (path for pattern in patterns for path in root.glob(pattern))
     return sorted(path for path in found if path.is_file())
 
 
 def used_size(path: Path) -> int:
-    """Bytes up to the last one that is not zero; at least one."""
+    """Return the number of bytes up to the last one that is not zero; at least 1."""
     return max(1, len(path.read_bytes().rstrip(b"\0")))
 
 
@@ -56,13 +56,13 @@ def _zero_rest(rng: random.Random, root: Path, path: Path, used: int) -> str:
 
 
 def tail_cut(rng: random.Random, root: Path) -> str:
-    """The last used file is zeros from some byte on, as after a crash of the machine."""
+    """Zero the last used file from some byte on, as after a crash of the machine."""
     path = _used(files(root, LOG))[-1]
     return _zero_rest(rng, root, path, used_size(path))
 
 
 def tail_shortened(rng: random.Random, root: Path) -> str:
-    """A log file has lost its end: it is shorter than the others."""
+    """Cut a log file, so that it is shorter than the others."""
     path = rng.choice(files(root, LOG))
     size = rng.choice((0, 1, rng.randrange(path.stat().st_size)))
     os.truncate(path, size)
@@ -70,7 +70,7 @@ def tail_shortened(rng: random.Random, root: Path) -> str:
 
 
 def log_file_removed(rng: random.Random, root: Path) -> str:
-    """One file of the log is gone."""
+    """Remove one file of the log."""
     path = rng.choice(files(root, LOG))
     path.unlink()
     return f"{path.relative_to(root)} removed"
@@ -80,7 +80,7 @@ def log_file_removed(rng: random.Random, root: Path) -> str:
 
 
 def zeroed_pages(rng: random.Random, root: Path) -> str:
-    """Pages that the device never wrote."""
+    """Zero pages, as if the device had never written them."""
     texts = []
     for _ in range(rng.randrange(1, 3)):
         path = rng.choice(_used(files(root, LOG, LOG, QUEUE, INDEX)))
@@ -92,7 +92,7 @@ def zeroed_pages(rng: random.Random, root: Path) -> str:
 
 
 def flipped_byte(rng: random.Random, root: Path) -> str:
-    """One wrong byte in the log, a queue, the index or the checkpoint."""
+    """Change one byte in the log, a queue, the index or the checkpoint."""
     pattern = rng.choice((LOG, LOG, QUEUE, INDEX, "checkpoint"))
     path = rng.choice(_used(files(root, pattern)) or _used(files(root, LOG)))
     position = rng.randrange(used_size(path))
@@ -105,7 +105,7 @@ def flipped_byte(rng: random.Random, root: Path) -> str:
 
 
 def queues_removed(rng: random.Random, root: Path) -> str:
-    """All queues, a topic, or one queue."""
+    """Remove all queues, those of a topic, or one queue."""
     depth = rng.choice(("consumequeue", "consumequeue/*", "consumequeue/*/*"))
     path = rng.choice(sorted(root.glob(depth)))
     shutil.rmtree(path)
@@ -113,20 +113,20 @@ def queues_removed(rng: random.Random, root: Path) -> str:
 
 
 def queue_file_removed(rng: random.Random, root: Path) -> str:
-    """The first, the last or another file of a queue."""
+    """Remove any file of a queue."""
     path = rng.choice(files(root, QUEUE))
     path.unlink()
     return f"{path.relative_to(root)} removed"
 
 
 def queue_cut(rng: random.Random, root: Path) -> str:
-    """A queue file is zeros from some byte on, not always at a unit."""
+    """Zero a queue file from some byte on, not always at a unit."""
     path = rng.choice(_used(files(root, QUEUE)))
     return _zero_rest(rng, root, path, used_size(path))
 
 
 def queue_shortened(rng: random.Random, root: Path) -> str:
-    """A queue file is shorter than the others."""
+    """Cut a queue file, so that it is shorter than the others."""
     path = rng.choice(files(root, QUEUE))
     size = rng.choice((0, UNIT_SIZE, rng.randrange(path.stat().st_size)))
     os.truncate(path, size)
@@ -134,14 +134,14 @@ def queue_shortened(rng: random.Random, root: Path) -> str:
 
 
 def index_removed(rng: random.Random, root: Path) -> str:
-    """All of the index, or one file."""
+    """Remove the index, or one of its files."""
     path = rng.choice([root / "index", *files(root, INDEX)])
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     return f"{path.relative_to(root)} removed"
 
 
 def index_shortened(rng: random.Random, root: Path) -> str:
-    """An index file is shorter than its geometry says."""
+    """Cut an index file, so that it is shorter than its geometry requires."""
     path = rng.choice(files(root, INDEX))
     size = rng.choice((0, 40, rng.randrange(path.stat().st_size)))
     os.truncate(path, size)
@@ -149,7 +149,7 @@ def index_shortened(rng: random.Random, root: Path) -> str:
 
 
 def checkpoint_changed(rng: random.Random, root: Path) -> str:
-    """Removed, emptied, zeroed, older or newer than the store."""
+    """Remove, empty or zero the checkpoint, or make it older or newer than the store."""
     path = root / "checkpoint"
     what = rng.choice(("removed", "emptied", "zeroed", "older", "newer"))
     if what == "removed":
@@ -168,9 +168,9 @@ def checkpoint_changed(rng: random.Random, root: Path) -> str:
     return f"checkpoint {what}"
 
 
-WAYS: dict[str, Hurt] = {
-    hurt.__name__: hurt
-    for hurt in (
+WAYS: dict[str, Way] = {
+    way.__name__: way
+    for way in (
         tail_cut,
         tail_shortened,
         log_file_removed,
@@ -188,11 +188,11 @@ WAYS: dict[str, Hurt] = {
 WEIGHTS = (6, 1, 1, 4, 6, 2, 3, 4, 1, 2, 1, 2)
 
 
-def hurt(rng: random.Random, root: Path) -> Damage:
-    """Hurt a store in one way, sometimes in two."""
+def damage_store(rng: random.Random, root: Path) -> Damage:
+    """Damage a store in one way, sometimes in two."""
     ways = rng.choices(list(WAYS), WEIGHTS, k=1 if rng.random() < 0.75 else 2)
     if len(set(ways)) == 2 and {"queues_removed", "index_removed", "log_file_removed"} & set(ways):
-        ways = ways[:1]  # the second may find nothing left to hurt
+        ways = ways[:1]  # the second may find no file left to damage
     ways = list(dict.fromkeys(ways))
     text = ", ".join(WAYS[way](rng, root) for way in ways)
     return Damage(text, tuple(ways))

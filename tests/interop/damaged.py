@@ -1,5 +1,5 @@
-"""Both engines' answers over the same damage: ours has all that 4.9.3 kept, and each kind of
-difference is a row of docs/differs.md."""
+"""Comparison of both engines over the same damage: ours has all messages that 4.9.3 kept, and each
+kind of difference is a row of docs/differs.md."""
 
 from __future__ import annotations
 
@@ -10,42 +10,49 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import oracle
 from actors import ActorError, SilentError
 from damaged_index import QUERY_COUNT_MAX, Index
-from golden_lines import Line, index_hash, java_hash
 from pyrocketstore.errors import StoreError
+from support import oracle
+from support.golden_lines import Line, index_hash, java_hash
 
 # The first cells of the rows that explain a difference.
-ZERO_UNIT = "A unit that was never written is no message"
+ZERO_UNIT = "A unit that was never written is not a message"
 EMPTY_FILE = "An empty last file gets no unit of zeros"
-NO_RECORD = "Bytes that are no record are undecodable, not a message"
-STALE_KEYS = "Index entries behind the end of the log are taken out"
+NO_RECORD = "Bytes that are not a record are undecodable, not a message"
+STALE_KEYS = "Index entries behind the end of the log are removed"
 REBUILT = "Queues and index entries that 4.9.3 would leave lost are rebuilt from the log"
-OTHER_PLACE = "A record whose stored physicalOffset is not its own place ends the log"
-NO_LENGTH = "A last file of no length is dropped, and any such file of a queue"
-RESTORED = "A queue file of a wrong length or name is restored from the log"
-WRONG_LENGTH = "A log file of a wrong length is an error that says what to do"
-NO_HIT = "`queryMessage` leaves out every hit that is no record"
-CHAINS = "Chains are followed only downwards"
-LENGTHS = "A length is checked against what is left before it is used"
+OTHER_PLACE = "A record whose stored physicalOffset differs from its position ends the log"
+NO_LENGTH = "A last file of length zero, and any such file of a queue, is deleted"
+RESTORED = (
+    "A file of units or ext units with a wrong length or name is restored from the log. "
+    "Whole units remain, and `.broken` receives the removed or renamed parts; a read-only "
+    "store restores the file in memory"
+)
+WRONG_LENGTH = (
+    "A log file of a wrong length is an error that says what to do. A read-only store reads "
+    "such a file as far as possible, and the files behind it"
+)
+NO_HIT = "`queryMessage` omits every hit that is not a record"
+CHAINS = "A search follows the chain of a hash slot only to smaller entry numbers"
+LENGTHS = "A length is checked against the remaining bytes before it is used"
 NAMES = "No two index files get one name"
-REPAIRED = "Units that contradict the log are repaired when a store is opened"
+REPAIRED = "Units that contradict the log are [repaired](#repair-of-units) when a store is opened"
 ROWS = (ZERO_UNIT, EMPTY_FILE, NO_RECORD, STALE_KEYS, REBUILT, OTHER_PLACE, NO_LENGTH, RESTORED,
         WRONG_LENGTH, NO_HIT, CHAINS, LENGTHS, NAMES, REPAIRED)  # fmt: skip
 
 
 class Answer:
-    """The lines of a dump, taken apart."""
+    """The parsed lines of a dump."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = list(lines)
         self.queues: dict[tuple[str, int], Line] = {}
         self.messages: dict[tuple[str, int], list[Line]] = {}
         self.queries: list[Line] = []
-        #: By queue and phy_offset: the queue offset of the unit that names it, where it was asked
-        #: for. The dump, as that of 4.9.3, counts on from where a pull began.
-        self.places: dict[tuple[str, int], dict[int, int]] = {}
+        #: By queue and phy_offset: the queue offset of a message's unit, if units were read. The
+        #: dump, like that of 4.9.3, counts from the start of a pull instead.
+        self.unit_offsets: dict[tuple[str, int], dict[int, int]] = {}
         self.undecodable = 0
         key = ("", 0)
         for line in map(json.loads, self.lines):
@@ -63,16 +70,16 @@ class Answer:
 
     @property
     def end(self) -> int:
-        """Where the log ends."""
+        """Return the end of the log."""
         return int(self.store["max_phy_offset"])
 
 
 def refused(
     java: Answer | ActorError | None, ours: Answer | StoreError, root: Path, *, loops: bool = False
 ) -> set[str]:
-    """The row that explains why one side opens the store and the other does not, or neither.
+    """Return the row that explains a refusal by one side or by both.
 
-    `loops` says that 4.9.3 was asked for a chain of its index that has no end.
+    `loops`: a query of 4.9.3 followed a chain of its index that has no end.
     """
     text = str(ours) if isinstance(ours, StoreError) else ""
     if java is None and text:
@@ -101,16 +108,16 @@ def refused(
 
 
 def is_mismatched(path: Path) -> bool:
-    """Whether a file of a queue has another length than most of its kind."""
+    """Return True if a queue file's length differs from that of most queue files."""
     sizes = Counter(each.stat().st_size for each in path.parent.parent.glob("*/*"))
     return path.stat().st_size != sizes.most_common(1)[0][0]
 
 
 def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
-    """The rows that explain how ours differs.
+    """Return the rows that explain the differences.
 
-    Raises AssertionError where it does in another way, lacks what 4.9.3 has, or has what the
-    damaged files do not hold.
+    Raises AssertionError for any other difference: our answer lacks data of 4.9.3, or has data that
+    the damaged files do not contain.
     """
     if java.lines == ours.lines:
         return set()
@@ -128,7 +135,7 @@ def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
             assert not java.messages[key], f"the queue {key} is missing"
             continue
         rows |= _compare_queue(key, java, ours, log)
-        if _told(java.messages[key]) != _told(ours.messages[key]) or queue != ours.queues[key]:
+        if _plain(java.messages[key]) != _plain(ours.messages[key]) or queue != ours.queues[key]:
             rows.add(REBUILT)
         if _has_other_tags(java.messages[key], ours.messages[key], log):
             rows.add(REPAIRED)
@@ -149,42 +156,42 @@ class Log(NamedTuple):
     file_size: int
 
     def data(self, phy_offset: int) -> bytes:
-        """From there to the end of the file."""
+        """Return the bytes from an offset to the end of the file."""
         position = phy_offset % self.file_size
         path = self.root / "commitlog" / f"{phy_offset - position:020d}"
         return path.read_bytes()[position:] if path.exists() else b""
 
     def is_record(self, phy_offset: int) -> bool:
-        """Whether a whole record lies there; its body may be damaged."""
+        """Return True if a whole record is at an offset; its body may be damaged."""
         return oracle.check_record(self.data(phy_offset), check_crc=False)[0] == "ok"
 
     def record(self, phy_offset: int) -> oracle.Record:
-        """The record there."""
+        """Return the record at an offset."""
         data = self.data(phy_offset)
         size = oracle.check_record(data, check_crc=False)[1]
         return oracle.decode_record(data[:size])
 
     def has_key(self, phy_offset: int, topic: str, key: str) -> bool:
-        """Whether the record there is indexed under a key of that hash."""
+        """Return True if the record at an offset has a key with that hash."""
         asked = index_hash(topic, key)
         return any(index_hash(*own) == asked for own in oracle.index_keys(self.record(phy_offset)))
 
     def store_timestamp(self, phy_offset: int) -> int:
-        """Of the record there."""
+        """Return the store timestamp of the record at an offset."""
         return self.record(phy_offset).store_timestamp
 
 
 def _compare_ends(java: Answer, ours: Answer, log: Log) -> None:
-    """Ours may end earlier: at a record that says that its place is another."""
+    """Accept an earlier end of ours at a record that stores another physical offset."""
     assert ours.end < java.end, f"4.9.3 ends at {java.end}, ours at {ours.end}"
-    verdicts = [oracle.check_record(log.data(ours.end), place)[0] for place in (-1, ours.end)]
+    verdicts = [oracle.check_record(log.data(ours.end), offset)[0] for offset in (-1, ours.end)]
     assert verdicts == ["ok", "bad_offset"], f"4.9.3 ends at {java.end}, ours at {ours.end}"
 
 
 def _has_other_tags(theirs: Iterable[Line], ours: Iterable[Line], log: Log) -> bool:
-    """Whether our units have tags codes that 4.9.3's do not: those of the records."""
+    """Return True if only our units have the tags codes of the records."""
     codes = {message["phy_offset"]: message["tags_code"] for message in theirs}
-    # A dump that counts on over a gap has the tags codes of other units behind it.
+    # A dump that counts past a gap has the tags codes of other units behind it.
     own = [m for m in ours if m["cq_offset"] == m["queue_offset"]]
     other = [m for m in own if codes.get(m["phy_offset"], m["tags_code"]) != m["tags_code"]]
     for message in other:
@@ -195,40 +202,42 @@ def _has_other_tags(theirs: Iterable[Line], ours: Iterable[Line], log: Log) -> b
     return bool(other)
 
 
-def _told(messages: Iterable[Line]) -> list[Line]:
-    """Messages without what the dump of 4.9.3 misnumbers after a gap."""
+def _plain(messages: Iterable[Line]) -> list[Line]:
+    """Return messages without the fields that the dump of 4.9.3 misnumbers after a gap."""
     return [{k: v for k, v in m.items() if k not in ("cq_offset", "tags_code")} for m in messages]
 
 
 def _check_extra_messages(key: tuple[str, int], java: Answer, ours: Answer, log: Log) -> None:
-    """What 4.9.3 does not have in this queue is a record of the log that belongs just there."""
+    """Require that a message which 4.9.3 lacks in a queue is a record of that queue offset."""
     theirs = {message["phy_offset"] for message in java.messages.get(key, [])}
     for name in ("cq_offset", "phy_offset"):
-        places = [message[name] for message in ours.messages[key]]
-        assert places == sorted(set(places)), f"{key}: {name} does not ascend: {places}"
+        offsets = [message[name] for message in ours.messages[key]]
+        assert offsets == sorted(set(offsets)), f"{key}: {name} does not ascend: {offsets}"
     for message in ours.messages[key]:
         at = message["phy_offset"]
         if at in theirs:
             continue
-        assert at < ours.end and log.is_record(at), f"{key}: nobody put {message}"
+        assert at < ours.end and log.is_record(at), f"{key}: never put: {message}"
         record = log.record(at)
         where = oracle.java_text(record.topic), record.queue_id, record.queue_offset
-        told = tuple(message[name] for name in ("topic", "queue_id", "queue_offset"))
-        assert told == where, f"{key}: the log has {where}, ours {message}"
-        place = ours.places[key].get(at) if ours.places else message["cq_offset"]
-        assert (*key, place) == where, f"{key}: the log has {where}, ours at {place}: {message}"
-        told = message["size"], message["body_sha256_8"], message["properties"]
-        assert told == _content(record), f"{key}: the log has {_content(record)}, ours {message}"
+        fields = tuple(message[name] for name in ("topic", "queue_id", "queue_offset"))
+        assert fields == where, f"{key}: the log has {where}, ours {message}"
+        queue_offset = ours.unit_offsets[key].get(at) if ours.unit_offsets else message["cq_offset"]
+        assert (*key, queue_offset) == where, (
+            f"{key}: the log has {where}, ours at {queue_offset}: {message}"
+        )
+        fields = message["size"], message["body_sha256_8"], message["properties"]
+        assert fields == _content(record), f"{key}: the log has {_content(record)}, ours {message}"
 
 
 def _content(record: oracle.Record) -> tuple[int, str, Line]:
-    """Size, body and properties as a dump tells them."""
+    """Return size, body and properties in the form of a dump."""
     digest = hashlib.sha256(record.body).hexdigest()[:16] if record.body else ""
     return record.size, digest, record.properties_map()
 
 
 def _check_extra_hits(want: Line, have: Line, ours: Answer, log: Log, index: Index) -> None:
-    """Each hit that 4.9.3 does not have is a record with that key, and none comes too often."""
+    """Require that each hit which 4.9.3 lacks is a record with that key, and occurs once."""
     offsets = have["phy_offsets"]
     assert offsets == sorted(offsets), f"not ascending: {have}"
     assert len(offsets) <= min(have["max_num"], QUERY_COUNT_MAX), f"too many: {have}"
@@ -239,7 +248,7 @@ def _check_extra_hits(want: Line, have: Line, ours: Answer, log: Log, index: Ind
             continue
         assert hit < ours.end and log.is_record(hit), f"{hit} is no record: {have}"
         held = sum(index_hash(*key) == asked for key in oracle.index_keys(log.record(hit)))
-        if held < count:  # the record may be damaged: what an entry says is not made up either
+        if held < count:  # the record may be damaged: an entry of the index proves the key too
             held = index.entries().count((asked, hit))
         assert count <= held, f"{hit} is {count} times a hit, not {held}: {have}"
     last = have["index_last_update_phyoffset"]
@@ -259,13 +268,13 @@ def _compare_queue(key: tuple[str, int], java: Answer, ours: Answer, log: Log) -
             rows.add(NO_RECORD)
             continue
         assert found is not None, f"{key} lacks {message}"
-        assert _told([found]) == _told([message]), f"{key}: 4.9.3 {message}\nours {found}"
+        assert _plain([found]) == _plain([message]), f"{key}: 4.9.3 {message}\nours {found}"
         if found["cq_offset"] == found["queue_offset"] and found["topic"] == key[0]:
             code = java_hash(message["properties"].get("TAGS", ""))
             assert found["tags_code"] in (code, message["tags_code"]), f"{key}: {found}"
     theirs, have = java.queues[key], ours.queues[key]
     if have["max_offset"] < theirs["max_offset"] and ours.end == java.end:
-        # Units of zeros, or what 4.9.3 put behind them, out of place: all that they name is here.
+        # Units of zeros, or misplaced ones behind them by 4.9.3: ours has all their messages.
         last = max((message["queue_offset"] for message in ours.messages[key]), default=-1)
         none = theirs["max_physic_offset"] == 0
         assert none or have["max_offset"] == last + 1, f"{key}: 4.9.3 {theirs}, ours {have}"
@@ -283,12 +292,12 @@ def _compare_query(want: Line, have: Line, ours: Answer, log: Log) -> set[str]:
     if damaged:
         missing -= damaged
         rows.add(NO_HIT)
-    # An entry that was torn, or of a key that the record lost: the index is made of the log.
+    # A torn entry, or a key that the record has lost: our index is built from the log.
     foreign = {h for h in missing if not log.has_key(h, want["topic"], want["key"])}
     if foreign:
         missing -= foreign
         rows.add(REBUILT)
-    # Index files that 4.9.3 made in one millisecond are one file, which answers for any time.
+    # Index files that 4.9.3 made in one millisecond are one file with entries of any time.
     stray = {h for h in missing if not want["begin"] <= log.store_timestamp(h) <= want["end"]}
     if stray:
         missing -= stray
@@ -301,7 +310,7 @@ def _compare_query(want: Line, have: Line, ours: Answer, log: Log) -> set[str]:
         rows.add(REBUILT)
     last = want["index_last_update_phyoffset"]
     if have["index_last_update_phyoffset"] < last:
-        # Nothing in the index for it: then 4.9.3 found the place of a record that is gone.
+        # Without an entry in the index: 4.9.3 found the offset of a lost record.
         held = set(want["phy_offsets"]) - damaged - stray
         nothing = not held and not have["index_last_update_phyoffset"]
         assert nothing or last >= ours.end, f"4.9.3 {want}\nours  {have}"
@@ -310,6 +319,6 @@ def _compare_query(want: Line, have: Line, ours: Answer, log: Log) -> set[str]:
 
 
 def counted(found: dict[str, int], rows: Iterable[str]) -> None:
-    """Count how often each row was seen."""
+    """Count the occurrences of each row."""
     for row in rows:
         found[row] = found.get(row, 0) + 1

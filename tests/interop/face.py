@@ -1,8 +1,8 @@
-"""Random messages in every form that the face takes, and how each is put through it.
+"""Random messages in every form that `Store` accepts, and the calls that put them.
 
-Such a message has the keys of random_messages, and besides `way`, the method of the face, and
-`form`, that of its body or, of a batch, of its messages. `born_timestamp` is -1 where the face
-takes the time itself, and UNIQ_KEY is UNKNOWN characters where it makes the key itself.
+Such a message has the keys of random_messages and two more: `way`, a method of `Store`, and `form`,
+the type of its body or, in a batch, of its messages. `born_timestamp` is -1 if `Store` sets the
+time, and UNIQ_KEY consists of UNKNOWN characters if `Store` makes the key.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyrocketstore
-from pyrocketstore.message import Message
-from random_messages import BORN_BASE_MS, COLLIDING_KEYS
+from pyrocketstore.record.message import Message
+from support.random_messages import BORN_BASE_MS, COLLIDING_KEYS
 
 UNKNOWN = "?"
 STORE_HOSTS = ("127.0.0.1:10911", "10.1.2.3:10911", "[fe80::1]:10911")
@@ -29,20 +29,20 @@ Pairs = list[tuple[str, str]]
 
 
 class Opening(NamedTuple):
-    """What the face is opened with, beside the configuration."""
+    """The arguments of `open` beside the configuration."""
 
     store_host: str
     unique_key: bool
 
     @property
     def unique(self) -> Pairs:
-        """The key that each message gets: an address, and 12 bytes more, in hex."""
+        """Return the start of each unique key: an address, and 12 further bytes, in hex."""
         size = 2 * (16 if self.store_host.startswith("[") else 4) + 24
         return [("UNIQ_KEY", UNKNOWN * size)] if self.unique_key else []
 
 
 def single(rng: random.Random, opening: Opening, topics: Sequence[str], max_body: int) -> Spec:
-    """One for Store.put; every second one is what the compiled call puts alone."""
+    """Return a message for Store.put; every second one uses the compiled call alone."""
     ordinary = rng.random() < 0.5
     pairs = _tags_and_keys(rng) + ([] if ordinary else _named(rng))
     born_host = rng.choice((opening.store_host, *BORN_HOSTS))
@@ -58,7 +58,7 @@ def single(rng: random.Random, opening: Opening, topics: Sequence[str], max_body
 
 
 def batch(rng: random.Random, opening: Opening, topics: Sequence[str], max_body: int) -> Spec:
-    """One for Store.put_batch."""
+    """Return a batch for Store.put_batch."""
     form = rng.choice(BATCH_FORMS)
     items = []
     for _ in range(rng.randrange(1, 12)):
@@ -72,7 +72,7 @@ def batch(rng: random.Random, opening: Opening, topics: Sequence[str], max_body:
 
 
 def columns(rng: random.Random, opening: Opening, topics: Sequence[str], count: int) -> list[Spec]:
-    """Messages for one put_many: one topic."""
+    """Return messages of one topic for one put_many."""
     envelope = _envelope(rng, opening, topics) | {"flag": 0, "way": "put_many"}
     envelope["born_host"] = rng.choice(BORN_HOSTS)
     named = rng.random() < 0.4
@@ -110,20 +110,20 @@ def _named(rng: random.Random) -> Pairs:
 
 
 def put(store: pyrocketstore.Store, spec: Spec) -> Any:
-    """Put one message or batch as it says."""
+    """Put one message or batch by its method and form."""
     if spec["way"] == "put_batch":
         return _put_batch(store, spec)
     return store.put(spec["topic"], _body(spec), **_options(spec))
 
 
 async def aput_all(store: pyrocketstore.Store, specs: Sequence[Spec]) -> list[Any]:
-    """All at once, from one task."""
+    """Put all messages at once, from one task."""
     calls = [store.aput(spec["topic"], _body(spec), **_options(spec)) for spec in specs]
     return list(await asyncio.gather(*calls))
 
 
 def put_many(store: pyrocketstore.Store, topic: str, rows: list[Spec], born_host: str) -> Any:
-    """The rows of `encoded_rows` as columns; every second time by asyncio."""
+    """Put the rows of `encoded_rows` as columns; every second time by asyncio."""
     texts = [row["properties"] for row in rows]
     options = {name: [row[name] for row in rows] for name in ("queue_ids", "tags", "keys")}
     if any(texts):
@@ -135,7 +135,7 @@ def put_many(store: pyrocketstore.Store, topic: str, rows: list[Spec], born_host
 
 
 def encoded_rows(specs: Sequence[Spec]) -> list[Spec]:
-    """Messages as rows of the command `columns`."""
+    """Return messages as rows of the command `columns`."""
     rows = []
     for spec in specs:
         tags, keys, named = _parts(spec)
@@ -145,7 +145,7 @@ def encoded_rows(specs: Sequence[Spec]) -> list[Spec]:
 
 
 def _parts(item: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, str] | None]:
-    """Tags, keys, and the other properties that the caller gives."""
+    """Return tags, keys, and the other properties that a caller passes."""
     named = dict(item["properties"])
     named.pop("UNIQ_KEY", None)
     return named.pop("TAGS", None), named.pop("KEYS", None), named or None
@@ -187,8 +187,8 @@ def _put_batch(store: pyrocketstore.Store, spec: Spec) -> Any:
             for item, pairs in zip(items, given, strict=True)
         ]
         return store.put_batch(topic, messages, queue_id)
-    told = [
+    rows = [
         {"body": item["body"], "flag": item["flag"], "tags": t, "keys": k, "properties": n}
         for item, (t, k, n) in zip(items, parts, strict=True)
     ]
-    return store.put_batch(topic, told, queue_id)
+    return store.put_batch(topic, rows, queue_id)

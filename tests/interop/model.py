@@ -1,5 +1,5 @@
-"""What a store must hold, in plain Python: told of every put, it predicts each record's place and
-every line of a dump. It has no code in common with the engine, nor with 4.9.3."""
+"""A plain-Python model of a store. From all puts it predicts each record's offset and every line of
+a dump. It shares no code with the engine or with 4.9.3."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import oracle
 from face import UNKNOWN
-from golden_lines import Line, index_hash, java_hash
-from random_messages import SCHEDULE_TOPIC, is_queued, stored_form
+from support import oracle
+from support.golden_lines import Line, index_hash, java_hash
+from support.random_messages import SCHEDULE_TOPIC, is_queued, stored_form
 
 QUERY_COUNT_MAX = 64
 BLANK_HEAD_SIZE = 8
@@ -25,7 +25,7 @@ Query = tuple[str, str, int, int, int]
 
 
 def java_host(text: str) -> str:
-    """A host as Java's InetSocketAddress prints it."""
+    """Return a host in the text form of Java's InetSocketAddress."""
     address, _, port = text.rpartition(":")
     if not address.startswith("["):
         return f"/{text}"
@@ -34,7 +34,7 @@ def java_host(text: str) -> str:
 
 
 def host_bytes(text: str) -> bytes:
-    """A host as the log has it: 4 or 16 bytes, then the port."""
+    """Return a host in the form of the log: 4 or 16 bytes, then the port."""
     address, _, port = text.rpartition(":")
     return ipaddress.ip_address(address.strip("[]")).packed + struct.pack(">i", int(port))
 
@@ -43,8 +43,8 @@ def host_bytes(text: str) -> bytes:
 class Stored:
     """A record of the log. `born_timestamp` and `store_timestamp` are -1 until they are known."""
 
-    spec: Spec  # as it is stored: with the topic and the properties that a delay gives it
-    item: Spec  # the same, or one message of a batch
+    spec: Spec  # as stored: with the topic and the properties that a delay adds
+    item: Spec  # `spec`, or one message of a batch
     queue_offset: int
     phy_offset: int
     store_timestamp: int = -1
@@ -52,7 +52,7 @@ class Stored:
 
     def __post_init__(self) -> None:
         self.properties = dict(self.item["properties"])
-        if self.item is not self.spec:  # the batch's own come behind, and win
+        if self.item is not self.spec:  # the properties of the batch follow, and override
             self.properties |= dict(self.spec["properties"])
         self.born_timestamp = self.spec["born_timestamp"]
 
@@ -76,7 +76,7 @@ class Stored:
         return 75 + hosts + texts + self._properties_size()
 
     def _properties_size(self) -> int:
-        """Bytes of UTF-8; a batch's text lies behind that of the message, doubles and all."""
+        """Text as UTF-8; that of a batch follows that of the message, repeated names included."""
         parts = [self.item["properties"]]
         parts += [] if self.item is self.spec else [self.spec["properties"]]
         pairs = [pair for part in parts for pair in part]
@@ -84,14 +84,14 @@ class Stored:
 
     @property
     def text(self) -> bytes:
-        """The properties as they are stored."""
+        """The properties as stored."""
         texts = [oracle.properties_to_string(dict(self.item["properties"]))]
         if self.item is not self.spec:
             texts.append(oracle.properties_to_string(dict(self.spec["properties"])))
         return "\x02".join(text for text in texts if text).encode()
 
     def learn(self, have: oracle.Record) -> None:
-        """Times and the unique key, where the store made them itself."""
+        """Take times and the unique key from the log if the store made them."""
         self.store_timestamp = have.store_timestamp
         if self.spec["born_timestamp"] < 0:
             self.born_timestamp = have.born_timestamp
@@ -101,12 +101,14 @@ class Stored:
         if unknown.strip(UNKNOWN) == "" and len(made) == len(unknown) > 0:
             assert not made.strip("0123456789ABCDEF"), made
             self.properties["UNIQ_KEY"] = made
-            pairs = self.item["properties"]  # where queries look for keys, too
+            pairs = self.item["properties"]  # queries read keys from here too
             pairs[:] = [(name, made if name == "UNIQ_KEY" else value) for name, value in pairs]
 
     def take_torn(self, text: bytes) -> None:
-        """The process died while it copied the properties, the last of a record: no sum covers
-        them, so what is there counts on both sides, and zeros are behind it."""
+        """Accept properties that a kill has cut: the last part of a record, which no CRC covers.
+
+        Both sides read the properties as they are, with zeros behind them.
+        """
         written = text.rstrip(b"\0")
         assert len(text) == len(self.text) and self.text.startswith(written), (text, self.text)
         self.properties = oracle.string_to_properties(oracle.java_text(text))
@@ -121,14 +123,14 @@ class Stored:
         return zlib.crc32(self.item["body"]) & 0x7FFFFFFF
 
     def key_hashes(self) -> list[int]:
-        """The hashes under which it is indexed, in the order of the index."""
+        """Return the hashes of its index entries, in the order of the index."""
         if self.spec["sys_flag"] & oracle.TRANSACTION_MASK == oracle.ROLLBACK:
             return []
         names = [self.properties.get("UNIQ_KEY"), *self.properties.get("KEYS", "").split(" ")]
         return [index_hash(self.spec["topic"], name) for name in names if name]
 
     def fields(self, delay_ms: int) -> Line:
-        """A dump's line of it, but for where it was found."""
+        """Return its line of a dump, without the position of its unit."""
         code = java_hash(self.properties.get("TAGS", ""))
         if self.spec["topic"] == SCHEDULE_TOPIC:
             code = self.store_timestamp + delay_ms
@@ -159,7 +161,7 @@ class Stored:
 
 
 class Model:
-    """A store of small files that was never hurt: what was put, in order, and where it must be."""
+    """The expected content of an undamaged store of small files: records in the order of puts."""
 
     def __init__(self, file_size: int, delay_ms: int) -> None:
         self.file_size = file_size
@@ -173,9 +175,11 @@ class Model:
     # ---- puts ---------------------------------------------------------------------------------
 
     def put(self, spec: Spec, answer: Line, root: Path | None = None) -> None:
-        """One put that was acknowledged: the answer must be what is predicted. What the face makes
-        itself is read from the log below `root`."""
-        records = self.place(spec)
+        """Add an acknowledged put, whose reply must equal the prediction.
+
+        Values that `Store` makes itself are read from the log below `root`.
+        """
+        records = self.predict(spec)
         first, last = records[0], records[-1]
         want = {
             "status": "PUT_OK",
@@ -186,31 +190,31 @@ class Model:
             "msg_id": ",".join(record.msg_id for record in records),
         }
         have = {name: answer[name] for name in want}
-        assert have == want, f"put {_told(spec)}: wanted {want}, found {have}"
+        assert have == want, f"put {_short(spec)}: wanted {want}, found {have}"
         if root is not None and "way" in spec:
             self._learn(root, records)
         self.take(records, answer["store_timestamp"])
 
     def put_columns(self, specs: Sequence[Spec], answer: Line, root: Path) -> None:
-        """A put_many: times are those in the log."""
+        """Add a put_many, with the times in the log."""
         records = []
         for spec in specs:
-            records += self.place(spec)
+            records += self.predict(spec)
             self.take(records[-1:], -1)
         assert answer["phy_offsets"] == [record.phy_offset for record in records]
         assert answer["queue_offsets"] == [record.queue_offset for record in records]
         self._learn(root, records)
 
     def _learn(self, root: Path, records: Sequence[Stored]) -> None:
-        """What nobody said before of these acknowledged puts, from the log."""
+        """Take values that the replies of these puts lack from the log."""
         found = self.scan(root, records[0].phy_offset)
         assert len(found) >= len(records), f"lost: {records[len(found)].phy_offset}"
         for record, (phy_offset, have) in zip(records, found, strict=False):
             assert phy_offset == record.phy_offset, (phy_offset, record.phy_offset)
             record.learn(have)
 
-    def place(self, spec: Spec) -> list[Stored]:
-        """Where the next put goes; a batch goes into one file as a whole."""
+    def predict(self, spec: Spec) -> list[Stored]:
+        """Return the records of the next put; a batch is in one file as a whole."""
         stored = spec if "batch" in spec else stored_form(spec)
         items = spec.get("batch", [stored])
         records = [Stored(stored, item, 0, 0) for item in items]
@@ -226,7 +230,7 @@ class Model:
         return records
 
     def take(self, records: Iterable[Stored], store_timestamp: int) -> None:
-        """These are in the log now."""
+        """Add records to the log."""
         for record in records:
             record.store_timestamp = store_timestamp
             self.rolling = False
@@ -239,7 +243,7 @@ class Model:
     # ---- a kill -------------------------------------------------------------------------------
 
     def scan(self, root: Path, phy_offset: int) -> list[tuple[int, oracle.Record]]:
-        """The records of the log from a place on, by the plain-Python oracle."""
+        """Return the records of the log from an offset on, by the plain-Python oracle."""
         found = []
         at = phy_offset
         while (path := root / "commitlog" / f"{at - at % self.file_size:020d}").exists():
@@ -256,12 +260,12 @@ class Model:
         return found
 
     def survive(self, root: Path, pending: Iterable[Spec]) -> int:
-        """Puts that nobody acknowledged: a first part of them may be there. How many messages."""
+        """Add the prefix of unacknowledged puts that exists; return its number of messages."""
         records = self.scan(root, self.end)
         found = iter(records)
         count = 0
         for spec in pending:
-            for record in self.place(spec):
+            for record in self.predict(spec):
                 phy_offset, have = next(found, (-1, None))
                 if have is None:
                     self.rolling = record.phy_offset % self.file_size == 0
@@ -276,12 +280,15 @@ class Model:
                     record.take_torn(have.properties)
                 self.take([record], have.store_timestamp)
                 count += 1
-        assert next(found, None) is None, "a record that nobody put"
+        assert next(found, None) is None, "a record that was never put"
         return count
 
     def may_end(self, end: int) -> bool:
-        """Whether the log may end there: a kill in the middle of a roll leaves it at the start of
-        the next file, with nothing in that. Then it is the model's end, too."""
+        """Return True if the log may end at an offset.
+
+        A kill during a roll leaves the end at the start of the next, empty file; the model then
+        adopts that end.
+        """
         if self.rolling and end == self.end + self.file_size - self.end % self.file_size:
             self.end = end
         return end == self.end
@@ -289,7 +296,7 @@ class Model:
     # ---- a dump -------------------------------------------------------------------------------
 
     def lines(self) -> list[Line]:
-        """The dump, but for offsets by time and for queries."""
+        """Return the lines of a dump, except for offsets by time and queries."""
         least = 0 if self.records or self.has_file else -1
         found: list[Line] = [{"store": {"min_phy_offset": least, "max_phy_offset": self.end}}]
         for topic, queue_id in sorted({record.queue for record in self.records if record.queued}):
@@ -304,20 +311,20 @@ class Model:
         return found
 
     def hits(self, topic: str, key: str) -> list[int]:
-        """All entries of a key in the order of the index, collisions included."""
+        """Return the offsets of a key's entries in the order of the index, collisions included."""
         asked = index_hash(topic, key)
         return [r.phy_offset for r in self.records for code in r.key_hashes() if code == asked]
 
     def check(self, dump: Iterable[str]) -> None:
-        """A dump shows just this, and every key that must be there is found.
+        """Require that a dump equals the model, and that every key is found.
 
-        Queries are compared where their window is all of time. Doubles, which 4.9.3 makes when it
-        starts on what was killed, may take the place of older hits.
+        Only queries without a time window are compared. Duplicate entries, which 4.9.3 makes when
+        it recovers a killed store, may displace older hits.
         """
         parsed = [json.loads(line) for line in dump]
         have = [line for line in parsed if not {"query", "offset_by_time"} & line.keys()]
         assert self.may_end(have[0]["store"]["max_phy_offset"]), f"{have[0]}, put up to {self.end}"
-        if self.rolling and not self.records:  # a kill: of that the first file may be made, or not
+        if self.rolling and not self.records:  # a kill: the first file may exist or not
             self.has_file = have[0]["store"]["min_phy_offset"] == 0
         for want, line in zip(self.lines(), have, strict=False):
             assert want == line, f"the model has {want}\nthe dump has  {line}"
@@ -341,6 +348,6 @@ class Model:
 ALL_TIME = (0, (1 << 63) - 1)
 
 
-def _told(spec: Spec) -> str:
-    """A message, short."""
+def _short(spec: Spec) -> str:
+    """Return a short text for a message."""
     return ", ".join(f"{name}={str(value)[:60]}" for name, value in spec.items())

@@ -1,9 +1,9 @@
-"""A process that does to a store what each line of its input says, as the Java driver's "serve".
+"""A process that executes commands from its input on a store, like "serve" of the Java driver.
 
-A line is a JSON object, answered by one (tests/java, ServeCommand): open, put, wait, flush, close.
-Only we have {"do": "columns", "topic": T, "rows": [...], "born_host": H}, {"do": "together",
-"specs": [...]}, and puts through the face (face.py).
-An exception is answered with {"error": text}. The end of input ends the process as SIGKILL would.
+A command is a JSON object on a line, and so is its reply (tests/java, ServeCommand): open, put,
+wait, flush, close. The Java driver lacks {"do": "columns", "topic": T, "rows": [...],
+"born_host": H}, {"do": "together", "specs": [...]}, and puts through `Store` (face.py).
+The reply to an exception is {"error": text}. The end of input ends the process as SIGKILL would.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# A child is not run by pytest, which would put tests/ and this directory on the path.
+# pytest, which puts tests/ and this directory on the path, does not run a child.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import face
 import pyrocketstore
-from pyrocketstore import disk_space
-from pyrocketstore._put_result import PutMessageResult
-from random_messages import from_line, to_batch, to_inner
+from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.system import disk_space
+from support.random_messages import from_line, to_batch, to_inner
 
 DISPATCH_TIMEOUT_S = 60
 EXIT_HALTED = 9
 
-#: A full disk of the machine that runs the tests must not make the store refuse puts.
+#: A full disk of the test machine must not make the store refuse puts.
 disk_space.WARNING_LEVEL_RATIO = disk_space.CLEAN_FORCIBLY_RATIO = 0.99
 
 Line = dict[str, Any]
 
 
 class Server:
-    """One store at a time; the methods are the commands."""
+    """Holds one store at a time; its methods are the commands."""
 
     def __init__(self) -> None:
         self.stores: list[pyrocketstore.Store] = []
@@ -53,7 +53,7 @@ class Server:
         return {"open": True}
 
     def put(self, request: Line) -> Line:
-        """One message or batch; what became of it, in the words of the Java driver."""
+        """Put one message or batch; return the result in the terms of the Java driver."""
         spec = from_line(request["spec"])
         engine = self.stores[0].message_store
         if "way" in spec:
@@ -62,10 +62,10 @@ class Server:
             result = engine.put_messages(to_batch(spec))
         else:
             result = engine.put_message(to_inner(spec))
-        return _told(result)
+        return _answer(result)
 
     def together(self, request: Line) -> Line:
-        """Many at once: by asyncio those of the face, the others with futures."""
+        """Put many messages at once: those for `Store` by asyncio, the others with futures."""
         specs = [from_line(line) for line in request["specs"]]
         engine = self.stores[0].message_store
         if "way" in specs[0]:
@@ -78,33 +78,33 @@ class Server:
                 for spec in specs
             ]
             results = [future.result(DISPATCH_TIMEOUT_S) for future in futures]
-        return {"together": [_told(result) for result in results]}
+        return {"together": [_answer(result) for result in results]}
 
     def columns(self, request: Line) -> Line:
-        """Many messages through the face."""
+        """Put many messages through `Store`."""
         queue_offsets, phy_offsets = face.put_many(
             self.stores[0], request["topic"], request["rows"], request["born_host"]
         )
         return {"queue_offsets": queue_offsets.tolist(), "phy_offsets": phy_offsets.tolist()}
 
     def wait(self, request: Line) -> Line:
-        """Until everything is dispatched."""
+        """Wait until every record is dispatched."""
         if not self.stores[0].wait_dispatched(DISPATCH_TIMEOUT_S):
-            raise TimeoutError("dispatch stands still")
+            raise TimeoutError("dispatch makes no progress")
         return {"wait": True}
 
     def flush(self, request: Line) -> Line:
-        """Everything put so far on the device."""
+        """Flush every message put so far to the device."""
         self.stores[0].flush()
         return {"flush": self.stores[0].message_store.get_max_phy_offset()}
 
     def close(self, request: Line) -> Line:
-        """The clean end."""
+        """Close the store."""
         self.stores.pop().close()
         return {"close": True}
 
 
-def _told(result: PutMessageResult) -> Line:
+def _answer(result: PutMessageResult) -> Line:
     return {
         "status": result.status.name,
         "wrote_offset": result.phy_offset,
@@ -117,7 +117,7 @@ def _told(result: PutMessageResult) -> Line:
 
 
 def main() -> None:
-    """Until there are no more lines."""
+    """Run commands until the end of input."""
     server = Server()
     for line in sys.stdin:
         request = json.loads(line)

@@ -1,7 +1,7 @@
-"""Random programs: two stores' engines take turns on one directory, and are killed now and then.
+"""Random programs: two engines take turns on one directory, and are killed sometimes.
 
-A program is a list of steps made from its seed alone. After every step a copy of the directory is
-dumped by both sides, and the dumps must equal each other and the plain-Python model.
+A program is a list of steps derived from its seed alone. After every step both sides dump a copy of
+the directory, and the dumps must equal each other and the plain-Python model.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any, NamedTuple
 import face
 from actors import JAVA, OURS, Actor, ActorError, Actors, write_conf
 from face import STORE_HOSTS, Opening, encoded_rows
-from golden_lines import Line, compare_lines, write_queries
 from model import Model, Spec
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines
-from random_messages import ROLLBACK_TYPE, random_messages, random_queries, spec_line
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.verify.dump import dump_lines
+from support.golden_lines import Line, compare_lines, write_queries
+from support.random_messages import ROLLBACK_TYPE, random_messages, random_queries, spec_line
 
 ASCII_TOPICS = ("Topic-0", "Topic-1", "%RETRY%group-1")
 OTHER_TOPICS = ("тема", "主题-7", "\U0001f680-\U0001f600", "x" * 127)
 KINDS = ("batch", "v6", "mixhost", "tx", "delay", "comp", "empty", "collide", "wide", "long")
 DELAY_HOURS = 1
 QUERIES = 30
-#: Files so small that every program rolls over several; a batch fits into each.
+#: Small files: every program rolls over several, and a batch fits into each.
 FILE_SIZES = (65_536, 131_072)
 QUEUE_FILE_SIZES = (200, 400, 4000)
 INDEX_SIZES = ((50, 90), (100, 400), (20, 2000))
 
 
-#: Steps inside of which the process is killed, and where it may be then: at how many ms, of which
-#: each power of ten is as likely. 4.9.3 sleeps for a second while it closes.
+#: Steps during which the process is killed, and the range of the delay before the kill in ms, with
+#: equal probability for each power of ten. 4.9.3 sleeps for a second while it closes.
 KILLS_INSIDE = ("kill-while-opening", "kill-while-closing")
 DELAYS_MS = {
     ("kill-while-opening", OURS): (0.3, 300),
@@ -52,9 +52,9 @@ class Step(NamedTuple):
     what: str
     side: str = ""
     specs: Sequence[Spec] = ()
-    way: str = "each"  # or in one call: columns, together
-    acknowledged: int = 0  # how many answers are heard before the kill
-    delay_ms: float = 0.0  # how long the kill waits
+    way: str = "each"  # or one call: columns, together
+    acknowledged: int = 0  # number of replies read before the kill
+    delay_ms: float = 0.0  # delay of the kill
 
     def __str__(self) -> str:
         puts = f", {len(self.specs)} puts {self.way}" if self.specs else ""
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What to do, and with which sizes."""
+    """Steps, and the file sizes of the stores."""
 
     seed: str
     config: dict[str, Any]
@@ -72,7 +72,7 @@ class Program(NamedTuple):
 
 
 def make(seed: str) -> Program:
-    """The program of a seed, which says the same every time; its last number counts the steps."""
+    """Return the program of a seed; the last number of the seed is the number of steps."""
     rng = random.Random(seed)
     steps = int(seed.rpartition(".")[2])
     slots, entries = rng.choice(INDEX_SIZES)
@@ -83,7 +83,7 @@ def make(seed: str) -> Program:
         "maxIndexNum": entries,
         "flushDiskType": rng.choice(("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH")),
         "messageDelayLevel": " ".join([f"{DELAY_HOURS}h"] * 18),
-        "writeWithoutMmap": rng.random() < 0.25,  # ours; 4.9.3 does not know it
+        "writeWithoutMmap": rng.random() < 0.25,  # ours; unknown to 4.9.3
     }
     opening = Opening(rng.choice(STORE_HOSTS), rng.random() < 0.25)
     return Program(seed, config, opening, list(_steps(rng, steps, opening)))
@@ -131,7 +131,7 @@ def _delay(rng: random.Random, what: str, side: str) -> float:
 def _puts(
     rng: random.Random, side: str, count: int, kinds: Sequence[str], opening: Opening
 ) -> tuple[str, list[Spec]]:
-    """How to put, and what: on our side through the engine, or the face, or both in turn."""
+    """Return a method and messages: on our side for the engine, for `Store`, or for both."""
     way = rng.choice(("each", "each", "each", "columns", "together")) if side == OURS else "each"
     if way == "columns":
         return way, face.columns(rng, opening, ASCII_TOPICS, count)
@@ -171,7 +171,7 @@ class Runner:
         self.was_killed = False
 
     def run(self) -> None:
-        """All steps; an error tells the seed and the step."""
+        """Run all steps; an error names the seed and the step."""
         actor: Actor | None = None
         try:
             for number, step in enumerate(self.program.steps):
@@ -186,7 +186,7 @@ class Runner:
                 actor.kill()
 
     def do(self, step: Step, actor: Actor | None) -> Actor | None:
-        """One step; the actor that has the store open afterwards."""
+        """Run one step; return the actor that has the store open afterwards."""
         if step.what == "open":
             return self.open(step.side)
         if step.what == "kill-while-opening":
@@ -215,13 +215,13 @@ class Runner:
     # ---- puts ---------------------------------------------------------------------------------
 
     def put(self, step: Step, actor: Actor) -> None:
-        """What the step puts, all of it acknowledged."""
+        """Put the messages of a step, all of which must be acknowledged."""
         for request, specs in self.requests(step):
             actor.send(**request)
             self.take(step, specs, actor.receive())
 
     def requests(self, step: Step) -> Iterator[tuple[Line, Sequence[Spec]]]:
-        """What to say to the actor, and which messages each answer is about."""
+        """Return the commands for the actor, and the messages of each reply."""
         if step.way == "each":
             for spec in step.specs:
                 yield {"do": "put", "spec": json.loads(spec_line(spec))}, [spec]
@@ -234,7 +234,7 @@ class Runner:
             yield {"do": "together", "specs": lines}, step.specs
 
     def take(self, step: Step, specs: Sequence[Spec], answer: Line) -> None:
-        """These were acknowledged so."""
+        """Add acknowledged messages to the model."""
         if step.way == "columns":
             self.model.put_columns(specs, answer, self.root)
             return
@@ -245,10 +245,10 @@ class Runner:
     # ---- opening and killing ------------------------------------------------------------------
 
     def started(self, wanted: str) -> tuple[Actor, Line]:
-        """A process of that side, or of ours where 4.9.3 would refuse, and what opens the store."""
+        """Return a process of a side, or ours if 4.9.3 would refuse, and the opening command."""
         side = OURS if self.java_refuses(self.root) else wanted
         if side == JAVA and (self.root / "abort").exists():
-            # Its recovery drops the newest index files and may begin behind what was in them.
+            # Its recovery drops the newest index files and may begin behind their entries.
             self.model.indexed_from = self.model.end
         request = {"do": "open", "path": str(self.root), "conf": str(self.conf)}
         if side == OURS:
@@ -265,7 +265,7 @@ class Runner:
         return actor
 
     def kill_while_opening(self, step: Step) -> None:
-        """Whether it got to the end or not: nothing that was there may go."""
+        """Kill an opening or a close; no message may be lost, whether the step ended or not."""
         actor, request = self.started(step.side)
         with actor:
             actor.ready()
@@ -273,12 +273,12 @@ class Runner:
         self.root.mkdir(exist_ok=True)
 
     def kill_while_closing(self, step: Step, actor: Actor) -> None:
-        """What was put just now is there, dispatched or not."""
+        """Require that the most recent messages exist, dispatched or not."""
         if self.kill_within(actor, {"do": "close"}, step):
             assert not (self.root / "abort").exists(), "the end was not clean"
 
     def kill_within(self, actor: Actor, request: Line, step: Step) -> list[Line]:
-        """Say it, wait for as long as the step says, and kill; what was answered until then."""
+        """Send commands, kill after the delay of the step, and return the replies so far."""
         actor.send(**request)
         actor.flush()
         time.sleep(step.delay_ms / 1000)
@@ -313,12 +313,12 @@ class Runner:
     # ---- comparing ----------------------------------------------------------------------------
 
     def without_edges(self, lines: Sequence[str]) -> list[str]:
-        """4.9.3's dump without hits at the edges of a query's time.
+        """Return 4.9.3's dump without hits at the edges of a query's time window.
 
-        The index counts whole seconds from the first message of a file, so a message of the first
-        second of a window is a hit or none depending on the file that it is in; and a file's first
-        message counts as many seconds too late as passed since the last one in the file before.
-        After a kill 4.9.3 may have a message twice, in two files, and we once.
+        The index counts whole seconds from the first message of a file. Whether a message of the
+        first second of a window is a hit therefore depends on its file. The first message of a file
+        counts too late, by the seconds since the last message of the previous file. After a kill
+        4.9.3 may have a message twice, in two files, and our store has it once.
         """
         stored = {record.phy_offset: record.store_timestamp for record in self.model.records}
         late = self.late_as_first()
@@ -340,8 +340,10 @@ class Runner:
         return found
 
     def late_as_first(self) -> dict[int, int]:
-        """By place, how much later each message with keys is found where it begins an index file,
-        ms: the whole seconds since the one before it."""
+        """Return, by offset, the delay (ms) of each message with keys if it begins an index file.
+
+        The delay is the number of whole seconds since the previous message.
+        """
         late = {}
         before = None
         for record in sorted(self.model.records, key=lambda record: record.phy_offset):
@@ -353,15 +355,17 @@ class Runner:
         return late
 
     def java_refuses(self, root: Path) -> bool:
-        """4.9.3 does not start on a file without length, which it leaves behind when it is killed
-        between making the file and giving it a size."""
+        """Return True if a file has length 0, since 4.9.3 does not start on such a file.
+
+        4.9.3 leaves one if it is killed between the creation and the resize of a file.
+        """
         patterns = ("commitlog/*", "consumequeue/*/*/*")
         return any(not path.stat().st_size for p in patterns for path in root.glob(p))
 
     def compare(self, number: int) -> None:
-        """Both sides' dumps of copies, and the model."""
+        """Compare both sides' dumps of copies with each other and with the model."""
         ours, theirs = self.directory / "ours", self.directory / "java"
-        shutil.copytree(self.root, ours)  # keeps the times of the files
+        shutil.copytree(self.root, ours)  # keeps modification times
         shutil.copytree(ours, theirs)
         times = [record.store_timestamp for record in self.model.records] or [0]
         rows = random_queries(number, self.specs, (min(times), max(times)), QUERIES)

@@ -1,6 +1,7 @@
-"""Goal: a store of files of 1 GiB with a thousand queues goes both ways. Method: each side writes
-one, the other opens it; both dumps are equal line by line, and every message is where plain Python
-says. Only with ROCKETSTORE_SOAK; ROCKETSTORE_BIG_GIB says how large (8)."""
+"""Goal: each side opens a store of files of 1 GiB with a thousand queues that the other side wrote.
+Method: each side writes one, and the other opens it. Both dumps are equal line by line, and every
+message is at the offset that plain Python predicts. Only with ROCKETSTORE_SOAK; ROCKETSTORE_BIG_GIB
+sets the size (8)."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ import pytest
 
 import pyrocketstore
 from actors import JAVA, Actors, actors, write_conf
-from golden_lines import write_queries
-from java_store import require_java
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.verify.dump import dump_lines
+from support.golden_lines import write_queries
+from support.java_store import require_java
 
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))
 GIB = 1 << 30
 SIZE = GIB * int(os.environ.get("ROCKETSTORE_BIG_GIB", "8"))
-#: The log, its queues and index, and room for what others do meanwhile.
+#: Free space for the log, its queues and index, and other processes.
 ROOM = SIZE + 8 * GIB
 TOPICS, QUEUES = 10, 100
 BODY_SIZE = 1 << 16
@@ -62,7 +63,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 class Clock:
-    """Says how long each part took."""
+    """Prints the duration of each part."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
@@ -86,7 +87,7 @@ def queries_in(directory: Path) -> Path:
 
 
 def assert_same_dumps(theirs: Iterable[str], ours: Iterable[str]) -> None:
-    """Line by line, and against what was put."""
+    """Compare dumps line by line, and with the messages."""
     next_offset: dict[tuple[str, int], int] = {}
     hits = 0
     for number, (want, have) in enumerate(itertools.zip_longest(theirs, ours), 1):
@@ -123,7 +124,7 @@ def our_dump(store: Path, conf: Path, queries: Path) -> Iterator[str]:
 
 
 def write(store: pyrocketstore.Store) -> None:
-    """As the driver's "fill", in pieces of one turn over all queues."""
+    """Put as the driver's "fill" does, in chunks of one turn over all queues."""
     turn = TOPICS * QUEUES
     for first in range(0, COUNT, turn):
         for topic in range(TOPICS):

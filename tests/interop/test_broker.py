@@ -1,6 +1,7 @@
-"""Goal: a whole 4.9.3 serves a directory that we wrote, and we read the one that it leaves. Method:
-the face writes; a broker starts there with nothing added by hand, a Java consumer gets every
-message, a Java producer sends more; the broker ends by SIGTERM, then by SIGKILL; we read it all."""
+"""Goal: a complete 4.9.3 serves a directory that our store wrote, and our store reads the result.
+Method: `Store` writes. A broker starts there without manual additions, a Java consumer gets every
+message, and a Java producer sends more. The broker ends by SIGTERM, then by SIGKILL, and our store
+reads all messages."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ import pytest
 import pyrocketstore
 from actors import write_conf
 from broker import Cluster
-from java_store import require_java
 from model import java_host
-from random_messages import to_inner
+from support.java_store import require_java
+from support.random_messages import to_inner
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -32,7 +33,7 @@ CONFIG = {
 }
 TOPICS = ("orders", "audit")
 QUEUES = 4
-#: What a broker or a client adds to what was put.
+#: Properties that a broker or a client adds to those of a put.
 ADDED = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "CLUSTER", "WAIT",
          "MSG_REGION", "TRACE_ON"}  # fmt: skip
 BORN_HOST = "192.168.3.4:5678"
@@ -49,14 +50,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Writer:
-    """Puts in every way of the face, and remembers what a consumer must get."""
+    """Puts by every method of `Store`, and records the messages that a consumer must get."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.put: list[Line] = []
 
     def write(self, store: pyrocketstore.Store, count: int) -> None:
-        """Some messages of every kind."""
+        """Put some messages of every kind."""
         while len(self.put) < count:
             way = self.random.choice((self.single, self.single, self.many, self.batch, self.packed))
             way(store)
@@ -89,7 +90,7 @@ class Writer:
             self._note(topic, queue_id, body, "B", f"b{i}", {}, store.store_host)
 
     def packed(self, store: pyrocketstore.Store) -> None:
-        """A body that a client has compressed: it is the broker's client that unpacks it."""
+        """Put a body that a client compressed, and which the consumer's client inflates."""
         topic, queue_id, body = self._where()
         spec = {"topic": topic, "queue_id": queue_id, "sys_flag": 1, "flag": 0}
         spec |= {"born_timestamp": 1_700_000_000_000, "born_host": BORN_HOST}
@@ -120,15 +121,15 @@ class Writer:
 
 
 def by_queue(messages: list[Line]) -> dict[tuple[str, int], list[Line]]:
-    """The messages of each queue in the order in which they came."""
+    """Return the messages of each queue in the order of their arrival."""
     queues: dict[tuple[str, int], list[Line]] = {}
     for message in messages:
         queues.setdefault((message["topic"], message["queue_id"]), []).append(message)
     return queues
 
 
-def told(message: Line) -> Line:
-    """What a consumer got, in the words of Writer."""
+def as_written(message: Line) -> Line:
+    """Return a consumed message in the terms of Writer."""
     hidden = ADDED | {"TAGS", "KEYS"}
     properties = {k: v for k, v in message["properties"].items() if k not in hidden}
     same = {k: message[k] for k in ("topic", "queue_id", "queue_offset", "tags", "keys")}
@@ -137,16 +138,16 @@ def told(message: Line) -> Line:
 
 
 def assert_consumed(got: list[Line], put: list[Line]) -> None:
-    """All of it, each queue in its order."""
+    """Compare all messages, each queue in its order."""
     wanted = [message | {"born_host": java_host(message["born_host"])} for message in put]
-    have, want = by_queue([told(message) for message in got]), by_queue(wanted)
+    have, want = by_queue([as_written(message) for message in got]), by_queue(wanted)
     assert have.keys() == want.keys()
     for key, messages in want.items():
         assert have[key] == messages, key
 
 
 def requests(seed: int, count: int) -> list[Line]:
-    """What a producer sends: large and small bodies, batches, and a topic that nobody made."""
+    """Return a producer's messages: large and small bodies, batches, and a new topic."""
     rng = random.Random(seed)
 
     def one(topic: str, i: int, size: int) -> Line:
@@ -166,7 +167,7 @@ def requests(seed: int, count: int) -> list[Line]:
 
 
 def sent_messages(asked: list[Line], answers: list[Line]) -> list[Line]:
-    """Each message that a producer sent, and where the broker says that it is."""
+    """Return each message of a producer with the offset in the broker's reply."""
     found = []
     for request, answer in zip(asked, answers, strict=True):
         assert answer["status"] == "SEND_OK", answer
@@ -180,7 +181,7 @@ def sent_messages(asked: list[Line], answers: list[Line]) -> list[Line]:
 
 
 def assert_read(store: pyrocketstore.Store, put: list[Line], sent: list[Line]) -> None:
-    """Everything that we put and that the producer sent is there, by queue, by id and by key."""
+    """Require every message of ours and of the producer, by queue, by id and by key."""
     report = store.verify()
     assert report.ok, report.problems
     held = {
@@ -238,5 +239,5 @@ def test_a_broker_serves_what_we_wrote(cluster: Cluster, tmp_path: Path) -> None
 
 
 def continued(writer: Writer, sent: list[Line]) -> list[Line]:
-    """Messages of others, so that the writer counts its queue offsets behind them."""
+    """Messages of another writer precede those of Writer in its queues."""
     return [{"sent": True, "topic": m["topic"], "queue_id": m["queue_id"]} for m in sent]

@@ -1,10 +1,11 @@
-"""Goal: over the same damage we keep all that 4.9.3 keeps, and where we differ from it, a row of
-docs/differs.md says so. Method: a sound store is hurt (damage.py); copies of it are recovered by
-4.9.3, read by us, and opened by us to be written; the answers are compared (damaged.py).
+"""Goal: over the same damage our store keeps every message that 4.9.3 keeps, and a row of
+docs/differs.md describes each difference. Method: a valid store is damaged (damage.py). Copies of
+it are recovered by 4.9.3, read by our store, and opened by it for writing. The results are compared
+(damaged.py).
 
-ROCKETSTORE_SOAK=N hurts 10 N more stores, ROCKETSTORE_SEED in other ways; ROCKETSTORE_DAMAGE=SEED
-hurts only the one that a failure named. The times in a store are those of its making: with
-ROCKETSTORE_DAMAGE=DIRECTORY, where the failure kept its stores, the very same one is asked again.
+ROCKETSTORE_SOAK=N damages 10 N more stores, ROCKETSTORE_SEED in other ways; ROCKETSTORE_DAMAGE=SEED
+damages only the one that a failure named. A store contains the times of its creation:
+ROCKETSTORE_DAMAGE=DIRECTORY, where the failure kept its stores, repeats exactly the same one.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ import pytest
 import damaged
 import pyrocketstore
 from actors import JAVA, OURS, ActorError, Actors, SilentError, actors, write_conf
-from damage import hurt, used_size
+from damage import damage_store, used_size
 from damaged import Answer, Log, differences, refused
 from damaged_index import Index, read_queries
 from failures import COMMAND, Failures, kept
-from golden_lines import index_hash, write_queries
-from java_store import require_java
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines
+from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
-from random_messages import random_messages, random_queries, spec_line
+from pyrocketstore.verify.dump import dump_lines
+from support.golden_lines import index_hash, write_queries
+from support.java_store import require_java
+from support.random_messages import random_messages, random_queries, spec_line
+from support.seed import SEED
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-SEED = os.environ.get("ROCKETSTORE_SEED", "20240720")
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))
 ONLY = os.environ.get("ROCKETSTORE_DAMAGE", "")
 ONLY_KEPT = Path(ONLY or "/no directory")
@@ -52,19 +53,19 @@ CONFIG = {
 }
 # 4.9.3 rebuilds the units of delayed messages with wrong tags codes.
 KINDS = ("batch", "v6", "tx", "comp", "empty", "collide")
-#: 4.9.3 never comes back from a looping chain. Where none loops it is given more time, once.
+#: 4.9.3 never returns from a looping chain. Without such a chain it gets more time, once.
 HANG_TIMEOUT_S, LAST_TIMEOUT_S = 20, 180
 
 
 class Base(NamedTuple):
-    """A sound store, and what to ask of it."""
+    """A valid store, and its queries."""
 
     path: Path
     queries: Path
 
 
 class Survey:
-    """Hurts copies of sound stores and compares what both sides make of them."""
+    """Damages copies of valid stores and compares the results of both sides."""
 
     def __init__(self, pool: Actors, directory: Path) -> None:
         self.pool = pool
@@ -89,9 +90,9 @@ class Survey:
         return Base(path, write_queries(self.directory / f"{path.name}.tsv", rows))
 
     def run(self, base: Base, change: Callable[[Path], str]) -> set[str]:
-        """Hurt a copy and compare; the rows of docs/differs.md that explain the differences."""
+        """Damage a copy and compare; return the rows of docs/differs.md for the differences."""
         case = self.directory / "case"
-        root, java, read, written = (case / name for name in ("hurt", "java", "read", "written"))
+        root, java, read, written = (case / name for name in ("damaged", "java", "read", "written"))
         with kept(case, base.queries, self.conf):
             shutil.copytree(base.path, root)
             text = change(root)
@@ -115,7 +116,7 @@ class Survey:
         return rows
 
     def _theirs(self, copy: Path, root: Path, base: Base) -> Answer | ActorError | None:
-        """What 4.9.3 answers, asked twice where only the machine is slow."""
+        """Return the dump of 4.9.3, with a second try if only the machine is slow."""
         for timeout in (HANG_TIMEOUT_S, LAST_TIMEOUT_S):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(root, copy)
@@ -132,10 +133,10 @@ class Survey:
         return problem
 
     def _started_again(self, theirs: Answer, ours: Answer, copy: Path, base: Base) -> Answer:
-        """4.9.3's answer after a second start, as ours is, where ours ends before its first one.
+        """Return 4.9.3's dump after a second start if our log ends before that of its first start.
 
-        Each start looks at the last three files, and where damage took the last of them away that
-        is at older ones.
+        Our dump follows a second start too. Each start examines the last three files; if damage
+        removed the last of them, it examines older ones.
         """
         if ours.end >= theirs.end:
             return theirs
@@ -147,13 +148,13 @@ class Survey:
         assert not notes
         try:
             answer = Answer(dump_lines(copy, config, base.queries))
-            answer.places = places_of(copy, config)
+            answer.unit_offsets = unit_offsets(copy, config)
         except StoreError as error:
             return error
         return answer
 
     def _written(self, copy: Path, base: Base) -> Answer | StoreError:
-        """Opened to be written and closed, then read."""
+        """Open for writing and close the store, then read it."""
         try:
             quietly_opened(copy, config=self.conf).close()
         except StoreError as error:
@@ -177,28 +178,26 @@ class Survey:
 
 
 def quietly_opened(root: Path, **how: Any) -> pyrocketstore.Store:
-    """A store of whose damage nobody is warned."""
+    """Suppress the warnings about the damage of a store."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pyrocketstore.StoreWarning)
         return pyrocketstore.open(root, **how)
 
 
-def places_of(root: Path, config: MessageStoreConfig) -> dict[tuple[str, int], dict[int, int]]:
-    """By queue and phy_offset, the queue offset of the unit that names it."""
+def unit_offsets(root: Path, config: MessageStoreConfig) -> dict[tuple[str, int], dict[int, int]]:
+    """Return, by queue and phy_offset, the queue offset of the unit that names it."""
     found: dict[tuple[str, int], dict[int, int]] = {}
     with quietly_opened(root, read_only=True, config=config) as store:
         for queue in store.message_store.consume_queues():
             low = queue.get_min_offset_in_queue()
             units = queue.read_units(low, queue.get_max_offset_in_queue() - low)
-            places = enumerate(
-                zip(units.phy_offset.tolist(), units.size.tolist(), strict=True), low
-            )
-            found[queue.topic, queue.queue_id] = {at: n for n, (at, size) in places if size > 0}
+            units = enumerate(zip(units.phy_offset.tolist(), units.size.tolist(), strict=True), low)
+            found[queue.topic, queue.queue_id] = {at: n for n, (at, size) in units if size > 0}
     return found
 
 
 def assert_kept(java: Answer, ours: Answer, log: Log, copy: Path) -> None:
-    """What 4.9.3 still has behind the end of our log lies in .broken."""
+    """Bytes that 4.9.3 still has behind the end of our log are in .broken."""
     broken = [path.read_bytes() for path in (copy / ".broken").rglob("*") if path.is_file()]
     for messages in java.messages.values():
         for message in messages:
@@ -217,8 +216,8 @@ def survey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survey]:
 def test_damaged_stores(survey: Survey) -> None:
     failures = Failures()
     if ONLY_KEPT.is_dir():
-        base = Base(ONLY_KEPT / "hurt", next(ONLY_KEPT.glob("*.tsv")))
-        survey.run(base, lambda root: f"as it lies in {ONLY_KEPT}")
+        base = Base(ONLY_KEPT / "damaged", next(ONLY_KEPT.glob("*.tsv")))
+        survey.run(base, lambda root: f"unchanged from {ONLY_KEPT}")
         return
     seeds = [ONLY] if ONLY else [f"{SEED}.{number}" for number in range(DAMAGES)]
     for seed in seeds:
@@ -226,7 +225,7 @@ def test_damaged_stores(survey: Survey) -> None:
         base = survey.bases[rng.choice((OURS, JAVA)), rng.choice(("close", "kill"))]
         again = f"ROCKETSTORE_DAMAGE={seed} {COMMAND}test_damaged.py -k stores"
         with failures.one(f"damage {seed}", again):
-            survey.run(base, lambda root, rng=rng: hurt(rng, root))  # type: ignore[misc]
+            survey.run(base, lambda root, rng=rng: damage_store(rng, root))  # type: ignore[misc]
     print(f"{len(seeds)} damaged stores; differences: {survey.seen}")
     failures.end()
 
@@ -240,12 +239,12 @@ def test_every_difference_is_a_row_of_differs() -> None:
 
 
 def first_file(root: Path, pattern: str, at_least: int = 2) -> Path:
-    """The first file of a row of several."""
+    """The first file of a file sequence is removed."""
     for directory in sorted(root.glob(pattern)):
         files = sorted(directory.iterdir())
         if len(files) > at_least:
             return files[0]
-    raise AssertionError(f"no long row of files: {pattern}")
+    raise AssertionError(f"no long file sequence: {pattern}")
 
 
 def zero(path: Path, position: int, size: int) -> str:
@@ -257,7 +256,7 @@ def zero(path: Path, position: int, size: int) -> str:
 
 @pytest.mark.parametrize("side", [OURS, JAVA])
 def test_a_unit_of_zeros_is_no_message(survey: Survey, side: str) -> None:
-    """In a file that recovery does not look at: 4.9.3 gives each out as a message of size 0."""
+    """Units in a file that recovery does not read: 4.9.3 returns each as a message of size 0."""
 
     def change(root: Path) -> str:
         return zero(first_file(root, "consumequeue/*/*", 4), 0, 200)
@@ -267,7 +266,7 @@ def test_a_unit_of_zeros_is_no_message(survey: Survey, side: str) -> None:
 
 @pytest.mark.parametrize("side", [OURS, JAVA])
 def test_zeros_in_the_log_are_no_message(survey: Survey, side: str) -> None:
-    """In a file that recovery does not look at: 4.9.3 gives out what is left of a record."""
+    """A record in a file that recovery does not read: 4.9.3 returns its damaged rest."""
 
     def change(root: Path) -> str:
         path = sorted((root / "commitlog").iterdir())[1]
@@ -278,7 +277,7 @@ def test_zeros_in_the_log_are_no_message(survey: Survey, side: str) -> None:
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
 def test_index_entries_behind_the_end_are_taken_out(survey: Survey, ending: str) -> None:
-    """4.9.3 keeps them, and says that its index reaches further than its log."""
+    """4.9.3 keeps the entries, and reports an index that reaches behind the end of the log."""
 
     def change(root: Path) -> str:
         path = [p for p in sorted((root / "commitlog").iterdir()) if p.read_bytes().strip(b"\0")][
@@ -292,7 +291,7 @@ def test_index_entries_behind_the_end_are_taken_out(survey: Survey, ending: str)
 
 @pytest.mark.skipif(not SOAK, reason="4.9.3 hangs for 20 s: only in the soak")
 def test_a_chain_that_loops_hangs_4_9_3_alone(survey: Survey, tmp_path: Path) -> None:
-    """Asked for a key that is not there, it follows the chain of another for ever."""
+    """A query for a missing key follows the chain of another key forever."""
     base = survey.bases[JAVA, "close"]
     slots = CONFIG["maxHashSlotNum"]
     file = survey.index_of(base.path).files()[0]
@@ -314,7 +313,7 @@ def test_a_chain_that_loops_hangs_4_9_3_alone(survey: Survey, tmp_path: Path) ->
 
 
 def test_a_length_is_checked_before_it_is_used(survey: Survey) -> None:
-    """4.9.3 makes an array of the size that the record says, and runs out of memory."""
+    """4.9.3 allocates an array of the size in the record, and runs out of memory."""
 
     def change(root: Path) -> str:
         path = sorted((root / "commitlog").iterdir())[0]
@@ -328,7 +327,7 @@ def test_a_length_is_checked_before_it_is_used(survey: Survey) -> None:
 
 
 def test_index_files_have_names_of_their_own(survey: Survey, tmp_path: Path) -> None:
-    """Many are made in one millisecond when the index is rebuilt; their names are times."""
+    """A rebuild makes several index files in one millisecond, and their names are times."""
     copy = tmp_path / "store"
     base = survey.bases[OURS, "kill"]
     shutil.copytree(base.path, copy)

@@ -1,5 +1,5 @@
-"""Goal: the comparisons of this directory can fail. Method: a sound store of ours, whose dump the
-model accepts; then each kind of lie, which it must not accept. Needs no Java."""
+"""Goal: the comparisons of this directory can fail. Method: a valid store of ours, whose dump the
+model accepts, and each kind of wrong dump, which it must not accept. Needs no Java."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from damaged import REBUILT, Answer, Log, differences, refused
 from damaged_index import Index
 from face import STORE_HOSTS, Opening
 from failures import Failures, kept
-from golden_lines import compare_lines, index_hash, write_queries
-from java_store import JavaStore
 from model import ALL_TIME, Model
 from programs import ASCII_TOPICS, DELAY_HOURS, Program, Runner, Step, make
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines
-from random_messages import random_messages, spec_line
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.verify.dump import dump_lines
+from support.golden_lines import compare_lines, index_hash, write_queries
+from support.java_store import JavaStore
+from support.random_messages import random_messages, spec_line
 
 FILE_SIZE = 65_536
 CONFIG = {
@@ -43,8 +43,8 @@ KEY = ("Topic-1", "Aa")
 Lines = list[dict[str, Any]]
 
 
-class Sound(NamedTuple):
-    """A store, what it holds, and its dump."""
+class Valid(NamedTuple):
+    """A store, its model and its dump."""
 
     path: Path
     model: Model
@@ -52,8 +52,8 @@ class Sound(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
-    directory = tmp_path_factory.mktemp("sound")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Valid:
+    directory = tmp_path_factory.mktemp("valid")
     path, conf = directory / "store", write_conf(directory / "conf", CONFIG)
     model = Model(FILE_SIZE, DELAY_HOURS * 3_600_000)
     with Actors(JavaStore()).start(OURS) as actor:
@@ -63,12 +63,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
         actor.ask("close")
     queries = write_queries(directory / "queries.tsv", [(*KEY, 32, *ALL_TIME)])
     config, _ = MessageStoreConfig.from_broker_conf(conf, root=path)
-    return Sound(path, model, list(dump_lines(path, config, queries)))
+    return Valid(path, model, list(dump_lines(path, config, queries)))
 
 
-def test_the_model_accepts_a_sound_store(sound: Sound) -> None:
-    assert len(sound.model.hits(*KEY)) > 3
-    sound.model.check(sound.lines)
+def test_the_model_accepts_a_valid_store(valid: Valid) -> None:
+    assert len(valid.model.hits(*KEY)) > 3
+    valid.model.check(valid.lines)
 
 
 def _change(name: str, value: Any) -> Callable[[Lines], None]:
@@ -112,28 +112,28 @@ def _foreign_hit(lines: Lines) -> None:
         _foreign_hit,
     ],
 )
-def test_the_model_sees_a_lie(sound: Sound, lie: Callable[[Lines], None]) -> None:
-    lines = [json.loads(line) for line in sound.lines]
+def test_the_model_sees_a_lie(valid: Valid, lie: Callable[[Lines], None]) -> None:
+    lines = [json.loads(line) for line in valid.lines]
     lie(lines)
     with pytest.raises(AssertionError):
-        sound.model.check(map(json.dumps, lines))
+        valid.model.check(map(json.dumps, lines))
 
 
 @pytest.mark.parametrize("lie", [_change("body_sha256_8", "0" * 16), _drop, _lose(0), _lose(-1)])
 def test_what_ours_lacks_is_no_difference_to_accept(
-    sound: Sound, lie: Callable[[Lines], None]
+    valid: Valid, lie: Callable[[Lines], None]
 ) -> None:
-    lines = [json.loads(line) for line in sound.lines]
+    lines = [json.loads(line) for line in valid.lines]
     lie(lines)
     ours = Answer(map(json.dumps, lines))
     with pytest.raises(AssertionError):
-        differences(Answer(sound.lines), ours, *hurt(sound))
+        differences(Answer(valid.lines), ours, *files_of(valid))
 
 
-def hurt(sound: Sound) -> tuple[Log, Index]:
-    """The files below, whose damage explains nothing: there is none."""
-    index = Index(sound.path, CONFIG["maxHashSlotNum"], CONFIG["maxIndexNum"])
-    return Log(sound.path, FILE_SIZE), index
+def files_of(valid: Valid) -> tuple[Log, Index]:
+    """Return the undamaged files, which explain no difference."""
+    index = Index(valid.path, CONFIG["maxHashSlotNum"], CONFIG["maxIndexNum"])
+    return Log(valid.path, FILE_SIZE), index
 
 
 def _invent(lines: Lines) -> None:
@@ -149,7 +149,7 @@ def _double(lines: Lines) -> None:
 
 
 def _move(lines: Lines) -> None:
-    """A message to another queue."""
+    """Move a message to another queue."""
     at, _ = _last_message(lines)
     first = next(i for i, line in enumerate(lines) if "message" in line)
     lines.insert(first, lines.pop(at))
@@ -188,50 +188,53 @@ def _move_the_end(lines: Lines) -> None:
     ],
 )
 def test_what_ours_made_up_is_no_difference_to_accept(
-    sound: Sound, lie: Callable[[Lines], None]
+    valid: Valid, lie: Callable[[Lines], None]
 ) -> None:
-    lines = [json.loads(line) for line in sound.lines]
+    lines = [json.loads(line) for line in valid.lines]
     lie(lines)
     with pytest.raises(AssertionError):
-        differences(Answer(sound.lines), Answer(map(json.dumps, lines)), *hurt(sound))
+        differences(Answer(valid.lines), Answer(map(json.dumps, lines)), *files_of(valid))
 
 
 @pytest.mark.parametrize("loss", [_lose(0), _lose(-1), lambda lines: _drop_a_queue(lines)])
-def test_what_4_9_3_has_lost_is_accepted(sound: Sound, loss: Callable[[Lines], None]) -> None:
-    lines = [json.loads(line) for line in sound.lines]
+def test_what_4_9_3_has_lost_is_accepted(valid: Valid, loss: Callable[[Lines], None]) -> None:
+    lines = [json.loads(line) for line in valid.lines]
     loss(lines)
     theirs = Answer(map(json.dumps, lines))
-    assert differences(theirs, Answer(sound.lines), *hurt(sound)) == {REBUILT}
+    assert differences(theirs, Answer(valid.lines), *files_of(valid)) == {REBUILT}
 
 
-def test_the_units_say_where_a_message_stands(sound: Sound) -> None:
-    """Where they were asked: of a message that 4.9.3 lacks, at its queueOffset and nowhere else."""
-    lines = [json.loads(line) for line in sound.lines]
+def test_the_units_say_where_a_message_stands(valid: Valid) -> None:
+    """A message that 4.9.3 lacks must have the unit at its queueOffset, if units were read."""
+    lines = [json.loads(line) for line in valid.lines]
     at, line = _last_message(lines)
     message = line["message"]
     key = message["cq_topic"], message["cq_queue_id"]
     del lines[at]
-    theirs, ours = Answer(map(json.dumps, lines)), Answer(sound.lines)
-    for place, fits in ((message["queue_offset"], True), (message["queue_offset"] + 1, False)):
-        ours.places = {key: {message["phy_offset"]: place}}
+    theirs, ours = Answer(map(json.dumps, lines)), Answer(valid.lines)
+    for queue_offset, fits in (
+        (message["queue_offset"], True),
+        (message["queue_offset"] + 1, False),
+    ):
+        ours.unit_offsets = {key: {message["phy_offset"]: queue_offset}}
         if fits:
-            assert differences(theirs, ours, *hurt(sound)) == {REBUILT}
+            assert differences(theirs, ours, *files_of(valid)) == {REBUILT}
         else:
-            with pytest.raises(AssertionError, match=f"ours at {place}"):
-                differences(theirs, ours, *hurt(sound))
+            with pytest.raises(AssertionError, match=f"ours at {queue_offset}"):
+                differences(theirs, ours, *files_of(valid))
 
 
 @pytest.mark.parametrize("less", [1, 2])
-def test_a_queue_ends_behind_its_last_message(sound: Sound, less: int) -> None:
-    """4.9.3 may count more units, but ours none fewer than it has messages."""
-    lines = [json.loads(line) for line in sound.lines]
+def test_a_queue_ends_behind_its_last_message(valid: Valid, less: int) -> None:
+    """4.9.3 may count more units, but ours at least one for each message."""
+    lines = [json.loads(line) for line in valid.lines]
     queue = [line["queue"] for line in lines if "queue" in line][-1]
     queue["max_offset"] += 2
     theirs = Answer(map(json.dumps, lines))
-    assert differences(theirs, Answer(sound.lines), *hurt(sound)) == {REBUILT}
+    assert differences(theirs, Answer(valid.lines), *files_of(valid)) == {REBUILT}
     queue["max_offset"] -= 2 + less
     with pytest.raises(AssertionError, match=r"4\.9\.3"):
-        differences(Answer(sound.lines), Answer(map(json.dumps, lines)), *hurt(sound))
+        differences(Answer(valid.lines), Answer(map(json.dumps, lines)), *files_of(valid))
 
 
 def _drop_a_queue(lines: Lines) -> None:
@@ -276,10 +279,10 @@ def test_only_hits_outside_of_the_window_may_lack(
             compare_lines(theirs, ours, unclean=True)
 
 
-def test_the_first_file_may_be_made_by_who_is_killed(sound: Sound) -> None:
-    """Of a log without a record; and only then."""
+def test_the_first_file_may_be_made_by_who_is_killed(valid: Valid) -> None:
+    """The first file may exist or not for a log without a record, and only then."""
     for rolling, least, fits in ((True, 0, True), (True, -1, True), (False, 0, False)):
-        model = Model(sound.model.file_size, sound.model.delay_ms)
+        model = Model(valid.model.file_size, valid.model.delay_ms)
         model.rolling = rolling
         lines = [json.dumps({"store": {"min_phy_offset": least, "max_phy_offset": 0}})]
         if fits:
@@ -289,26 +292,26 @@ def test_the_first_file_may_be_made_by_who_is_killed(sound: Sound) -> None:
                 model.check(lines)
 
 
-def test_an_earlier_end_of_the_log_is_not_accepted(sound: Sound) -> None:
-    theirs, ours = Answer(sound.lines), Answer(sound.lines)
+def test_an_earlier_end_of_the_log_is_not_accepted(valid: Valid) -> None:
+    theirs, ours = Answer(valid.lines), Answer(valid.lines)
     ours.lines = []
     ours.store = theirs.store | {"max_phy_offset": theirs.end - 1}
     with pytest.raises(AssertionError, match="ends at"):
-        differences(theirs, ours, *hurt(sound))
+        differences(theirs, ours, *files_of(valid))
 
 
-def test_a_refusal_needs_its_reason(sound: Sound) -> None:
+def test_a_refusal_needs_its_reason(valid: Valid) -> None:
     with pytest.raises(AssertionError, match="does not load"):
-        refused(None, Answer(sound.lines), sound.path)
+        refused(None, Answer(valid.lines), valid.path)
     with pytest.raises(AssertionError, match="NullPointer"):
-        refused(ActorError("NullPointerException"), Answer(sound.lines), sound.path)
+        refused(ActorError("NullPointerException"), Answer(valid.lines), valid.path)
     with pytest.raises(AssertionError, match="no chain loops"):
-        refused(SilentError("answers nothing"), Answer(sound.lines), sound.path)
+        refused(SilentError("answers nothing"), Answer(valid.lines), valid.path)
 
 
-def test_only_a_chain_that_loops_hangs_4_9_3(sound: Sound, tmp_path: Path) -> None:
-    _, index = hurt(sound)
-    shutil.copytree(sound.path / "index", tmp_path / "index")
+def test_only_a_chain_that_loops_hangs_4_9_3(valid: Valid, tmp_path: Path) -> None:
+    _, index = files_of(valid)
+    shutil.copytree(valid.path / "index", tmp_path / "index")
     index = index._replace(root=tmp_path)
     path = min((tmp_path / "index").iterdir())
     file = index.files()[0]
@@ -325,10 +328,10 @@ def test_only_a_chain_that_loops_hangs_4_9_3(sound: Sound, tmp_path: Path) -> No
             data.write(struct.pack(">i", target))
         assert index.loops(asked) == loops
     assert not index.loops([("T", absent, 32, 0, 1)]), "4.9.3 looks at no file of another time"
-    assert not index.loops([("T", absent, 0, *ALL_TIME)]), "it asks for nothing"
+    assert not index.loops([("T", absent, 0, *ALL_TIME)]), "a query for no message"
 
 
-def test_failures_are_kept_and_told_at_the_end(
+def test_failures_are_kept_and_reported_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -343,22 +346,22 @@ def test_failures_are_kept_and_told_at_the_end(
                 assert number % 2 == 0, "odd"
     assert not case.exists()
     assert len(caught.value.exceptions) == 2
-    places = [Path(e.__notes__[0].rpartition(" ")[2]) for e in caught.value.exceptions]
-    assert [(place / "file").read_text() for place in places] == ["1", "3"]
-    assert (places[0] / "conf").exists()
+    paths = [Path(e.__notes__[0].rpartition(" ")[2]) for e in caught.value.exceptions]
+    assert [(path / "file").read_text() for path in paths] == ["1", "3"]
+    assert (paths[0] / "conf").exists()
     said = capsys.readouterr().out
     assert "number 4" not in said
-    assert all(text in said for text in ("number 3", "SEED=3 make", str(places[1]), "odd"))
+    assert all(text in said for text in ("number 3", "SEED=3 make", str(paths[1]), "odd"))
 
 
-def test_a_lost_record_of_a_killed_process_is_seen(sound: Sound, tmp_path: Path) -> None:
-    """`survive` takes a first part of what was pending, and nothing else."""
+def test_a_lost_record_of_a_killed_process_is_seen(valid: Valid, tmp_path: Path) -> None:
+    """`survive` accepts a prefix of the pending puts, and nothing else."""
     model = Model(FILE_SIZE, 0)
-    for i, record in enumerate(sound.model.records[:5]):
+    for i, record in enumerate(valid.model.records[:5]):
         model.records.append(record)
-        model.end = sound.model.records[i + 1].phy_offset
+        model.end = valid.model.records[i + 1].phy_offset
     store = tmp_path / "store"
-    shutil.copytree(sound.path, store)
+    shutil.copytree(valid.path, store)
     with pytest.raises(AssertionError):
         model.survive(store, random_messages(9, 150, KINDS))
 
@@ -366,7 +369,7 @@ def test_a_lost_record_of_a_killed_process_is_seen(sound: Sound, tmp_path: Path)
 @pytest.mark.parametrize(
     "opening", [Opening(STORE_HOSTS[0], False), Opening(STORE_HOSTS[-1], True)]
 )
-def test_the_model_knows_every_form_of_the_face(opening: Opening, tmp_path: Path) -> None:
+def test_the_model_knows_every_form_of_the_api(opening: Opening, tmp_path: Path) -> None:
     rng = random.Random(1)
     where = (rng, opening, ASCII_TOPICS, 900)
     mixed = [make_one(*where) for make_one in (face.single, face.batch) for _ in range(25)]
@@ -394,26 +397,26 @@ def test_the_model_knows_every_form_of_the_face(opening: Opening, tmp_path: Path
     runner.model.check(dump_lines(runner.root, settings, queries))
 
 
-def test_a_record_whose_properties_are_torn_is_what_is_there(sound: Sound, tmp_path: Path) -> None:
-    """Up to some byte they are written, then zeros: nothing else, and only in the last record."""
-    *before, last = sound.model.records
+def test_a_record_whose_properties_are_torn_is_what_is_there(valid: Valid, tmp_path: Path) -> None:
+    """Properties may be written up to some byte, then zeros, only in the last record."""
+    *before, last = valid.model.records
     assert last.text and last.item is last.spec
     model = Model(FILE_SIZE, 0)
     model.records, model.end = before, last.phy_offset
     store = tmp_path / "store"
-    shutil.copytree(sound.path, store)
+    shutil.copytree(valid.path, store)
     path = store / "commitlog" / f"{last.phy_offset - last.phy_offset % FILE_SIZE:020d}"
     end = last.phy_offset % FILE_SIZE + last.size
     with path.open("r+b") as file:
         file.seek(end - 5)
         file.write(bytes(5))
-    (store / "abort").touch()  # and nothing was dispatched
+    (store / "abort").touch()  # and no record was dispatched
     shutil.rmtree(store / "consumequeue")
     shutil.rmtree(store / "index")
     config = MessageStoreConfig.from_broker_conf(write_conf(tmp_path / "conf", CONFIG), root=store)
     queries = write_queries(tmp_path / "queries.tsv", [(*KEY, 32, *ALL_TIME)])
     with pytest.raises(AssertionError):
-        sound.model.check(dump_lines(store, config[0], queries))
+        valid.model.check(dump_lines(store, config[0], queries))
     assert model.survive(store, [last.spec]) == 1
     model.check(dump_lines(store, config[0], queries))
     with path.open("r+b") as file:
@@ -424,14 +427,14 @@ def test_a_record_whose_properties_are_torn_is_what_is_there(sound: Sound, tmp_p
         model.survive(store, [last.spec])
 
 
-def test_an_answer_that_is_wrong_is_seen(sound: Sound) -> None:
+def test_an_answer_that_is_wrong_is_seen(valid: Valid) -> None:
     spec = random_messages(1, 1)[0]
-    (record,) = sound.model.place(spec)
+    (record,) = valid.model.predict(spec)
     answer = {"status": "PUT_OK", "wrote_offset": record.phy_offset, "wrote_bytes": record.size}
     answer |= {"logics_offset": record.queue_offset, "msg_num": 1, "msg_id": record.msg_id}
     for name in ("status", "wrote_offset", "wrote_bytes", "logics_offset", "msg_num", "msg_id"):
         with pytest.raises(AssertionError, match="wanted"):
-            sound.model.put(spec, answer | {name: "other", "store_timestamp": 0})
+            valid.model.put(spec, answer | {name: "other", "store_timestamp": 0})
 
 
 def test_a_server_whose_port_was_taken_is_started_once_more() -> None:
@@ -461,17 +464,17 @@ def test_a_seed_makes_the_same_program_again() -> None:
 
 
 def test_hits_at_the_edges_of_a_query_are_left_out() -> None:
-    """The first second, and the end as far as a message may count too late as a file's first."""
+    """The edges are the first second, and the delay of a file's first message at the end."""
     runner = object.__new__(Runner)
     times = {100: 5000, 200: 5900, 300: 7000, 400: 7500}
     records = [
         SimpleNamespace(
-            phy_offset=place,
+            phy_offset=offset,
             store_timestamp=time,
-            properties={} if place == 200 else {"KEYS": "k"},
+            properties={} if offset == 200 else {"KEYS": "k"},
             spec={"sys_flag": 0},
         )
-        for place, time in times.items()
+        for offset, time in times.items()
     ]
     runner.model = SimpleNamespace(records=records)
     assert runner.late_as_first() == {100: 0, 300: 2000, 400: 0}

@@ -1,6 +1,6 @@
-"""Goal: a directory that one side wrote opens on the other: what random programs do not cover.
-Method: light queues (LMQ) on either side, the face, the same input on both sides, and a log that is
-torn at every part of its last record; both sides dump the store, and the dumps must be equal."""
+"""Goal: each side opens a directory of the other side, in cases that random programs do not cover.
+Method: light queues (LMQ) on both sides, `Store`, equal input on both sides, and a log that is torn
+at every part of its last record. Both sides dump the store, and the dumps must be equal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import pytest
 
 import pyrocketstore
 from actors import JAVA, OURS, Actors, actors, write_conf
-from golden_lines import Line, compare_lines, message_lines, write_queries
-from java_store import require_java
 from model import Model, Stored
-from pyrocketstore.config import MessageStoreConfig
-from pyrocketstore.dump import dump_lines
-from random_messages import SCHEDULE_TOPIC, random_messages, random_queries, spec_line
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.verify.dump import dump_lines
+from support.golden_lines import Line, compare_lines, message_lines, write_queries
+from support.java_store import require_java
+from support.random_messages import SCHEDULE_TOPIC, random_messages, random_queries, spec_line
 
 pytestmark = pytest.mark.java
 
-#: Small files, so that a few hundred messages roll over several of each kind. All delays are so
-#: long that nothing is delivered while a test runs.
+#: Small files, so that a few hundred messages roll over several of each kind. The delays are so
+#: long that no message is delivered while a test runs.
 FILE_SIZE = 131_072
 HOUR_MS = 3_600_000
 CONFIG = {
@@ -58,7 +58,7 @@ def pool() -> Iterator[Actors]:
 def put(
     pool: Actors, side: str, store: Path, specs: Sequence[Spec], config: Mapping[str, Any], end: str
 ) -> list[Line]:
-    """Put all of it through one process and `end` it: close or kill."""
+    """Put all messages through one process and `end` it: close or kill."""
     conf = write_conf(store.parent / f"{store.name}.conf", config)
     with pool.start(side) as actor:
         assert actor.ask("open", path=str(store), conf=str(conf))["open"]
@@ -73,13 +73,13 @@ def put(
 def both_dumps(
     pool: Actors, store: Path, config: Mapping[str, Any], queries: Path, *, unclean: bool
 ) -> list[str]:
-    """Dump on both sides, compare, and give ours. 4.9.3 recovers a copy."""
+    """Dump on both sides, compare, and return our dump. 4.9.3 recovers a copy."""
     conf = write_conf(store.parent / f"{store.name}.conf", config)
     settings, warnings = MessageStoreConfig.from_broker_conf(conf, root=store)
     assert not warnings
     ours = list(dump_lines(store, settings, queries))
     copy = store.parent / f"{store.name}.copy"
-    shutil.copytree(store, copy)  # keeps the times of the files
+    shutil.copytree(store, copy)  # keeps modification times
     theirs = pool.dump(copy, conf, queries)
     shutil.rmtree(copy)
     assert theirs is not None
@@ -88,7 +88,7 @@ def both_dumps(
 
 
 def asked(store: Path, seed: int, specs: Sequence[Spec], answers: Sequence[Line]) -> Path:
-    """Random queries for what was put."""
+    """Return random queries for the messages."""
     times = [answer["store_timestamp"] for answer in answers]
     rows = random_queries(seed, specs, (min(times), max(times)))
     return write_queries(store.parent / f"{store.name}.tsv", rows)
@@ -111,7 +111,7 @@ def test_light_queues(side: str, end: str, pool: Actors, tmp_path: Path) -> None
 
 
 def assert_holds(lines: Sequence[str], specs: Sequence[Spec], answers: Sequence[Line]) -> None:
-    """Each message at its place, and in every light queue that it names, and nothing else."""
+    """Return each message in its queue and in every light queue that it names."""
     dumped = message_lines(lines)
     have = {m["phy_offset"]: m for m in dumped if not m["cq_topic"].startswith(LMQ_PREFIX)}
     light = [(m["cq_topic"], m["phy_offset"]) for m in dumped if m["cq_topic"][:5] == LMQ_PREFIX]
@@ -128,17 +128,17 @@ def assert_holds(lines: Sequence[str], specs: Sequence[Spec], answers: Sequence[
         added = message["properties"].pop("INNER_MULTI_QUEUE_OFFSET", "")
         assert len(added.split(",")) == max(1, len(lmq))
         for name, value in record.fields(HOUR_MS).items():
-            # The unit holds an address in the ext file; the added property counts for the size.
+            # The unit has an address in the ext file; the added property is part of the size.
             if name not in ("tags_code", "size", "store_size"):
                 assert message[name] == value, f"{name}: {message[name]!r}, put was {value!r}"
-    assert not have, "messages that nobody put"
+    assert not have, "messages that were never put"
     assert sorted(light) == sorted(named)
 
 
-# ---- the face ------------------------------------------------------------------------------------
+# ---- Store ---------------------------------------------------------------------------------------
 
 
-def test_the_real_store_reads_what_the_face_wrote(pool: Actors, tmp_path: Path) -> None:
+def test_the_real_store_reads_what_our_store_wrote(pool: Actors, tmp_path: Path) -> None:
     store = tmp_path / "store"
     rng = random.Random(24)
     bodies = [rng.randbytes(rng.randrange(1500)) for _ in range(300)]
@@ -172,7 +172,7 @@ def test_the_real_store_reads_what_the_face_wrote(pool: Actors, tmp_path: Path) 
 
 
 def test_both_end_a_torn_log_at_the_same_record(pool: Actors, tmp_path: Path) -> None:
-    """Zeros from some byte of the last record on, as after a crash of the machine."""
+    """Zero the last record from some byte on, as after a crash of the machine."""
     whole = tmp_path / "whole"
     specs = random_messages(23, 60, ("v6", "tx"), max_body=900)
     specs[-1] |= {"properties": [("KEYS", "the-last one"), ("TAGS", "TagX")], "sys_flag": 0}
@@ -186,7 +186,7 @@ def test_both_end_a_torn_log_at_the_same_record(pool: Actors, tmp_path: Path) ->
     position = last["wrote_offset"] - file_from_offset
     end = position + last["wrote_bytes"]
     topic_at = end - len("KEYS.the-last one.TAGS.TagX") - 2 - len("Topic-0")
-    in_properties = end - 5  # no CRC covers it: 4.9.3 takes the record, and so do we
+    in_properties = end - 5  # no CRC covers it: 4.9.3 accepts the record, and so does our store
     cuts = (position, position + 4, position + 30, position + 60, topic_at - 9, topic_at + 2)
     for cut in (*cuts, in_properties):
         store = tmp_path / f"torn-{cut}"
@@ -203,7 +203,7 @@ def test_both_end_a_torn_log_at_the_same_record(pool: Actors, tmp_path: Path) ->
 
 
 def test_same_input_same_files(pool: Actors, tmp_path: Path) -> None:
-    """Log and queues equal byte for byte, but for the times at which things were stored."""
+    """Log and queues are equal byte for byte, except for store times."""
     specs = random_messages(31, 250, MIXED)
     ours, java = tmp_path / "ours", tmp_path / "java"
     put(pool, OURS, ours, specs, CONFIG, "close")

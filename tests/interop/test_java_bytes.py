@@ -1,7 +1,7 @@
-"""Goal: the bytes we write are those that RocketMQ 4.9.3 writes for the same input.
-Method: the real store puts random messages of every kind and prints its records; ours get the
-three fields that only an append knows (queue offset, physical offset, store time) copied in, and
-must then be equal. Java's records must also decode to what was put."""
+"""Goal: our store writes the same bytes as RocketMQ 4.9.3 for equal input.
+Method: the real store puts random messages of every kind and prints its records. Our records get
+the three fields that only an append knows (queue offset, physical offset, store time) from these,
+and must then be equal. Java's records must also decode to the messages that were put."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from java_store import require_java
-from pyrocketstore._index_file import IndexFile
-from pyrocketstore._message import decode, encode_batch, encode_message
-from pyrocketstore.env import Env
-from pyrocketstore.message import MessageRefused
-from random_messages import (
+from pyrocketstore.index._file import IndexFile
+from pyrocketstore.record._message import decode_record, encode_batch, encode_message
+from pyrocketstore.record.message import MessageRefused
+from pyrocketstore.system.env import Env
+from support.java_store import require_java
+from support.random_messages import (
     random_messages,
     stored_form,
     to_batch,
@@ -37,7 +37,7 @@ BODY_SIZE_MAX = 300
 
 
 def patched(record: bytes, java: bytes, at: int) -> bytes:
-    """Our record with queue offset, physical offset and store time from the one in `java[at:]`."""
+    """Return our record with the queue offset, physical offset and store time of `java[at:]`."""
     (sys_flag,) = struct.unpack_from(">i", record, 36)
     store_time_at = 48 + (20 if sys_flag & 0x10 else 8)
     data = bytearray(record)
@@ -47,7 +47,7 @@ def patched(record: bytes, java: bytes, at: int) -> bytes:
 
 
 def assert_same_records(ours: bytes, java: bytes) -> None:
-    """`ours` and `java` hold records one behind the other."""
+    """Compare consecutive records of `ours` and `java`."""
     at = 0
     while at < len(ours):
         (size,) = struct.unpack_from(">i", ours, at)
@@ -58,7 +58,7 @@ def assert_same_records(ours: bytes, java: bytes) -> None:
 
 @pytest.fixture(scope="module", params=[11, 12])
 def written(request, tmp_path_factory):
-    """(spec, Java's records) pairs."""
+    """Return (spec, Java's records) pairs."""
     java = require_java()
     store = tmp_path_factory.mktemp("java") / "store"
     specs = random_messages(request.param, 250, ALL_KINDS, topics=TOPICS, max_body=BODY_SIZE_MAX)
@@ -81,7 +81,7 @@ def test_records_of_the_real_store_decode_to_what_was_put(written):
     for spec, java in written:
         if "batch" in spec:
             continue
-        message = decode(java, check_crc=True)
+        message = decode_record(java, check_crc=True)
         stored = stored_form(spec)
         for name in (
             "topic",
@@ -132,7 +132,7 @@ INDEX_BASE_MS = 1_700_000_000_000
 
 
 def index_lines(seed: int) -> list[tuple[Any, ...]]:
-    """Puts that collide, repeat, go back in time, overflow the seconds and fill the file."""
+    """Return puts that collide, repeat, go back in time, overflow the seconds and fill the file."""
     rng = random.Random(seed)
     keys = [f"T#k{i}" for i in range(40)] + ["T#Aa", "T#BB", "主题#键", "T#\U0001f680"]
     keys.append("polygenelubricants")  # its hash is Integer.MIN_VALUE

@@ -1,5 +1,5 @@
-"""Goal: of a running store of 4.9.3 and one of ours, one keeps the other out of a directory.
-Method: each opens while the other holds the store; a backup is made in our process in between."""
+"""Goal: a running store of 4.9.3 and one of ours exclude each other from a directory.
+Method: each opens while the other holds the store; between, our process makes a backup."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import pyrocketstore
 from actors import JAVA, ActorError, actors, write_conf
-from java_store import require_java
 from pyrocketstore import StoreStateError
+from support.java_store import require_java
 
 pytestmark = pytest.mark.java
 

@@ -1,9 +1,9 @@
-"""Goal: pyrocketstore and 4.9.3 take turns on one directory, at any time, and nothing that was
-acknowledged is ever lost or told differently. Method: random programs (programs.py); after every
-step both sides' dumps equal each other and a plain-Python model (model.py).
+"""Goal: pyrocketstore and 4.9.3 take turns on one directory at any time, and no acknowledged
+message is lost or reported differently. Method: random programs (programs.py); after every step
+both sides' dumps equal each other and a plain-Python model (model.py).
 
-ROCKETSTORE_SOAK=N runs N more programs, and longer ones, ROCKETSTORE_SEED other ones;
-ROCKETSTORE_PROGRAM=SEED runs the one that a failure named: its steps are in the seed.
+ROCKETSTORE_SOAK=N runs N more and longer programs, ROCKETSTORE_SEED other ones;
+ROCKETSTORE_PROGRAM=SEED runs the one that a failure named: the seed determines its steps.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pytest
 
 from actors import Actors, actors
 from failures import COMMAND, Failures, kept
-from java_store import require_java
 from programs import DELAYS_MS, Runner, make
+from support.java_store import require_java
+from support.seed import SEED
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-SEED = os.environ.get("ROCKETSTORE_SEED", "20240719")
 SOAK = int(os.environ.get("ROCKETSTORE_SOAK", "0"))
 ONLY = os.environ.get("ROCKETSTORE_PROGRAM", "")
 PROGRAMS = 12 + SOAK

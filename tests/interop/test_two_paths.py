@@ -1,6 +1,6 @@
-"""Goal: a log in two directories that one side wrote opens on the other, after a clean stop and
+"""Goal: each side opens a log in two directories that the other side wrote, after a clean stop and
 after a crash. Method: random messages from either side, then from the other into the same paths;
-both dump, and the dumps must be equal."""
+both sides dump, and the dumps must be equal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from cleaned_stores import SetEnv
-from golden_lines import compare_lines, write_queries
-from java_store import require_java
 from pyrocketstore import DefaultMessageStore, MessageStoreConfig
-from pyrocketstore.config import snake_name
-from pyrocketstore.dump import dump_lines
-from random_messages import random_messages, random_queries, to_inner
+from pyrocketstore.config.message_store_config import java_name
+from pyrocketstore.verify.dump import dump_lines
+from support.cleaned_stores import SetEnv
+from support.golden_lines import compare_lines, write_queries
+from support.java_store import require_java
+from support.random_messages import random_messages, random_queries, to_inner
 
 pytestmark = pytest.mark.java
 
@@ -34,12 +34,13 @@ def paths_of(home: Path) -> dict[str, Any]:
 
 
 def settings_of(home: Path) -> MessageStoreConfig:
-    named = {str(snake_name(key)): value for key, value in paths_of(home).items()}
+    names = {java_name(name): name for name in MessageStoreConfig.__dataclass_fields__}
+    named = {names[key]: value for key, value in paths_of(home).items()}
     return MessageStoreConfig(store_path_root_dir=str(home / "r"), **named)
 
 
 def put_ours(home: Path, specs: list[dict[str, Any]]) -> list[int]:
-    """Put, clean away all that may go, and close; the store times."""
+    """Put, delete all files that may be deleted, and close; return the store times."""
     env = SetEnv()
     env.used[""] = 86
     store = DefaultMessageStore(settings_of(home), env=env)

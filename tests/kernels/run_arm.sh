@@ -21,6 +21,6 @@ $cc $warnings -O2 -static -I"$root/csrc" "$here/test_hash.c" "$root/csrc/hash.c"
 echo "== all instructions"
 "$qemu" -cpu max "$out/test_crc32"
 "$qemu" -cpu max "$out/test_hash"
-# An old processor, whose feature words are other ones: the choice must be right there too.
+# An old processor, whose feature words differ: the kernel choice must be correct there too.
 echo "== Cortex-A57"
 "$qemu" -cpu cortex-a57 "$out/test_crc32" arm_crc

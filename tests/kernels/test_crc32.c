@@ -1,7 +1,7 @@
-/* Goal: every CRC-32 kernel gives the same bits as dividing bit by bit, and touches no byte outside
- * of its input. Method: every length 0..4096 at every alignment 0..63; every length flush against
- * an unreadable page behind and before; parts against the whole; zlib where it is linked in.
- * Usage: test_crc32 [kernel...]; a kernel that this processor lacks is skipped aloud. */
+/* Goal: every CRC-32 kernel returns the result of a bitwise division, and reads no byte outside of
+ * its input. Method: every length 0..4096 at every alignment 0..63; every length adjacent to an
+ * unreadable page behind and before; parts compared with the whole; zlib if it is linked in.
+ * Usage: test_crc32 [kernel...]; a kernel that this processor lacks is reported as skipped. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -24,7 +24,7 @@
 #endif
 
 static uint64_t random_state = 42;
-static uint64_t next_random(void) { /* xorshift64*: the same everywhere */
+static uint64_t next_random(void) { /* xorshift64*: equal on all platforms */
     random_state ^= random_state >> 12;
     random_state ^= random_state << 25;
     random_state ^= random_state >> 27;
@@ -45,7 +45,7 @@ static void expect(uint32_t got, uint32_t wanted, const char *name, const char *
     exit(1);
 }
 
-/* `size` bytes (whole pages) between two pages that cannot be touched. */
+/* Maps `size` bytes (whole pages) between two inaccessible pages. */
 static uint8_t *guarded(size_t size) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uint8_t *base = mmap(NULL, size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -59,7 +59,7 @@ static uint8_t *guarded(size_t size) {
 
 static void test_lengths_and_alignments(const char *name, rs_crc32_fn run, const uint8_t *data) {
     for (size_t alignment = 0; alignment < ALIGNMENTS; alignment++) {
-        /* Every second round goes on from a register that is not zero. */
+        /* Every second round starts with a nonzero CRC. */
         uint32_t seed = alignment & 1 ? (uint32_t)next_random() : 0, wanted = seed;
         const uint8_t *p = data + alignment;
         for (size_t size = 0; size <= LENGTH_MAX; size++) {

@@ -1,5 +1,5 @@
 /* Goal: the UTF-8 reader and Java's string hash agree with known answers and never read past the
- * end. Method: vectors; random and malformed bytes that end at an unreadable page. */
+ * end. Method: test vectors; random and malformed bytes that end at an unreadable page. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -23,7 +23,7 @@ static const struct {
     {"\xED\xA0\x80", 0xFFFD},                    /* a surrogate: one replacement */
     {"\xED\xBF", 0xFFFD},
     {"\xC0\x80", 0xFFFD * 31 + 0xFFFD},          /* overlong: one for each byte */
-    {"\xE2\x82", 0xFFFD},                        /* cut short: one for what is there */
+    {"\xE2\x82", 0xFFFD},                        /* cut short: one replacement */
     {"\xE2\x82" "A", 0xFFFD * 31 + 'A'},
     {"\xF4\x8F\xBF\xBF", 0xDBFF * 31 + 0xDFFF},  /* the last code point */
     {"\xF4\x90", 0xFFFD * 31 + 0xFFFD},
@@ -58,7 +58,7 @@ int main(void) {
     int access = PROT_READ | PROT_WRITE, kind = MAP_PRIVATE | MAP_ANONYMOUS;
     uint8_t *base = mmap(NULL, 2 * page, access, kind, -1, 0);
     if (base == MAP_FAILED || mprotect(base + page, page, PROT_NONE) != 0) return 2;
-    /* All leads and all second bytes, cut at every length; then noise of high bytes. */
+    /* All lead bytes and all second bytes, cut at every length; then random high bytes. */
     for (unsigned lead = 0x80; lead < 0x100; lead++)
         for (unsigned second = 0; second < 0x100; second++)
             for (size_t size = 1; size <= 4; size++) {

@@ -1,4 +1,4 @@
-"""Encoded records of every kind, and what a plain reader makes of them in Spark's names."""
+"""Encoded records of every kind, and the fields that a plain reader decodes, in Spark's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import oracle
+from support import oracle
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -58,7 +58,7 @@ def microseconds(ms: int) -> int | None:
 
 
 def plain_message(data: bytes) -> dict[str, Any]:
-    """Every field of a sound record; times as microseconds."""
+    """Every field of a valid record; times as microseconds."""
     size = int.from_bytes(data[:4], "big")
     record = oracle.decode_record(data[:size])
     properties = record.properties_map()

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyrocketstore
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
-#: What is stored, and what stands in its place in the log: as many bytes.
+#: Stored name -> the bytes that replace it in the log, equally many.
 MALFORMED = {
     b"tXYtopic": b"t\xff\xfetopic",
     b"TaXYZg": b"Ta\xed\xa0\x80g",  # a lone surrogate, encoded as CESU-8 has it
@@ -55,7 +55,7 @@ def make_odd_store(parent: Path) -> str:
         shutil.rmtree(f"{root}/{name}")
     Path(root, "checkpoint").unlink()
     Path(root, "abort").touch()
-    pyrocketstore.open(root, **SIZES).close()  # queues and index of what the log says now
+    pyrocketstore.open(root, **SIZES).close()  # rebuild queues and index from the log
     for name in (b"consumequeue/q\xff/0", b"config/c\xff", b"\xff"):
         Path(root, odd_name(name)).mkdir(parents=True)
     for name in (b"commitlog/\xff", b"index/\xff", b"consumequeue/\xfe"):

@@ -27,7 +27,7 @@ SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue
 
 
 def start(log: Path, *arguments: object) -> subprocess.Popen[bytes]:
-    """This module as a process with a group of its own, which says into `log` what goes wrong."""
+    """This module as a process with a group of its own, which writes errors to `log`."""
     command = [sys.executable, __file__, *map(str, arguments)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     with log.open("wb") as out:
@@ -74,7 +74,7 @@ def into_parquet(
     spark: SparkSession, root: object, out: Path, limit: int, **trigger: object
 ) -> Iterator[StreamingQuery]:
     """Both ways to have each row once: Spark's own file sink, and files named by the batch. A query
-    starts when it is asked for."""
+    starts when it is requested."""
 
     def put_batch(rows: DataFrame, batch_id: int) -> None:
         rows.write.mode("overwrite").parquet(str(out / "batches" / f"batch={batch_id}"))

@@ -1,4 +1,4 @@
-"""Goal: the package reaches executors as the page says; Spark finds it.
+"""Goal: the package reaches executors as docs/spark.md describes, and Spark finds the data source.
 Method: a local cluster whose executors have no pyrocketstore; a driver in its own process."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed")
 
 PACKAGE = Path(pyrocketstore.__file__ or "").parent
-#: What an executor's Python has beside pyrocketstore.
+#: The packages of an executor's Python, besides pyrocketstore.
 NEEDED = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs", "dateutil",
           "pytz", "tzdata", "six.py", "typing_extensions.py")  # fmt: skip
 
@@ -72,7 +72,7 @@ def run_driver(home: Path, store: Path, *arguments: str, **variables: str) -> tu
 
 
 def bare_python(home: Path) -> Path:
-    """A Python that in an executor's directory has what Spark needs, and no pyrocketstore."""
+    """A Python that in an executor's directory has the packages of Spark, and no pyrocketstore."""
     site = home / "site"
     site.mkdir()
     import numpy
@@ -171,7 +171,7 @@ if len(sys.argv) > 2:
 
 
 def tell_formats(home: Path, *arguments: str, **modules: str) -> list[str]:
-    """What a driver finds that has these modules before all others."""
+    """The output of a driver whose import path begins with these modules."""
     (home / "driver.py").write_text(NEIGHBOURS_DRIVER)
     for name, text in modules.items():
         place = home / "path" / name
@@ -201,7 +201,7 @@ def test_a_package_that_fails_hides_no_neighbour(tmp_path: Path, store: Path) ->
     assert found == ["neighbour 1", "rocketmq-store none"]
 
 
-def test_a_neighbour_that_fails_hides_all_but_what_is_registered(
+def test_a_neighbour_that_fails_hides_all_but_registered_sources(
     tmp_path: Path, store: Path
 ) -> None:
     broken = "raise ValueError('broken')\n"

@@ -1,6 +1,7 @@
-"""Goal: arrays of encoded records become the fields that a plain reader finds, whatever the array
-looks like; damage is told or is an error, as asked, and never more. Method: random and golden
-records in sliced, large and chunked arrays with nulls; mutants of them."""
+"""Goal: arrays of encoded records decode to the fields that a plain reader finds, in every array
+layout; damage is reported or raised, as requested, and affects no other row.
+Method: random and golden records in sliced, large and chunked arrays with nulls; mutants of
+these records."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import oracle
 from encoded_records import golden_records, plain_message, some_records
-from pyrocketstore._columns import VarColumn
-from pyrocketstore._scan import status_name
+from pyrocketstore.columns._decode import VarColumn
+from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from support import oracle
 
 pa = pytest.importorskip("pyarrow")
 
-from pyrocketstore.spark import encoded  # noqa: E402
 from pyrocketstore.spark.fields import FIELDS, arrow_schema, to_fields_batch  # noqa: E402
+from pyrocketstore.spark.udf import encoded  # noqa: E402
 
 ALL = tuple(FIELDS)
 TIMES = ("bornTimestamp", "storeTimestamp")
@@ -131,7 +132,7 @@ def test_other_arrays_are_refused() -> None:
 
 
 def test_the_body_is_not_copied_where_nothing_is_null() -> None:
-    """Nor is the record: what is not asked for is not touched."""
+    """Fields that were not requested are not decoded."""
     record = oracle.encode_record(oracle.Record(body=b"not zlib", sys_flag=oracle.COMPRESSED))
     array = pa.array([record, None])
     batch, errors, _ = encoded.decode_array(array, ["topic"], on_error="null", verify_crc=False)
@@ -153,10 +154,10 @@ def test_the_body_is_not_copied_where_nothing_is_null() -> None:
 )
 def test_damage_can_be_an_error_that_names_the_row(bad: bytes, reason: str) -> None:
     good = oracle.encode_record(oracle.Record(body=b"body"))
-    sound = pa.array([None, good, None, good])
-    batch, errors, present = encoded.decode_array(sound, ALL, on_error="fail", verify_crc=True)
+    valid = pa.array([None, good, None, good])
+    batch, errors, present = encoded.decode_array(valid, ALL, on_error="fail", verify_crc=True)
     assert (batch.num_rows, errors, present.tolist()) == (4, None, [False, True, False, True])
-    structs = encoded.decode_structs(sound, ["topic"], on_error="fail", verify_crc=False)
+    structs = encoded.decode_structs(valid, ["topic"], on_error="fail", verify_crc=False)
     assert structs.to_pylist() == [None, {"topic": "T"}, None, {"topic": "T"}]
     array = pa.array([None, good, None, bad, good, bad])
     with pytest.raises(StoreCorruptionError, match=f"record 3 of a batch: .*{reason}"):
@@ -247,7 +248,7 @@ def test_tags_codes_and_maps(kind: Any) -> None:
 
 
 def hidden(array: Any, rows: list[bool]) -> Any:
-    """The array with nulls where `rows` says no, over the bytes that lie there."""
+    """The array with nulls where `rows` says no, over the bytes of its values."""
     validity = np.packbits(rows, bitorder="little")
     buffers = [pa.py_buffer(validity), *array.buffers()[1:]]
     return pa.Array.from_buffers(array.type, len(array), buffers)
@@ -296,11 +297,14 @@ def test_the_package_needs_neither_spark_nor_arrow() -> None:
     code = (
         "import sys\n"
         "for name in ('pyspark', 'pyarrow', 'pandas'): sys.modules[name] = None\n"
-        "import pyrocketstore, pyrocketstore.spark, pyrocketstore.spark.udf as udf\n"
+        "import pyrocketstore, pyrocketstore.spark as spark, pyrocketstore.spark.udf as udf\n"
+        "from pyrocketstore.spark import pipeline, rebuild, verify\n"
         "from pyrocketstore.errors import MissingExtraError\n"
         "for call in (lambda: udf.decode_message('v'), lambda: udf.tags_code('v'),\n"
         "             lambda: udf.decode_pandas([]), lambda: udf.decode_batches(None, 'v'),\n"
-        "             lambda: udf.register_functions(None)):\n"
+        "             lambda: udf.register_functions(None), lambda: spark.register(None),\n"
+        "             lambda: pipeline.export(None, '.', 'lake'),\n"
+        "             lambda: verify.verify(None, '.'), lambda: rebuild.rebuild(None, '.', 'o')):\n"
         "    try: call()\n"
         "    except MissingExtraError as error: assert error.extra == 'spark', error.extra\n"
         "    else: raise AssertionError\n"

@@ -1,5 +1,6 @@
-"""Goal: the example and the pages on frames and on the lake work as they stand.
-Method: run them on the broker's golden store; their answers are counted in its list."""
+"""Goal: the example and the code of the pages on frames and on the lake run unchanged.
+Method: run them on the broker's golden store, and compare their answers with its list of
+messages."""
 
 from __future__ import annotations
 
@@ -38,20 +39,20 @@ def test_the_example(spark, store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", words)
     found = runpy.run_path(str(ROOT / "examples" / "broker_to_lake.py"))
     lines = (GOLDEN / "broker-clean.jsonl").read_text().splitlines()
-    told = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
+    reported = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
     counts = {row.topic: row.messages for row in found["by_topic"].collect()}
-    assert counts == Counter(message["cq_topic"] for message in told)
+    assert counts == Counter(message["cq_topic"] for message in reported)
     tags = {(row.topic, row.tags): row.messages for row in found["by_tag"].collect()}
     assert tags == Counter(
-        (message["cq_topic"], message["properties"].get("TAGS", "(none)")) for message in told
+        (message["cq_topic"], message["properties"].get("TAGS", "(none)")) for message in reported
     )
-    back = {(row.topic, row.reconsumeTimes): row.messages for row in found["given_back"].collect()}
+    back = {(row.topic, row.reconsumeTimes): row.messages for row in found["returned"].collect()}
     assert back == Counter(
         (message["cq_topic"], message["reconsume_times"])
-        for message in told
+        for message in reported
         if message["cq_topic"].startswith(("%RETRY%", "%DLQ%"))
     )
-    assert f"{len(told)} messages in" in capsys.readouterr().out
+    assert f"{len(reported)} messages in" in capsys.readouterr().out
 
 
 def test_the_code_of_the_document(spark, store, tmp_path, monkeypatch):
@@ -71,8 +72,8 @@ def test_the_code_of_the_page_on_frames(spark, store, capsys):
     assert {kind for kind, _ in blocks} == {"python", "sql"}
     assert len(re.findall("^```", text, re.MULTILINE)) == 2 * len(blocks)
     lines = (GOLDEN / "broker-clean.jsonl").read_text().splitlines()
-    told = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
-    topics = Counter(message["cq_topic"] for message in told)
+    reported = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
+    topics = Counter(message["cq_topic"] for message in reported)
     wanted = next(topic for topic in sorted(topics) if topic.isalnum())
     register(spark)
     spark.catalog.dropTempView("m")  # whoever left it in the session

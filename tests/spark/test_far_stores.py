@@ -1,29 +1,28 @@
-"""Goal: offsets that 32 bits do not hold change nothing in what Spark reads. Method: small stores
-whose log begins there, read, streamed, exported, verified and built again."""
+"""Goal: reads through Spark are correct for offsets that need more than 32 bits.
+Method: small stores whose log begins at such an offset, read, streamed, exported, verified and
+rebuilt."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 import pyrocketstore
 import stream_children as children
-from far_stores import BEGINS, body_of, fill_far, hurt_body
+from support.far_stores import BEGINS, body_of, damage_body, fill_far
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import SparkSession
 
+from direct_reads import read_directly
 from pyrocketstore.spark import register
 from pyrocketstore.spark.pipeline import export, read_lake
-from pyrocketstore.spark.rebuild_job import rebuild
-from pyrocketstore.spark.verify_job import verify
-from test_source import read_directly
+from pyrocketstore.spark.rebuild import rebuild
+from pyrocketstore.spark.verify import verify
 
 COUNT = 700
 NAMES = ("topic", "queueId", "queueOffset", "commitLogOffset", "keys", "tags", "body")
@@ -31,7 +30,7 @@ Place = tuple[str, int, int, int, bytes]
 
 
 def places(root: Path) -> Counter[Place]:
-    """What the engine says that the store holds."""
+    """The messages of the store, read by the engine."""
     with pyrocketstore.open(root, read_only=True) as store:
         return Counter(
             (topic, queue_id, message.queue_offset, message.phy_offset, bytes(message.body))
@@ -77,8 +76,8 @@ def test_other_views(tmp_path: Path, begin: int) -> None:
 def test_damage(tmp_path: Path, begin: int) -> None:
     root = tmp_path / "store"
     fill_far(root, begin, COUNT)
-    (hurt,) = [r for r in read_directly(root) if r["keys"] == "k300"]
-    hurt_body(root, hurt.commitLogOffset)
+    (damage,) = [r for r in read_directly(root) if r["keys"] == "k300"]
+    damage_body(root, damage.commitLogOffset)
     for mode in ("queue", "sequential"):
         rows = read_directly(root, onCorrupt="skip", verifyCrc=True, readMode=mode)
         assert {r["keys"] for r in rows} == {f"k{i}" for i in range(COUNT) if i != 300}

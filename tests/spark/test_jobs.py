@@ -1,4 +1,4 @@
-"""Goal: the ready jobs count what they say, from the data source as from a lake.
+"""Goal: the ready jobs return correct counts from the data source and from a lake.
 Method: rows with known answers; the broker's golden store, counted again in plain Python."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import datetime
 import json
 import sys
 import tarfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -158,13 +159,13 @@ def test_the_broker_s_store_and_its_lake_say_the_same(spark, tmp_path):
     for name, job in jobs.JOBS.items():
         assert answers(job(source)) == answers(job(lake)), name
     lines = (GOLDEN / "broker-clean.jsonl").read_text().splitlines()
-    told = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
-    by_topic = Counter(message["cq_topic"] for message in told)
+    reported = [json.loads(line)["message"] for line in lines if line.startswith('{"message"')]
+    by_topic = Counter(message["cq_topic"] for message in reported)
     found = jobs.traffic(lake).groupBy("topic").sum("messages").collect()
     assert {row[0]: row[1] for row in found} == by_topic
     retried = Counter(
         (m["cq_topic"], m["properties"].get("RETRY_TOPIC"), m["reconsume_times"])
-        for m in told
+        for m in reported
         if m["cq_topic"].startswith(("%RETRY%", "%DLQ%"))
     )
     assert retried
@@ -175,7 +176,7 @@ def test_the_broker_s_store_and_its_lake_say_the_same(spark, tmp_path):
     } == retried
 
 
-def test_the_command_gives_as_many_keys_as_it_is_asked_for(spark, tmp_path, monkeypatch):
+def test_the_command_returns_as_many_keys_as_requested(spark, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     import pyrocketstore
@@ -190,11 +191,32 @@ def test_the_command_gives_as_many_keys_as_it_is_asked_for(spark, tmp_path, monk
         return contextlib.nullcontext(spark)
 
     monkeypatch.setattr(spark_commands, "spark_session", session)
-    for count, told in ((120, 120), (1000, 130), (None, 100)):
+    for count, reported in ((120, 120), (1000, 130), (None, 100)):
         words = ["report", "--spark", "--json", "keys", str(tmp_path / "store")]
         words += [] if count is None else ["--count", str(count)]
         found = CliRunner().invoke(app.app, words, catch_exceptions=False)
-        assert len(found.stdout.splitlines()) == told
+        assert len(found.stdout.splitlines()) == reported
+
+
+@pytest.mark.parametrize("zone", ["UTC", "XXX-8", "CET-1CEST,M3.5.0,M10.5.0/3"])
+def test_the_command_prints_times_in_utc(monkeypatch, zone):
+    from pyrocketstore.cli.spark_commands import _plain
+
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        # The second and third are one local time in the third zone, which sets its clocks back.
+        times = [1700000000.123, 1698539400, 1698543000, 0]
+        rows = [_plain(datetime.datetime.fromtimestamp(at)) for at in times]  # as Spark does
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert rows == [
+        "2023-11-14T22:13:20.123Z",
+        "2023-10-29T00:30:00.000Z",
+        "2023-10-29T01:30:00.000Z",
+        "1970-01-01T00:00:00.000Z",
+    ]
 
 
 @pytest.mark.slow
@@ -209,5 +231,5 @@ def test_the_command(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line)["traffic"] for line in done.stdout.splitlines()]
     lines = (GOLDEN / "plain.jsonl").read_text().splitlines()
-    told = sum(line.startswith('{"message"') for line in lines)
-    assert sum(row["messages"] for row in rows) == told
+    reported = sum(line.startswith('{"message"') for line in lines)
+    assert sum(row["messages"] for row in rows) == reported

@@ -1,5 +1,6 @@
-"""Goal: a lake is swept and written inside of its directory alone, and odd files in it are errors.
-Method: links that lead out of it, and FIFOs where the manifest has files; no Spark is needed."""
+"""Goal: an export writes and deletes only inside the lake's directory, and unexpected files there
+are errors.
+Method: links that lead out of the lake, and FIFOs in place of manifest files, without Spark."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pyrocketstore import StoreError, StoreIOError
-from pyrocketstore.spark import lake_writer
-from pyrocketstore.spark.manifest import Manifest, Split, read_note
+from pyrocketstore.spark.lake import writer as lake_writer
+from pyrocketstore.spark.lake.manifest import Manifest, Split, read_note
 
 SPLIT = Split(0, "b", "t", 0, 0, 9, 0)
 

@@ -1,6 +1,6 @@
-"""Goal: every topic and label has names of files in a lake that the file system takes, and that
-read back as the topic.
-Method: names unescaped by the rules of Spark, written here; real exports of odd topics."""
+"""Goal: every topic and label has file names in a lake that the file system accepts, and from which
+Spark reads the topic back.
+Method: names unescaped by Spark's rules, which are implemented here; real exports of odd topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pyrocketstore
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.spark.manifest import NO_DATE, Split, escaped, topic_name
+from pyrocketstore.spark.lake.manifest import NO_DATE, Split, escaped, topic_name
 
 LONGEST = "%" * 90
 TOPICS = ["t", LONGEST, "%RETRY%" * 18, NO_DATE, f"{NO_DATE}2", "123", "%41", "a|b", "%7Ex"]
@@ -22,7 +22,7 @@ NAMES = st.text(st.sampled_from('ab%4179E~/"\\_-|= é\ufffd\udc80\ud800'), min_s
 
 
 def unescaped(name: str) -> str | None:
-    """What Spark makes of the value in a directory's name."""
+    """The value that Spark reads from a directory's name."""
     if name == "__HIVE_DEFAULT_PARTITION__":
         return None
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)

@@ -1,6 +1,6 @@
-"""Goal: a path means one directory however it is spelled, and nothing that is not local is taken.
-Method: spellings of paths, each taken or refused; every function of the package that takes a path
-is called with a URI of another file system and must leave nothing behind."""
+"""Goal: all spellings of a path name one directory, and a path that is not local is refused.
+Method: spellings of paths, each accepted or refused; every function of the package that takes a
+path is called with a URI of another file system and must leave no file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_directory_above_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("path", "text"),
     [
         *((path, "is not local") for path in ELSEWHERE),
-        ("s3a:/bucket/lake", "is not local"),  # what pathlib makes of s3a://bucket/lake
+        ("s3a:/bucket/lake", "is not local"),  # the text that pathlib returns for s3a://bucket/lake
         ("file://other/x", "names the machine 'other'"),
         ("file:x", "absolute path"),
         ("file:", "absolute path"),
@@ -84,8 +84,10 @@ def _entries() -> dict[str, Callable[[Any, str, str], object]]:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from pyrocketstore.spark import pipeline, rebuild_job, verify_job
-    from pyrocketstore.spark.writer import write_options
+    from pyrocketstore.spark import pipeline
+    from pyrocketstore.spark.jobs import rebuild as rebuild_job
+    from pyrocketstore.spark.jobs import verify as verify_job
+    from pyrocketstore.spark.source.writer import write_options
 
     body = StructType([StructField("body", BinaryType())])
 

@@ -1,7 +1,7 @@
 """Goal: names that are not UTF-8, in paths, topics, tags, keys, properties and files, are read, or
-refused with an error, and never leave Spark waiting.
-Method: one store that is full of such names, and each public function of the Spark package over it,
-within a limit of time."""
+refused with an error, and never block Spark.
+Method: one store with such names in every field, and each public function of the Spark package
+on it, with a time limit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from odd_names import (
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.spark import jobs, register, udf
 from pyrocketstore.spark.pipeline import export, is_lake, read_lake, read_manifest
-from pyrocketstore.spark.rebuild_job import rebuild
-from pyrocketstore.spark.verify_job import verify
+from pyrocketstore.spark.rebuild import rebuild
+from pyrocketstore.spark.verify import verify
 
 pytestmark = pytest.mark.timeout(120)
 FORMAT = "rocketmq-store"
@@ -129,7 +129,7 @@ def damage(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["queue", "sequential"])
-def test_damage_is_told(world: World, mode: str) -> None:
+def test_damage_is_reported(world: World, mode: str) -> None:
     damage(world)
     with pytest.raises(PySparkException, match=r"st\\udcffore/commitlog/0{20} at byte"):
         load(world, readMode=mode).count()
@@ -153,7 +153,7 @@ def test_names_that_nothing_encodes(world: World) -> None:
 
 
 def stream(world: World, path: str, **options: str) -> Counter[str]:
-    """The topics that a stream sees of what there is."""
+    """The topics of the store that a stream reads."""
     name = "s" + uuid.uuid4().hex
     reader = world.spark.readStream.format(FORMAT).options(startingOffsets="earliest", **options)
     writer = reader.load(path).writeStream.format("memory").queryName(name)

@@ -1,4 +1,5 @@
-"""Goal: whatever an option holds, a query is planned in bounded time and size, or refused by name.
+"""Goal: with any value of an option, a query is planned in bounded time and size, or is refused
+with the name of the option.
 Method: odd numbers, sizes, patterns and JSON for each option, planned and read without Spark."""
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import pyrocketstore
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyrocketstore.errors import StoreError, StoreFormatError
-from pyrocketstore.spark import planning
 from pyrocketstore.spark.options import STREAM, TASKS_MAX, read_options
+from pyrocketstore.spark.plan import task_splitting as planning
 from pyrocketstore.spark.schemas import columns_of
-from pyrocketstore.spark.source import StoreReader
+from pyrocketstore.spark.source.batch import StoreReader
 
 COUNT = 3000
 VIEWS = ["messages", "commitlog", "consumequeue", "index"]
@@ -93,8 +94,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(root: Path, view: str, name: str, value: str) -> tuple[int, int]:
     """How many tasks there are, and how many rows."""
-    asked = read_options({"path": str(root), "view": view, name: value})
-    reader = StoreReader(asked, dict(list(columns_of(asked)[0].items())[:2]), None)
+    requested = read_options({"path": str(root), "view": view, name: value})
+    reader = StoreReader(requested, dict(list(columns_of(requested)[0].items())[:2]), None)
     tasks = reader.partitions()
     sent = pickle.loads(pickle.dumps(reader))
     return len(tasks), sum(batch.num_rows for task in tasks for batch in sent.read(task))
@@ -103,7 +104,7 @@ def read(root: Path, view: str, name: str, value: str) -> tuple[int, int]:
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", ODD)
 def test_odd_values(store: Path, monkeypatch: pytest.MonkeyPatch, name: str, view: str) -> None:
-    """An answer, or an error of the project that says what is wrong, and both soon."""
+    """An answer or an error of the project that names the fault, in bounded time."""
     monkeypatch.setattr(planning, "TASKS_MAX", 200)
     wrong = []
     for value in ODD[name]:
@@ -160,7 +161,7 @@ def test_too_many_tasks_are_refused(
         read(store, view, name, value)
 
 
-def test_the_number_of_tasks_that_can_be_asked_for(store: Path) -> None:
+def test_the_number_of_tasks_that_can_be_requested(store: Path) -> None:
     with pytest.raises(StoreFormatError, match=f"minPartitions='{TASKS_MAX + 1}'.* to {TASKS_MAX}"):
         read(store, "messages", "minPartitions", str(TASKS_MAX + 1))
     assert read(store, "messages", "minPartitions", "100")[1] == COUNT

@@ -1,4 +1,5 @@
-"""Goal: an option means what docs/spark.md says, or is refused. Method: texts in, options out."""
+"""Goal: each option behaves as docs/spark.md describes, or is refused.
+Method: option texts, compared with the parsed options."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ class TestPlaces:
     def test_one_directory_under_two_labels(self, store: Path, again: str) -> None:
         uri = "file://" + str(store).replace(" ", "%20")
         second = again.format(store, uri)
-        with pytest.raises(StoreFormatError, match="two are one directory"):
+        with pytest.raises(StoreFormatError, match="two are the same directory"):
             read_options({"stores": json.dumps({"a": str(store), "b": second})})
 
     def test_through_a_link(self, store: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(store)
         stores = {"a": str(store), "b": f"file://{tmp_path}/link"}
-        with pytest.raises(StoreFormatError, match="two are one directory"):
+        with pytest.raises(StoreFormatError, match="two are the same directory"):
             read_options({"stores": json.dumps(stores)})
 
     @pytest.mark.parametrize("path", [".", "./", "../store x/.", "~/store x", "file:{0}/store%20x"])
@@ -96,7 +97,7 @@ class TestRefusals:
         with pytest.raises(StoreFormatError, match=f"{name} is for view messages.*, not {view}"):
             read_options(options)
 
-    def test_a_label_for_what_is_written(self) -> None:
+    def test_a_write_has_no_label(self) -> None:
         with pytest.raises(StoreFormatError, match="brokerName is for batch and stream"):
             canonical_options({"path": "/x", "brokerName": "b"}, WRITE)
         assert canonical_options({"brokerName": "b"}, ANY)

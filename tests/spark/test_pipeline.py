@@ -1,6 +1,7 @@
-"""Goal: a lake holds each message of its stores once, whatever is killed when, and says what it has
-not. Method: golden stores compared with the data source row by row; stores that grow, are damaged
-or lose files between exports; drivers and workers killed with SIGKILL and run again."""
+"""Goal: a lake has each message of its stores once, whichever process is killed at any time, and
+reports the messages that it lacks.
+Method: golden stores compared with the data source row by row; stores that grow, are damaged or
+lose files between exports; drivers and workers killed with SIGKILL and run again."""
 
 from __future__ import annotations
 
@@ -30,10 +31,13 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
-from pyrocketstore.spark import lake_writer, pipeline, register
-from pyrocketstore.spark.manifest import DONE, NO_DATE, RUNNING, Manifest, Split, escaped
+from pyrocketstore.spark import register
+from pyrocketstore.spark.lake import export as pipeline
+from pyrocketstore.spark.lake import writer as lake_writer
+from pyrocketstore.spark.lake.manifest import DONE, NO_DATE, RUNNING, Manifest, Split, escaped
 from pyrocketstore.spark.pipeline import export, is_lake, read_lake, read_manifest
-from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.read.decode import NO_BODY, reason_of
+from pyrocketstore.spark.task_types import DataLossError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -66,7 +70,7 @@ def source_rows(spark: SparkSession, name: str, store: Path) -> DataFrame:
 
 
 def by_place(frame: DataFrame) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """The rows by queue and offset; no place may come twice."""
+    """The rows by queue and offset; no offset may occur twice."""
     rows = [row.asDict() for row in frame.collect()]
     found = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in rows}
     assert len(found) == len(rows)
@@ -137,7 +141,7 @@ def test_a_clock_that_goes_back_at_midnight(spark, tmp_path, monkeypatch):
     assert all(path.exists() for path in paths)
 
 
-def test_files_are_forced_while_they_grow_and_when_they_are_whole(tmp_path, monkeypatch):
+def test_files_are_fsynced_while_they_grow_and_when_they_are_complete(tmp_path, monkeypatch):
     import pyarrow as pa
 
     forced: dict[str, list[int]] = {}
@@ -146,14 +150,14 @@ def test_files_are_forced_while_they_grow_and_when_they_are_whole(tmp_path, monk
         forced.setdefault(path.parent.name, []).append(path.stat().st_size)
         real(path)
 
-    real = lake_writer._force
-    monkeypatch.setattr(lake_writer, "_force", force)
+    real = lake_writer._fsync
+    monkeypatch.setattr(lake_writer, "_fsync", force)
     monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
     files = lake_writer.DayFiles(tmp_path / "topic=t", Split(0, "b", "t", 0, 0, 9, 0), "zstd")
     for day in [1, 2, 1, 2, 1]:
         time_us = pa.array([day * DAY_MS * 1000], pa.timestamp("us", "UTC"))
         files.write(pa.record_batch({"storeTimestamp": time_us}))
-        while not files._forcing.done():
+        while not files._fsyncing.done():
             time.sleep(0.001)
     assert {day: len(sizes) for day, sizes in forced.items()} == {
         "date=1970-01-02": 3,
@@ -176,12 +180,12 @@ def finishes_not(home: Path, error: type[Exception], match: str) -> None:
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-def test_what_cannot_be_forced_is_no_file(tmp_path, monkeypatch):
+def test_a_file_whose_fsync_fails_is_not_renamed(tmp_path, monkeypatch):
     def force(path: Path) -> None:
-        monkeypatch.undo()  # the kernel tells it once
+        monkeypatch.undo()  # the kernel reports it once
         raise OSError(errno.EIO, "device gone", str(path))
 
-    monkeypatch.setattr(lake_writer, "_force", force)
+    monkeypatch.setattr(lake_writer, "_fsync", force)
     monkeypatch.setattr(lake_writer, "ROW_GROUP_ROWS", 1)
     finishes_not(tmp_path, OSError, "device gone")
 
@@ -190,7 +194,7 @@ def test_what_cannot_be_forced_is_no_file(tmp_path, monkeypatch):
 def test_a_store_time_that_is_none(spark, tmp_path, time_ms):
     store, out = tmp_path / "store", tmp_path / "out"
     fill_small_files(store, 300)
-    hurt_record(store, b"body 7", 56, struct.pack(">q", time_ms))
+    damage_record(store, b"body 7", 56, struct.pack(">q", time_ms))
     report = export(spark, store, out)
     assert (report.rows, report.skipped) == (300, [])
     assert bodies(spark, out) == numbered(300)
@@ -251,7 +255,7 @@ def test_the_parquet_files_are_as_planned(spark, tmp_path):
 # ---- what is new ---------------------------------------------------------------------------------
 
 
-def test_only_what_is_new_is_taken(spark, tmp_path):
+def test_only_new_messages_are_exported(spark, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     fill(store, "t", 10)
     assert not is_lake(out)
@@ -273,7 +277,7 @@ def test_only_what_is_new_is_taken(spark, tmp_path):
     assert [run.state for run in (first, second)] == [DONE, DONE]
 
 
-def test_an_empty_store_gives_an_empty_lake(spark, tmp_path):
+def test_an_empty_store_exports_an_empty_lake(spark, tmp_path):
     with pyrocketstore.open(tmp_path / "store"):
         pass
     report = export(spark, tmp_path / "store", tmp_path / "out")
@@ -310,7 +314,7 @@ def fill_small_files(store: Path, count: int) -> None:
             opened.put("t", b"body %d" % number, queue_id=number % 2)
 
 
-def hurt(store: Path, what: bytes, new: bytes) -> Path:
+def damage(store: Path, what: bytes, new: bytes) -> Path:
     """Change the first such bytes of the log."""
     for path in sorted((store / "commitlog").iterdir()):
         place = path.read_bytes().find(what)
@@ -322,7 +326,7 @@ def hurt(store: Path, what: bytes, new: bytes) -> Path:
     raise AssertionError(f"{what!r} is not in the log")
 
 
-def hurt_record(store: Path, body: bytes, position: int, new: bytes) -> None:
+def damage_record(store: Path, body: bytes, position: int, new: bytes) -> None:
     """Change bytes of the head of the first record with this body."""
     for path in sorted((store / "commitlog").iterdir()):
         data = path.read_bytes()
@@ -339,7 +343,7 @@ def hurt_record(store: Path, body: bytes, position: int, new: bytes) -> None:
 def test_a_body_with_a_wrong_crc(spark, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     fill_small_files(store, 300)
-    path = hurt(store, b"body 7", b"BODY 7")
+    path = damage(store, b"body 7", b"BODY 7")
     with pytest.raises(PythonException, match="CRC"):
         export(spark, store, out)
     report = export(spark, store, out, onCorrupt="skip")
@@ -357,7 +361,7 @@ def test_a_body_with_a_wrong_crc(spark, tmp_path):
 def test_crc_need_not_be_looked_at(spark, tmp_path):
     store = tmp_path / "store"
     fill_small_files(store, 300)
-    hurt(store, b"body 7", b"BODY 7")
+    damage(store, b"body 7", b"BODY 7")
     report = export(spark, store, tmp_path / "out", verifyCrc=False)
     assert (report.rows, report.crc_failures) == (300, 0)
 
@@ -365,7 +369,7 @@ def test_crc_need_not_be_looked_at(spark, tmp_path):
 def test_a_record_with_another_magic_and_one_of_another_place(spark, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     fill_small_files(store, 300)
-    hurt(store, b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xa8")
+    damage(store, b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xa8")
     unit = store / "consumequeue" / "t" / "1" / ("0" * 20)
     units = bytearray(unit.read_bytes())
     units[20:40] = units[40:60]  # the second message again is the third
@@ -376,14 +380,14 @@ def test_a_record_with_another_magic_and_one_of_another_place(spark, tmp_path):
         (0, 0, 1, 1),
         (1, 1, 2, 1),
     ]
-    assert "another place" in report.skipped[1].reason
+    assert "another queue or queue offset" in report.skipped[1].reason
 
 
 def test_damage_at_which_a_broker_would_end_the_log(spark, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     fill(store, "t", 20)
-    hurt(store, b"body 7", b"BODY 7")
-    with pytest.raises(StoreError, match="records lie behind"):
+    damage(store, b"body 7", b"BODY 7")
+    with pytest.raises(StoreError, match="but valid records follow"):
         export(spark, store, out)
     report = export(spark, store, out, onCorrupt="skip")
     assert (report.rows, report.crc_failures) == (19, 1)
@@ -392,7 +396,7 @@ def test_damage_at_which_a_broker_would_end_the_log(spark, tmp_path):
 
 
 def test_a_body_that_does_not_inflate(spark, tmp_path):
-    from pyrocketstore.message import MessageExtBrokerInner
+    from pyrocketstore.record.message import MessageExtBrokerInner
 
     store, out = tmp_path / "store", tmp_path / "out"
     with pyrocketstore.open(store) as opened:
@@ -403,12 +407,12 @@ def test_a_body_that_does_not_inflate(spark, tmp_path):
         export(spark, store, out)
     report = export(spark, store, out, onCorrupt="skip")
     assert (report.rows, report.crc_failures) == (1, 0)
-    assert [(s.start, s.reason) for s in report.skipped] == [(1, lake_writer.NO_BODY)]
+    assert [(s.start, s.reason) for s in report.skipped] == [(1, reason_of(NO_BODY))]
     raw = export(spark, store, tmp_path / "raw", decompress=False)
     assert (raw.rows, raw.skipped) == (2, [])
 
 
-def test_what_was_deleted_before_it_was_exported(spark, tmp_path):
+def test_messages_deleted_before_they_were_exported(spark, tmp_path):
     store, out = tmp_path / "store", tmp_path / "out"
     fill_small_files(store, 50)
     assert export(spark, store, out).rows == 50
@@ -447,7 +451,7 @@ def test_options_that_an_export_does_not_take(spark, tmp_path):
 
 
 class Stopped(Exception):
-    """Stands for a kill at one place of the driver."""
+    """Simulates a kill at one point of the driver."""
 
 
 def stop_here(*_: object, **__: object) -> None:
@@ -514,7 +518,7 @@ def test_leftovers_of_unfinished_splits_go(spark, tmp_path):
         run.state = RUNNING
         results, run.results = run.results, []
         manifest.begin(run)
-    # One file stands there whole, one was being written, and one is of another day now.
+    # One file is complete, one was being written, and one is of another day now.
     first, second = (out / result.files[0] for result in results)
     (second.parent / f".tmp-0-{second.name}").write_bytes(b"half")
     other_day = first.parent.parent / "date=2001-01-01"
@@ -572,7 +576,8 @@ def test_a_manifest_of_a_later_version(spark, tmp_path):
 CHILD = """
 import sys
 from pyspark.sql import SparkSession
-from pyrocketstore.spark import lake_writer, pipeline
+from pyrocketstore.spark.lake import export as pipeline
+from pyrocketstore.spark.lake import writer as lake_writer
 pipeline.TASK_BYTES_MIN = 1
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
          .config("spark.driver.memory", "1g").config("spark.ui.showConsoleProgress", "false")
@@ -664,12 +669,11 @@ def test_the_command(spark, tmp_path):
     assert read_lake(spark, tmp_path / "out").select("brokerName").distinct().collect()[0][0] == "b"
 
 
-def test_the_command_says_what_is_missing(tmp_path, monkeypatch):
+def test_the_command_names_missing_packages(tmp_path, monkeypatch):
     from click.testing import CliRunner
 
-    from pyrocketstore.cli import app, spark_commands
+    from pyrocketstore.cli import app
 
-    assert spark_commands
     found = CliRunner().invoke(app.app, ["export", str(tmp_path), str(tmp_path / "out")])
     assert "--spark" in found.output
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)

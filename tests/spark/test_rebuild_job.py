@@ -1,6 +1,6 @@
-"""Goal: a rebuild on Spark leaves the queues and the index that the engine's own rebuild leaves.
-Method: both over the log alone of golden stores and of small ones with gaps, damage or many files;
-files are compared byte for byte, and 4.9.3 opens one of them."""
+"""Goal: a rebuild on Spark writes the queues and the index that the engine's own rebuild writes.
+Method: both rebuilds over only the log of golden stores and of small ones with gaps, damage or
+many files; files are compared byte for byte, and 4.9.3 opens one of the results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import pyarrow
 
-from java_store import require_java
-from pyrocketstore.consume_queue import ConsumeQueue
-from pyrocketstore.env import Env
+from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.errors import StoreFormatError, StoreStateError
-from pyrocketstore.spark import rebuild_job
-from pyrocketstore.spark.rebuild_job import RebuildReport, rebuild
+from pyrocketstore.spark.jobs import rebuild as rebuild_job
+from pyrocketstore.spark.jobs import rebuild_log
+from pyrocketstore.spark.rebuild import RebuildReport, rebuild
+from pyrocketstore.system.env import Env
+from support.java_store import require_java
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -184,7 +185,7 @@ def nothing(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "hurt",
+    "damage",
     [
         nothing,
         crash,
@@ -199,11 +200,11 @@ def nothing(store: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
-def test_small_stores(spark, store, tmp_path, hurt: Callable[[Path], None]):
-    hurt(store)
+def test_small_stores(spark, store, tmp_path, damage: Callable[[Path], None]):
+    damage(store)
     report, _ = compare(spark, store, tmp_path, str(tmp_path / "broker.conf"))
     assert report.index_files > 2
-    assert bool(report.skipped) == (hurt is an_old_head_damaged)
+    assert bool(report.skipped) == (damage is an_old_head_damaged)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -231,7 +232,7 @@ def test_units_are_put_as_one_by_one(tmp_path, seed):
 
 
 def wanted(*rows: tuple[str, int, int]) -> pyarrow.RecordBatch:
-    """A batch of units: topic, place in the log, queue offset."""
+    """A batch of units: topic, physical offset, queue offset."""
     topics, places, offsets = zip(*rows, strict=True)
     columns: dict[str, Any] = {"topic": topics, "queueId": [0] * len(rows)}
     columns |= {"queueOffset": offsets, "commitLogOffset": places, "size": [9] * len(rows)}
@@ -240,9 +241,9 @@ def wanted(*rows: tuple[str, int, int]) -> pyarrow.RecordBatch:
 
 
 def test_units_wait_and_are_written_by_queue(monkeypatch):
-    monkeypatch.setattr(rebuild_job, "UNITS_AT_ONCE", 4)
+    monkeypatch.setattr(rebuild_log, "UNITS_AT_ONCE", 4)
     written: list[pyarrow.RecordBatch] = []
-    held = rebuild_job._Held(SimpleNamespace(write=written.append))
+    held = rebuild_log._Held(SimpleNamespace(write=written.append))
     held.begin_walk()
     held.add(wanted(("a", 0, 7), ("b", 100, 3), ("a", 200, 8)), False)
     held.add(wanted(("b", 0, 2), ("a", 200, 9), ("b", 200, 4)), True)
@@ -295,9 +296,9 @@ def test_what_is_refused(spark, store, tmp_path):
     (full / "x").touch()
     with pytest.raises(StoreStateError, match="not an empty directory"):
         rebuild(spark, store, full)
-    with pytest.raises(StoreStateError, match="lies in the store"):
+    with pytest.raises(StoreStateError, match="inside the store"):
         rebuild(spark, store, store / "new")
-    with pytest.raises(StoreFormatError, match="no directory"):
+    with pytest.raises(StoreFormatError, match="not a directory"):
         rebuild(spark, tmp_path / "missing", tmp_path / "out")
     assert [path.name for path in full.iterdir()] == ["x"]
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,5 @@
-"""Goal: a wrong request fails at once, with one line, in a stream as in a batch; and a schema is
-read as Spark's own sources read it.
+"""Goal: a wrong request fails at once, with an error of one line, in a stream and in a batch; a
+schema is read as Spark's own sources read it.
 Method: each request through a real Spark."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def store(tmp_path: Path, spark: SparkSession) -> Path:
 
 
 def start(spark: SparkSession, path: Path, schema: str | None, checkpoint: Path) -> list[str]:
-    """The columns of what a stream reads of a store."""
+    """The columns of a stream's rows."""
     reader = spark.readStream.format(FORMAT).option("startingOffsets", "earliest")
     if schema is not None:
         reader = reader.schema(schema)
@@ -64,17 +64,17 @@ def one_line(error: BaseException) -> str:
 
 def test_a_missing_path_at_load(spark: SparkSession, store: Path) -> None:
     for reader in (spark.read, spark.readStream):
-        with pytest.raises(PySparkException, match="no directory") as caught:
+        with pytest.raises(PySparkException, match="not a directory") as caught:
             reader.format(FORMAT).load(f"{store}2")
-        assert f"StoreFormatError: {store}2: no directory" in one_line(caught.value)
+        assert f"StoreFormatError: {store}2: not a directory" in one_line(caught.value)
     places = json.dumps({"a": str(store), "b": f"{store}2"})
-    with pytest.raises(PySparkException, match=f"{store}2: no directory"):
+    with pytest.raises(PySparkException, match=f"{store}2: not a directory"):
         spark.read.format(FORMAT).option("stores", places).load()
 
 
 def test_a_missing_path_with_a_schema(spark: SparkSession, store: Path) -> None:
     frame = spark.read.format(FORMAT).schema("topic string").load(f"{store}2")
-    with pytest.raises(PySparkException, match="no directory") as caught:
+    with pytest.raises(PySparkException, match="not a directory") as caught:
         frame.count()
     assert "Pickling" not in one_line(caught.value)
 

@@ -1,20 +1,19 @@
-"""Goal: a copy that lacks files is not read in silence, and no store that is whole is refused.
-Method: stores of many small files lose some of them by hand, as an incomplete copy does; batches
-are planned and read in this process."""
+"""Goal: reading a copy without some of its files reports the loss, and no complete store is
+refused.
+Method: stores of many small files lose some of them, as an incomplete copy does; batches are
+planned and read in this process."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 import pyrocketstore
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -22,13 +21,15 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyrocketstore.env import Env
+from exports import export, run_here
+from pyrocketstore.config.message_store_config import detect_sizes
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.spark import pinning
 from pyrocketstore.spark.options import BATCH, read_options
-from pyrocketstore.spark.snapshot import DataLossError
-from pyrocketstore.spark.source import plan, read_task
-from test_lake_marks import export, run_here
+from pyrocketstore.spark.plan.batch import plan
+from pyrocketstore.spark.plan.open_snapshot import TRIES, open_snapshot, retried
+from pyrocketstore.spark.read.worker import read_task
+from pyrocketstore.spark.task_types import DataLossError
+from pyrocketstore.system.env import Env
 
 FILE = 1 << 14
 SIZES = {
@@ -41,7 +42,7 @@ COLUMNS = {"topic": "string", "queueId": "int", "queueOffset": "bigint"}
 COUNT = 1500
 OLD = 120
 MODES = ["queue", "sequential", "auto"]
-Places = Counter[tuple[str, int, int]]
+Positions = Counter[tuple[str, int, int]]
 
 
 def fill(root: Path) -> None:
@@ -66,19 +67,19 @@ def root(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "s"))
 
 
-def rows(root: Path, columns: dict[str, str] = COLUMNS, **options: object) -> Places:
+def rows(root: Path, columns: dict[str, str] = COLUMNS, **options: object) -> Positions:
     texts = {name: str(value).lower() for name, value in options.items()}
-    asked = read_options({"path": str(root), **texts}, BATCH)
-    planned = plan(asked)
+    requested = read_options({"path": str(root), **texts}, BATCH)
+    planned = plan(requested)
     return Counter(
         tuple(row.values())
-        for part in planned.partitions
-        for batch in read_task(part, columns, asked, planned.common)
+        for part in planned.tasks
+        for batch in read_task(part, columns, requested, planned.common)
         for row in batch.to_pylist()
     )
 
 
-def everything() -> Places:
+def everything() -> Positions:
     old = [("old", queue_id, offset) for queue_id in range(3) for offset in range(OLD)]
     return Counter(old + [("once", 0, 0)] + [("t", n % 2, n // 2) for n in range(COUNT)])
 
@@ -94,15 +95,15 @@ def kill(root: Path) -> None:
 
 def check_short(
     root: Path, what: str, caplog: pytest.LogCaptureFixture, **options: object
-) -> Places:
-    """Refused, and read with one warning where that is asked for."""
+) -> Positions:
+    """The copy is refused by default, and is read with one warning on request."""
     for mode in MODES:
         with pytest.raises(DataLossError, match=what):
             rows(root, readMode=mode, **options)
     caplog.clear()
     found = [rows(root, readMode=mode, failOnDataLoss=False, **options) for mode in MODES]
-    told = [line for line in caplog.messages if "the store is not complete" in line]
-    assert len(told) == len(MODES)
+    reported = [line for line in caplog.messages if "the store is not complete" in line]
+    assert len(reported) == len(MODES)
     assert found[1:] == found[:1] * 2
     return found[0]
 
@@ -142,12 +143,12 @@ def test_a_file_in_the_middle_is_missing(root):
     for mode in MODES:
         with pytest.raises(DataLossError, match="gone, with"):
             rows(root, readMode=mode)
-    with pytest.raises(DataLossError, match="the files of the log from byte 65536 on are missing"):
+    with pytest.raises(DataLossError, match="log files from byte 65536 on are missing"):
         rows(root, view="commitlog", columns={"commitLogOffset": "bigint"})
 
 
 def test_a_log_file_was_cut(root):
-    """What it lacks is damage, and what follows it is read."""
+    """The missing bytes are damage, and the records after them are read."""
     with pyrocketstore.open(root, read_only=True, **SIZES) as store:
         places = {
             (m.topic, m.queue_id, m.queue_offset): m.phy_offset + m.size
@@ -165,7 +166,7 @@ def test_a_log_file_was_cut(root):
 
 
 def test_an_export_over_a_short_copy(root, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("pyrocketstore.spark.pipeline._run_tasks", run_here)
+    monkeypatch.setattr("pyrocketstore.spark.lake.export._run_tasks", run_here)
     log_files(root)[-1].unlink()
     with pytest.raises(DataLossError, match="not complete"):
         export(root, tmp_path / "lake")
@@ -182,7 +183,7 @@ def test_the_tail_of_a_store_that_was_stopped_is_zeros(root, caplog):
     data = path.read_bytes()
     path.write_bytes(data[: place - int(path.name)].ljust(len(data), b"\0"))
     check_short(root, "the store was stopped cleanly, its log ends at byte", caplog)
-    # What a kill, or a power cut, leaves: nobody is told.
+    # The state after a kill or a power cut: there is no warning.
     kill(root)
     assert rows(root) == everything() - Counter(
         ("t", n % 2, n // 2) for n in range(COUNT - 20, COUNT)
@@ -202,7 +203,7 @@ def test_a_log_whose_first_files_have_expired(root):
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_queue_has_lost_its_directory(root, caplog, killed):
     shutil.rmtree(root / "consumequeue" / "old" / "1")
-    if killed:  # nothing is known to be forced: recovery reads all of the log
+    if killed:  # no page is known to be durable: recovery reads the whole log
         kill(root)
         (root / "checkpoint").write_bytes(bytes(4096))
         assert rows(root) == everything()
@@ -224,7 +225,7 @@ def test_a_topic_has_lost_its_directory(root, caplog):
     assert rows(root) == left
 
 
-@pytest.mark.parametrize(("number", "what"), [(0, "begins behind"), (1, "ends before")])
+@pytest.mark.parametrize(("number", "what"), [(0, "begins after"), (1, "ends before")])
 def test_a_queue_has_lost_a_file(root, caplog, number, what):
     with pyrocketstore.open(root, **SIZES) as store:  # none is needed: the log begins with another
         store.put_many("t", [b"x"] * 10)
@@ -237,7 +238,7 @@ def test_a_queue_has_lost_a_file(root, caplog, number, what):
     check_short(root, f"old/2 {what} message", caplog)
 
 
-def test_a_topic_that_was_made_anew(root):
+def test_a_recreated_topic(root):
     with pyrocketstore.open(root, **SIZES) as store:
         store.message_store.clean_unused_topic(["t", "once"])
         store.put_many("old", [b"new"] * 10, queue_ids=2)
@@ -280,6 +281,20 @@ def test_a_live_store_is_never_short(tmp_path):
     assert counts[-1] > counts[0]
 
 
+def test_sizes_are_detected_again_where_a_store_creates_its_first_files(root, monkeypatch):
+    """At the first detection a new store has no queue file yet."""
+    answers = []
+
+    def detect(env, path, given, **options):
+        found = detect_sizes(env, path, given, **options)
+        answers.append(found if answers else given)
+        return answers[-1]
+
+    monkeypatch.setattr("pyrocketstore.spark.plan.snapshot.detect_sizes", detect)
+    assert rows(root) == everything()
+    assert len(answers) == 3
+
+
 def test_a_file_that_goes_while_it_is_planned_is_listed_again(root, monkeypatch):
     failed = []
 
@@ -287,9 +302,9 @@ def test_a_file_that_goes_while_it_is_planned_is_listed_again(root, monkeypatch)
         if len(failed) < 3:
             failed.append(place)
             raise StoreIOError(2, "open", "gone")
-        return pinning.open_snapshot(place, options)
+        return open_snapshot(place, options)
 
-    monkeypatch.setattr("pyrocketstore.spark.source.open_snapshot", open_later)
+    monkeypatch.setattr("pyrocketstore.spark.plan.batch.open_snapshot", open_later)
     assert rows(root) == everything()
     assert len(failed) == 3
 
@@ -306,19 +321,19 @@ def test_a_file_that_stays_away_ends_the_wait():
         raise StoreIOError(2, "open", "gone")
 
     with pytest.raises(StoreIOError, match="gone"):
-        pinning.retried(make, Fast())
-    assert len(calls) == pinning.TRIES
+        retried(make, Fast())
+    assert len(calls) == TRIES
     assert 5 < sum(slept) < 10
 
 
 # ---- what Spark tells ----------------------------------------------------------------------------
 
 
-def test_spark_tells_the_error_itself(spark: SparkSession, root: Path) -> None:
+def test_spark_reports_the_error_itself(spark: SparkSession, root: Path) -> None:
     log_files(root)[-1].unlink()
     frame = spark.read.format("rocketmq-store").schema("queueOffset bigint").load(str(root))
-    with pytest.raises(PySparkException) as told:
+    with pytest.raises(PySparkException) as reported:
         frame.count()
-    assert "DataLossError: s: the store is not complete" in str(told.value)
-    assert "Pickling" not in str(told.value)
+    assert "DataLossError: s: the store is not complete" in str(reported.value)
+    assert "Pickling" not in str(reported.value)
     assert frame.sparkSession is spark

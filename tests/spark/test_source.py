@@ -1,5 +1,6 @@
-"""Goal: rows read through Spark are what 4.9.3 says of the same store, in every mode.
-Method: the golden stores' answers, compared column by column; small stores of our own, damaged."""
+"""Goal: rows read through Spark are the messages that 4.9.3 returns for the store, in every mode.
+Method: the answers of 4.9.3 over the golden stores, compared column by column; small damaged
+stores."""
 
 from __future__ import annotations
 
@@ -11,18 +12,16 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pyrocketstore
-from pyrocketstore.env import Env
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
-from pyrocketstore.spark.log_walk import LogWalk
 from pyrocketstore.spark.options import StorePlace, read_options
-from pyrocketstore.spark.planning import LogTask
-from pyrocketstore.spark.records import Piece
-from pyrocketstore.spark.schemas import arrow_schema_of, columns_of
+from pyrocketstore.spark.read.log_walk import LogWalk
+from pyrocketstore.spark.read.records import Chunk
+from pyrocketstore.spark.task_types import DataLossError, LogFile, LogTask
+from pyrocketstore.system.env import Env
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -30,11 +29,23 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyrocketstore.spark.snapshot import DataLossError, LogFile, StoreSnapshot
-from pyrocketstore.spark.source import StoreReader, plan, read_task
+from direct_reads import (
+    FILE_SIZE,
+    SIZES,
+    as_golden,
+    damage,
+    golden_messages,
+    make_store,
+    ms,
+    read_directly,
+)
+from pyrocketstore.spark.plan.batch import plan
+from pyrocketstore.spark.plan.snapshot import StoreSnapshot
+from pyrocketstore.spark.read.worker import read_task
+from pyrocketstore.spark.source.batch import StoreReader
+from support.golden_stores import GOLDEN
+from support.golden_stores import NAMES as STORES
 
-GOLDEN = Path(__file__).parent.parent / "golden"
-STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 FORMAT = "rocketmq-store"
 
 Read = Callable[..., DataFrame]
@@ -42,7 +53,7 @@ Read = Callable[..., DataFrame]
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The unpacked golden stores; nobody writes to them."""
+    """The unpacked golden stores; no test writes to them."""
     root = tmp_path_factory.mktemp("golden")
 
     def unpacked(name: str) -> Path:
@@ -69,30 +80,6 @@ def read(spark: SparkSession) -> Read:
     return load
 
 
-class Row(dict[str, Any]):
-    """A row of `read_directly`, with Spark's way to name a column."""
-
-    __getattr__ = dict.__getitem__
-
-
-def read_directly(path: Path | str, *names: str, **options: object) -> list[Row]:
-    """The rows that Spark would have, planned and read as it does, each task sent as it is."""
-    texts = {
-        name: str(value).lower() if value in (True, False) else str(value)
-        for name, value in options.items()
-    }
-    asked = read_options({"path": str(path), **texts})
-    shown, on_demand = columns_of(asked)
-    columns = {name: {**shown, **on_demand}[name] for name in names or shown}
-    rows = []
-    planned = pickle.loads(pickle.dumps(plan(asked)))
-    for partition in planned.partitions:
-        for batch in read_task(partition, columns, asked, planned.common):
-            assert batch.schema == arrow_schema_of(columns)
-            rows += [Row(row) for row in batch.to_pylist()]
-    return rows
-
-
 def tree(root: Path) -> dict[str, tuple[int, int, str]]:
     """Everything about the files of a directory that a reader could have changed."""
     found = {}
@@ -104,48 +91,6 @@ def tree(root: Path) -> dict[str, tuple[int, int, str]]:
 
 
 # ---- golden answers ------------------------------------------------------------------------------
-
-
-def golden_messages(name: str) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """(topic and id of the queue, physical offset) -> what 4.9.3 says of the message."""
-    found = {}
-    with (GOLDEN / f"{name}.jsonl").open(encoding="utf-8") as lines:
-        for line in lines:
-            message = json.loads(line).get("message")
-            # 4.9.3 reads a unit whose file is gone as one of another message.
-            if message is not None and message["size"] == message["store_size"]:
-                key = (message["cq_topic"], message["cq_queue_id"], message["phy_offset"])
-                found[key] = message
-    return found
-
-
-def ms(value: Any) -> int:
-    return round(value.timestamp() * 1000)
-
-
-def as_golden(row: Any) -> dict[str, Any]:
-    """A row as the golden lines say it; what belongs to the queue and not to the record is left."""
-    body = bytes(row.body)
-    return {
-        "topic": row.msgTopic,
-        "queue_id": row.msgQueueId,
-        "queue_offset": row.msgQueueOffset,
-        "phy_offset": row.commitLogOffset,
-        "decoded_commitlog_offset": row.commitLogOffset,
-        "size": row.storeSize,
-        "store_size": row.storeSize,
-        "flag": row.flag,
-        "sys_flag": row.sysFlag,
-        "body_crc": row.bodyCRC,
-        "born_timestamp": ms(row.bornTimestamp),
-        "store_timestamp": ms(row.storeTimestamp),
-        "reconsume_times": row.reconsumeTimes,
-        "prepared_transaction_offset": row.preparedTransactionOffset,
-        "msg_id": row.msgId,
-        "body_len": len(body),
-        "body_sha256_8": hashlib.sha256(body).hexdigest()[:16] if body else "",
-        "properties": dict(row.properties),
-    }
 
 
 def full_schema(read: Read, path: Path, **options: object) -> str:
@@ -173,7 +118,7 @@ def test_rows_are_the_golden_answers(
     expected = golden_messages(name)
     found = {(row.topic, row.queueId, row.commitLogOffset): row for row in rows}
     assert len(found) == len(rows)
-    if name == "x-lostfiles":  # there 4.9.3 has lost some, and numbers others anew
+    if name == "x-lostfiles":  # there 4.9.3 has lost some messages, and renumbers others
         assert set(expected) <= set(found)
     else:
         assert set(expected) == set(found)
@@ -190,40 +135,10 @@ def test_rows_are_the_golden_answers(
 
 # ---- stores of our own ---------------------------------------------------------------------------
 
-FILE_SIZE = 1 << 20
-SIZES = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 20000}
-
-
-def make_store(root: Path, count: int = 300, body: int = 1000, topics: int = 2) -> Path:
-    """`count` messages in each of two queues a topic, with tags and keys."""
-    config = pyrocketstore.MessageStoreConfig(**SIZES)
-    with pyrocketstore.open(root, config=config) as store:
-        for number in range(count):
-            for topic in range(topics):
-                for queue_id in range(2):
-                    text = f"{topic}-{queue_id}-{number}-".encode()
-                    store.put(
-                        f"T{topic}",
-                        text + bytes(body - len(text)),
-                        queue_id=queue_id,
-                        tags=f"tag{number % 3}",
-                        keys=f"key-{topic}-{number}",
-                        properties={"n": str(number)},
-                    )
-    return root
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_store(tmp_path_factory.mktemp("own") / "broker-x")
-
-
-def hurt(root: Path, position: int, data: bytes) -> None:
-    """Overwrite bytes of the log."""
-    path = root / "commitlog" / f"{position - position % FILE_SIZE:020d}"
-    with path.open("r+b") as file:
-        file.seek(position % FILE_SIZE)
-        file.write(data)
 
 
 def offsets_of(df: DataFrame) -> list[int]:
@@ -320,6 +235,7 @@ class TestBatch:
         assert row.timestampType == 1
         assert {each.key: bytes(each.value) for each in row.headers}["n"] == b"5"
 
+    @pytest.mark.smoke
     def test_sql(self, spark: SparkSession, store: Path) -> None:
         spark.sql(
             f"CREATE OR REPLACE TEMP VIEW m USING `{FORMAT}` OPTIONS (path '{store}', topic 'T1')"
@@ -350,7 +266,7 @@ class TestBatch:
         root = make_store(tmp_path / "s", 3)
         log = (root / "commitlog" / ("0" * 20)).read_bytes()
         place = log.index(b"tag1")
-        hurt(root, place, b"t\xff\xfe1")
+        damage(root, place, b"t\xff\xfe1")
         assert "t\ufffd\ufffd1" in {row.tags for row in read(root).collect()}
 
 
@@ -393,7 +309,7 @@ class TestViews:
 class TestCuts:
     @pytest.fixture
     def small(self, tmp_path: Path) -> tuple[Path, LogFile, int]:
-        """A log with records inside of bodies, one of them at its own old place."""
+        """A log with records inside of bodies, one of them at its own former offset."""
         root = make_store(tmp_path / "s", 3, body=120, topics=1)
         log = (root / "commitlog" / ("0" * 20)).read_bytes()
         with pyrocketstore.open(root, config=pyrocketstore.MessageStoreConfig(**SIZES)) as store:
@@ -404,17 +320,17 @@ class TestCuts:
 
     @staticmethod
     def walk(file: LogFile, begin: int, stop: int, end: int) -> list[tuple[int, str]]:
-        """Records and gaps of a range: (place, what)."""
+        """Records and gaps of a range: (position, kind)."""
         task = LogTask("b", file, begin, stop, end, begin == 0, stop == end, None)
         found: list[tuple[int, str]] = []
         for piece in LogWalk(Env(), task, fail_on_data_loss=True):
-            if isinstance(piece, Piece):
+            if isinstance(piece, Chunk):
                 found += [(place, "record") for place in piece.phy_offsets.tolist()]
             else:
                 found.append((piece.position, f"{piece.size} {piece.reason}"))
         return found
 
-    def test_every_byte_range_gives_each_record_once(
+    def test_every_byte_range_yields_each_record_once(
         self, small: tuple[Path, LogFile, int]
     ) -> None:
         _, file, end = small
@@ -423,17 +339,17 @@ class TestCuts:
         for cut in range(1, end):
             assert self.walk(file, 0, cut, end) + self.walk(file, cut, end, end) == whole, cut
 
-    def test_every_byte_range_tells_damage_once(self, small: tuple[Path, LogFile, int]) -> None:
+    def test_every_byte_range_yields_damage_once(self, small: tuple[Path, LogFile, int]) -> None:
         root, file, end = small
         places = [place for place, _ in self.walk(file, 0, end, end)]
         for bad in (places[2], places[5]):
-            hurt(root, bad, bytes(60))
+            damage(root, bad, bytes(60))
         whole = self.walk(file, 0, end, end)
         assert [what.endswith("(zeros)") for _, what in whole].count(True) == 2
         for cut in range(1, end):
             assert self.walk(file, 0, cut, end) + self.walk(file, cut, end, end) == whole, cut
 
-    def test_every_byte_range_tells_a_blank_once(self, store: Path) -> None:
+    def test_every_byte_range_yields_a_blank_once(self, store: Path) -> None:
         with StoreSnapshot(StorePlace("b", str(store))) as snapshot:
             file = snapshot.log_files()[0]
         whole = self.walk(file, 0, file.size, file.size)
@@ -452,7 +368,7 @@ def unit(phy_offset: int, size: int, tags_code: int = 0) -> bytes:
 
 
 class TestBadUnits:
-    """What a unit names is looked at: both modes say the same of it."""
+    """A unit is compared with its record, and both modes have one result."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -491,7 +407,7 @@ class TestBadUnits:
 
     @pytest.mark.parametrize("mode", ["queue", "sequential"])
     @pytest.mark.parametrize("bad", [unit(-5, 1085), unit(5000, -1), unit(0, 0)])
-    def test_what_recovery_mends(self, root: Path, bad: bytes, mode: str) -> None:
+    def test_units_that_recovery_repairs(self, root: Path, bad: bytes, mode: str) -> None:
         self.write_unit(root, "T0", 150, bad)
         rows = read_directly(root, "topic", "queueId", "queueOffset", readMode=mode)
         assert len({tuple(row.values()) for row in rows}) == len(rows) == 4400
@@ -555,11 +471,11 @@ class TestInflated:
             for row in read_directly(tmp_path / "s", "commitLogOffset"):
                 file.seek(row.commitLogOffset + 36)
                 file.write((1).to_bytes(4, "big"))
-        asked = read_options({"path": str(tmp_path / "s"), "readMode": mode})
+        requested = read_options({"path": str(tmp_path / "s"), "readMode": mode})
         sizes = []
-        planned = plan(asked)
-        for partition in planned.partitions:
-            for batch in read_task(partition, {"body": "binary"}, asked, planned.common):
+        planned = plan(requested)
+        for partition in planned.tasks:
+            for batch in read_task(partition, {"body": "binary"}, requested, planned.common):
                 sizes.append(batch.nbytes)
                 assert batch.num_rows <= 8
         assert sum(sizes) > 100 * (4 << 20)
@@ -582,9 +498,9 @@ class TestDamage:
         places = sorted(row.commitLogOffset for row in read_directly(root, "commitLogOffset"))
         COUNTS[root] = len(places)
         bad = [places[50], places[120], places[200]]
-        hurt(root, bad[0] + 200, b"\xff")
-        hurt(root, bad[1], bytes(60))
-        hurt(root, bad[2], b"\0\0\0\5")
+        damage(root, bad[0] + 200, b"\xff")
+        damage(root, bad[1], bytes(60))
+        damage(root, bad[2], b"\0\0\0\5")
         return root, bad
 
     @pytest.mark.parametrize("mode", ["queue", "sequential"])
@@ -611,7 +527,7 @@ class TestDamage:
         found = places()
         assert len(found) == COUNTS[root] - 2
         assert not set(bad[1:]) & set(found)
-        assert "left out" in caplog.text
+        assert "omitted" in caplog.text
         checked = places(verifyCrc=True)
         assert len(checked) == COUNTS[root] - 3
         assert not set(bad) & set(checked)
@@ -640,7 +556,7 @@ class TestDamage:
     def test_in_spark(self, tmp_path: Path, read: Read) -> None:
         root = make_store(tmp_path / "s", 1100)
         places = [row.commitLogOffset for row in read_directly(root, "commitLogOffset")]
-        hurt(root, min(places), bytes(60))
+        damage(root, min(places), bytes(60))
         with pytest.raises(PythonException, match="at byte 0: never written"):
             read(root).count()
         assert read(root, onCorrupt="skip").count() == 4399
@@ -650,7 +566,7 @@ class TestDamage:
         root = make_store(tmp_path / "s", 10)
         rows = read_directly(root)
         place = next(row.commitLogOffset for row in rows if row.queueOffset == 4)
-        hurt(root, place + 36, (1).to_bytes(4, "big"))  # "compressed"
+        damage(root, place + 36, (1).to_bytes(4, "big"))  # "compressed"
         with pytest.raises(StoreCorruptionError, match="inflate"):
             read_directly(root)
         assert len(read_directly(root, decompress=False)) == 40
@@ -687,7 +603,7 @@ class TestRefusals:
             ({"topic": "T", "assign": "{}"}, "only one of"),
             ({"topicPattern": "T["}, "regular expression"),
             ({"startingOffsets": "latest"}, "reads nothing"),
-            ({"startingOffsets": "{"}, "is no JSON"),
+            ({"startingOffsets": "{"}, "is not valid JSON"),
             ({"startingOffsets": '{"T": {"x": 1}}'}, "must be like"),
             ({"assign": '{"T": ["0"]}'}, "must be like"),
             ({"batchRows": "0"}, "number from 1"),
@@ -710,7 +626,7 @@ class TestRefusals:
     def test_one_directory_twice(self, store: Path, second: str) -> None:
         root = str(store)
         again = second.format(root, store.name)
-        with pytest.raises(StoreFormatError, match="two are one directory"):
+        with pytest.raises(StoreFormatError, match="two are the same directory"):
             read_options({"stores": json.dumps({"a": root, "b": again})})
 
     def test_in_spark(self, store: Path, read: Read, tmp_path: Path) -> None:
@@ -723,7 +639,7 @@ class TestRefusals:
             read(store, "queueId bigint").count()
         with pytest.raises(refused, match="no store has a topic"):
             read(store, topic="T7").count()
-        with pytest.raises(refused, match="no directory"):
+        with pytest.raises(refused, match="not a directory"):
             read(tmp_path / "none").count()
         (tmp_path / "d" / "dledger-n0").mkdir(parents=True)
         with pytest.raises(refused, match="DLedger"):
@@ -736,7 +652,7 @@ class TestRefusals:
         assert tree(store) == before
 
 
-def test_what_all_tasks_share_is_sent_once(tmp_path: Path) -> None:
+def test_values_that_all_tasks_share_are_sent_once(tmp_path: Path) -> None:
     """A plan grows by tasks and by queues, not by their product."""
     with pyrocketstore.open(
         tmp_path / "s",
@@ -746,8 +662,8 @@ def test_what_all_tasks_share_is_sent_once(tmp_path: Path) -> None:
         for number in range(2000):
             store.put(f"t{number % 100}", bytes(1000), queue_id=number % 3)
     texts = {"path": str(tmp_path / "s"), "readMode": "sequential", "minPartitions": "60"}
-    asked = read_options(texts)
-    reader = StoreReader(asked, {"queueOffset": "bigint"}, None)
+    requested = read_options(texts)
+    reader = StoreReader(requested, {"queueOffset": "bigint"}, None)
     sent = pickle.loads(pickle.dumps(reader))
     partitions = reader.partitions()
     assert len(partitions) >= 60

@@ -1,6 +1,7 @@
-"""Goal: a stream gives each message once, whoever is killed when, and says what it lost.
-Method: real queries over stores that are written, killed and cleaned meanwhile; what came out is
-compared with what the store holds."""
+"""Goal: a stream delivers each message once, whichever process is killed at any time, and reports
+losses.
+Method: real queries over stores that are written, killed and cleaned at the same time; their
+output is compared with the messages of the store."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,10 +20,8 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
 import stream_children as children
+from pyrocketstore import Store
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -51,7 +49,7 @@ def put(store: Store, topic: str, count: int, queue_id: int = 0, size: int = 10)
 
 
 def stored(root: Path) -> Counter[Row]:
-    """What the engine says that the store holds."""
+    """The messages of the store, read by the engine."""
     with pyrocketstore.open(root, read_only=True) as store:
         return Counter(
             (topic, queue_id, message.queue_offset, bytes(message.body))
@@ -62,7 +60,7 @@ def stored(root: Path) -> Counter[Row]:
 
 
 class Sink:
-    """Rows by batch, as foreachBatch gives them; fails where it is told to."""
+    """Rows by batch, as foreachBatch passes them; fails on request."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
@@ -105,12 +103,12 @@ def started(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         children.kill(child)
 
 
-#: A process, and where it says what goes wrong.
+#: A process, and the file of its errors.
 Child = tuple["subprocess.Popen[bytes]", Path]
 
 
 def wait_until(what: Any, seconds: float = 40, child: Child | None = None) -> None:
-    """As long as the child lives, where one is given."""
+    """Wait until `what` is true. Fail where the child, if any, ends before."""
 
     def said() -> str:
         return "" if child is None else child[1].read_text()
@@ -141,7 +139,7 @@ def test_available_now_ends_under_a_live_writer(
     assert max(taken.values()) == 1
     assert taken <= stored(root)
     with open_store(root):
-        pass  # the writer was killed: what it had not dispatched yet comes with the recovery
+        pass  # the writer was killed: recovery dispatches the other messages
     run(spark, root, sink, tmp_path / "c", startingOffsets="earliest")
     assert Counter(sink.rows) == stored(root)
     for queue in {row[:2] for row in sink.rows}:
@@ -199,8 +197,8 @@ def test_the_code_of_the_document(spark: SparkSession, root: Path, tmp_path: Pat
             assert names.pop("query").awaitTermination(300)
     assert len(blocks) == 3
     rows = spark.read.parquet(str(tmp_path / "lake" / "orders")).collect()
-    asked = Counter({row: n for row, n in before.items() if row[0] != "others"})
-    assert Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows) == asked
+    requested = Counter({row: n for row, n in before.items() if row[0] != "others"})
+    assert Counter((r.topic, r.queueId, r.queueOffset, bytes(r.body)) for r in rows) == requested
     appended = Counter([("orders", 0, 30, b"a new one"), ("more", 0, 0, b"")])
     assert stored(root) - before == appended
 
@@ -277,7 +275,7 @@ def test_available_now_over_damage(spark: SparkSession, root: Path, tmp_path: Pa
         put(store, "t", 100)
         places = [message.phy_offset for message in store.read("t")]
     with (root / "commitlog" / f"{0:020d}").open("r+b") as log:
-        for number in (49, 99):  # the last, and what the search for it meets
+        for number in (49, 99):  # the last message, and those that the search for it reads
             log.seek(places[number])
             log.write(bytes(60))
     with pytest.raises(StreamingQueryException, match="units 99 to 99 are damaged"):
@@ -291,7 +289,7 @@ def test_available_now_over_damage(spark: SparkSession, root: Path, tmp_path: Pa
 
 
 def compare(spark: SparkSession, root: Path, out: Path) -> None:
-    """Run both queries to the end, and hold what they wrote against the store."""
+    """Run both queries to the end, and compare their output with the store."""
     for query in children.into_parquet(spark, root, out, 5000, availableNow=True):
         assert query.awaitTermination(300)
     held = stored(root)
@@ -329,7 +327,7 @@ def kill_rounds(root: Path, out: Path, rounds: int, source: random.Random) -> No
         writer.terminate()
         writer.wait(60)
     with open_store(root):
-        pass  # a stream shows nothing that only a recovery finds, and the writer may need one
+        pass  # a stream has no message that only a recovery finds, and the writer may need one
 
 
 def wait_for_batches(checkpoint: Path, count: int, driver: Child) -> None:

@@ -1,30 +1,29 @@
-"""Goal: damage and loss hide no message that is well from a stream, and none is left out silently.
-Method: small stores of our own, hurt by hand; the reader is asked as Spark asks, without Spark."""
+"""Goal: damage and loss hide no valid message from a stream, and each omitted message is reported.
+Method: small stores that the test damages; the reader is called as Spark calls it, without
+Spark."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 from pyrocketstore import Store
-from pyrocketstore.env import Env
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE as UNIT
 from pyrocketstore.errors import StoreCorruptionError
-from pyrocketstore.queue_units import CQ_STORE_UNIT_SIZE as UNIT
-from pyrocketstore.spark.live import LiveQueues
-from pyrocketstore.spark.offsets import INITIAL, encode_offset
 from pyrocketstore.spark.options import STREAM, read_options
-from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.plan.live_queues import LiveQueues
+from pyrocketstore.spark.plan.offsets import INITIAL, encode_offset
+from pyrocketstore.spark.task_types import DataLossError
+from pyrocketstore.system.env import Env
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyrocketstore.spark.stream import StoreStreamReader
-from test_live import live, next_batch, open_store, put, queue_file, reader, rows, write_at
+from pyrocketstore.spark.source.stream import StoreStreamReader
+from streams import live, next_batch, open_store, put, queue_file, reader, rows, write_at
 
 COUNT = 200
 LOG_FILE = 1 << 16
@@ -32,13 +31,13 @@ LARGE = {"mapped_file_size_commit_log": LOG_FILE, "mapped_file_size_consume_queu
 
 
 def place_of(root: Path, topic: str, queue_offset: int) -> tuple[int, int]:
-    """Where the queue's unit says that a record lies, and its size."""
+    """The physical offset and the size of a record, from the queue's unit."""
     unit = queue_file(root, topic).read_bytes()[queue_offset * UNIT :][:UNIT]
     return int.from_bytes(unit[:8], "big"), int.from_bytes(unit[8:12], "big")
 
 
-def hurt(root: Path, queue_offset: int, at: int = 0, data: bytes = bytes(60)) -> bytes:
-    """Overwrite bytes of a message's record; what was there."""
+def damage(root: Path, queue_offset: int, at: int = 0, data: bytes = bytes(60)) -> bytes:
+    """Overwrite bytes of a message's record, and return the former bytes."""
     place = place_of(root, "t", queue_offset)[0] + at
     path = root / "commitlog" / f"{place - place % LOG_FILE:020d}"
     before = path.read_bytes()[place % LOG_FILE :][: len(data)]
@@ -64,11 +63,11 @@ def everything(root: Path, **options: object) -> StoreStreamReader:
 
 
 def table(root: Path, **options: object) -> list[dict[str, Any]]:
-    """A stream's first batch, with what tells a damaged row."""
+    """A stream's first batch, with the columns that show a damaged row."""
     texts = {"path": root, "startingOffsets": "earliest", **options}
-    asked = read_options({name: str(value) for name, value in texts.items()}, STREAM)
+    requested = read_options({name: str(value) for name, value in texts.items()}, STREAM)
     columns = {"queueOffset": "bigint", "commitLogOffset": "bigint", "bodyCRC": "int"}
-    stream = StoreStreamReader(asked, columns, recovery_s=0)
+    stream = StoreStreamReader(requested, columns, recovery_s=0)
     end = next_batch(stream, INITIAL)
     parts = stream.partitions(INITIAL, end)
     return [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
@@ -80,8 +79,8 @@ def table(root: Path, **options: object) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("middle", [99, 100, 149, 0])
 def test_damage_before_damage_at_the_end_hides_nothing(root: Path, middle: int) -> None:
     """The search by halves meets the damaged record in the middle."""
-    hurt(root, middle)
-    hurt(root, COUNT - 1)
+    damage(root, middle)
+    damage(root, COUNT - 1)
     assert live(root).ends() == {("t", 0): COUNT - 1}
     stream = everything(root, onCorrupt="skip")
     left = [offset for offset in range(COUNT - 1) if offset != middle]
@@ -95,8 +94,8 @@ def test_damage_before_damage_at_the_end_hides_nothing(root: Path, middle: int) 
 def test_damage_anywhere_moves_no_end(root: Path) -> None:
     """As many damaged ones as the halves can meet, those at the end among them."""
     for offset in (*range(3, COUNT, 7), COUNT - 3, COUNT - 1):
-        hurt(root, offset)
-    assert live(root).ends() == {("t", 0): COUNT - 1}  # 198 is well
+        damage(root, offset)
+    assert live(root).ends() == {("t", 0): COUNT - 1}  # 198 is valid
     seen = live(root)
     seen.ends()
     waiting = seen.waiting["t", 0]
@@ -106,7 +105,7 @@ def test_damage_anywhere_moves_no_end(root: Path) -> None:
 
 def test_damage_that_is_searched_behind_costs_few_opens(root: Path) -> None:
     for offset in range(90, COUNT):
-        hurt(root, offset)
+        damage(root, offset)
     opened = []
 
     class Counting(Env):
@@ -120,56 +119,56 @@ def test_damage_that_is_searched_behind_costs_few_opens(root: Path) -> None:
     assert len(opened) < 40
 
 
-def test_what_waits_is_told_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = hurt(root, COUNT - 1)
+def test_waiting_units_are_reported_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = damage(root, COUNT - 1)
     stream = everything(root)
     first = next_batch(stream, INITIAL)
     assert offsets(stream, INITIAL, first) == list(range(COUNT - 1))
     for _ in range(3):
-        stream._look(now=True)
+        stream.plan.look(now=True)
         assert next_batch(stream, first) == first
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert "t/0: units 199 to 199 are damaged, or name records that are" in told[0]
+    reported = [record.getMessage() for record in caplog.records]
+    assert len(reported) == 1
+    assert "t/0: units 199 to 199 are damaged, or name damaged or missing records" in reported[0]
     # It was not damaged after all, but late.
-    hurt(root, COUNT - 1, data=kept)
-    stream._look(now=True)
-    assert not stream._waiting()
+    damage(root, COUNT - 1, data=kept)
+    stream.plan.look(now=True)
+    assert not stream.plan.waiting()
     assert offsets(stream, first, next_batch(stream, first)) == [COUNT - 1]
 
 
-def test_nothing_is_told_before_its_time(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    hurt(root, COUNT - 1)
-    asked = read_options({"path": str(root)}, STREAM)
-    stream = StoreStreamReader(asked, {"queueOffset": "bigint"}, recovery_s=60)
+def test_no_damage_is_reported_too_early(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    damage(root, COUNT - 1)
+    requested = read_options({"path": str(root)}, STREAM)
+    stream = StoreStreamReader(requested, {"queueOffset": "bigint"}, recovery_s=60)
     next_batch(stream, INITIAL)
     assert not caplog.records
-    stream.recovery_s = 0
+    stream.plan.recovery_s = 0
     next_batch(stream, INITIAL)
     assert len(caplog.records) == 1
 
 
-def test_what_comes_behind_the_damage_brings_it_to_light(root: Path) -> None:
+def test_messages_after_the_damage_reveal_it(root: Path) -> None:
     first = next_batch(everything(root), INITIAL)
     with open_store(root, **LARGE) as store:
         put(store, "t", 1)
-        hurt(root, COUNT)
+        damage(root, COUNT)
         stream = reader(root, onCorrupt="skip")
         assert next_batch(stream, first) == first
         put(store, "t", 1)
-        stream._look(now=True)
+        stream.plan.look(now=True)
         second = next_batch(stream, first)
         assert offsets(stream, first, second) == [COUNT + 1]
         with pytest.raises(StoreCorruptionError, match="at byte"):
             offsets(reader(root), first, second)
 
 
-def test_available_now_counts_what_it_leaves_out(
+def test_available_now_counts_omitted_messages(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hurt(root, 99)
-    hurt(root, COUNT - 2)
-    hurt(root, COUNT - 1)
+    damage(root, 99)
+    damage(root, COUNT - 2)
+    damage(root, COUNT - 1)
     path = str(queue_file(root, "t"))
     with pytest.raises(StoreCorruptionError, match=r"units 198 to 199.*in all 2 units") as raised:
         everything(root).prepareForTriggerAvailableNow()
@@ -178,29 +177,29 @@ def test_available_now_counts_what_it_leaves_out(
         caplog.clear()
         stream = everything(root, onCorrupt=on_corrupt)
         stream.prepareForTriggerAvailableNow()
-        assert "left out: store: t/0: units 198 to 199" in caplog.text
+        assert "omitted: store: t/0: units 198 to 199" in caplog.text
         end = next_batch(stream, INITIAL)
         found = offsets(stream, INITIAL, end)
         assert found == [i for i in range(198) if i != 99 or on_corrupt == "null"]
         assert next_batch(stream, end) == end
 
 
-def test_available_now_waits_for_what_is_late(root: Path) -> None:
-    kept = hurt(root, COUNT - 1)
+def test_available_now_waits_for_late_messages(root: Path) -> None:
+    kept = damage(root, COUNT - 1)
 
     class Late(Env):
         def sleep(self, seconds: float) -> None:
-            hurt(root, COUNT - 1, data=kept)
+            damage(root, COUNT - 1, data=kept)
 
-    asked = read_options({"path": str(root), "startingOffsets": "earliest"}, STREAM)
-    stream = StoreStreamReader(asked, {"topic": "string"}, env=Late())
+    requested = read_options({"path": str(root), "startingOffsets": "earliest"}, STREAM)
+    stream = StoreStreamReader(requested, {"topic": "string"}, env=Late())
     stream.prepareForTriggerAvailableNow()
     assert next_batch(stream, INITIAL)["q"] == {"store": {"t": {"0": COUNT}}}
 
 
 def test_a_store_that_was_opened_has_nothing_to_wait_for(root: Path) -> None:
-    hurt(root, COUNT - 2)
-    hurt(root, COUNT - 1)
+    damage(root, COUNT - 2)
+    damage(root, COUNT - 1)
     with pytest.raises(StoreCorruptionError, match="Opening the store for writing"):
         everything(root).prepareForTriggerAvailableNow()
     open_store(root, **LARGE).close()
@@ -210,10 +209,10 @@ def test_a_store_that_was_opened_has_nothing_to_wait_for(root: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 60])
-def test_a_unit_that_is_none_is_told(
+def test_an_invalid_unit_is_reported(
     root: Path, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is behind it waits for the recovery that puts it there."""
+    """Units after the gap wait for the recovery that fills it."""
     path = queue_file(root, "t")
     kept = path.read_bytes()
     first = next_batch(everything(root), INITIAL, ReadMaxRows(120))
@@ -231,14 +230,14 @@ def test_a_unit_that_is_none_is_told(
     assert next_batch(stream, first) == first
     assert "t/0: units 120 to 199" in caplog.text
     write_at(path, 150 * UNIT, bytes(50 * UNIT))
-    stream._look(now=True)
-    assert (120 in [w.first for w in stream._waiting().values()]) == (count == 1)
+    stream.plan.look(now=True)
+    assert (120 in [w.first for w in stream.plan.waiting().values()]) == (count == 1)
     write_at(path, 120 * UNIT, bytes(80 * UNIT))
-    stream._look(now=True)
-    assert not stream._waiting()
+    stream.plan.look(now=True)
+    assert not stream.plan.waiting()
     write_at(path, 0, kept)
-    stream._look(now=True)
-    assert not stream._waiting()
+    stream.plan.look(now=True)
+    assert not stream.plan.waiting()
     assert offsets(stream, first, next_batch(stream, first)) == list(range(120, COUNT))
 
 
@@ -246,7 +245,7 @@ def test_a_unit_that_is_none_is_told(
 
 
 def test_fail_names_the_record(root: Path) -> None:
-    hurt(root, 50)
+    damage(root, 50)
     with pytest.raises(StoreCorruptionError, match=f"at byte {place_of(root, 't', 50)[0]}: "):
         table(root)
 
@@ -259,22 +258,22 @@ def test_skip_and_null(
     root: Path, at: int, data: bytes, verify_crc: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A lost head, a lost length, a wrong magic code, and a flipped byte of a body."""
-    hurt(root, 50, at, data)
+    damage(root, 50, at, data)
     place = place_of(root, "t", 50)[0]
     with pytest.raises(StoreCorruptionError):
         table(root, verifyCrc=verify_crc)
     left = table(root, onCorrupt="skip", verifyCrc=verify_crc)
     assert [row["queueOffset"] for row in left] == [i for i in range(COUNT) if i != 50]
-    assert f"left out 1 records, {place_of(root, 't', 50)[1]} bytes" in caplog.text
+    assert f"omitted 1 records, {place_of(root, 't', 50)[1]} bytes" in caplog.text
     shown = table(root, onCorrupt="null", verifyCrc=verify_crc)
     assert [row["queueOffset"] for row in shown] == list(range(COUNT))
     lost = [row for row in shown if row["bodyCRC"] is None]
     assert lost == [{"queueOffset": 50, "commitLogOffset": place, "bodyCRC": None}]
 
 
-def test_a_limited_stream_goes_on_behind_damage(root: Path) -> None:
+def test_a_limited_stream_continues_after_damage(root: Path) -> None:
     for offset in (0, 1, 2, 50, COUNT - 1):
-        hurt(root, offset)
+        damage(root, offset)
     stream = everything(root, onCorrupt="skip")
     start, seen = INITIAL, []
     while (end := next_batch(stream, start, ReadMaxRows(3))) != start:
@@ -314,7 +313,7 @@ def test_a_record_in_a_queue_of_another_name(tmp_path: Path, queues: str) -> Non
 def test_a_unit_of_a_record_that_names_other_queues_does_not_count(tmp_path: Path) -> None:
     with dispatched(tmp_path / "s", "plain") as store:
         path, own = (queue_file(store.path, topic, 1, 1) for topic in ("plain", "u"))
-        # Unit 19 names what stands in queue "u" alone; then what says of itself that it is damaged.
+        # Unit 19 names a record of queue "u" alone: the one of offset 19, then the one before.
         write_at(path, 9 * UNIT, own.read_bytes()[9 * UNIT : 10 * UNIT])
         assert live(store.path, topic="plain").ends() == {("plain", 1): 19}
         write_at(path, 9 * UNIT, own.read_bytes()[8 * UNIT : 9 * UNIT])
@@ -324,7 +323,7 @@ def test_a_unit_of_a_record_that_names_other_queues_does_not_count(tmp_path: Pat
 # ---- queues that are away for a while ------------------------------------------------------------
 
 
-def test_a_queue_that_was_away_goes_on_where_it_was(
+def test_a_queue_that_was_away_continues_at_its_offset(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "store"
@@ -339,7 +338,7 @@ def test_a_queue_that_was_away_goes_on_where_it_was(
     for each in (stream, reader(root, failOnDataLoss=False)):
         caplog.clear()
         for _ in range(3):
-            each._look(now=True)
+            each.plan.look(now=True)
             assert next_batch(each, first) == first
         assert len(caplog.records) == 1
         assert "t/0 is gone, and 50 was the next" in caplog.text
@@ -347,16 +346,16 @@ def test_a_queue_that_was_away_goes_on_where_it_was(
     assert rows(stream, behind, first) == [("u", 0, 3), ("u", 0, 4)]
     away[1].rename(away[0])
     for each in (stream, reader(root, failOnDataLoss=False)):
-        each._look(now=True)
+        each.plan.look(now=True)
         assert next_batch(each, first) == first
     with open_store(root) as store:
         put(store, "t", 3)
-    stream._look(now=True)
+    stream.plan.look(now=True)
     end = next_batch(stream, first)
     assert rows(stream, first, end) == [("t", 0, i) for i in (50, 51, 52)]
 
 
-def test_a_queue_that_was_away_and_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_queue_that_was_away_and_recreated_is_read_from_its_beginning(tmp_path: Path) -> None:
     root = tmp_path / "store"
     start = encode_offset({("store", "t", 0): 50}, {})
     with open_store(root) as store:
@@ -367,13 +366,13 @@ def test_a_queue_that_was_away_and_made_anew_is_read_from_its_beginning(tmp_path
         with pytest.raises(DataLossError, match="t/0 is gone"):
             next_batch(reader(root), start)
         put(store, "t", 7)
-        stream._look(now=True)
+        stream.plan.look(now=True)
         second = next_batch(stream, first)
         assert second["from"] == {"store": {"t": {"0": 0}}}
         assert rows(stream, first, second) == [("t", 0, i) for i in range(7)]
 
 
-def test_a_store_that_is_not_mounted_is_not_asked_for_time_after_time(tmp_path: Path) -> None:
+def test_an_unmounted_store_is_not_polled_without_pause(tmp_path: Path) -> None:
     slept = []
 
     class Counting(Env):
@@ -384,12 +383,12 @@ def test_a_store_that_is_not_mounted_is_not_asked_for_time_after_time(tmp_path: 
     root = tmp_path / "store"
     with open_store(root) as store:
         put(store, "t", 5)
-    asked = read_options({"path": str(root), "failOnDataLoss": "false"}, STREAM)
-    stream = StoreStreamReader(asked, {"topic": "string"}, recovery_s=0.2, env=Counting())
+    requested = read_options({"path": str(root), "failOnDataLoss": "false"}, STREAM)
+    stream = StoreStreamReader(requested, {"topic": "string"}, recovery_s=0.2, env=Counting())
     start = encode_offset({("store", "t", 0): 5}, {})
     assert next_batch(stream, start) == start
     (root / "consumequeue").rename(tmp_path / "away")
-    stream._look(now=True)
+    stream.plan.look(now=True)
     assert next_batch(stream, start) == start
     once = len(slept)
     assert 1 <= once <= 3

@@ -1,51 +1,50 @@
-"""Goal: a stream's rows are those that 4.9.3, the engine and a batch say the store has, column by
-column. Method: the golden stores and stores of our own; the reader is asked as Spark asks, without
+"""Goal: the rows of a stream equal the messages of 4.9.3, of the engine and of a batch, column by
+column.
+Method: the golden stores and small stores; the reader is called as Spark calls it, without
 Spark."""
 
 from __future__ import annotations
 
 import json
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 import pyrocketstore
-from pyrocketstore.spark.offsets import INITIAL
 from pyrocketstore.spark.options import STREAM, read_options
+from pyrocketstore.spark.plan.offsets import INITIAL
 from pyrocketstore.spark.schemas import arrow_schema_of, columns_of
-from pyrocketstore.spark.snapshot import DataLossError
+from pyrocketstore.spark.task_types import DataLossError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyrocketstore.spark.stream import StoreStreamReader
-from test_live import live, next_batch
-from test_source import (
-    GOLDEN,
-    STORES,
+from direct_reads import (
     Row,
     as_golden,
+    damage,
     golden_messages,
-    hurt,
     make_store,
     ms,
     read_directly,
 )
+from pyrocketstore.spark.source.stream import StoreStreamReader
+from streams import live, next_batch
+from support.golden_stores import GOLDEN
+from support.golden_stores import NAMES as STORES
 
 
 def streamed(root: Path, *names: str, limit: int = 1000, **options: object) -> list[Row]:
     """All rows of a stream that begins at the first message, `limit` at a time."""
     texts = {"path": root, "startingOffsets": "earliest", **options}
     texts = {name: str(value) for name, value in texts.items()}
-    asked = read_options(texts, STREAM)
-    shown, on_demand = columns_of(asked)
+    requested = read_options(texts, STREAM)
+    shown, on_demand = columns_of(requested)
     columns = {name: {**shown, **on_demand}[name] for name in names or shown}
-    stream = StoreStreamReader(asked, columns, recovery_s=0)
+    stream = StoreStreamReader(requested, columns, recovery_s=0)
     found = []
     start: dict[str, Any] = INITIAL
     while (end := next_batch(stream, start, ReadMaxRows(limit))) != start:
@@ -81,13 +80,13 @@ def test_rows_are_the_golden_answers(name: str, golden: Any) -> None:
         "includeSystemTopics": True,
         "decompress": False,
     }
-    asked = read_options({"path": str(root)}, STREAM)
-    names = [*columns_of(asked)[0], "msgTopic", "msgQueueId", "msgQueueOffset"]
+    requested = read_options({"path": str(root)}, STREAM)
+    names = [*columns_of(requested)[0], "msgTopic", "msgQueueId", "msgQueueOffset"]
     rows = streamed(root, *names, **options)
     found = {(row.topic, row.queueId, row.commitLogOffset): row for row in rows}
     assert len(found) == len(rows)
     expected = golden_messages(name)
-    if name == "x-lostfiles":  # there 4.9.3 has lost some, and numbers others anew
+    if name == "x-lostfiles":  # there 4.9.3 has lost some messages, and renumbers others
         assert set(expected) <= set(found)
     else:
         assert set(expected) == set(found)
@@ -143,8 +142,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_columns_in_any_order(store: Path, names: tuple[str, ...]) -> None:
-    asked = read_options({"path": str(store)}, STREAM)
-    names_of_all = [*columns_of(asked)[0], "msgTopic", "msgQueueOffset"]
+    requested = read_options({"path": str(store)}, STREAM)
+    names_of_all = [*columns_of(requested)[0], "msgTopic", "msgQueueOffset"]
     whole = streamed(store, *names_of_all)
     assert len(whole) == 400
     for limit in (1000, 33):
@@ -164,7 +163,7 @@ def test_kafka_columns_in_any_order(store: Path) -> None:
     assert {row.timestampType for row in rows} == {1}
 
 
-def test_a_start_by_time_for_all_queues_is_strict_when_asked(store: Path) -> None:
+def test_a_start_by_time_for_all_queues_is_strict_on_request(store: Path) -> None:
     times = sorted(ms(row.storeTimestamp) for row in read_directly(store, "storeTimestamp"))
     strict = {"startingOffsetsByTimestampStrategy": "error"}
     never = {"startingTimestamp": times[-1] + 10**6}
@@ -195,7 +194,7 @@ def spoiled(tmp_path: Path) -> Path:
     ):
         position = log.index(text, row.commitLogOffset)
         assert position < row.commitLogOffset + 1200
-        hurt(root, position, bad)
+        damage(root, position, bad)
     return root
 
 

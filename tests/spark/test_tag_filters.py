@@ -1,6 +1,7 @@
-"""Goal: a tag filter gives the messages that have one of its tags, whatever their units hold.
-Method: stores whose units hold a hash, the address of an ext unit, or a time of delivery; each
-filter is compared with the tags of the records."""
+"""Goal: a tag filter returns exactly the messages with one of its tags, whatever their units
+contain.
+Method: stores whose units contain a hash, the address of an ext unit, or a time of delivery;
+each filter is compared with the tags of the records."""
 
 from __future__ import annotations
 
@@ -11,15 +12,16 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.message import SCHEDULE_TOPIC, MessageExtBrokerInner
+from pyrocketstore.record.message import SCHEDULE_TOPIC, MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pyrocketstore.spark.offsets import INITIAL
 from pyrocketstore.spark.options import BATCH, STREAM, read_options
-from pyrocketstore.spark.source import plan, read_task
-from pyrocketstore.spark.stream import ReadAllAvailable, StoreStreamReader
+from pyrocketstore.spark.plan.batch import plan
+from pyrocketstore.spark.plan.offsets import INITIAL
+from pyrocketstore.spark.read.worker import read_task
+from pyrocketstore.spark.source.stream import ReadAllAvailable, StoreStreamReader
 
 COLUMNS = {"topic": "string", "queueId": "int", "queueOffset": "bigint", "tags": "string"}
 LIGHT = {"enable_lmq": True, "enable_multi_dispatch": True}
@@ -52,18 +54,18 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def batch(root: Path, **options: str) -> list[Row]:
-    asked = read_options({"path": str(root), **options}, BATCH)
-    planned = plan(asked)
+    requested = read_options({"path": str(root), **options}, BATCH)
+    planned = plan(requested)
     found: list[dict[str, Any]] = []
-    for part in planned.partitions:
-        for each in read_task(part, COLUMNS, asked, planned.common):
+    for part in planned.tasks:
+        for each in read_task(part, COLUMNS, requested, planned.common):
             found += each.to_pylist()
     return sorted(tuple(row.values()) for row in found)
 
 
 def stream(root: Path, **options: str) -> list[Row]:
-    asked = read_options({"path": str(root), "startingOffsets": "earliest", **options}, STREAM)
-    reader = StoreStreamReader(asked, COLUMNS)
+    requested = read_options({"path": str(root), "startingOffsets": "earliest", **options}, STREAM)
+    reader = StoreStreamReader(requested, COLUMNS)
     end = reader.latestOffset(INITIAL, ReadAllAvailable())
     found: list[dict[str, Any]] = []
     for part in reader.partitions(INITIAL, json.loads(json.dumps(end))):
@@ -73,15 +75,15 @@ def stream(root: Path, **options: str) -> list[Row]:
 
 
 @pytest.mark.parametrize("expression", ["a", "BB", "a || 漢字", "none"])
-def test_a_filter_gives_what_the_records_say(root: Path, expression: str) -> None:
-    asked = {"includeSystemTopics": "true"}
-    every = batch(root, **asked)
+def test_a_filter_returns_the_records_with_its_tags(root: Path, expression: str) -> None:
+    requested = {"includeSystemTopics": "true"}
+    every = batch(root, **requested)
     assert {row[0] for row in every} >= {"%LMQ%light", "other"}
     wanted = [row for row in every if row[3] in expression.split(" || ")]
-    asked["subExpression"] = expression
-    assert batch(root, readMode="queue", **asked) == wanted
-    assert batch(root, readMode="sequential", **asked) == wanted
-    assert stream(root, **asked) == wanted
+    requested["subExpression"] = expression
+    assert batch(root, readMode="queue", **requested) == wanted
+    assert batch(root, readMode="sequential", **requested) == wanted
+    assert stream(root, **requested) == wanted
 
 
 def test_units_of_light_queues_hold_times_of_delivery(tmp_path: Path) -> None:

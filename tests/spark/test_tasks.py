@@ -1,12 +1,12 @@
-"""Goal: tasks and batches are as large as was asked, leave nothing open behind them, and show of a
-damaged record what they say. Method: plans read task by task; the descriptors of processes."""
+"""Goal: tasks and batches have the requested sizes, close every file, and show damaged records
+correctly.
+Method: plans read task by task; the file descriptors of the process."""
 
 from __future__ import annotations
 
 import gc
 import os
 import pickle
-import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -16,22 +16,23 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 import pyrocketstore
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import SparkSession
 
-from pyrocketstore._file_columns import decode_file_records
-from pyrocketstore.spark import FORMAT, records, register
-from pyrocketstore.spark.lake_writer import SplitReader
-from pyrocketstore.spark.manifest import Split
+from direct_reads import read_directly
+from pyrocketstore.reading._file_columns import decode_file_records
+from pyrocketstore.spark import FORMAT, register
+from pyrocketstore.spark.lake.manifest import Split
+from pyrocketstore.spark.lake.writer import SplitReader
 from pyrocketstore.spark.options import read_options
+from pyrocketstore.spark.plan.batch import plan
+from pyrocketstore.spark.read import decode
 from pyrocketstore.spark.schemas import columns_of
-from pyrocketstore.spark.snapshot import DataLossError
-from pyrocketstore.spark.source import StoreReader, plan
-from test_source import read_directly
+from pyrocketstore.spark.source.batch import StoreReader
+from pyrocketstore.spark.task_types import DataLossError
 
 VIEWS = ["messages", "commitlog", "consumequeue", "index"]
 QUERIES = [("messages", {"readMode": "queue"}), ("messages", {"readMode": "sequential"})]
@@ -43,9 +44,9 @@ def tasks(
 ) -> list[list[pyarrow.RecordBatch]]:
     """The batches of each task."""
     texts = {name: str(value).lower() for name, value in options.items()}
-    asked = read_options({"path": str(root), "view": view, **texts})
-    shown = columns_of(asked)[0]
-    reader = StoreReader(asked, {name: shown[name] for name in names or shown}, None)
+    requested = read_options({"path": str(root), "view": view, **texts})
+    shown = columns_of(requested)[0]
+    reader = StoreReader(requested, {name: shown[name] for name in names or shown}, None)
     sent = pickle.loads(pickle.dumps(reader))
     return [list(sent.read(each)) for each in reader.partitions()]
 
@@ -138,7 +139,7 @@ class TestBatchSizes:
         assert all(sum(each) <= 50 << 10 or len(each) == 1 for each in sizes)
         assert sum(len(each) == 1 and each[0] > 70_000 for each in sizes) == 10
         assert all(batch.nbytes <= 51 << 10 or batch.num_rows == 1 for batch in found)
-        # A batch is closed where the next record has no room, or at the end of what was read.
+        # A batch is closed where the next record has no room, or at the end of the bytes read.
         closed = sum(sum(one) + two[0] > 50 << 10 for one, two in pairwise(sizes))
         assert closed >= len(sizes) - 2
 
@@ -167,8 +168,8 @@ class TestLettingGo:
     @pytest.mark.parametrize(("view", "options"), QUERIES)
     def test_a_task_that_is_left(self, small: Path, view: str, options: dict[str, object]) -> None:
         texts = {"path": str(small), "view": view, "batchRows": "10", **options}
-        asked = read_options(texts)
-        reader = StoreReader(asked, dict(columns_of(asked)[0]), None)
+        requested = read_options(texts)
+        reader = StoreReader(requested, dict(columns_of(requested)[0]), None)
         sent = pickle.loads(pickle.dumps(reader))
         given = sent.read(reader.partitions()[0])
         assert next(given).num_rows == 10
@@ -212,11 +213,11 @@ class TestDamagedRows:
         assert [row.queueOffset for row in found] == list(range(0, 200, 2))
         (lost,) = [row for row in found if row.bodyCRC is None]
         assert (lost.queueOffset, lost.topic, lost.tags, lost.body) == (40, "T", None, None)
-        assert "shows 1 damaged places" in caplog.text
-        assert "left out" not in caplog.text
+        assert "shows 1 damaged ranges" in caplog.text
+        assert "omitted" not in caplog.text
         skipped = read_directly(root, "queueOffset", onCorrupt="skip", **options)
         assert [row.queueOffset for row in skipped] == [n for n in range(0, 200, 2) if n != 40]
-        assert "left out 1 records" in caplog.text
+        assert "omitted 1 records" in caplog.text
 
     def test_kafka_columns(self, root: Path) -> None:
         options = {"kafkaSchema": True, "verifyCrc": True, "includeHeaders": True}
@@ -274,20 +275,20 @@ def test_workers_do_not_walk_modules_after_each_task(spark: SparkSession, small:
     frame = spark.read.format(FORMAT).load(str(small)).select("body")
     assert frame.count() == 20_000
     assert frozen_objects(spark) > 10_000
-    assert gc.get_freeze_count() == 0  # this process is no worker
+    assert gc.get_freeze_count() == 0  # this process is not a worker
 
 
 def split_reader(root: Path, **options: str) -> SplitReader:
     """An export's reader of 100 messages of T."""
     fixed = {"path": str(root), "readMode": "queue", "onCorrupt": "skip", "snapshot": "load"}
-    asked = read_options(fixed | options)
-    task = plan(asked).partitions[0].task
+    requested = read_options(fixed | options)
+    task = plan(requested).tasks[0].task
     split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
-    return SplitReader(split, task.ranges[0], task.log_files, asked)
+    return SplitReader(split, task.ranges[0], task.log_files, requested)
 
 
 class TestVanishingFile:
-    """A log file that goes between two batches of a task that reads through a queue."""
+    """A log file that is deleted between two batches of a task that reads through a queue."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -297,26 +298,26 @@ class TestVanishingFile:
 
     def test_a_task(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
         for fails in ("true", "false"):
-            asked = read_options(
+            requested = read_options(
                 {"path": str(root), "readMode": "queue", "batchRows": "40"}
                 | {"failOnDataLoss": fails, "snapshot": "load"}
             )
-            reader = StoreReader(asked, {"body": "binary"}, None)
+            reader = StoreReader(requested, {"body": "binary"}, None)
             (partition,) = reader.partitions()
             batches = reader.read(partition)
             assert next(batches).num_rows == 40
             log = root / "commitlog" / ("0" * 20)
             log.rename(root / "away")
             if fails == "true":
-                with pytest.raises(DataLossError, match="gone, with 40 messages"):
+                with pytest.raises(DataLossError, match="gone, with 40 requested messages"):
                     next(batches)
             else:
                 assert list(batches) == []
-                assert "left out 60 records" in caplog.text
+                assert "omitted 60 records" in caplog.text
             (root / "away").rename(log)
 
     def test_damage_that_an_export_has_seen(self, root: Path) -> None:
-        """It is told as it was seen, whatever has become of the file meanwhile."""
+        """The report has the damage that the export read, whatever the file has now."""
         log = root / "commitlog" / ("0" * 20)
         data = log.read_bytes()
         log.write_bytes(data.replace(b"007", b"oo7"))
@@ -358,7 +359,7 @@ def test_compressed_bodies_are_decoded_twice_once(
         calls.append(decode_file_records(*arguments, **options))  # type: ignore[call-overload]
         return calls[-1]
 
-    monkeypatch.setattr(records, "decode_file_records", counted)
+    monkeypatch.setattr(decode, "decode_file_records", counted)
     (found,) = tasks(tmp_path / "s", "body", "sysFlag", readMode="queue", batchRows=5)
     bodies = [row["body"] for batch in found for row in batch.to_pylist()]
     plain = [zlib.compress(b"%03d" % i * 9) for i in range(100)]

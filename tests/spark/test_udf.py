@@ -1,6 +1,7 @@
-"""Goal: Spark's functions over encoded records give what a plain reader finds, whatever stands in
-the column, by DataFrame, SQL and pandas. Method: records of golden stores and random ones, nulls
-and damage among them, through a Spark of two cores."""
+"""Goal: Spark's functions over encoded records return the fields that a plain reader finds, for any
+value of the column, by DataFrame, SQL and pandas.
+Method: records of golden stores and random ones, with nulls and damage among them, through a
+Spark of two cores."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import oracle
 from encoded_records import EPOCH, golden_records, plain_message, some_records
 from pyrocketstore.errors import StoreFormatError
+from support import oracle
 
 pytest.importorskip("pyspark")
 
@@ -29,7 +30,7 @@ ALL = tuple(FIELDS)
 GOOD = oracle.encode_record(oracle.Record(body=b"body", properties=b"TAGS\x01TagA"))
 WRONG_SUM = oracle.encode_record(oracle.Record(body=b"body", crc=7))
 BAD_BODY = oracle.encode_record(oracle.Record(body=b"not zlib", sys_flag=oracle.COMPRESSED))
-TORN = "torn: the record goes on past the bytes that are there"
+TORN = "torn: the record continues past the last available byte"
 
 
 def frame(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
@@ -37,7 +38,7 @@ def frame(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
 
 
 def plain(value: bytes, names: tuple[str, ...] = ALL) -> dict[str, Any]:
-    """What a row shows of a sound record; times as Spark gives them in UTC."""
+    """The row of a valid record; times as Spark returns them in UTC."""
     message = plain_message(value)
     for name in ("bornTimestamp", "storeTimestamp"):
         if message[name] is not None:
@@ -130,11 +131,11 @@ def test_damage_can_end_the_query(spark: SparkSession, bad: bytes) -> None:
         df.select(column).collect()
     with pytest.raises(PythonException, match="record 2 of a batch"):
         udf.decode_batches(df, "value", on_error="fail", verify_crc=True).collect()
-    sound = df.where("id < 2").select("id", column.alias("m"))
-    assert decoded(sound) == [plain(GOOD), None]
+    valid = df.where("id < 2").select("id", column.alias("m"))
+    assert decoded(valid) == [plain(GOOD), None]
 
 
-def test_sums_are_compared_where_it_is_asked_for(spark: SparkSession) -> None:
+def test_checksums_are_compared_on_request(spark: SparkSession) -> None:
     df = frame(spark, [GOOD, WRONG_SUM, None, b"cut"])
     checked = decoded(df.select("id", udf.decode_message("value", "body", "null", True).alias("m")))
     assert checked == [
@@ -231,7 +232,7 @@ def test_a_record_of_the_largest_size(spark: SparkSession) -> None:
     assert decoded(df)[1:] == [large, None]
 
 
-def test_functions_that_are_asked_for_what_there_is_not(spark: SparkSession) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
     df = frame(spark, [GOOD])
     for call in (
         lambda: udf.decode_message("value", on_error="skip"),

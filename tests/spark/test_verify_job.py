@@ -1,6 +1,7 @@
-"""Goal: verify on Spark finds what `pyrocketstore verify` finds, in sound stores and damaged ones.
-Method: both over the golden stores, and over small stores with one thing changed; counts and places
-are compared."""
+"""Goal: verify on Spark finds the problems that `pyrocketstore verify` finds, in valid and damaged
+stores.
+Method: both over the golden stores, and over small stores with one change each; counts and
+positions are compared."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyrocketstore.spark import verify_job
-from pyrocketstore.spark.log_demands import LogFileTask
-from pyrocketstore.spark.snapshot import LogFile
-from pyrocketstore.spark.verify_job import verify
-from pyrocketstore.verify_report import PROBLEMS_MAX, VerifyReport
+from pyrocketstore.spark.jobs import verify as verify_job
+from pyrocketstore.spark.jobs.expected_entries import LogFileTask
+from pyrocketstore.spark.task_types import LogFile
+from pyrocketstore.spark.verify import verify
+from pyrocketstore.verify.report import PROBLEMS_MAX, VerifyReport
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
-#: What both count, and in the same way.
+#: Counts that both have, with equal values.
 COUNTED = (
     "records keys bad_properties unqueued unnameable units pre_blank expired units_in_damage "
     "repeated ext_units index_expired entries_in_damage not_indexed missing_units missing_keys "
@@ -129,8 +130,8 @@ def blank_units(store: Path) -> None:
     change(queue_file(store), 100, 3 * UNIT.pack(0, 0x7FFFFFFF, 0))
 
 
-def strange_units(store: Path) -> None:
-    """A queue of which the log has nothing."""
+def mismatched_units(store: Path) -> None:
+    """A queue without any message in the log."""
     path = store / "consumequeue" / "strange" / "0" / ("0" * 20)
     path.parent.mkdir(parents=True)
     path.write_bytes(queue_file(store).read_bytes())
@@ -168,7 +169,7 @@ def short_queue_file(store: Path) -> None:
 
 
 def no_index(store: Path) -> None:
-    """The keys of all messages are not indexed, which contradicts nothing."""
+    """The keys of all messages are not indexed, which is not a contradiction."""
     the_index(store).unlink()
 
 
@@ -214,7 +215,7 @@ def other_time(store: Path) -> None:
         (other_place, "but its message is at"),
         (no_units, "missing or wrong on disk"),
         (blank_units, "is missing"),
-        (strange_units, "are wrong on disk"),
+        (mismatched_units, "are wrong on disk"),
         (older_units, "but a later message of it is at"),
         (damaged_record, "hold no record"),
         (other_time, "s old, its record"),
@@ -222,8 +223,8 @@ def other_time(store: Path) -> None:
         (no_queue_file, "missing or wrong on disk"),
         (short_queue_file, "must have"),
         (no_index, None),
-        (garbage_index, "derived from the log"),
-        (no_last_log_file, "name messages behind it"),
+        (garbage_index, "rebuilds it from the log"),
+        (no_last_log_file, "name messages after it"),
     ],
 )
 def test_damaged_stores(spark, store, damage: Callable[[Path], None], text: str | None):
@@ -246,7 +247,7 @@ def test_an_entry_of_another_hash(spark, store):
 
 
 def test_keys_that_are_missing(spark, store):
-    # The plain verify finds slots that name entries behind the end too.
+    # The plain verify finds slots that name entries after the end too.
     lost_entries(store)
     conf = conf_of(store)
     with pyrocketstore.open(store, config=conf, read_only=True) as opened:
@@ -259,13 +260,13 @@ def test_keys_that_are_missing(spark, store):
 
 
 def test_an_index_that_cannot_be_checked_is_not_ok(spark, store):
-    """Without the settings nothing says how many slots its files have."""
+    """Without the settings the count of slots in its files is unknown."""
     change(the_index(store), 40 + 4 * 100, bytes(20 * 2000))
     report, _ = compare(spark, store, None)
     assert report.index_unchecked and report.consistent and not report.ok
 
 
-def test_a_sound_store_has_no_problems(spark, store):
+def test_a_valid_store_has_no_problems(spark, store):
     report, texts = compare(spark, store, conf_of(store))
     assert report.ok
     assert texts == set()
@@ -291,20 +292,20 @@ def places(spark: SparkSession, offsets: list[int | None]) -> DataFrame:
 
 
 def test_thousands_of_damaged_ranges(spark):
-    """The ranges begin anywhere in their files, some touch or lie in another, and none is of c."""
+    """The ranges begin anywhere in their files, some touch or overlap another, and none is of c."""
     ranges = [("a", SIZE * n + n % 7, SIZE * n + 500) for n in range(FILES)]
     ranges += [("b", SIZE * n, SIZE * (n + 1)) for n in range(1, FILES, 2)]
     ranges += [("b", SIZE + 10, SIZE + 20), ("b", 2 * SIZE, 2 * SIZE + 1), ("b", SIZE, SIZE + 5)]
     edges = {edge + d for _, *pair in ranges[:: FILES // 40] for edge in pair for d in (-1, 0, 1)}
     offsets = [None, -1, 0, 2 * SIZE, 2 * SIZE + 1, FILES * SIZE, 2**62, *sorted(edges)]
     frame = places(spark, offsets)
-    found = frame.withColumn("hurt", verify_job._in_ranges(ranges, frame["commitLogOffset"]))
-    for label, offset, is_hurt in found.collect():
+    found = frame.withColumn("is_damaged", verify_job._in_ranges(ranges, frame["commitLogOffset"]))
+    for label, offset, is_damaged in found.collect():
         inside = [
             low for name, low, high in ranges if name == label and low <= (offset or 0) < high
         ]
-        assert is_hurt is (offset is not None and bool(inside)), (label, offset)
-    assert {row.hurt for row in found.collect()} == {True, False}
+        assert is_damaged is (offset is not None and bool(inside)), (label, offset)
+    assert {row.is_damaged for row in found.collect()} == {True, False}
 
 
 def test_thousands_of_log_files(spark):
@@ -325,6 +326,6 @@ def test_thousands_of_log_files(spark):
         assert place == (None if path is None else (path, offset - base)), (label, offset)
 
 
-def test_no_damage_asks_no_python(spark):
+def test_no_damage_runs_no_python(spark):
     frame = places(spark, [1])
     assert frame.select(verify_job._in_ranges([], frame["commitLogOffset"])).first()[0] is False

@@ -1,31 +1,29 @@
-"""Goal: the views show what is there, nothing else, and tell what is not. Method: small stores that
-lose files, or are damaged, before or after a query was planned."""
+"""Goal: the views show exactly the entries of a store, and report missing ones.
+Method: small stores that lose files, or are damaged, before or after a query was planned."""
 
 from __future__ import annotations
 
 import pickle
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 import pyrocketstore
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import SparkSession
 
+from direct_reads import Row, read_directly
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.spark import register
 from pyrocketstore.spark.options import read_options
 from pyrocketstore.spark.pipeline import export, read_lake
 from pyrocketstore.spark.schemas import columns_of
-from pyrocketstore.spark.snapshot import DataLossError
-from pyrocketstore.spark.source import StoreReader
-from test_source import Row, read_directly
+from pyrocketstore.spark.source.batch import StoreReader
+from pyrocketstore.spark.task_types import DataLossError
 
 LOG_FILE, QUEUE_FILE = 1 << 16, 400
 SIZES = {
@@ -50,10 +48,10 @@ def root(tmp_path: Path) -> Path:
 
 
 def planned(root: Path, view: str, **options: object) -> Rows:
-    """Plan now, and read later what the executors would."""
+    """Plan now, and read the rows later, as executors would."""
     texts = {name: str(value).lower() for name, value in options.items()}
-    asked = read_options({"path": str(root), "view": view, **texts})
-    reader = StoreReader(asked, dict(columns_of(asked)[0]), None)
+    requested = read_options({"path": str(root), "view": view, **texts})
+    reader = StoreReader(requested, dict(columns_of(requested)[0]), None)
     sent = pickle.loads(pickle.dumps((reader, reader.partitions())))
 
     def rows() -> list[Row]:
@@ -84,7 +82,7 @@ class TestConsumeQueue:
         assert [row.queueOffset for row in rows] == [*range(40), *range(60, 2000)]
         assert not any(row.isPreBlank for row in rows)
         assert all(Path(row.fileName).exists() for row in rows)
-        assert "left out 20 records" in caplog.text
+        assert "omitted 20 records" in caplog.text
 
     def test_pre_blank_units_are_shown(self, root: Path) -> None:
         write_units(root, 0, PRE_BLANK * 3)
@@ -125,7 +123,7 @@ class TestPreBlankUnits:
         rows = read_directly(blank, "queueOffset", "body", **options)
         assert sorted(row.queueOffset for row in rows) == [*range(2, 50), *range(51, 2000)]
         assert all(len(row.body) == 100 for row in rows)
-        assert "left out" not in caplog.text
+        assert "omitted" not in caplog.text
 
     def test_a_lake(self, spark: SparkSession, blank: Path, tmp_path: Path) -> None:
         register(spark)
@@ -148,7 +146,7 @@ class TestIndex:
         with pytest.raises(DataLossError, match="gone, with its entries"):
             strict()
         assert lenient() == []
-        assert "left out 2000 records" in caplog.text
+        assert "omitted 2000 records" in caplog.text
 
     def test_a_file_that_was_cut(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
         kinds = {k: planned(root, "index", onCorrupt=k, batchRows=300) for k in ("skip", "null")}
@@ -160,13 +158,13 @@ class TestIndex:
         with pytest.raises(StoreCorruptionError, match="ends before 501 entries"):
             strict()
         assert kinds["skip"]() == whole[:1499]
-        assert "left out 501 records" in caplog.text
+        assert "omitted 501 records" in caplog.text
         rows = kinds["null"]()
         assert rows[:1499] == whole[:1499]
         assert [row.indexNo for row in rows] == list(range(1, 2001))
         said = {tuple(n for n, v in row.items() if v is not None) for row in rows[1499:]}
         assert said == {("fileName", "indexNo")}
-        assert "shows 501 damaged places" in caplog.text
+        assert "shows 501 damaged ranges" in caplog.text
 
 
 class TestCommitLog:
@@ -189,8 +187,8 @@ class TestCommitLog:
                 (row.commitLogOffset, row.filePosition, row.totalSize) for row in (head, body)
             ]
             assert [row.body for row in lost] == [None, None]
-            assert "shows 2 damaged places" in caplog.text
-            assert "left out" not in caplog.text
+            assert "shows 2 damaged ranges" in caplog.text
+            assert "omitted" not in caplog.text
 
     def test_a_file_that_is_gone(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
         strict = planned(root, "commitlog")
@@ -233,4 +231,4 @@ class TestWhereTheStoreIsNot:
             strict()
         caplog.clear()
         assert lenient() == []
-        assert "left out" in caplog.text
+        assert "omitted" in caplog.text

@@ -1,4 +1,5 @@
-"""Goal: rows that Spark appends are messages like any other, all of them or an honest error.
+"""Goal: rows that Spark appends are ordinary messages; a write appends all rows, or fails with an
+error that says which.
 Method: real writes, read back by the engine and by the data source; each refusal is provoked."""
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore import MessageExt, StoreError, StoreFormatError
 from pyrocketstore.errors import StoreCorruptionError
-from pyrocketstore.message import RESERVED_NAMES
+from pyrocketstore.record.message import RESERVED_NAMES
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -25,7 +26,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
-from pyrocketstore.spark.writer import (
+from pyrocketstore.spark.source.writer import (
     STAGING,
     StagedRows,
     StoreStreamWriter,
@@ -132,7 +133,7 @@ def test_a_default_topic_and_a_store_that_is_made(spark: SparkSession, tmp_path:
 
 @pytest.mark.parametrize("name", ["broker-clean", "mixed"])
 def test_the_messages_view_is_written_back(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """What the store fills anew is left out, and reserved properties are dropped."""
+    """Columns that the store fills itself are ignored, and reserved properties are dropped."""
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as tar:
         tar.extractall(tmp_path, filter="fully_trusted")
     view = spark.read.format(FORMAT).option("brokerConf", str(GOLDEN / f"{name}.conf"))
@@ -167,25 +168,25 @@ def test_columns_of_another_case_are_written(spark: SparkSession, root: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "reported"),
     [
         ("topic string, body string, colour string", "no message has a column 'colour'"),
         ("topic string, body int", "body is binary or string, not int"),
         ("topic string, body string, queueId bigint", "queueId is int, not bigint"),
-        ("topic string", "columns body and topic are needed"),
-        ("body string", "columns body and topic are needed"),
-        ("topic string, body string, BODY string", "the column body is there twice"),
+        ("topic string", "columns body and topic are required"),
+        ("body string", "columns body and topic are required"),
+        ("topic string, body string, BODY string", "the schema has the column body twice"),
         ("topic string, body string, Tags int", "tags is string, not int"),
     ],
 )
-def test_columns_are_checked(spark: SparkSession, root: Path, schema: str, told: str) -> None:
-    with pytest.raises(StoreFormatError, match=told):
+def test_columns_are_checked(spark: SparkSession, root: Path, schema: str, reported: str) -> None:
+    with pytest.raises(StoreFormatError, match=reported):
         write_options({"path": str(root)}, StructType.fromDDL(schema), False)
 
 
-def test_what_a_write_is_not_is_told(spark: SparkSession, root: Path) -> None:
+def test_unsupported_writes_are_reported(spark: SparkSession, root: Path) -> None:
     rows = spark.createDataFrame([("t", "x")], "topic string, body string")
-    with pytest.raises(Exception, match="only appended to"):
+    with pytest.raises(Exception, match="only appends"):
         rows.write.format(FORMAT).mode("overwrite").save(str(root))
     with pytest.raises(Exception, match="unknown option 'tpic'; the nearest is topic"):
         save(rows, root, tpic="t")
@@ -197,7 +198,7 @@ def test_what_a_write_is_not_is_told(spark: SparkSession, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "reported"),
     [
         ((None, "x", None, None), "column topic: it is null, and there is no option topic"),
         (("t", None, None, None), "column body: it is null"),
@@ -212,17 +213,17 @@ def test_what_a_write_is_not_is_told(spark: SparkSession, root: Path) -> None:
     ],
 )
 def test_a_bad_row_means_that_nothing_is_appended(
-    spark: SparkSession, root: Path, bad: Any, told: str
+    spark: SparkSession, root: Path, bad: Any, reported: str
 ) -> None:
     schema = "topic string, body string, tags string, properties map<string,string>"
     rows = [("t", "good", None, None), bad]
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=reported):
         save(spark.createDataFrame(rows, schema).repartition(2), root)
     assert messages(root) == []
     assert_staging_is_gone(root)
 
 
-#: Column -> values for a row that is plain else; what a put says of each is asked of the engine.
+#: Column -> odd values for a row of plain ones. A put of the engine returns the expected errors.
 ODD: dict[str, list[Any]] = {
     "topic": [
         *("", "a b", "a/b", ".", "..", "é", "%LMQ%a", "%RETRY%g", "a|b", "x" * 127, "x" * 128),
@@ -270,7 +271,7 @@ KINDS: dict[str, pa.DataType] = {
 
 
 def batch_of(column: str, values: list[Any]) -> pa.RecordBatch:
-    """A batch as Spark gives it, whose other columns are plain."""
+    """A batch as Spark passes it, with plain values in other columns."""
     named = {"topic": ["t"] * len(values), "body": [b"b"] * len(values), column: values}
     arrays = [pa.array(values, KINDS.get(name, pa.string())) for name, values in named.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(named))
@@ -280,7 +281,9 @@ CONFS = ["", "enableMultiDispatch=true\nenableLmq=true\n", "brokerIP1=::1\n"]
 
 
 @pytest.mark.parametrize("conf", CONFS)
-def test_executors_refuse_what_a_put_refuses(root: Path, tmp_path: Path, conf: str) -> None:
+def test_executors_refuse_the_rows_that_a_put_refuses(
+    root: Path, tmp_path: Path, conf: str
+) -> None:
     """Each odd value of each column: by the executors' check, and by `put` and `put_many`, with
     which the driver appends."""
     path = tmp_path / "broker.conf"
@@ -319,7 +322,7 @@ def refusal_of(check: Any, *arguments: Any) -> StoreError | None:
     return None
 
 
-def test_text_that_is_not_utf_8_is_told() -> None:
+def test_text_that_is_not_utf_8_is_reported() -> None:
     text = pa.array([b"a", b"b\xff"]).view(pa.string())
     batch = pa.RecordBatch.from_arrays([text, text, text], ["tags", "topic", "body"])
     with pytest.raises(StoreFormatError, match=r"row 1 .* column tags: b'b\\xff' is not UTF-8"):
@@ -331,9 +334,9 @@ def test_text_that_is_not_utf_8_is_told() -> None:
         list(rows_of(batch, None))
 
 
-def test_a_property_twice_is_told() -> None:
+def test_a_repeated_property_is_reported() -> None:
     batch = batch_of("properties", [[("a", "1")], [("a", "1"), ("a", "2")]])
-    with pytest.raises(StoreFormatError, match=r"row 1 .* column properties: the name 'a' is"):
+    with pytest.raises(StoreFormatError, match=r"row 1 .* column properties: the name 'a' occurs"):
         list(rows_of(batch, None))
 
 
@@ -388,7 +391,7 @@ def test_a_commit_that_fails_says_how_far_it_got(root: Path) -> None:
     assert_staging_is_gone(root)
 
 
-def test_staged_rows_that_are_not_here_are_told_before_anything_is_done(root: Path) -> None:
+def test_missing_staged_rows_are_reported_before_any_append(root: Path) -> None:
     writer = StoreWriter(options_of(root))
     staged = [stage(writer, 0, "a"), StagedRows(1, "/elsewhere/1.arrow", 4)]
     with pytest.raises(StoreError, match="nothing was appended"):
@@ -418,7 +421,7 @@ def test_a_batch_that_is_there_is_not_appended_again(root: Path) -> None:
     }
     for text in ("[", '{"/c": 1}'):
         marker.write_text(text)
-        with pytest.raises(StoreCorruptionError, match="no list of batches"):
+        with pytest.raises(StoreCorruptionError, match="not a list of batches"):
             commit(2, "x", "more")
     assert len(bodies(root)) == 5
 
@@ -442,7 +445,7 @@ def test_a_checkpoint_is_known_however_it_is_spelled(
             commit(other, number, "again")
     assert bodies(root) == [f"{n} under {s}".encode() for n, s in enumerate(same)]
     assert json.loads(marker.read_text()) == {here: {"x": len(same) - 1}}
-    # What an earlier version wrote is found.
+    # The markers of an earlier version are found.
     old = {
         f"file:{here}": {"x": 20, "y": 3},
         f"{here}/": {"x": 21, "y": 2},
@@ -470,9 +473,10 @@ def test_a_stream_without_an_id_appends_nothing(
         def getLocalProperty(self, _: str) -> None:
             return None
 
-    monkeypatch.setattr("pyrocketstore.spark.writer.TaskContext", Context)
+    monkeypatch.setattr("pyrocketstore.spark.source.writer.TaskContext", Context)
     writer = StoreStreamWriter(options_of(root, checkpointLocation="/c"))
-    with pytest.raises(StoreError, match=r"no sql\.streaming\.queryId: nothing was appended"):
+    text = r"no sql\.streaming\.queryId to this task: no row was appended"
+    with pytest.raises(StoreError, match=text):
         writer.write(iter([pa.RecordBatch.from_pydict({"topic": ["t"], "body": ["a"]})]))
     assert_staging_is_gone(root)
 

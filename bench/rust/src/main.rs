@@ -1,9 +1,9 @@
-//! The store of rocketmq-rust as a worker of bench/run.py (README.md, "Protocol").
+//! Worker of bench/run.py for the store of rocketmq-rust (README.md, "Protocol").
 //!
 //!     rocketmq_rust_worker PATH what=put count=N body=BYTES [sync=1]
 //!
-//! Puts into a new store each time, one after the other, until the last message is found by its
-//! queue and by its key.
+//! Put messages into a new store, one call after the other, until the last one can be read by queue
+//! and queried by key.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -108,7 +108,7 @@ impl Work {
         }
     }
 
-    /// One unit of work: (messages found by queue, seconds).
+    /// Run one unit of work; return (messages found by queue, seconds).
     fn unit(&mut self, owner: &RuntimeOwner) -> Result<(i64, f64)> {
         let _ = std::fs::remove_dir_all(&self.path);
         let mut store = self.open(owner)?;

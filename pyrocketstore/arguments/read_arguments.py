@@ -1,0 +1,64 @@
+"""Checks of the arguments of reading calls: queues, offsets, filters and timeouts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pyrocketstore.arguments.scalars import (
+    INT32_MAX,
+    exact_int,
+    exact_int32,
+    exact_int64,
+    exact_text,
+    whole_number,
+)
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
+
+#: Seconds: every clock of the system can count them.
+TIMEOUT_MAX = 1 << 31
+
+
+def queue_id_of(value: Any) -> int:
+    """Return the id of a queue to read, 0 to INT32_MAX; raises as `exact_int`."""
+    return exact_int("queue_id", value, 0, INT32_MAX)
+
+
+def queue_of(topic: Any, queue_id: Any) -> tuple[str, int]:
+    """Return topic and id of a queue, which may be missing. Raises StoreFormatError."""
+    return exact_text("topic", topic), exact_int32("queue_id", queue_id)
+
+
+def unit_of(topic: Any, queue_id: Any, queue_offset: Any) -> tuple[str, int, int]:
+    """Return a queue and an offset in it; raises as `queue_of`."""
+    return (*queue_of(topic, queue_id), exact_int64("queue offset", queue_offset))
+
+
+def range_of(phy_offset: Any, size: Any) -> tuple[int, int]:
+    """Return a physical offset and a size in bytes; raises as `queue_of`."""
+    return exact_int64("phy_offset", phy_offset), exact_int32("size", size)
+
+
+def check_filter(message_filter: Any) -> None:
+    """Raise StoreTypeError for a value that is neither a MessageFilter nor None."""
+    names = ("is_matched_by_consume_queue", "is_matched_by_commit_log")
+    if message_filter is not None and not all(hasattr(message_filter, name) for name in names):
+        kind = type(message_filter).__name__
+        raise StoreTypeError(f"message_filter must have {' and '.join(names)}, not be a {kind}")
+
+
+def timeout_of(value: Any) -> float | None:
+    """Return a number of seconds, None for no limit. Raises StoreFormatError."""
+    if value is None:
+        return None
+    if isinstance(value, (float, np.floating)):
+        seconds = float(value)
+    else:
+        number = whole_number("timeout in seconds", value)
+        seconds = float(min(max(number, 0), TIMEOUT_MAX + 1))
+    if math.isnan(seconds) or seconds > TIMEOUT_MAX:
+        reason = f"must be at most {TIMEOUT_MAX} seconds, or None for no limit"
+        raise StoreFormatError(f"timeout {seconds}: {reason}")
+    return max(seconds, 0.0)

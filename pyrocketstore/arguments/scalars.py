@@ -1,0 +1,125 @@
+"""Arguments that are numbers, flags or texts, converted to the exact type that the store keeps.
+
+One function for each kind of value: `exact_int` (with `exact_int32`, `exact_int64`,
+`exact_queue_id`, `whole_number`), `exact_flag` and `exact_text`. `_numbers_and_bodies.pyx` has
+bodies. A subclass of str or int counts as the characters or the number that it holds, not as its
+methods return. A value of another type is a StoreTypeError; one that the store cannot keep is a
+StoreFormatError.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from pyrocketstore.display import shown
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+#: The number of a topic's queues is a Java int in topics.json, so the last id is one less.
+QUEUE_ID_MAX = INT32_MAX - 1
+
+
+def exact_int(what: str, value: Any, low: int, high: int) -> int:
+    """The number `value`, called `what`, as an exact int from `low` to `high`.
+
+    An int, a NumPy integer and anything else with `__index__` is a number. A bool is refused: a
+    mask or a flag in place of a number is a mistake.
+
+    Raises
+    ------
+    StoreTypeError: `value` is not an integer. StoreFormatError: it is out of the range.
+    """
+    number = _number_of(value)
+    if number is None:
+        kind = type(value).__name__
+        raise StoreTypeError(f"{what} must be an int from {low} to {high}, not {kind}")
+    if not low <= number <= high:
+        raise StoreFormatError(f"{what} {shown(number)}: must be {low} to {high}")
+    return number
+
+
+def _number_of(value: Any) -> int | None:
+    """An integer as an exact int; None for anything else, and for a bool."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int.__index__(value)
+    try:
+        return int.__index__(operator.index(value))
+    except TypeError:
+        return None
+
+
+def exact_int32(what: str, value: Any) -> int:
+    """The number as an int32; raises as `exact_int`."""
+    return exact_int(what, value, INT32_MIN, INT32_MAX)
+
+
+def exact_int64(what: str, value: Any) -> int:
+    """The number as an int64; raises as `exact_int`."""
+    return exact_int(what, value, INT64_MIN, INT64_MAX)
+
+
+def exact_queue_id(value: Any) -> int:
+    """The number of a queue, 0 to QUEUE_ID_MAX; raises as `exact_int`."""
+    return exact_int("queue_id", value, 0, QUEUE_ID_MAX)
+
+
+def whole_number(what: str, value: Any) -> int:
+    """A number without bounds, such as a count: no store reaches the bounds of an int64.
+
+    Raises StoreTypeError.
+    """
+    number = _number_of(value)
+    if number is None:
+        raise StoreTypeError(f"{what} must be an int, not {type(value).__name__}")
+    return number
+
+
+def exact_flag(what: str, value: Any) -> bool:
+    """True or False, also of NumPy, or 1 or 0. Raises StoreTypeError."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise StoreTypeError(f"{what} must be True or False, not {type(value).__name__}")
+
+
+def exact_text(what: str, value: Any) -> str:
+    """The characters of a str, called `what`, as an exact str.
+
+    Raises StoreTypeError: it is not a str.
+    """
+    if type(value) is str:
+        return value
+    if not isinstance(value, str):
+        raise StoreTypeError(f"{what} must be a str, not {type(value).__name__}")
+    return str.__str__(value)
+
+
+def entries_of(what: str, value: Any, wanted: str) -> Iterator[Any]:
+    """The entries of a sequence, called `what`, which must be `wanted`.
+
+    Bytes of any kind have no entries, mappings and sets have no order of their caller's.
+
+    Raises StoreTypeError.
+    """
+    kind = type(value).__name__
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping, Set)):
+        raise StoreTypeError(f"{what} must be {wanted}, not {kind}")
+    try:
+        return iter(value)
+    except TypeError:
+        raise StoreTypeError(f"{what} must be {wanted}, not {kind}") from None
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

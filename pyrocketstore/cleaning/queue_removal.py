@@ -1,0 +1,83 @@
+"""Remove whole queues: of deleted topics, and queues whose messages have all expired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.errors import StoreError
+from pyrocketstore.record.message import LMQ_PREFIX, SCHEDULE_TOPIC
+from pyrocketstore.recovery.store_context import StoreContext
+
+__all__ = ["clean_expired_consumer_queue", "clean_unused_topic"]
+
+KEPT_TOPICS = frozenset({SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+
+
+def clean_unused_topic(store: StoreContext, topics: Iterable[str]) -> None:
+    """Destroy the queues of every topic that is not in `topics`, except light queues and system
+    topics. Raises StoreIOError.
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
+    """
+    keep = {*topics, *KEPT_TOPICS}
+    if store.is_started:
+        store.wait_dispatched()  # else the table may lack the queue of a recent put
+    for topic, queues in store.queue_table.by_topic().items():
+        if topic in keep or topic.startswith(LMQ_PREFIX):
+            continue
+        for queue_id in queues:
+            _destroy_queue(store, topic, queue_id, lambda queue: True)
+
+
+def clean_expired_consumer_queue(store: StoreContext) -> None:
+    """Destroy the queues that end before the first record of the log. Raises StoreIOError.
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
+    """
+
+    def is_expired(queue: ConsumeQueue) -> bool:
+        # One of the two may come from a damaged unit, which must not remove the queue.
+        last = max(queue.get_last_offset(), queue.covered_phy_offset)
+        return -1 < last < store.commit_log.get_min_offset()
+
+    for queue in store.queue_table.all():
+        if queue.topic != SCHEDULE_TOPIC and is_expired(queue):
+            _destroy_queue(store, queue.topic, queue.queue_id, is_expired)
+
+
+def _destroy_queue(
+    store: StoreContext, topic: str, queue_id: int, still: Callable[[ConsumeQueue], bool]
+) -> None:
+    """Remove a queue once all its messages are dispatched; its next offset is 0 then.
+
+    Puts wait meanwhile: a message with an offset of the old queue would make those of the new one
+    repeats.
+    """
+    if not store.is_started:
+        _remove(store, topic, queue_id)
+        return
+    store.wait_dispatched()
+    store.commit_log.core.take()
+    try:
+        store.wait_dispatched()
+        with store.dispatch_paused():
+            queue = store.queue_table.get(topic, queue_id)
+            if queue is not None and still(queue):
+                _remove(store, topic, queue_id)
+    finally:
+        store.commit_log.core.release()
+
+
+def _remove(store: StoreContext, topic: str, queue_id: int) -> None:
+    """Destroy a queue. After a failure its next offset is the end of its remaining files."""
+    queue = store.queue_table.find(topic, queue_id)
+    try:
+        store.queue_table.remove(topic, queue_id)
+    except StoreError:
+        queue.correct_min_offset(store.commit_log.get_min_offset())
+        raise
+    finally:
+        if queue.get_max_offset_in_queue() == 0:
+            store.commit_log.core.forget(topic, queue_id)
+    store.dispatcher.forget(topic, queue_id)

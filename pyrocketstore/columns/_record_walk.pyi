@@ -1,0 +1,48 @@
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self, final
+
+import numpy
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from pyrocketstore.commit_log._scan import FileWindow, TopicQueueMap
+from pyrocketstore.system._env import EnvTable
+
+__test__: Final[dict[str, object]]
+BAD_PROPERTIES: str
+
+@final
+class RecordWalk:
+    def __new__(
+        cls, delay_levels: Mapping[int, int], size: int, check_crc: bool = True
+    ) -> Self: ...
+    @property
+    def queues(self) -> TopicQueueMap: ...
+    # (row, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, queue id)
+    @property
+    def multi(self) -> list[tuple[int, str, str, int]]: ...
+    # rows whose properties cannot be parsed
+    @property
+    def bad_properties(self) -> list[int]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def key_count(self) -> int: ...
+    # phy_offset queue_offset tags_code store_timestamp: int64[count]; size queue: int32[count];
+    # key_row key_hash: int32[key_count]
+    def column(self, name: str) -> NDArray[Any]: ...
+    def walk(
+        self, window: FileWindow, path: str, file_from_offset: int, position: int, stop: int
+    ) -> tuple[int, int]: ...
+    def ranges(
+        self, env: EnvTable, path: str, file_from_offset: int, stop: int
+    ) -> Iterator[tuple[int, int, int]]: ...  # begin, end, status
+    def queue_names(self) -> list[tuple[str, int]]: ...
+
+def read_ext_units(
+    data: Buffer,
+    positions: NDArray[numpy.int64],  # [n], bytes
+    tags_code: NDArray[numpy.int64],  # [n], written to
+    store_timestamp: NDArray[numpy.int64],  # [n], written to
+    whole: NDArray[numpy.uint8],  # [n], written to
+) -> None: ...

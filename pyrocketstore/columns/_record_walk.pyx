@@ -1,0 +1,330 @@
+"""Columns of the queue units and index entries that log records require; ext units by address."""
+cimport cython
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memchr, memset
+
+import numpy as np
+
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore.index._put cimport (
+    index_key_hash,
+    index_key_prefix,
+    index_keys,
+    keys_of_record,
+    next_index_key,
+)
+from pyrocketstore.commit_log._chunk_scan cimport (
+    delay_table,
+    is_multi,
+    set_delays,
+    tags_code_of_record,
+)
+from pyrocketstore.record._record cimport scan_properties
+from pyrocketstore._rocketstore cimport (
+    RS_BLANK,
+    RS_CQ_EXT_MIN_UNIT_SIZE,
+    RS_END,
+    RS_NO_MEMORY,
+    RS_OK,
+    RS_TORN,
+    RS_TRANSACTION_COMMIT_TYPE,
+    RS_TRANSACTION_MASK,
+    RS_TRANSACTION_NOT_TYPE,
+    RS_TRANSACTION_ROLLBACK_TYPE,
+    rs_load_be16,
+    rs_load_be64,
+    rs_properties,
+    rs_record,
+)
+from pyrocketstore.commit_log._scan cimport (
+    FileWindow,
+    TopicQueueMap,
+    at_position,
+    check_range,
+    map_entry,
+    next_record,
+    scan_state,
+)
+from pyrocketstore.record._text cimport java_text
+
+from pyrocketstore.errors import StoreIOError, StoreStateError
+
+BAD_PROPERTIES = (
+    "the properties of the record here are not valid: each must be name U+0001 value U+0002"
+)
+
+cdef enum:
+    ROW_COUNT = 262144         # records of one chunk
+    KEY_COUNT = 1048576        # keys of one chunk
+    RECORD_SIZE_MIN = 91       # a record without topic, body and properties
+
+
+cdef bint properties_valid(const uint8_t *p, int64_t size) noexcept nogil:
+    """Return True if each property is a name, U+0001 and a value, with U+0002 between properties.
+
+    Java's parser accepts a text that does not end in U+0002, further U+0001 in a value, and text
+    that is not UTF-8. Java's writer writes an empty value, which the parser drops. A text that ends
+    in zeros was not written completely.
+    """
+    cdef const uint8_t *at = p
+    cdef const uint8_t *stop = p + size
+    cdef const uint8_t *end
+    cdef const uint8_t *value
+    if size <= 0:
+        return True
+    if p[size - 1] == 0:
+        return False
+    while at < stop:
+        end = <const uint8_t *>memchr(at, 2, stop - at)
+        if end == NULL:
+            end = stop
+        value = <const uint8_t *>memchr(at, 1, end - at)
+        if value == NULL or value == at:
+            return False
+        at = end + 1
+    return True
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class RecordWalk:
+    """A walk over commit log files that collects the queue units and index entries of the records.
+
+    After each `walk` the columns contain one chunk of the log. `queues` numbers the queues in the
+    order of their first records; a record of no queue has number -1. `bad_properties` has the rows
+    of the chunk with invalid properties. Without `check_crc` a record with a changed body counts as
+    valid, as in a file that recovery does not read.
+
+    Parameters
+    ----------
+    size : int, bytes of the log to walk; the columns have room for its records only
+    """
+    cdef readonly TopicQueueMap queues
+    cdef readonly list multi
+    cdef readonly list bad_properties
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t key_count
+    cdef dict _columns
+    cdef int64_t[::1] phy_offset
+    cdef int32_t[::1] size
+    cdef int32_t[::1] queue
+    cdef int64_t[::1] queue_offset
+    cdef int64_t[::1] tags_code
+    cdef int64_t[::1] store_timestamp
+    cdef int32_t[::1] key_row
+    cdef int32_t[::1] key_hash
+    cdef delay_table delays
+    cdef Py_ssize_t row_room
+    cdef Py_ssize_t key_room
+    cdef bint check_crc
+    cdef bint walking
+
+    def __cinit__(self, delay_levels, int64_t size, bint check_crc=True):
+        self.check_crc = check_crc
+        self.row_room = min(ROW_COUNT, max(size, 0) // RECORD_SIZE_MIN + 1)
+        # A key has at least one byte and is followed by a blank; a unique key is longer.
+        self.key_room = min(KEY_COUNT, max(size, 0) // 2 + 2)
+        self.queues = TopicQueueMap()
+        self.multi = []
+        self.bad_properties = []
+        set_delays(&self.delays, delay_levels)
+        self._columns = {}
+        self._columns["phy_offset"] = self.phy_offset = np.empty(self.row_room, np.int64)
+        self._columns["size"] = self.size = np.empty(self.row_room, np.int32)
+        self._columns["queue"] = self.queue = np.empty(self.row_room, np.int32)
+        self._columns["queue_offset"] = self.queue_offset = np.empty(self.row_room, np.int64)
+        self._columns["tags_code"] = self.tags_code = np.empty(self.row_room, np.int64)
+        self._columns["store_timestamp"] = self.store_timestamp = np.empty(self.row_room, np.int64)
+        self._columns["key_row"] = self.key_row = np.empty(self.key_room, np.int32)
+        self._columns["key_hash"] = self.key_hash = np.empty(self.key_room, np.int32)
+
+    def column(self, str name):
+        """Return a column of the chunk, a view that the next walk overwrites."""
+        full = self._columns[name]
+        return full[: self.key_count if name.startswith("key_") else self.count]
+
+    def walk(self, FileWindow window not None, str path, int64_t file_from_offset,
+             int64_t position, int64_t stop):
+        """Read one chunk of a file, from `position` to `stop` at most.
+
+        Parameters
+        ----------
+        position, stop : int, bytes into the file; no record extends past `stop`
+
+        Returns
+        -------
+        (status, position): RS_OK if the columns are full or `stop` was reached; else the status of
+        the bytes at `position`
+
+        Raises
+        ------
+        StoreIOError with path and position
+        """
+        cdef scan_state state
+        cdef int status
+        check_range(file_from_offset, position, stop)
+        memset(&state, 0, sizeof(state))
+        state.position = position
+        state.until = state.stop = stop
+        if self.walking:
+            raise StoreStateError("another thread uses this walk")
+        window.begin_use()
+        self.walking = True
+        try:
+            self.count = 0
+            self.key_count = 0
+            self.multi = []
+            self.bad_properties = []
+            with nogil:
+                status = self.take(window, file_from_offset, &state)
+        finally:
+            self.walking = False
+            window.end_use()
+        if state.error < 0:
+            raise StoreIOError(<int>-state.error, "pread", path, state.position)
+        if status == RS_NO_MEMORY:
+            raise MemoryError()
+        if status == RS_OK and state.position == position and position < stop:
+            raise StoreStateError(
+                f"the record at {position} does not fit into a walk over {self.row_room} rows and"
+                f" {self.key_room} keys"
+            )
+        return status, state.position
+
+    def ranges(self, EnvTable env, str path, int64_t file_from_offset, int64_t stop):
+        """Walk over one log file, and step over damage as every walk over the log does.
+
+        Yields
+        ------
+        (begin, end, status), bytes into the file, in order up to `stop`. RS_OK: the records there
+        are in the columns; RS_BLANK: the file ends with it; else the verdict on damage, behind
+        which the next valid record begins. Raises StoreIOError.
+        """
+        cdef FileWindow window = FileWindow(env, path)
+        cdef int64_t position = 0
+        cdef int64_t end
+        cdef int status
+        try:
+            while position < stop:
+                status, end = self.walk(window, path, file_from_offset, position, stop)
+                yield position, end, RS_OK
+                position = end
+                if status == RS_OK:
+                    continue
+                end = stop
+                if status != RS_BLANK:
+                    end = window.find_record(file_from_offset, position + 1, stop,
+                                             check_crc=self.check_crc)
+                    if end < 0:
+                        end = stop
+                yield position, end, status
+                position = end
+        finally:
+            window.close()
+
+    cdef int take(self, FileWindow window, int64_t file_from_offset, scan_state *state
+                  ) noexcept nogil:
+        cdef rs_record record
+        cdef int status = RS_OK
+        while state.position < state.stop and self.count < self.row_room:
+            status = next_record(window, file_from_offset, self.check_crc, state, &record)
+            if status == RS_END and state.position >= state.stop:
+                return RS_TORN      # the file is shorter than expected
+            if status != RS_OK:
+                break
+            if state.position + record.total_size > state.stop:
+                return RS_TORN      # the window may hold more than this range
+            status = self.add(at_position(window, state.position), &record)
+            if status != RS_OK:
+                break
+            state.position += record.total_size
+        # Full columns end the chunk: the next one begins with this record.
+        return RS_OK if status == -1 else status
+
+    cdef int add(self, const uint8_t *p, const rs_record *record) noexcept nogil:
+        # RS_OK; -1: no room for the keys; RS_NO_MEMORY.
+        cdef rs_properties properties
+        cdef const uint8_t *text = p + record.properties_position
+        cdef int32_t kind = record.sys_flag & RS_TRANSACTION_MASK
+        cdef map_entry *entry
+        cdef Py_ssize_t row = self.count
+        scan_properties(text, record.properties_size, &properties)
+        if self.key_count + properties.keys.size // 2 + 2 > self.key_room:
+            return -1
+        self.queue[row] = -1
+        if kind == RS_TRANSACTION_NOT_TYPE or kind == RS_TRANSACTION_COMMIT_TYPE:
+            entry = self.queues.insert(p + record.topic_position, record.topic_size,
+                                       record.queue_id)
+            if entry == NULL:
+                return RS_NO_MEMORY
+            if entry.count == 0:
+                entry.count = self.queues.count
+            self.queue[row] = <int32_t>(entry.count - 1)
+            if is_multi(&properties):
+                with gil:
+                    self.multi.append((
+                        row,
+                        java_text(text + properties.multi_dispatch.position,
+                                  properties.multi_dispatch.size),
+                        java_text(text + properties.multi_queue_offset.position,
+                                  properties.multi_queue_offset.size),
+                        record.queue_id))
+        if not properties_valid(text, record.properties_size):
+            with gil:
+                self.bad_properties.append(row)
+        self.phy_offset[row] = record.phy_offset
+        self.size[row] = record.total_size
+        self.queue_offset[row] = record.queue_offset
+        self.store_timestamp[row] = record.store_timestamp
+        self.tags_code[row] = tags_code_of_record(p, record, &properties, &self.delays)
+        if kind != RS_TRANSACTION_ROLLBACK_TYPE:
+            self.add_keys(p, record, &properties)
+        self.count += 1
+        return RS_OK
+
+    cdef void add_keys(self, const uint8_t *p, const rs_record *record,
+                       const rs_properties *properties) noexcept nogil:
+        cdef index_keys keys = keys_of_record(p, record, properties)
+        cdef int32_t prefix = index_key_prefix(p + record.topic_position, record.topic_size)
+        while next_index_key(&keys):
+            self.key_row[self.key_count] = <int32_t>self.count
+            self.key_hash[self.key_count] = index_key_hash(prefix, keys.key, keys.size)
+            self.key_count += 1
+
+    def queue_names(self):
+        """Return the queues in the order of their numbers: a list of (topic, queue_id)."""
+        cdef list names = [None] * self.queues.count
+        cdef map_entry *entry
+        cdef int64_t i
+        for i in range(self.queues.capacity):
+            entry = &self.queues.entries[i]
+            if entry.hash != 0 and entry.count:
+                names[entry.count - 1] = (java_text(entry.topic, entry.topic_size), entry.queue_id)
+        return names
+
+
+def read_ext_units(const uint8_t[::1] data not None, const int64_t[::1] positions not None,
+                   int64_t[::1] tags_code not None, int64_t[::1] store_timestamp not None,
+                   uint8_t[::1] whole not None):
+    """Read ext units at `positions` of `data`; `whole` is set to 1 for each valid unit, else 0."""
+    cdef Py_ssize_t i
+    cdef int64_t left
+    cdef int16_t size, bits
+    cdef const uint8_t *p
+    if not (tags_code.shape[0] == store_timestamp.shape[0] == whole.shape[0]
+            == positions.shape[0]):
+        raise ValueError("the columns differ in length")
+    for i in range(positions.shape[0]):
+        whole[i] = 0
+        left = data.shape[0] - positions[i]
+        if positions[i] < 0 or left < RS_CQ_EXT_MIN_UNIT_SIZE:
+            continue
+        p = &data[positions[i]]
+        size = rs_load_be16(p)
+        bits = rs_load_be16(p + 18)
+        if size < RS_CQ_EXT_MIN_UNIT_SIZE or size > left or bits > size - RS_CQ_EXT_MIN_UNIT_SIZE:
+            continue
+        tags_code[i] = rs_load_be64(p + 2)
+        store_timestamp[i] = rs_load_be64(p + 10)
+        whole[i] = 1

@@ -1,0 +1,130 @@
+"""The append end of the commit log, for the modules that write through it."""
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore._rocketstore cimport rs_event, rs_lock, rs_mapped_file
+
+
+cdef enum:
+    NEAR_QUEUES = 32
+    PUT_TIME_BUCKETS = 13
+
+
+cdef struct rs_append:
+    int64_t phy_offset
+    int64_t queue_offset
+    int64_t store_timestamp
+    int64_t size
+    int32_t count
+    int32_t error          # negated errno with RS_IO_ERROR
+    int64_t took_ms        # of an append that had to wait, by the monotonic clock
+
+
+cdef struct rs_run_row:
+    # One of many records that are encoded back to back.
+    int64_t position       # in the buffer, bytes
+    int64_t *next_offset   # of its queue
+    int32_t size
+    int32_t queue_id
+
+
+cdef class QueueSlot:
+    """One entry of topicQueueTable: the offset that the queue's next message gets."""
+    cdef int64_t next_offset
+    cdef readonly str topic
+    cdef readonly int32_t queue_id
+
+
+cdef class TopicEntry:
+    cdef readonly str topic
+    cdef bytes utf8
+    cdef const uint8_t *data
+    cdef int32_t size
+    cdef dict slots
+    cdef PyObject *nearest[NEAR_QUEUES]   # the slots of the first queue ids, borrowed from `slots`
+    cdef QueueSlot near(self, int64_t queue_id)
+
+
+cdef class RecordBuffer:
+    cdef uint8_t *data
+    cdef int64_t capacity
+    cdef int ensure(self, int64_t size) except -1
+
+
+cdef class CommitLogCore:
+    cdef readonly EnvTable env
+    cdef rs_lock *lock
+    cdef bint lent                # a caller in Python took the put lock
+    cdef rs_mapped_file *file
+    cdef int indirect             # 0: a record is stored into the file's mapping
+    cdef int fd                   # WRITTEN: the file
+    cdef bint unclean             # WRITTEN: bytes lie behind the end that could not be undone
+    cdef readonly MappedFile mapped_file
+    cdef rs_event *appended
+    cdef rs_event *ahead
+    cdef object _ahead_owner
+    cdef int64_t ahead_size
+    cdef int64_t ahead_asked
+    cdef rs_event *flush_event      # of who wants to hear of each append
+    cdef rs_event *buffer_event     # of who commits buffers
+    cdef int64_t buffer_least       # bytes that make it worth while
+    cdef int64_t buffer_asked
+    cdef int64_t dispatcher_idle
+    cdef int64_t hold             # the number of the put lock's present hold, 0 when free
+    cdef int64_t holds
+    cdef int64_t seen_hold        # which hold was last seen, and since when
+    cdef int64_t end_offset
+    cdef int64_t buffered_end     # behind the last record in a buffer
+    cdef public int64_t busy_ms
+    cdef readonly int64_t max_message_size
+    cdef int64_t last_timestamp
+    cdef public int64_t floor_ms  # the first record of a file is not stored before it
+    cdef readonly int64_t put_count        # messages, and their bytes, since the log was opened
+    cdef readonly int64_t put_bytes
+    cdef bint write_failed                # the last RS_IO_ERROR: pwrite's, not fallocate's
+    cdef dict topics
+    cdef TopicEntry last_entry
+    cdef dict recovered
+    cdef RecordBuffer spare
+    cdef readonly object on_new_queue
+    cdef const uint8_t *bare      # the properties text of a message without properties
+    cdef int32_t bare_size
+    cdef bytes _bare_text
+    cdef int64_t slow_puts[PUT_TIME_BUCKETS]
+    cdef int64_t slow_put_max_ms
+    cdef int64_t lock_waited_ms
+
+    cdef void take_lock(self) noexcept
+    cdef QueueSlot new_slot(self, TopicEntry entry, str topic, int64_t queue_id)
+    cdef TopicEntry topic_entry(self, str topic)
+    cdef QueueSlot slot_of(self, str topic, int64_t queue_id)
+    cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
+                           int64_t *next_offset, bint queued, int64_t now,
+                           rs_append *out) noexcept nogil
+    cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
+                    bint queued, int64_t now, rs_append *out)
+    cdef int append_run(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil
+    cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil
+    cdef void note_put_time(self, int64_t took_ms) noexcept
+    cdef RecordBuffer take_buffer(self)
+    cdef void give_buffer(self, RecordBuffer buffer)
+    cdef int open_for_writing(self, MappedFile mapped_file) except -2
+    cdef int let_go(self, MappedFile old, int fd) except -1
+    cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil
+    cdef bint take_in_time(self) noexcept nogil
+    cdef bint held_too_long(self) noexcept nogil
+    cdef int64_t held_ns(self) noexcept nogil
+    cdef void begin_hold(self) noexcept nogil
+    cdef bint is_quick(self, int64_t size) noexcept nogil
+    cdef void signal_appended(self) noexcept nogil
+    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                            int64_t size) noexcept nogil
+    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
+                               int64_t timestamp) noexcept nogil
+    cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil

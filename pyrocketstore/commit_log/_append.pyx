@@ -1,0 +1,809 @@
+"""Appending to the commit log: the put lock and topicQueueTable.
+
+Everything under the put lock is C on pointers and runs with or without the GIL. A thread tries the
+lock first; one that must wait lets the GIL go before it waits, so nobody ever waits for the GIL
+while it holds the lock.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from libc.errno cimport EIO
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_RDWR
+
+from pyrocketstore.system._allocation cimport append_position, confirm
+from pyrocketstore.system._env cimport EnvTable, Event
+from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore.record._record cimport patch_record
+from pyrocketstore._rocketstore cimport (
+    RS_BLANK_MAGIC_CODE,
+    RS_BUSY,
+    RS_END_FILE_MIN_BLANK_LENGTH,
+    RS_END_OF_FILE,
+    RS_FILL_PAGES,
+    RS_IO_ERROR,
+    RS_MESSAGE_MIN_SIZE,
+    RS_NEED_FILE,
+    RS_OK,
+    RS_RETRY,
+    rs_compare_and_swap,
+    rs_event,
+    rs_event_signal,
+    rs_load_acquire,
+    rs_load_be32,
+    rs_lock,
+    rs_lock_free,
+    rs_lock_new,
+    rs_lock_release,
+    rs_lock_take,
+    rs_lock_take_for,
+    rs_lock_try,
+    rs_mapped_file,
+    rs_store_be32,
+    rs_store_release,
+)
+from pyrocketstore.files._writes cimport write_records
+
+from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
+
+# Above this many bytes, encoding and copying run without the GIL: letting it go and taking it back
+# costs about as much as the CRC of 5 KiB.
+cdef int64_t NOGIL_MIN_BYTES = 8192
+
+# A larger buffer is not kept for the next put.
+cdef int64_t KEPT_BUFFER_BYTES = 8388608
+
+# Upper bounds of a put's time, ms, but for the last; the first means: none that was seen.
+cdef int64_t[PUT_TIME_BUCKETS - 1] PUT_TIME_BOUNDS = [
+    0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000
+]
+
+# Where a record goes that is not stored into a mapping.
+cdef enum:
+    BUFFERED = 1    # the file's buffer: it is in the log for readers when that is committed
+    WRITTEN = 2     # the file, by pwrite
+
+# A put that waits for the lock looks so often whether its holder hangs; longer than the last is not
+# believed, as in 4.9.3.
+cdef enum:
+    LOCK_SLICE_MS = 50
+    BUSY_END_MS = 10000000
+    # Of the word that says which hold was seen since when: 44 bits of ms, and the hold's last bits.
+    HOLD_BITS = 20
+    HOLD_MASK = 0xFFFFF
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class QueueSlot:
+    """One entry of topicQueueTable: the offset that the queue's next message gets.
+
+    Source: RocketMQ 4.9.3 CommitLog#topicQueueTable.
+    """
+
+    @property
+    def offset(self):
+        """The next queue offset. Changed under the put lock only."""
+        return rs_load_acquire(&self.next_offset)
+
+    @offset.setter
+    def offset(self, int64_t value):
+        rs_store_release(&self.next_offset, value)
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class TopicEntry:
+    """A topic that was put to: its UTF-8 bytes and its queues' slots."""
+
+    def __cinit__(self, str topic):
+        self.topic = topic
+        self.utf8 = topic.encode("utf-8")
+        self.data = <const uint8_t *>PyBytes_AS_STRING(self.utf8)
+        self.size = <int32_t>PyBytes_GET_SIZE(self.utf8)
+        self.slots = {}
+        memset(self.nearest, 0, sizeof(self.nearest))
+
+    cdef QueueSlot near(self, int64_t queue_id):
+        # The slot of a queue that was put to before, or None.
+        if 0 <= queue_id < NEAR_QUEUES and self.nearest[queue_id] != NULL:
+            return <QueueSlot>self.nearest[queue_id]
+        return <QueueSlot>self.slots.get(queue_id)
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class RecordBuffer:
+    """A growing buffer that records are encoded into before the put lock is taken."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int ensure(self, int64_t size) except -1:
+        cdef uint8_t *grown
+        if size > self.capacity:
+            size = size + (size >> 1) + 4096
+            grown = <uint8_t *>realloc(self.data, <size_t>size)
+            if grown == NULL:
+                raise MemoryError()
+            self.data = grown
+            self.capacity = size
+        return 0
+
+
+cdef Py_ssize_t rows_within(rs_run_row *rows, Py_ssize_t first, Py_ssize_t count,
+                            int64_t room) noexcept nogil:
+    # The end of the rows from `first` on that fit into `room` bytes.
+    cdef int64_t base = rows[first].position
+    while count > first and rows[count - 1].position + rows[count - 1].size - base > room:
+        count -= 1
+    return count
+
+
+cdef int check_rows(const uint8_t *records, int64_t size, int32_t count) except -1:
+    # Each of `count` records has the fields that an append patches, and they fill `size` bytes.
+    cdef int64_t at = 0
+    cdef int32_t i
+    for i in range(count):
+        if size - at < RS_MESSAGE_MIN_SIZE or not (
+                RS_MESSAGE_MIN_SIZE <= rs_load_be32(records + at) <= size - at):
+            raise StoreFormatError(f"record {i} of {count}: its size does not fit {size} bytes")
+        at += rs_load_be32(records + at)
+    if count < 0 or at != size:
+        raise StoreFormatError(f"{count} records end at byte {at} of {size}")
+    return 0
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class CommitLogCore:
+    """The state that an append touches.
+
+    Parameters
+    ----------
+    env : EnvTable
+    max_message_size : int, bytes of a whole record
+    on_new_queue : callable(topic, queue_id) or None, called before the first put to a queue
+
+    Attribute: `busy_ms`, how long the put lock may be held before others give up.
+
+    Threads: any. The put lock guards the file, the slots' values and the end offset.
+    Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage, DefaultAppendMessageCallback#doAppend.
+    """
+
+    def __cinit__(self, EnvTable env, int64_t max_message_size, Event appended, on_new_queue=None):
+        self.env = env
+        self.max_message_size = max_message_size
+        self.topics = {}
+        self.busy_ms = 1000
+        self.fd = -1
+        self.recovered = {}     # (topic, queue id): next offset, until the queue is put to
+        self.on_new_queue = on_new_queue
+        self._ahead_owner = [appended]
+        self.appended = appended.event
+        self.lock = rs_lock_new()
+        if self.lock == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        # Where __cinit__ refused its arguments, every field is zero: the descriptor, too.
+        if self.lock != NULL and self.fd >= 0:
+            self.env.table.close(self.fd)
+        rs_lock_free(self.lock)
+
+    # ---- topicQueueTable ---------------------------------------------------------------------
+
+    cdef TopicEntry topic_entry(self, str topic):
+        entry = self.topics.get(topic)
+        if entry is None:
+            entry = self.topics.setdefault(topic, TopicEntry(topic))
+        return <TopicEntry>entry
+
+    cdef QueueSlot slot_of(self, str topic, int64_t queue_id):
+        cdef TopicEntry entry = self.topic_entry(topic)
+        slot = entry.slots.get(queue_id)
+        if slot is None:
+            slot = self.new_slot(entry, topic, queue_id)
+        return <QueueSlot>slot
+
+    cdef QueueSlot new_slot(self, TopicEntry entry, str topic, int64_t queue_id):
+        cdef QueueSlot slot
+        if not 0 <= queue_id <= 0x7FFFFFFF:
+            raise StoreFormatError(f"queue_id {queue_id}: must be 0 to 2147483647")
+        if self.on_new_queue is not None:
+            self.on_new_queue(topic, queue_id)
+        slot = QueueSlot.__new__(QueueSlot)
+        slot.topic = topic
+        slot.queue_id = queue_id
+        slot.next_offset = self.recovered.get((topic, queue_id), 0)
+        slot = entry.slots.setdefault(queue_id, slot)
+        if queue_id < NEAR_QUEUES:
+            entry.nearest[queue_id] = <PyObject *>slot
+        return slot
+
+    def slot(self, str topic, int64_t queue_id):
+        """The QueueSlot of a queue, made at offset 0 when it is new."""
+        return self.slot_of(topic, queue_id)
+
+    def set_next_offset(self, str topic, int64_t queue_id, int64_t next_offset):
+        """Install what recovery found. Source: RocketMQ 4.9.3 recoverTopicQueueTable."""
+        cdef TopicEntry entry
+        self.recovered[topic, queue_id] = next_offset
+        entry = self.topics.get(topic)
+        slot = None if entry is None else entry.slots.get(queue_id)
+        if slot is not None:
+            self.take_lock()
+            (<QueueSlot>slot).next_offset = next_offset
+            rs_lock_release(self.lock)
+
+    def table(self):
+        """topicQueueTable as {(topic, queue_id): next offset}."""
+        return self.recovered | {
+            (entry.topic, queue_id): (<QueueSlot>slot).offset
+            for entry in list(self.topics.values())
+            for queue_id, slot in list((<TopicEntry>entry).slots.items())
+        }
+
+    def forget(self, str topic, queue_id):
+        """Let a destroyed queue start at 0 again; the caller has the put lock, or is alone.
+
+        The slot stays: a put that found it before goes on with it.
+        """
+        self.recovered.pop((topic, queue_id), None)
+        entry = self.topics.get(topic)
+        slot = None if entry is None else (<TopicEntry>entry).slots.get(queue_id)
+        if slot is not None:
+            rs_store_release(&(<QueueSlot>slot).next_offset, 0)
+
+    # ---- the file that is written to -----------------------------------------------------------
+
+    def take(self):
+        """Take the put lock; the GIL is let go while waiting."""
+        self.take_lock()
+        self.lent = True
+
+    cdef void take_lock(self) noexcept:
+        if not rs_lock_try(self.lock):
+            with nogil:
+                rs_lock_take(self.lock)
+
+    cdef bint take_in_time(self) noexcept nogil:
+        # Takes the lock, but for one whose holder hangs: False then.
+        while not rs_lock_take_for(self.lock, LOCK_SLICE_MS):
+            if self.held_too_long():
+                return False
+        return True
+
+    cdef inline void begin_hold(self) noexcept nogil:
+        self.holds += 1
+        rs_store_release(&self.hold, self.holds)
+
+    cdef bint held_too_long(self) noexcept nogil:
+        cdef int64_t held_ms = self.held_ns() // 1000000
+        return self.busy_ms < held_ms < BUSY_END_MS
+
+    cdef int64_t held_ns(self) noexcept nogil:
+        # How long the present hold of the put lock has lasted since somebody first looked at it. An
+        # append would pay a tenth of its time for reading a second clock, so it only numbers its
+        # hold, and whoever looks notes when that number was new: one word, read and written whole.
+        cdef int64_t hold = rs_load_acquire(&self.hold)
+        cdef int64_t now_ms, seen
+        if hold == 0:
+            return 0
+        now_ms = self.env.table.monotonic_ns() // 1000000
+        seen = rs_load_acquire(&self.seen_hold)
+        if seen & HOLD_MASK != hold & HOLD_MASK or seen >> HOLD_BITS > now_ms:
+            rs_store_release(&self.seen_hold, now_ms << HOLD_BITS | (hold & HOLD_MASK))
+            return 0
+        return (now_ms - (seen >> HOLD_BITS)) * 1000000
+
+    def is_busy(self):
+        """True when the put lock has been held for longer than `busy_ms`.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
+        """
+        return self.held_too_long()
+
+    def release(self):
+        """Let the put lock go. Raises StoreStateError: `take` was not called."""
+        if not self.lent:
+            raise StoreStateError("the put lock is released and was not taken")
+        self.lent = False
+        rs_lock_release(self.lock)
+
+    def attach(self, MappedFile mapped_file or None):
+        """Write to this file from now on; None: to none. The old one's hold is given back."""
+        cdef MappedFile old
+        cdef int fd = -1
+        cdef int old_fd
+        if mapped_file is not None:
+            fd = self.open_for_writing(mapped_file)
+        self.take_lock()
+        old = self.mapped_file
+        self.mapped_file = mapped_file
+        self.file = NULL if mapped_file is None else &mapped_file.file
+        self.indirect = 0
+        if mapped_file is not None:
+            self.indirect = (BUFFERED if self.file.buffer != NULL else
+                             WRITTEN if fd >= 0 else 0)
+        old_fd = self.fd
+        self.fd = fd
+        self.ahead_asked = 0
+        if mapped_file is not None and self.indirect != BUFFERED:
+            rs_store_release(&self.end_offset,
+                             self.file.file_from_offset + rs_load_acquire(&self.file.wrote))
+        rs_lock_release(self.lock)
+        self.let_go(old, old_fd)
+
+    cdef int let_go(self, MappedFile old, int fd) except -1:
+        try:
+            if fd >= 0:
+                self.env.close(fd, old.path)
+        finally:
+            if old is not None:
+                old.drop_hold()
+        return 0
+
+    cdef int open_for_writing(self, MappedFile mapped_file) except -2:
+        # Holds it, and gives a descriptor, or -1 where none is needed.
+        if not mapped_file.take_hold():
+            raise StoreStateError(f"{mapped_file.path} is not available")
+        if mapped_file.file.base == NULL:
+            mapped_file.drop_hold()
+            raise StoreStateError(f"{mapped_file.path} is open for reading only")
+        if mapped_file.file.buffer != NULL or not (
+                mapped_file.file.by_write or mapped_file.file.zero_fill == RS_FILL_PAGES):
+            return -1
+        try:
+            return self.env.open(mapped_file.path, O_RDWR)
+        except StoreIOError:
+            mapped_file.drop_hold()
+            raise
+
+    def fill_bare(self, bytes text):
+        """Let messages without properties be written with this text of properties."""
+        self._bare_text = text
+        self.bare = <const uint8_t *>PyBytes_AS_STRING(text)
+        self.bare_size = <int32_t>PyBytes_GET_SIZE(text)
+
+    def publish_end(self, int64_t end_offset):
+        """What was appended to buffers is in the files up to there: readers may see it."""
+        cdef int64_t seen = rs_load_acquire(&self.end_offset)
+        while seen < end_offset:
+            if rs_compare_and_swap(&self.end_offset, seen, end_offset):
+                self.signal_appended()
+                break
+            seen = rs_load_acquire(&self.end_offset)
+
+    def set_end_offset(self, int64_t end_offset):
+        """Where the log ends while no file is attached."""
+        rs_store_release(&self.end_offset, end_offset)
+
+    def watch_ahead(self, Event event, int64_t size):
+        """Signal `event` whenever fewer than `size` allocated bytes lie ahead of the writer."""
+        self._ahead_owner.append(event)
+        self.ahead = event.event
+        self.ahead_size = size
+
+    def watch_appends(self, Event event):
+        """Signal `event` at each append."""
+        self._ahead_owner.append(event)
+        self.flush_event = event.event
+
+    def watch_buffer(self, Event event, int64_t size):
+        """Signal `event` when `size` bytes lie in a file's buffer, once until it is committed."""
+        self._ahead_owner.append(event)
+        self.buffer_event = event.event
+        self.buffer_asked = -1
+        self.buffer_least = size
+
+    @property
+    def appended_end(self):
+        """End of the log, including buffered records that are not committed yet."""
+        return max(rs_load_acquire(&self.end_offset), rs_load_acquire(&self.buffered_end))
+
+    @property
+    def end(self):
+        """Physical offset after the last record. Safe from any thread."""
+        return rs_load_acquire(&self.end_offset)
+
+    def fits(self, int64_t size):
+        """True when the attached file takes a record of `size` bytes."""
+        cdef bint room
+        self.take_lock()
+        room = (self.file != NULL and size + RS_END_FILE_MIN_BLANK_LENGTH
+                <= self.file.file_size - append_position(self.file))
+        rs_lock_release(self.lock)
+        return room
+
+    def seal(self, int64_t size):
+        """End the file with a BLANK when a record of `size` bytes does not fit.
+
+        Returns the bytes that the BLANK covers (0: the record fits or no file is attached), and
+        detaches the file. Source: RocketMQ 4.9.3 doAppend, END_OF_FILE.
+        """
+        cdef int64_t blank = 0
+        cdef int64_t position
+        cdef int error = 0
+        cdef MappedFile old = None
+        cdef uint8_t mark[RS_END_FILE_MIN_BLANK_LENGTH]
+        cdef int fd = -1
+        self.take_lock()
+        if self.file != NULL:
+            self.begin_hold()
+            position = append_position(self.file)
+            blank = self.file.file_size - position
+            if size + RS_END_FILE_MIN_BLANK_LENGTH <= blank:
+                blank = 0
+            elif blank >= RS_END_FILE_MIN_BLANK_LENGTH:
+                error = confirm(self.file, position + RS_END_FILE_MIN_BLANK_LENGTH)
+                self.write_failed = error == 0
+                if error == 0:
+                    rs_store_be32(mark, <int32_t>blank)
+                    rs_store_be32(mark + 4, RS_BLANK_MAGIC_CODE)
+                    error = self.store_indirect(self.file, position, mark, sizeof(mark))
+            if error == 0 and (blank > 0 or position == self.file.file_size):
+                self.file.data_end = min(position + RS_END_FILE_MIN_BLANK_LENGTH,
+                                         self.file.file_size)
+                self.publish_indirect(self.file, self.file.file_size, self.env.table.now_ms())
+                old = self.mapped_file
+                fd = self.fd
+                self.fd = -1
+                self.mapped_file = None
+                self.file = NULL
+            rs_store_release(&self.hold, 0)
+        rs_lock_release(self.lock)
+        if error < 0:
+            raise StoreIOError(-error, self.failed_operation, self.mapped_file.path, position)
+        if old is not None:
+            self.let_go(old, fd)
+            self.signal_appended()
+        return blank
+
+    def lock_time_ms(self):
+        """How long the put lock has been held, ms; 0 when free.
+
+        Source: RocketMQ 4.9.3 CommitLog#lockTimeMills.
+        """
+        return self.held_ns() // 1000000
+
+    def lock_hold(self):
+        """(number of the lock's present hold, 0 when free; ns since somebody first saw it)."""
+        return rs_load_acquire(&self.hold), self.held_ns()
+
+    def slow_put_times(self):
+        """(counts, longest): puts that took a millisecond or more, by 4.9.3's 13 buckets, and ms.
+
+        Source: RocketMQ 4.9.3 StoreStatsService#setPutMessageEntireTimeMax.
+        """
+        return [self.slow_puts[i] for i in range(PUT_TIME_BUCKETS)], self.slow_put_max_ms
+
+    def take_lock_waited_ms(self):
+        """The longest that a put has waited for the put lock since the last call, ms."""
+        cdef int64_t waited = self.lock_waited_ms
+        self.lock_waited_ms = 0
+        return waited
+
+    cdef void note_put_time(self, int64_t took_ms) noexcept:
+        # With the GIL, and only for puts that took a millisecond.
+        cdef int i = 0
+        while i < PUT_TIME_BUCKETS - 1 and took_ms >= PUT_TIME_BOUNDS[i]:
+            i += 1
+        self.slow_puts[i] += 1
+        self.slow_put_max_ms = max(self.slow_put_max_ms, took_ms)
+
+    @property
+    def failed_operation(self):
+        """The system call that failed in the last append with RS_IO_ERROR."""
+        return "pwrite" if self.write_failed else "fallocate"
+
+    # ---- append --------------------------------------------------------------------------------
+
+    cdef void signal_appended(self) noexcept nogil:
+        # The dispatcher polls while messages flow and sleeps on the event only when idle, so that
+        # a put does not pay for a wake-up.
+        if rs_load_acquire(&self.dispatcher_idle) != 0:
+            rs_event_signal(self.appended)
+        if self.flush_event != NULL:
+            rs_event_signal(self.flush_event)
+
+    def set_dispatcher_idle(self, bint idle):
+        """Said by the dispatcher before it sleeps: appends must wake it."""
+        rs_store_release(&self.dispatcher_idle, idle)
+
+    cdef int store_indirect(self, rs_mapped_file *file, int64_t position, const uint8_t *data,
+                            int64_t size) noexcept nogil:
+        # The caller holds the put lock, and what it stores is confirmed.
+        if self.indirect == WRITTEN:
+            if self.unclean:
+                return -EIO
+            return write_records(file, self.fd, position, data, size, &self.unclean)
+        if self.indirect == BUFFERED and file.buffer == NULL:
+            return -EIO     # a caller committed a full file that it then shortened
+        memcpy((file.buffer if self.indirect == BUFFERED else file.base) + position, data,
+               <size_t>size)
+        return 0
+
+    cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
+                               int64_t timestamp) noexcept nogil:
+        # First the position, then the time: whoever forces reads them the other way round.
+        if self.indirect == BUFFERED:
+            rs_store_release(&file.appended, position)
+            rs_store_release(&file.appended_timestamp, timestamp)
+            rs_store_release(&self.buffered_end, file.file_from_offset + position)
+            self.ask_commit(file, position)
+            return
+        rs_store_release(&file.wrote, position)
+        rs_store_release(&file.store_timestamp, timestamp)
+        rs_store_release(&self.end_offset, file.file_from_offset + position)
+
+    cdef void ask_commit(self, rs_mapped_file *file, int64_t position) noexcept nogil:
+        cdef int64_t committed = rs_load_acquire(&file.wrote)
+        if (self.buffer_event != NULL and self.buffer_asked != file.file_from_offset + committed
+                and (position - committed >= self.buffer_least or position == file.file_size)):
+            self.buffer_asked = file.file_from_offset + committed
+            rs_event_signal(self.buffer_event)
+
+    cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
+                           int64_t *next_offset, bint queued, int64_t now,
+                           rs_append *out) noexcept nogil:
+        # The caller holds the put lock. `records` are `count` encoded records, back to back. `now`
+        # is a time that the caller has just read, or 0.
+        cdef rs_mapped_file *file = self.file
+        cdef int64_t position
+        cdef int64_t at = 0
+        cdef int32_t i
+        if file == NULL:
+            return RS_NEED_FILE
+        position = append_position(file) if self.indirect else file.wrote
+        if size + RS_END_FILE_MIN_BLANK_LENGTH > file.file_size - position:
+            return RS_END_OF_FILE
+        if position + size > rs_load_acquire(&file.confirmed):
+            self.begin_hold()
+            out.error = confirm(file, position + size)
+            self.write_failed = False
+            if out.error < 0:
+                rs_store_release(&self.hold, 0)
+                return RS_IO_ERROR
+        # Store times do not go back between records: another put may have been between.
+        out.store_timestamp = now if now and now >= self.last_timestamp else (
+            self.env.table.now_ms())
+        if position == 0 and out.store_timestamp < self.floor_ms:
+            out.store_timestamp = self.floor_ms     # the clock went back since the file was begun
+        self.last_timestamp = out.store_timestamp
+        self.begin_hold()
+        out.phy_offset = file.file_from_offset + position
+        out.queue_offset = next_offset[0] if queued else 0
+        out.size = size
+        out.count = count
+        for i in range(count):
+            patch_record(records + at, out.queue_offset + i if queued else 0,
+                         out.phy_offset + at, out.store_timestamp)
+            at += rs_load_be32(records + at)
+        if self.indirect:
+            out.error = self.store_indirect(file, position, records, size)
+            if out.error < 0:
+                self.write_failed = True
+                rs_store_release(&self.hold, 0)
+                return RS_IO_ERROR
+        else:
+            memcpy(file.base + position, records, <size_t>size)
+        if queued:
+            rs_store_release(next_offset, out.queue_offset + count)
+        self.put_count += count
+        self.put_bytes += size
+        if self.indirect:
+            self.publish_indirect(file, position + size, out.store_timestamp)
+        else:
+            rs_store_release(&file.wrote, position + size)
+            rs_store_release(&file.store_timestamp, out.store_timestamp)
+            rs_store_release(&self.end_offset, out.phy_offset + size)
+        rs_store_release(&self.hold, 0)
+        self.ask_ahead(file, position + size)
+        return RS_OK
+
+    cdef void ask_ahead(self, rs_mapped_file *file, int64_t position) noexcept nogil:
+        cdef int64_t confirmed
+        if self.ahead == NULL:
+            return
+        confirmed = rs_load_acquire(&file.confirmed)
+        if (confirmed - position < self.ahead_size and confirmed < file.file_size
+                and self.ahead_asked != confirmed):
+            self.ahead_asked = confirmed
+            rs_event_signal(self.ahead)
+
+    cdef int append_run(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil:
+        # Single records of any queues, from rows[done[0]] on: as many as the file takes, under one
+        # hold of the put lock. RS_OK: all are in the log.
+        cdef int status
+        out.error = 0
+        if not self.take_in_time():
+            return RS_BUSY
+        status = self.run_locked(records, rows, count, done, queue_offsets, phy_offsets, out)
+        rs_lock_release(self.lock)
+        self.signal_appended()
+        return status
+
+    cdef int run_locked(self, uint8_t *records, rs_run_row *rows, Py_ssize_t count,
+                        Py_ssize_t *done, int64_t *queue_offsets, int64_t *phy_offsets,
+                        rs_append *out) noexcept nogil:
+        cdef rs_mapped_file *file = self.file
+        cdef Py_ssize_t i = done[0]
+        cdef Py_ssize_t stop
+        cdef int64_t first, position, size, now
+        cdef int full = 0
+        if file == NULL:
+            return RS_NEED_FILE
+        position = append_position(file) if self.indirect else file.wrote
+        first = rows[i].position
+        stop = rows_within(rows, i, count,
+                           file.file_size - RS_END_FILE_MIN_BLANK_LENGTH - position)
+        if stop == i:
+            return RS_END_OF_FILE
+        size = rows[stop - 1].position + rows[stop - 1].size - first
+        now = self.env.table.now_ms()
+        if position == 0 and now < self.floor_ms:
+            now = self.floor_ms
+        self.begin_hold()
+        if position + size > rs_load_acquire(&file.confirmed):
+            out.error = confirm(file, position + size)
+            self.write_failed = False
+            if out.error < 0:
+                # What there was room for before still fits.
+                full = out.error
+                stop = rows_within(rows, i, stop, rs_load_acquire(&file.confirmed) - position)
+                if stop == i:
+                    rs_store_release(&self.hold, 0)
+                    return RS_IO_ERROR
+                size = rows[stop - 1].position + rows[stop - 1].size - first
+        self.last_timestamp = now
+        for i in range(done[0], stop):
+            queue_offsets[i] = rows[i].next_offset[0]
+            phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
+            patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
+            rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
+        out.error = self.store_indirect(file, position, records + first, size)
+        if out.error < 0:
+            self.write_failed = True
+            for i in range(stop - 1, done[0] - 1, -1):
+                rs_store_release(rows[i].next_offset, queue_offsets[i])
+            rs_store_release(&self.hold, 0)
+            return RS_IO_ERROR
+        self.put_count += stop - done[0]
+        self.put_bytes += size
+        done[0] = stop
+        self.publish_indirect(file, position + size, now)
+        rs_store_release(&self.hold, 0)
+        self.ask_ahead(file, position + size)
+        out.error = full
+        if stop == count:
+            return RS_OK
+        return RS_IO_ERROR if full < 0 else RS_END_OF_FILE
+
+    cdef RecordBuffer take_buffer(self):
+        # One is kept for the next put; a second thread makes its own.
+        cdef RecordBuffer buffer = self.spare
+        self.spare = None
+        return RecordBuffer() if buffer is None else buffer
+
+    cdef void give_buffer(self, RecordBuffer buffer):
+        if buffer.capacity <= KEPT_BUFFER_BYTES:
+            self.spare = buffer
+
+    cdef bint is_quick(self, int64_t size) noexcept nogil:
+        # An append stays in memory, so that it may keep the GIL: to let it go costs more than to
+        # write a small record. With `by_write` a device that stalls must not stop everybody.
+        cdef rs_mapped_file *file = self.file
+        return file == NULL or (not file.by_write and append_position(file) + size
+                                <= rs_load_acquire(&file.confirmed))
+
+    cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
+                    bint queued, int64_t now, rs_append *out):
+        # The GIL is held on entry and on return; it is let go to wait or to copy much.
+        cdef int status = RS_BUSY
+        cdef int64_t began_ns, ended_ns
+        out.error = 0
+        out.took_ms = 0
+        if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
+            if self.is_quick(size):
+                status = self.append_locked(records, size, count, &slot.next_offset, queued, now,
+                                            out)
+            rs_lock_release(self.lock)
+        if status == RS_BUSY:
+            began_ns = ended_ns = self.env.table.monotonic_ns()
+            with nogil:
+                if self.take_in_time():
+                    status = self.append_locked(records, size, count, &slot.next_offset, queued, 0,
+                                                out)
+                    rs_lock_release(self.lock)
+                ended_ns = self.env.table.monotonic_ns()
+            out.took_ms = (ended_ns - began_ns) // 1000000
+            if now and status == RS_OK and out.took_ms > self.lock_waited_ms:
+                self.lock_waited_ms = out.took_ms
+        if status == RS_OK:
+            self.signal_appended()
+        return status
+
+    def append_encoded(self, bytes records, int32_t count, QueueSlot slot, bint queued,
+                       list expected=None):
+        """Append encoded records, which are all for one queue and go into one file.
+
+        Parameters
+        ----------
+        records : bytes, back to back, offsets and store time still zero
+        count : int, how many
+        queued : bool, False for prepared and rollback records: queue offset 0, none used up
+        expected : list of (QueueSlot, int) or None; when a slot has moved on, nothing is written
+            and RS_RETRY is given; else each becomes that value + 1 together with the append
+
+        Returns
+        -------
+        (status, phy_offset, queue_offset, store_timestamp, errno)
+        """
+        cdef int64_t size = PyBytes_GET_SIZE(records)
+        cdef RecordBuffer buffer = self.take_buffer()
+        cdef rs_append out
+        cdef int status = RS_OK
+        cdef bint moved = False
+        cdef list slots = []
+        memset(&out, 0, sizeof(out))
+        buffer.ensure(size)
+        memcpy(buffer.data, PyBytes_AS_STRING(records), <size_t>size)
+        check_rows(buffer.data, size, count)
+        for other, value in expected or ():
+            slots.append((<QueueSlot?>other, <int64_t>value))
+        if expected is None:
+            status = self.append(buffer.data, size, count, slot, queued, 0, &out)
+        else:
+            self.take_lock()
+            for other, value in slots:
+                if (<QueueSlot>other).next_offset != <int64_t>value:
+                    moved = True
+            if moved:
+                status = RS_RETRY
+            else:
+                status = self.append_locked(buffer.data, size, count, &slot.next_offset, queued, 0,
+                                            &out)
+                if status == RS_OK and queued:
+                    for other, value in slots:
+                        rs_store_release(&(<QueueSlot>other).next_offset, <int64_t>value + 1)
+            rs_lock_release(self.lock)
+            if status == RS_OK:
+                self.signal_appended()
+        self.give_buffer(buffer)
+        return status, out.phy_offset, out.queue_offset, out.store_timestamp, -out.error
+
+    def append_raw(self, bytes data):
+        """Append bytes as they are at the end of the attached file: replication.
+
+        Returns (status, errno). Source: RocketMQ 4.9.3 CommitLog#appendData.
+        """
+        cdef int64_t size = PyBytes_GET_SIZE(data)
+        cdef const char *source = PyBytes_AS_STRING(data)
+        cdef int status = RS_OK
+        cdef int error = 0
+        cdef int64_t position
+        with nogil:
+            rs_lock_take(self.lock)
+            if self.file == NULL:
+                status = RS_NEED_FILE
+            elif size > self.file.file_size - append_position(self.file):
+                status = RS_END_OF_FILE
+            else:
+                position = append_position(self.file)
+                error = confirm(self.file, position + size)
+                if error >= 0:
+                    error = self.store_indirect(self.file, position, <const uint8_t *>source, size)
+                if error < 0:
+                    status = RS_IO_ERROR
+                else:
+                    self.publish_indirect(self.file, position + size,
+                                          rs_load_acquire(&self.file.store_timestamp))
+            rs_lock_release(self.lock)
+        if status == RS_OK:
+            self.signal_appended()
+        return status, -error

@@ -1,0 +1,75 @@
+from collections.abc import Mapping
+from typing import Final, Self, final
+
+import numpy
+from numpy.typing import NDArray
+
+from pyrocketstore.system._env import EnvTable
+from pyrocketstore.commit_log._scan import TopicQueueMap
+
+__pyx_capi__: Final[dict[str, object]]
+__test__: Final[dict[str, object]]
+
+@final
+class RecordMemory:
+    def __new__(cls, env: EnvTable, size: int) -> Self: ...
+
+@final
+class RecordBuffer: ...
+
+@final
+class LogChunk:
+    @property
+    def path(self) -> str: ...
+    @property
+    def file_from_offset(self) -> int: ...  # bytes of the log
+    @property
+    def begin(self) -> int: ...  # bytes into the file; -1: no record
+    @property
+    def end(self) -> int: ...  # bytes into the file
+    @property
+    def count(self) -> int: ...
+    @property
+    def status(self) -> int: ...  # an rs_status
+    @property
+    def queues(self) -> TopicQueueMap: ...
+    @property
+    def has_own_memory(self) -> bool: ...
+    def position(self, number: int) -> int: ...
+    def rows(
+        self,
+    ) -> tuple[
+        NDArray[numpy.int32],
+        NDArray[numpy.int64],
+        NDArray[numpy.int64],
+        NDArray[numpy.int32],
+        NDArray[numpy.int64],
+        NDArray[numpy.int64],
+    ]: ...
+    def key_columns(
+        self,
+    ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int32], NDArray[numpy.int64]]: ...
+    def queue_keys(self) -> list[tuple[str, int]]: ...
+    def multi_rows(self) -> list[tuple[int, int, int | None]]: ...
+
+@final
+class LogScanner:
+    def __new__(
+        cls,
+        env: EnvTable,
+        delay_levels: Mapping[int, int],
+        check_crc: bool,
+        *,
+        records_max: int | None = None,
+    ) -> Self: ...
+    def scan(
+        self,
+        path: str,
+        file_from_offset: int,
+        position: int,
+        until: int,
+        stop: int,
+        *,
+        search: bool = False,
+    ) -> LogChunk: ...
+    def cancel(self) -> None: ...

@@ -1,0 +1,391 @@
+# Special methods of a row may change a list while it is walked.
+# cython: boundscheck=True
+"""Many messages at once: checked columns, and the rows of them that are written together."""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem, PyDict_Size
+from cpython.object cimport PyObject
+from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from pyrocketstore.commit_log._append cimport (
+    CommitLogCore,
+    QueueSlot,
+    RecordBuffer,
+    TopicEntry,
+    rs_run_row,
+)
+from pyrocketstore.arguments._numbers_and_bodies cimport bytes_of, int_in
+from pyrocketstore.record._record cimport encode_record, encoded_size
+from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE, rs_outgoing
+from pyrocketstore.record._text cimport build_properties, end_of_text, utf8_of
+
+from pyrocketstore.record._text import put_properties
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.arguments.scalars import QUEUE_ID_MAX as _QUEUE_ID_MAX
+from pyrocketstore.record.message import PROPERTIES_TOO_LONG as _TOO_LONG
+from pyrocketstore.record.message import MessageRefused, check_tags, join_keys
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    const uint8_t *PyUnicode_1BYTE_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+
+cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
+
+cdef enum:
+    STAR = 42
+    BAR = 124
+
+# In the order of Java's HashMap one of the two names always comes first.
+cdef bint KEYS_FIRST = put_properties("t", "k", None).startswith(b"KEYS")
+
+
+cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room, uint8_t mark):
+    # The UTF-8 of a str that reads back equal: not empty, without the two separators. Else -1.
+    # Nor may it hold `mark`, which is looked at closely elsewhere.
+    cdef Py_ssize_t size
+    cdef const uint8_t *p
+    cdef Py_ssize_t i
+    cdef uint8_t bad = 0
+    if type(text) is not str:
+        return -1
+    if PyUnicode_IS_COMPACT_ASCII(text):
+        p = PyUnicode_1BYTE_DATA(text)
+        size = PyUnicode_GET_LENGTH(text)
+    else:
+        try:
+            p = <const uint8_t *>utf8_of(text, &size)
+        except StoreFormatError:
+            return -1
+    if size == 0 or size > room:
+        return -1
+    for i in range(size):
+        out[i] = p[i]
+        bad |= (<uint8_t>(p[i] - 1) < 2) | (p[i] == mark)
+    return -1 if bad else size
+
+
+cdef inline bint hides_tag(const uint8_t *tag, Py_ssize_t size) noexcept:
+    # Whether message.check_tags would refuse the tag, which has no bar.
+    return tag[0] <= 32 or tag[size - 1] <= 32 or (size == 1 and tag[0] == STAR)
+
+
+cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capacity):
+    cdef int64_t at = 0
+    cdef Py_ssize_t size
+    cdef bint keys_turn = KEYS_FIRST
+    cdef int turn
+    for turn in range(2):
+        value = keys if keys_turn else tags
+        if value is not None:
+            if capacity - at < 7:
+                return -1
+            if at:
+                out[at] = 2
+                at += 1
+            memcpy(out + at, b"KEYS\x01" if keys_turn else b"TAGS\x01", 5)
+            size = copy_plain(value, out + at + 5, capacity - at - 5, 1 if keys_turn else BAR)
+            if size < 0 or (not keys_turn and hides_tag(out + at + 5, size)):
+                return -1
+            at += 5 + size
+        keys_turn = not keys_turn
+    return end_of_text(out, at, capacity)
+
+
+cdef inline object value_of(dict item, str name, int *known):
+    # A reference of its own at once: comparing the next name may run Python that changes the dict.
+    cdef PyObject *value = PyDict_GetItem(item, name)
+    if value == NULL:
+        return None
+    known[0] += 1
+    return <object>value
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class Columns:
+    """The columns of put_many or put_batch, each value taken once, as the exact type that is
+    stored; their properties texts stand in one arena.
+
+    Raises StoreTypeError or StoreFormatError for a row that cannot be stored so that it reads back
+    equal, and MessageRefused for properties that are too long.
+    """
+
+    def __cinit__(self, str topic not None, list bodies not None, queue_ids, list tags or None,
+                  list keys or None, list texts or None, list flags=None):
+        # `queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
+        cdef Py_ssize_t i
+        self.topic = topic
+        self.bodies = bodies[:]  # a row's special methods may change the caller's
+        for column in (queue_ids if type(queue_ids) is list else None, tags, keys, texts, flags):
+            if column is not None and len(column) != len(self.bodies):
+                raise StoreFormatError("the columns differ in length")
+        self.start(len(self.bodies))
+        for i in range(self.rows):
+            self.take_body(i, self.bodies[i])
+        self.take_queue_ids(queue_ids)
+        if flags is not None:
+            flags = flags[:]
+            for i in range(self.rows):
+                self.set_flag(i, flags[i])
+        for i in range(self.rows):
+            self.add_text(i, None if tags is None else tags[i], None if keys is None else keys[i],
+                          None if texts is None else texts[i])
+
+    def __dealloc__(self):
+        free(self.text_ends)
+        free(self.queue_ids)
+        free(self.flags)
+
+    def __len__(self):
+        return self.rows
+
+    @staticmethod
+    def of_items(str topic not None, list items not None, queue_id):
+        """The columns of put_batch from bytes and from dicts with `body`, `tags`, `keys`, `flag`.
+
+        None where an item is anything else: then Python looks at them one by one.
+        Raises as the columns themselves.
+        """
+        cdef Columns self = Columns.__new__(Columns, topic, [], queue_id, None, None, None)
+        cdef Py_ssize_t i
+        self.start(len(items))
+        for i in range(self.rows):
+            item = items[i]
+            if type(item) is bytes:
+                self.bodies.append(item)
+                self.take_body(i, item)
+                self.add_text(i, None, None, None)
+            elif type(item) is not dict or not self.add_item(i, <dict>item):
+                return None
+        return self
+
+    def highest_queue_id(self, int64_t below):
+        """The greatest queue id that is less than `below`, -1 for none."""
+        cdef int64_t highest = self.queue_id if self.queue_ids == NULL else -1
+        cdef Py_ssize_t i
+        if self.queue_ids != NULL:
+            for i in range(self.rows):
+                if highest < self.queue_ids[i] < below:
+                    highest = self.queue_ids[i]
+        return highest if highest < below else -1
+
+    cdef int start(self, Py_ssize_t rows) except -1:
+        free(self.text_ends)
+        self.rows = 0
+        self.texts = RecordBuffer()
+        self.text_ends = <int64_t *>malloc((rows + 1) * sizeof(int64_t))
+        if self.text_ends == NULL:
+            raise MemoryError()
+        self.text_ends[0] = 0
+        self.rows = rows
+        return 0
+
+    cdef int take_body(self, Py_ssize_t i, object body) except -1:
+        if type(body) is not bytes:
+            body = bytes_of(body, "bodies", i)
+            self.bodies[i] = body
+        if PyBytes_GET_SIZE(body) > self.largest_body:
+            self.largest_body = PyBytes_GET_SIZE(body)
+        return 0
+
+    cdef int take_queue_ids(self, object queue_ids) except -1:
+        cdef Py_ssize_t i
+        if type(queue_ids) is not list:
+            self.queue_id = int_in(queue_ids, 0, QUEUE_ID_MAX, "queue_id")
+            return 0
+        ids = (<list>queue_ids)[:]  # an id's special method may change the caller's
+        self.queue_ids = <int32_t *>calloc(self.rows + 1, sizeof(int32_t))
+        if self.queue_ids == NULL:
+            raise MemoryError()
+        for i in range(self.rows):
+            value = ids[i]
+            if value is not None:
+                self.queue_ids[i] = <int32_t>int_in(value, 0, QUEUE_ID_MAX, "queue_ids", i)
+        return 0
+
+    cdef int set_flag(self, Py_ssize_t i, object flag) except -1:
+        cdef int64_t value = int_in(flag, INT32_MIN, INT32_MAX, "flags", i)
+        if value == 0:
+            return 0
+        if self.flags == NULL:
+            self.flags = <int32_t *>calloc(self.rows, sizeof(int32_t))
+            if self.flags == NULL:
+                raise MemoryError()
+        self.flags[i] = <int32_t>value
+        return 0
+
+    cdef Py_ssize_t first_too_large(self, int64_t fixed, int64_t bare, int64_t limit,
+                                    int64_t *size):
+        cdef int64_t text
+        cdef Py_ssize_t i
+        if fixed + self.largest_body + max(bare, <int64_t>RS_MAX_PROPERTIES_SIZE) <= limit:
+            return -1
+        for i in range(self.rows):
+            text = self.text_ends[i + 1] - self.text_ends[i]
+            size[0] = fixed + PyBytes_GET_SIZE(<bytes>self.bodies[i]) + (text if text else bare)
+            if size[0] > limit:
+                return i
+        return -1
+
+    cdef int add_text(self, Py_ssize_t i, object tags, object keys, object text) except -1:
+        # The properties of row i, behind those of the rows before it.
+        cdef int64_t at = self.text_ends[i]
+        cdef int64_t size
+        if tags is None and keys is None and text is None:
+            self.text_ends[i + 1] = at
+            return 0
+        self.texts.ensure(at + RS_MAX_PROPERTIES_SIZE)
+        if text is not None:
+            if type(text) is not bytes:
+                raise TypeError(f"message {i}: a properties text is {type(text).__name__}")
+            size = PyBytes_GET_SIZE(text)
+            if size <= RS_MAX_PROPERTIES_SIZE:
+                memcpy(self.texts.data + at, PyBytes_AS_STRING(text), <size_t>size)
+        else:
+            size = tags_and_keys(tags, keys, self.texts.data + at, RS_MAX_PROPERTIES_SIZE)
+            if size < 0:
+                if tags is not None:
+                    tags = check_tags(tags, f"tags[{i}]")
+                size = build_properties(tags, join_keys(keys, f"keys[{i}]"), None,
+                                        self.texts.data + at, RS_MAX_PROPERTIES_SIZE)
+        if size < 0 or size > RS_MAX_PROPERTIES_SIZE:
+            raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"message {i}: {_TOO_LONG}")
+        self.text_ends[i + 1] = at + size
+        return 0
+
+    cdef bint add_item(self, Py_ssize_t i, dict item) except -1:
+        # False where the dict has more than the four ordinary entries.
+        cdef int known = 0
+        cdef int before
+        cdef bint has_flag
+        body = value_of(item, "body", &known)
+        if known == 0:
+            return False
+        tags = value_of(item, "tags", &known)
+        keys = value_of(item, "keys", &known)
+        before = known
+        flag = value_of(item, "flag", &known)
+        has_flag = known > before
+        if known != PyDict_Size(item):
+            return False
+        self.bodies.append(body)
+        self.take_body(i, body)
+        self.add_text(i, tags, keys, None)
+        if has_flag:
+            self.set_flag(i, flag)
+        return True
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class Chunk:
+    """Rows that are encoded and written together; the columns keep their bodies."""
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.parts)
+
+    cdef int reserve(self, Py_ssize_t capacity) except -1:
+        if capacity <= self.capacity:
+            return 0
+        self.clear()
+        free(self.rows)
+        free(self.parts)
+        self.capacity = 0
+        self.rows = <rs_run_row *>malloc(capacity * sizeof(rs_run_row))
+        self.parts = <encoded_row *>malloc(capacity * sizeof(encoded_row))
+        if self.rows == NULL or self.parts == NULL:
+            raise MemoryError()
+        self.capacity = capacity
+        return 0
+
+    cdef void clear(self) noexcept:
+        self.count = 0
+        self.owner = None
+
+    cdef Py_ssize_t fill(self, CommitLogCore core, rs_outgoing *template, Columns columns,
+                         Py_ssize_t first, RecordBuffer buffer, int64_t bytes_max) except -2:
+        # Takes rows until so many bytes are full; -1: the first row is larger than a record may be.
+        cdef int64_t bytes_total = 0
+        cdef int64_t size, text_position
+        cdef int64_t fixed
+        cdef Py_ssize_t i
+        cdef TopicEntry entry = core.topic_entry(columns.topic)
+        cdef QueueSlot slot = None
+        cdef encoded_row *part
+        cdef rs_run_row *row
+        self.clear()
+        self.owner = entry
+        template.topic = entry.data
+        template.topic_size = entry.size
+        template.body_size = 0
+        template.properties_size = 0
+        template.born_timestamp = core.env.table.now_ms()
+        fixed = encoded_size(template)
+        while first + self.count < columns.rows and self.count < self.capacity:
+            i = first + self.count
+            part = &self.parts[self.count]
+            row = &self.rows[self.count]
+            slot = self.slot_at(core, columns, i, slot)
+            part.flag = 0 if columns.flags == NULL else columns.flags[i]
+            text_position = columns.text_ends[i]
+            part.text_position = text_position
+            part.text_size = <int32_t>(columns.text_ends[i + 1] - text_position)
+            if part.text_size == 0:
+                part.text_position = -1
+                part.text_size = core.bare_size
+            body = columns.bodies[i]
+            part.body = <const uint8_t *>PyBytes_AS_STRING(<bytes>body)
+            part.body_size = PyBytes_GET_SIZE(<bytes>body)
+            size = fixed + part.body_size + part.text_size
+            if part.body_size > 0x7FFFFFFF or size > core.max_message_size:
+                if self.count == 0:
+                    return -1
+                break
+            if self.count and bytes_total + size > bytes_max:
+                break
+            row.position = bytes_total
+            row.size = <int32_t>size
+            row.queue_id = slot.queue_id
+            row.next_offset = &slot.next_offset
+            bytes_total += size
+            self.count += 1
+        buffer.ensure(bytes_total)
+        self.texts = columns.texts.data
+        self.bare = core.bare
+        self.size = bytes_total
+        self.slot = slot
+        return self.count
+
+    cdef QueueSlot slot_at(self, CommitLogCore core, Columns columns, Py_ssize_t i,
+                           QueueSlot last):
+        cdef int64_t queue_id = columns.queue_id
+        cdef QueueSlot slot
+        if columns.queue_ids != NULL:
+            queue_id = columns.queue_ids[i]
+        if last is not None and last.queue_id == queue_id:
+            return last
+        # The entry's table keeps the slot for as long as the entry lives.
+        slot = self.owner.near(queue_id)
+        if slot is None:
+            slot = core.slot_of(columns.topic, queue_id)
+        return slot
+
+    cdef void encode(self, rs_outgoing *template, uint8_t *buffer) noexcept nogil:
+        cdef rs_outgoing message
+        cdef encoded_row *part
+        cdef Py_ssize_t i
+        memcpy(&message, template, sizeof(message))
+        for i in range(self.count):
+            part = &self.parts[i]
+            message.body = part.body
+            message.body_size = part.body_size
+            message.properties = (
+                self.bare if part.text_position < 0 else self.texts + part.text_position)
+            message.properties_size = part.text_size
+            message.flag = part.flag
+            message.queue_id = self.rows[i].queue_id
+            encode_record(&message, buffer + self.rows[i].position)

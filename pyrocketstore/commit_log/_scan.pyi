@@ -1,0 +1,43 @@
+from typing import Final, Self
+
+from typing_extensions import disjoint_base
+
+from pyrocketstore.system._env import EnvTable
+
+__pyx_capi__: Final[dict[str, object]]
+__test__: Final[dict[str, object]]
+
+@disjoint_base
+class TopicQueueMap:
+    # (topic, queue id) -> (first queue offset, its physical offset, next queue offset, count)
+    def seen(self) -> dict[tuple[str, int], tuple[int, int, int, int]]: ...
+    def add(self, later: TopicQueueMap) -> None: ...
+
+@disjoint_base
+class FileWindow:
+    def __new__(cls, env: EnvTable, path: str) -> Self: ...
+    def open(self, path: str) -> None: ...
+    def close(self) -> None: ...
+    # bytes into the file, or -1
+    def find_record(
+        self, file_from_offset: int, position: int, stop: int, *, check_crc: bool
+    ) -> int: ...
+
+def scan_file(
+    env: EnvTable,
+    path: str,
+    file_from_offset: int,
+    position: int,
+    stop: int,
+    check_crc: bool,
+) -> tuple[int, int, int, int]: ...
+def status_name(status: int) -> str: ...
+def find_valid_record(
+    env: EnvTable,
+    path: str,
+    file_from_offset: int,
+    position: int,
+    stop: int,
+    *,
+    check_crc: bool,
+) -> int: ...

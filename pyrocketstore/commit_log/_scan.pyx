@@ -1,0 +1,491 @@
+"""Scans of the commit log: the verdicts of recovery, and the search for the next valid record.
+
+The walks run without the GIL over a `FileWindow`, one buffer that pread refills.
+"""
+cimport cython
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore.record._record cimport check_record, largest_record
+from pyrocketstore._rocketstore cimport (
+    RS_BLANK_MAGIC_CODE,
+    RS_END,
+    RS_END_FILE_MIN_BLANK_LENGTH,
+    RS_IO_ERROR,
+    RS_MESSAGE_MAGIC_CODE,
+    RS_MESSAGE_MIN_SIZE,
+    RS_MESSAGE_POSITION_MAGIC,
+    RS_MESSAGE_POSITION_PHYSICAL_OFFSET,
+    RS_OK,
+    RS_TORN,
+    rs_load_be32,
+    rs_load_be64,
+    rs_record,
+    rs_status_name,
+)
+from pyrocketstore.record._text cimport java_text
+
+from pyrocketstore.errors import StoreIOError, StoreStateError
+
+cdef enum:
+    FIRST_BYTES = 4096       # of a window, that grows with what is asked of it
+    READ_ON = 4096
+    SEARCH_REPEATS = 64
+    SEARCH_EARNED_MAX = 67108864
+    SEARCH_FREE_SIZE = 2048  # bytes; these are few enough that they need not be earned
+
+
+cdef inline uint64_t load64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t word
+    memcpy(&word, p, 8)
+    return word
+
+
+cdef inline uint64_t mixed(uint64_t h, uint64_t word) noexcept nogil:
+    # Only the high half of a product depends on all of its factors' bits.
+    h = (h ^ word) * <uint64_t>0x9E3779B97F4A7C15ULL
+    return h ^ h >> 32
+
+
+@cython.auto_pickle(False)
+cdef class TopicQueueMap:
+    """A map from (topic, queue id) to the state of the queue; it is used without the GIL."""
+    def __cinit__(self):
+        self.capacity = 64
+        self.entries = <map_entry *>calloc(self.capacity, sizeof(map_entry))
+        if self.entries == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        cdef int64_t i
+        if self.entries != NULL:
+            for i in range(self.capacity):
+                free(self.entries[i].topic)
+            free(self.entries)
+
+    cdef uint64_t hash_of(self, const uint8_t *topic, int32_t size,
+                          int32_t queue_id) noexcept nogil:
+        # Eight bytes a step; the last step takes the last eight again, or what there is.
+        cdef uint64_t h = <uint32_t>queue_id
+        cdef uint64_t word = <uint32_t>size
+        cdef int32_t at = 0
+        while size - at > 8:
+            h = mixed(h, load64(topic + at))
+            at += 8
+        if size >= 8:
+            return mixed(h, load64(topic + size - 8)) | 1
+        for at in range(size):
+            word = word << 8 | topic[at]
+        return mixed(h, word) | 1
+
+    cdef map_entry *slot(self, uint64_t h, const uint8_t *topic, int32_t size,
+                         int32_t queue_id) noexcept nogil:
+        cdef uint64_t at = h & <uint64_t>(self.capacity - 1)
+        cdef map_entry *entry
+        while True:
+            entry = &self.entries[at]
+            if entry.hash == 0:
+                return entry
+            if (entry.hash == h and entry.queue_id == queue_id and entry.topic_size == size
+                    and memcmp(entry.topic, topic, <size_t>size) == 0):
+                return entry
+            at = (at + 1) & <uint64_t>(self.capacity - 1)
+
+    cdef map_entry *find(self, const uint8_t *topic, int32_t size, int32_t queue_id) noexcept nogil:
+        cdef map_entry *entry = self.slot(self.hash_of(topic, size, queue_id), topic, size,
+                                          queue_id)
+        return NULL if entry.hash == 0 else entry
+
+    cdef map_entry *insert(self, const uint8_t *topic, int32_t size,
+                           int32_t queue_id) noexcept nogil:
+        # Finds or inserts the entry; NULL without memory.
+        cdef uint64_t h = self.hash_of(topic, size, queue_id)
+        cdef map_entry *entry = self.slot(h, topic, size, queue_id)
+        if entry.hash != 0:
+            return entry
+        if self.count * 2 >= self.capacity:
+            if not self.grow():
+                return NULL
+            entry = self.slot(h, topic, size, queue_id)
+        entry.topic = <uint8_t *>malloc(<size_t>(size + 1))
+        if entry.topic == NULL:
+            return NULL
+        memcpy(entry.topic, topic, <size_t>size)
+        entry.hash = h
+        entry.topic_size = size
+        entry.queue_id = queue_id
+        entry.number = <int32_t>self.count
+        self.count += 1
+        return entry
+
+    cdef bint grow(self) noexcept nogil:
+        cdef map_entry *old = self.entries
+        cdef int64_t old_capacity = self.capacity
+        cdef int64_t i
+        cdef map_entry *grown = <map_entry *>calloc(old_capacity * 4, sizeof(map_entry))
+        if grown == NULL:
+            return False
+        self.entries = grown
+        self.capacity = old_capacity * 4
+        for i in range(old_capacity):
+            if old[i].hash != 0:
+                self.slot(old[i].hash, old[i].topic, old[i].topic_size, old[i].queue_id)[0] = old[i]
+        free(old)
+        return True
+
+    cdef map_entry *note(self, const uint8_t *p, const rs_record *record) noexcept nogil:
+        # Adds a record to the entry of its queue. NULL without memory.
+        cdef map_entry *entry = self.insert(p + record.topic_position, record.topic_size,
+                                            record.queue_id)
+        if entry == NULL:
+            return NULL
+        if entry.count == 0:
+            entry.first_queue_offset = record.queue_offset
+            entry.first_phy_offset = record.phy_offset
+        entry.next_queue_offset = <int64_t>(<uint64_t>record.queue_offset + 1)
+        entry.count += 1
+        return entry
+
+    def add(self, TopicQueueMap later not None):
+        """Add the queues that were seen in the part of the log that follows."""
+        cdef int64_t i
+        cdef map_entry *source
+        cdef map_entry *entry
+        for i in range(later.capacity):
+            source = &later.entries[i]
+            if source.hash == 0 or source.count == 0:
+                continue
+            entry = self.insert(source.topic, source.topic_size, source.queue_id)
+            if entry == NULL:
+                raise MemoryError()
+            if entry.count == 0:
+                entry.first_queue_offset = source.first_queue_offset
+                entry.first_phy_offset = source.first_phy_offset
+            entry.next_queue_offset = source.next_queue_offset
+            entry.count += source.count
+
+    def seen(self):
+        """{(topic, queue_id): (first queue offset, its phy offset, next queue offset, count)}."""
+        cdef int64_t i
+        cdef dict result = {}
+        cdef map_entry *entry
+        for i in range(self.capacity):
+            entry = &self.entries[i]
+            if entry.hash != 0 and entry.count:
+                topic = java_text(entry.topic, entry.topic_size)
+                result[topic, entry.queue_id] = (entry.first_queue_offset, entry.first_phy_offset,
+                                                 entry.next_queue_offset, entry.count)
+        return result
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class FileWindow:
+    """A range of a file, read with pread into one buffer that is reused.
+
+    A device error, or a file that is truncated while it is read, is a StoreIOError, never a signal.
+    """
+    def __cinit__(self, EnvTable env, str path):
+        self.fd = -1
+        self.env = env
+        self.capacity = FIRST_BYTES
+        self.buffer = <uint8_t *>malloc(self.capacity)
+        if self.buffer == NULL:
+            raise MemoryError()
+        self.open(path)
+
+    def open(self, str path):
+        """Read from another file from now on, into the same memory.
+
+        Raises StoreIOError; StoreStateError, another thread reads through this window.
+        """
+        self.close()
+        self.path = path
+        self.start = self.size = 0
+        self.fd = self.env.open(path, 0)
+
+    def close(self):
+        """Close the descriptor. Raises StoreStateError if another thread reads through it."""
+        cdef int fd = self.fd
+        if self.in_use:
+            raise StoreStateError(f"{self.path}: the window is in use")
+        if fd >= 0:
+            self.fd = -1
+            self.env.close(fd)
+
+    def find_record(self, int64_t file_from_offset, int64_t position, int64_t stop, *,
+                    bint check_crc):
+        """Find the next record after damage, as every walk over the log does.
+
+        The magic code and the stored physicalOffset of the record must be right, its lengths must
+        add up, and it must end by `stop`. With `check_crc` its body must match its CRC. Without
+        `check_crc` the CRC is required only if the record is followed by damage: neither by a
+        record header, a BLANK nor zeros, nor by `stop`.
+
+        Parameters
+        ----------
+        position, stop : int, bytes into the file; `stop` is where the file, or the part that is
+            read, ends
+        check_crc : bool, as of the walk that steps over the damage
+
+        Returns
+        -------
+        int, bytes into the file, at least `position`; -1 where no record begins.
+
+        Raises
+        ------
+        StoreIOError. StoreStateError: another thread reads through this window.
+
+        Threads: without the GIL. Time grows with the bytes, whatever they are.
+        """
+        cdef int64_t error = 0
+        cdef int64_t found
+        check_range(file_from_offset, position, stop)
+        self.begin_use()
+        try:
+            with nogil:
+                found = find_record(self, file_from_offset, position, stop, stop, check_crc,
+                                    &error)
+        finally:
+            self.end_use()
+        if error < 0:
+            raise StoreIOError(<int>-error, "pread", self.path, position)
+        return found
+
+    cdef int begin_use(self) except -1:
+        # While the GIL is let go, nobody else may move the buffer or close the descriptor.
+        if self.in_use:
+            raise StoreStateError(f"{self.path}: the window is in use")
+        self.in_use = True
+        return 0
+
+    cdef void end_use(self) noexcept:
+        self.in_use = False
+
+    def __dealloc__(self):
+        # Where __cinit__ refused its arguments, every field is zero: the descriptor, too.
+        if self.buffer != NULL and self.fd >= 0:
+            self.env.table.close(self.fd)
+        free(self.buffer)
+
+    cdef int64_t fill(self, int64_t position, int64_t wanted) noexcept nogil:
+        # Moves the window to `position`, with up to `wanted` bytes. Returns the count or -errno.
+        cdef uint8_t *grown
+        cdef int64_t kept = 0
+        cdef int64_t got
+        if wanted > self.capacity:
+            grown = <uint8_t *>realloc(self.buffer, <size_t>wanted)
+            if grown == NULL:
+                return -12
+            self.buffer = grown
+            self.capacity = wanted
+        if self.start <= position < self.start + self.size:
+            kept = self.start + self.size - position
+            if kept > wanted:
+                kept = wanted
+            memcpy_forward(self.buffer, self.buffer + (position - self.start), kept)
+        got = self.env.table.pread(self.fd, self.buffer + kept, wanted - kept, position + kept)
+        self.start = position
+        self.size = kept
+        if got < 0:
+            return got
+        self.size = kept + got
+        return self.size
+
+
+cdef int check_range(int64_t file_from_offset, int64_t position, int64_t stop) except -1:
+    # A negative begin is a file of another log; no sum of these numbers may overflow.
+    if position < 0 or stop < 0 or file_from_offset < -INT64_MAX // 2 or (
+            file_from_offset > 0 and max(position, stop) > INT64_MAX - file_from_offset):
+        raise ValueError(
+            f"bytes {position} to {stop} of a file at {file_from_offset}: not a valid range")
+    return 0
+
+
+cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source,
+                                int64_t size) noexcept nogil:
+    cdef int64_t at = 0
+    cdef int64_t step = source - target
+    cdef int64_t chunk
+    if step <= 0:
+        return
+    while at < size:          # the chunks never overlap: each is at most `step` long
+        chunk = step if size - at > step else size - at
+        memcpy(target + at, source + at, <size_t>chunk)
+        at += chunk
+
+
+cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc,
+                     scan_state *state, rs_record *record) noexcept nogil:
+    # Checks the record at state.position; its bytes are at `at_position(window, state.position)`.
+    cdef const uint8_t *p
+    cdef int64_t left, got, wanted
+    cdef int status
+    while state.position < state.stop:
+        left = window.start + window.size - state.position
+        if state.position < window.start or left <= 0:
+            left = 0
+        p = at_position(window, state.position)
+        status = RS_TORN
+        if left > 0:
+            status = check_record(p, left, file_from_offset + state.position, check_crc, record)
+        if status != RS_TORN or state.position + left >= state.stop:
+            return status
+        wanted = WINDOW_BYTES
+        if wanted > state.until - state.position:
+            # After `until` only the bytes that complete the record there are read.
+            wanted = max(state.until - state.position, left + READ_ON)
+        if left >= 4 and wanted < rs_load_be32(p) <= largest_record():
+            wanted = rs_load_be32(p)
+        if wanted > state.stop - state.position:
+            wanted = state.stop - state.position
+        # More than there is: a torn record is longer than `left`, or its head is.
+        got = window.fill(state.position, wanted)
+        if got < 0:
+            state.error = got
+            return RS_IO_ERROR
+        if got < wanted:
+            state.stop = state.position + got    # the file is shorter than it should be
+    return RS_END
+
+
+cdef void scan_window(FileWindow window, int64_t file_from_offset, bint check_crc,
+                      scan_state *state) noexcept nogil:
+    # Goes from state.position to the first record that fails, a BLANK, or state.stop.
+    cdef rs_record record
+    while True:
+        state.status = next_record(window, file_from_offset, check_crc, state, &record)
+        if state.status != RS_OK:
+            return
+        state.last_store_timestamp = record.store_timestamp
+        state.count += 1
+        state.position += record.total_size
+
+
+def scan_file(EnvTable env, str path, int64_t file_from_offset, int64_t position, int64_t stop,
+              bint check_crc):
+    """Check the records of one commit log file from `position` up to `stop`.
+
+    Parameters
+    ----------
+    position, stop : int, bytes into the file
+    check_crc : bool, compare each body with its CRC
+
+    Returns
+    -------
+    (status, position, count, last_store_timestamp): the verdict that ended the scan (an rs_status),
+    where, how many records passed, and the store time of the last (ms)
+
+    Raises
+    ------
+    StoreIOError with path and position
+
+    Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #checkMessageAndReturnSize.
+    """
+    cdef FileWindow window = FileWindow(env, path)
+    cdef scan_state state
+    check_range(file_from_offset, position, stop)
+    memset(&state, 0, sizeof(state))
+    state.position = position
+    state.until = state.stop = stop
+    with nogil:
+        scan_window(window, file_from_offset, check_crc, &state)
+    window.close()
+    if state.error < 0:
+        raise StoreIOError(<int>-state.error, "pread", path, state.position)
+    return state.status, state.position, state.count, state.last_store_timestamp
+
+
+def status_name(int status):
+    """The English name of a verdict."""
+    return rs_status_name(status).decode("ascii")
+
+
+cdef bint _may_follow(const uint8_t *p, int64_t left, int64_t end) noexcept nogil:
+    # True if the bytes after a record may be valid log; the log ends after `end` bytes.
+    cdef int32_t magic
+    if end == 0 or left < RS_END_FILE_MIN_BLANK_LENGTH:
+        return True  # or they are not there to be looked at
+    magic = rs_load_be32(p + RS_MESSAGE_POSITION_MAGIC)
+    return (magic == RS_MESSAGE_MAGIC_CODE or magic == RS_BLANK_MAGIC_CODE
+            or rs_load_be64(p) == 0)
+
+
+cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t position,
+                         int64_t limit, int64_t stop, bint check_crc,
+                         int64_t *error) noexcept nogil:
+    # Records do not overlap, but bytes that were made to look like many of them may: loading or
+    # checksumming a large record costs its size, and each byte that the search passes earns
+    # SEARCH_REPEATS bytes, so that time grows with the bytes.
+    cdef rs_record record
+    cdef int64_t got, at, size, needed
+    cdef int64_t earned = SEARCH_EARNED_MAX
+    cdef int64_t last = position
+    cdef bint is_paid
+    while position < limit:
+        got = window.fill(position, min(stop - position, <int64_t>WINDOW_BYTES))
+        if got < 0:
+            error[0] = got
+            return -1
+        if got < RS_MESSAGE_MIN_SIZE:
+            return -1
+        at = find_magic(window.buffer, RS_MESSAGE_POSITION_MAGIC, got)
+        while at >= 0:
+            at -= RS_MESSAGE_POSITION_MAGIC
+            if stop - (position + at) < RS_MESSAGE_MIN_SIZE:
+                return -1
+            size = rs_load_be32(window.buffer + at)
+            if RS_MESSAGE_MIN_SIZE <= size <= min(stop - (position + at), largest_record()):
+                if at + RS_MESSAGE_MIN_SIZE > got:
+                    break  # its header continues after the window
+                earned = min(earned + SEARCH_REPEATS * (position + at - last),
+                             <int64_t>SEARCH_EARNED_MAX)
+                last = position + at
+                is_paid = size <= SEARCH_FREE_SIZE
+                if (rs_load_be64(window.buffer + at + RS_MESSAGE_POSITION_PHYSICAL_OFFSET)
+                        == file_from_offset + position + at):
+                    needed = size
+                    if not check_crc:
+                        needed = min(size + RS_END_FILE_MIN_BLANK_LENGTH, stop - (position + at))
+                    if at + needed > got and (is_paid or earned > 0):
+                        # Look at it whole, and go on from there.
+                        if not is_paid:
+                            earned -= size
+                            is_paid = True
+                        position += at
+                        at = 0
+                        got = window.fill(position, min(stop - position,
+                                                        max(needed, <int64_t>WINDOW_BYTES)))
+                        if got < 0:
+                            error[0] = got
+                            return -1
+                    if not check_crc and at + size <= got and check_record(
+                            window.buffer + at, size, -1, False, &record) == RS_OK and (
+                            _may_follow(window.buffer + at + size, got - at - size,
+                                        stop - (position + at + size))):
+                        return position + at
+                    if not is_paid and earned > 0:
+                        earned -= size
+                        is_paid = True
+                    if is_paid and check_record(window.buffer + at, got - at, -1, True,
+                                                &record) == RS_OK:
+                        return position + at
+            at = find_magic(window.buffer, at + RS_MESSAGE_POSITION_MAGIC + 1, got)
+        if at < 0:  # the last bytes may begin a record or its magic code
+            at = got - (RS_MESSAGE_POSITION_MAGIC + 3)
+        position += at
+        if got < WINDOW_BYTES and position + RS_MESSAGE_MIN_SIZE > stop:
+            return -1
+    return -1
+
+
+def find_valid_record(EnvTable env, str path, int64_t file_from_offset, int64_t position,
+                      int64_t stop, *, bint check_crc):
+    """`FileWindow.find_record` of a file that is opened for this search alone."""
+    cdef FileWindow window = FileWindow(env, path)
+    try:
+        return window.find_record(file_from_offset, position, stop, check_crc=check_crc)
+    finally:
+        window.close()

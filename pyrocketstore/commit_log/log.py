@@ -1,0 +1,583 @@
+"""CommitLog: where every message lies, in the order it was put."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot
+from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.display import shown
+from pyrocketstore.errors import (
+    StoreCorruptionError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+)
+from pyrocketstore.files._mapped_file import SelectMappedBufferResult
+from pyrocketstore.files.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
+from pyrocketstore.files.multi_path import MultiPathMappedFileQueue
+from pyrocketstore.files.queue_directories import check_queue_directory
+from pyrocketstore.files.temporary_files import remove_temporary_files
+from pyrocketstore.record import _message
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record._record import RecordHeader, record_size
+from pyrocketstore.record.message import (
+    LMQ_PREFIX,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    SCHEDULE_TOPIC,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    MessageRefused,
+    batch_too_large,
+    java_split,
+    record_too_large,
+)
+from pyrocketstore.results import AppendMessageStatus, PutMessageStatus, Status
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.live_stores import was_removed
+from pyrocketstore.system.signal_shield import shielded
+from pyrocketstore.system.stalls import NEXT_FILE, untimed
+
+if TYPE_CHECKING:
+    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.system.env import Env
+
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED_TYPE = 0x4
+TRANSACTION_COMMIT_TYPE = 0x8
+END_FILE_MIN_BLANK_LENGTH = 8
+#: Written to a message without properties under enableMultiDispatch: 4.9.3 cannot dispatch, and
+#: after a crash not load, a record without any. Java's clients set this property in each message;
+#: it says what its absence says.
+BARE_PROPERTIES = f"{PROPERTY_WAIT_STORE_MSG_OK}\x01true"
+
+#: The statuses of the compiled append; the same numbers as rs_status.
+
+#: Bytes that are allocated ahead of the writer, and of those whose pages are touched ahead.
+CONFIRM_STEP = 64 << 20
+POPULATE_ASYNC = 32 << 20
+#: Under SYNC_FLUSH what is allocated is written as zeros too, so that a force finds written blocks:
+#: a window of twice that many bytes.
+CONFIRM_STEP_SYNC = 512 << 10
+#: How long a put waits for another one that makes the next file (s).
+ROLL_TIMEOUT = 5.0
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_level(text: str) -> dict[int, int]:
+    """Level, from 1, to its delay in ms.
+
+    Raises
+    ------
+    StoreFormatError
+        An entry that is not a number and one of s, m, h, d.
+
+    Source: RocketMQ 4.9.3 ScheduleMessageService#parseDelayLevel.
+    """
+    levels: dict[int, int] = {}
+    for level, entry in enumerate(text.split(" "), 1):
+        try:
+            levels[level] = int(entry[:-1]) * _UNITS_MS[entry[-1:]]
+        except (ValueError, KeyError):
+            raise StoreFormatError(f"messageDelayLevel: cannot read {shown(entry)}") from None
+    return levels
+
+
+def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
+    """The message in a view, None when there is none."""
+    try:
+        return _message.decode_record(view.byte_buffer)
+    except StoreCorruptionError:
+        return None
+
+
+def largest_record(config: MessageStoreConfig) -> int:
+    """Bytes of the largest record that a store with these settings takes."""
+    room = config.mapped_file_size_commit_log - END_FILE_MIN_BLANK_LENGTH
+    return min(config.max_message_size, room)
+
+
+def _before_new_queue(
+    env: Env, root: str, told: Callable[[str, int], None] | None, topic: str, queue_id: int
+) -> None:
+    """Refuse a put that could never be dispatched to its queue."""
+    check_queue_directory(env, f"{root}/consumequeue", topic, queue_id)
+    if told is not None:
+        told(topic, queue_id)
+
+
+class CommitLog:
+    """The log of all messages: appends under one put lock, reads by physical offset.
+
+    Parameters
+    ----------
+    env : Env
+    config : MessageStoreConfig
+    read_only : bool, reads through pread and refuses to append
+    appended : Event, signalled when the dispatcher sleeps and something was appended
+    on_new_queue : callable(topic, queue_id), before the first put to a queue
+
+    Threads: puts and reads from any thread.
+    Source: RocketMQ 4.9.3 CommitLog.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: MessageStoreConfig,
+        appended: Event,
+        *,
+        read_only: bool = False,
+        allocate_service: AllocateMappedFileService | None = None,
+        on_new_queue: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.env = env
+        self.config = config
+        self.read_only = read_only
+        self.file_size = config.mapped_file_size_commit_log
+        sync = config.is_sync_flush
+        # Pages that nobody stores to need not be made ready: in a buffer's file, and where records
+        # are written, as under SYNC_FLUSH; but there blocks with zeros are forced for less.
+        indirect = config.write_without_mmap or config.is_transient_store_pool_enable
+        settings: dict[str, Any] = {
+            "read_only": read_only,
+            "allocate_service": allocate_service,
+            "confirm_step": min(CONFIRM_STEP_SYNC if sync else CONFIRM_STEP, self.file_size),
+            "populate": 0 if sync or indirect else POPULATE_ASYNC,
+            "zero_fill": "pages" if sync else "no" if indirect else "folios",
+            "by_write": config.write_without_mmap,
+        }
+        paths, read_paths = config.commit_log_paths, config.read_only_commit_log_paths
+        self.mapped_file_queue = (
+            MultiPathMappedFileQueue(env, paths, read_paths, self.file_size, **settings)
+            if config.is_multi_path
+            else MappedFileQueue(env, paths[0], self.file_size, **settings)
+        )
+        before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
+        self.core = CommitLogCore(env, largest_record(config), appended, before)
+        self.core.busy_ms = config.os_page_cache_busy_time_out_mills
+        self.bare_properties = BARE_PROPERTIES if config.enable_multi_dispatch else ""
+        self.core.fill_bare(self.bare_properties.encode())
+        if allocate_service is not None:
+            ahead = CONFIRM_STEP_SYNC if sync else POPULATE_ASYNC // 2
+            self.core.watch_ahead(allocate_service.ahead_event, ahead)
+        self.allocate_service = allocate_service
+        self.delay_levels = parse_delay_level(config.message_delay_level)
+        self.max_delay_level = max(self.delay_levels, default=0)
+        #: times the wait for the next file: what is slow is logged
+        self.timed: Callable[[str], AbstractContextManager[None]] = untimed
+        #: brings what lies in buffers into the files; set by who commits
+        self.commit_buffers: Callable[[], None] = lambda: None
+        #: called with the first byte of a file, and the time, before its first record
+        self.begin_file: Callable[[int, int], None] = lambda offset, now_ms: None
+        self._roll_lock = threading.Lock()  # never held by a thread that runs signal handlers
+        self._closed = False
+        # By the main thread too: a handler's put moves the offsets, and they are read again.
+        self._multi_lock = threading.RLock()
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files. Raises StoreCorruptionError naming a file of the wrong size."""
+        if not self.read_only:
+            for path in self.config.commit_log_paths:
+                remove_temporary_files(self.env, path)
+        self.mapped_file_queue.load()
+
+    def open_end(self, log_end: int, forced_to: int | None = None) -> None:
+        """Install what recovery found: the log ends at `log_end`.
+
+        What lies behind `forced_to`, the start of a file, is forced by the next flush: a process
+        that was killed may have left it in the page cache alone.
+        """
+        self.mapped_file_queue.flushed_where = log_end
+        self.mapped_file_queue.committed_where = log_end
+        if forced_to is not None and not self.read_only:
+            self.mapped_file_queue.flushed_where = min(forced_to, log_end)
+            for file in self.mapped_file_queue.mapped_files:
+                if file.file_from_offset >= forced_to:
+                    file.flushed = 0
+        self.core.set_end_offset(log_end if self.mapped_file_queue.mapped_files else 0)
+        if self.read_only:
+            return
+        last = self.mapped_file_queue.get_last_mapped_file()
+        if last is not None and not last.is_full():
+            self._begin(last)
+            self.core.attach(last)
+
+    def close(self) -> None:
+        """Take no more: the file that is written to is let go."""
+        shielded(self._close)
+
+    def _close(self) -> None:
+        with self._roll_lock:
+            self._closed = True
+            self.core.attach(None)
+
+    # ---- offsets ------------------------------------------------------------------------------
+
+    def get_min_offset(self) -> int:
+        """First physical offset, -1 for an empty log.
+
+        Source: RocketMQ 4.9.3 CommitLog#getMinOffset.
+        """
+        files = self.mapped_file_queue.mapped_files
+        if not files:
+            return -1
+        first = files[0]
+        if first.is_available():
+            return int(first.file_from_offset)
+        return self.roll_next_file(first.file_from_offset)
+
+    def get_max_offset(self) -> int:
+        """Physical offset behind the last record."""
+        return int(self.core.end)
+
+    def get_appended_offset(self) -> int:
+        """Physical offset behind the last record that was put, in a buffer perhaps."""
+        return int(self.core.appended_end)
+
+    def commit_appended(self) -> None:
+        """Make what was put readable that lies in a buffer, if any does."""
+        if self.get_appended_offset() > self.get_max_offset():
+            shielded(self.commit_buffers)
+
+    def roll_next_file(self, phy_offset: int) -> int:
+        """First offset of the file after the one that holds `phy_offset`."""
+        return phy_offset + self.file_size - phy_offset % self.file_size
+
+    # ---- reads --------------------------------------------------------------------------------
+
+    def get_message(
+        self, phy_offset: int, size: int, first_for_zero: bool = False
+    ) -> SelectMappedBufferResult | None:
+        """A view of `size` bytes at `phy_offset`, or None when they are not readable.
+
+        In a read-only store None also means that the store's owner has deleted the file.
+
+        `first_for_zero` is 4.9.3's way with offset 0 whose file is gone: the first file that is
+        left stands in. Only the pull of DefaultMessageStore asks for that.
+        Source: RocketMQ 4.9.3 CommitLog#getMessage.
+        """
+        if size <= 0 or phy_offset < 0 or phy_offset + size > self.get_max_offset():
+            return None
+        fall_back = first_for_zero and phy_offset == 0
+        file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, fall_back)
+        if file is None:
+            return None
+        try:
+            return file.select_mapped_buffer(phy_offset % self.file_size, size)
+        except StoreIOError as error:
+            if not (self.read_only and was_removed(self.env, error)):
+                raise
+            return None
+
+    def get_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
+        """What the file that holds `phy_offset` has from there on; None at the end.
+
+        Source: RocketMQ 4.9.3 CommitLog#getData.
+        """
+        if not 0 <= phy_offset < self.get_max_offset():
+            return None
+        file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, phy_offset == 0)
+        if file is None:
+            return None
+        return file.select_mapped_buffer(phy_offset % self.file_size)
+
+    def record_size(self, phy_offset: int) -> int:
+        """The length that the record at `phy_offset` names, 0 when there is none."""
+        view = self.get_message(phy_offset, 4)
+        if view is None:
+            return 0
+        with view:
+            return record_size(view.byte_buffer)
+
+    def look_message(self, phy_offset: int, size: int = 0) -> MessageExt | None:
+        """The message at `phy_offset`, None when nothing there is one.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#lookMessageByOffset.
+        """
+        view = self.get_message(phy_offset, size or self.record_size(phy_offset))
+        if view is None:
+            return None
+        with view:
+            return try_decode(view)
+
+    def pickup_store_timestamp(self, phy_offset: int, size: int) -> int:
+        """Store time (ms) of the record at `phy_offset`, -1 when it is not readable.
+
+        Source: RocketMQ 4.9.3 CommitLog#pickupStoreTimestamp.
+        """
+        if phy_offset < self.get_min_offset():
+            return -1
+        view = self.get_message(phy_offset, size)
+        if view is None:
+            return -1
+        with view:
+            return RecordHeader(view.byte_buffer).store_timestamp
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append one message; the outcome is a status.
+
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessage.
+        Differs: a record that fits into no file, a topic of more than 127 bytes and a DELAY that is
+        no number are MESSAGE_ILLEGAL. See BARE_PROPERTIES.
+        """
+        kind = message.sys_flag & TRANSACTION_MASK
+        queued = kind in (0, TRANSACTION_COMMIT_TYPE)
+        if queued:
+            try:
+                self._delay(message)
+            except MessageRefused as refused:
+                return make_result(PutMessageStatus[refused.status], error=refused)
+        multi = (
+            self.config.enable_multi_dispatch
+            and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
+        )
+        if multi:
+            return self._put_multi(message, multi, queued)
+        if self.bare_properties and not message.properties_string:
+            message.properties_string = self.bare_properties
+        try:
+            record = self._encode(message)
+        except MessageRefused as refused:
+            return make_result(PutMessageStatus[refused.status], error=refused)
+        return self.append(record, 1, message.topic, message.queue_id, queued, message.store_host)
+
+    def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
+        """Append a batch: one queue, one file, all or nothing.
+
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
+        Differs: what is too large or damaged is MESSAGE_ILLEGAL instead of an exception.
+        """
+        try:
+            if batch.sys_flag & TRANSACTION_MASK or batch.delay_time_level > 0:
+                reason = "a batch is neither delayed nor a part of a transaction"
+                raise MessageRefused("MESSAGE_ILLEGAL", reason)
+            records, count = _message.encode_batch(
+                batch,
+                max_message_size=self.config.max_message_size,
+                bare=self.bare_properties.encode(),
+            )
+        except MessageRefused as refused:
+            return make_result(PutMessageStatus[refused.status], error=refused)
+        return self.append(
+            records, count, batch.topic, batch.queue_id, True, batch.store_host, batch=True
+        )
+
+    def _encode(self, message: MessageExtBrokerInner) -> bytes:
+        return _message.encode_message(message, max_message_size=self.core.max_message_size)
+
+    def _delay(self, message: MessageExtBrokerInner) -> None:
+        """Turn a delayed message into one of SCHEDULE_TOPIC_XXXX (spec of 4.9.3's put, step 2)."""
+        level = message.delay_time_level
+        if level <= 0:
+            return
+        if level > self.max_delay_level:
+            level = self.max_delay_level
+            message.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+        message.properties[PROPERTY_REAL_TOPIC] = message.topic
+        message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        message.properties_string = _message.properties_to_string(message.properties)
+        message.topic = SCHEDULE_TOPIC
+        message.queue_id = level - 1
+
+    def _put_multi(
+        self, message: MessageExtBrokerInner, names: str, queued: bool
+    ) -> PutMessageResult:
+        """Append a message that is dispatched to further queues as well.
+
+        The offsets in INNER_MULTI_QUEUE_OFFSET are read first and checked again under the put lock;
+        should one have moved, the record is encoded again.
+
+        Source: RocketMQ 4.9.3 MultiDispatch#wrapMultiDispatch.
+        """
+        slots: list[QueueSlot] = []
+        for name in java_split(names):
+            lmq = self.config.enable_lmq and name.startswith(LMQ_PREFIX)
+            slots.append(self.core.slot(name, 0 if lmq else message.queue_id))
+        with self._multi_lock:
+            while True:
+                expected = [(slot, slot.offset) for slot in slots]
+                offsets = ",".join(str(value) for _, value in expected)
+                message.properties[PROPERTY_INNER_MULTI_QUEUE_OFFSET] = offsets
+                stored = dict(message.properties)
+                stored.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
+                message.properties_string = _message.properties_to_string(stored)
+                try:
+                    record = self._encode(message)
+                except MessageRefused as refused:
+                    return make_result(
+                        PutMessageStatus.UNKNOWN_ERROR,
+                        AppendMessageStatus.UNKNOWN_ERROR,
+                        error=refused,
+                    )
+                main = self.core.slot(message.topic, message.queue_id)
+                result = self._try_append(record, 1, main, queued, message.store_host, expected)
+                if result is not None:
+                    return result
+
+    def append(
+        self,
+        records: bytes,
+        count: int,
+        topic: str,
+        queue_id: int,
+        queued: bool,
+        store_host: object,
+        batch: bool = False,
+    ) -> PutMessageResult:
+        """Append encoded records, rolling to the next file when they do not fit."""
+        slot = self.core.slot(topic, queue_id)
+        result = self._try_append(records, count, slot, queued, store_host, None, batch)
+        if result is None:
+            raise AssertionError("only an append with expected offsets may be refused")
+        return result
+
+    def _try_append(
+        self,
+        records: bytes,
+        count: int,
+        slot: QueueSlot,
+        queued: bool,
+        store_host: object,
+        expected: list[tuple[QueueSlot, int]] | None,
+        batch: bool = False,
+    ) -> PutMessageResult | None:
+        """None when one of the `expected` slots has moved on: then nothing was written."""
+        if len(records) + END_FILE_MIN_BLANK_LENGTH > self.file_size:
+            limit = self.file_size - END_FILE_MIN_BLANK_LENGTH
+            too_large = batch_too_large if batch else record_too_large
+            return make_result(
+                PutMessageStatus.MESSAGE_ILLEGAL, error=too_large(len(records), limit)
+            )
+        rolled = False
+        while True:
+            status, phy_offset, queue_offset, store_timestamp, code = self.core.append_encoded(
+                records, count, slot, queued, expected
+            )
+            if status == Status.OK:
+                break
+            if status == Status.RETRY:
+                return None
+            if status == Status.BUSY:
+                return make_result(PutMessageStatus.OS_PAGECACHE_BUSY)
+            if status == Status.IO_ERROR:
+                error = StoreIOError(code, self.core.failed_operation, self._last_path())
+                return make_result(
+                    PutMessageStatus.UNKNOWN_ERROR, AppendMessageStatus.UNKNOWN_ERROR, error=error
+                )
+            rolled = rolled or status == Status.END_OF_FILE
+            try:
+                self.roll(len(records))
+            except (StoreIOError, StoreCorruptionError) as failure:
+                return make_result(
+                    PutMessageStatus.CREATE_MAPEDFILE_FAILED,
+                    AppendMessageStatus.END_OF_FILE if rolled else -1,
+                    error=failure,
+                )
+        return make_result(
+            PutMessageStatus.PUT_OK,
+            AppendMessageStatus.PUT_OK,
+            phy_offset,
+            queue_offset,
+            len(records),
+            store_timestamp,
+            count,
+            _record_positions(records, phy_offset) if batch else None,
+            store_host,
+        )
+
+    def roll(self, size: int) -> None:
+        """End the current file if `size` bytes do not fit, and go on in the next one.
+
+        Raises StoreIOError or StoreCorruptionError (its name is taken) when the next file cannot be
+        made, or is not made in time. A signal handler that raises leaves the roll to its thread.
+        """
+        shielded(lambda: self._roll(size))
+
+    def _roll(self, size: int) -> None:
+        if not self._roll_lock.acquire(timeout=ROLL_TIMEOUT):
+            raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
+        try:
+            if self._closed:
+                raise StoreStateError("the store is closed")
+            if self.core.fits(size):
+                return
+            self.core.seal(size)
+            with self.timed(NEXT_FILE):
+                file = self.mapped_file_queue.get_last_mapped_file(0)
+            if file is None:
+                error = None if self.allocate_service is None else self.allocate_service.last_error
+                if isinstance(error, StoreIOError):
+                    raise error
+                raise StoreIOError(errno.ETIMEDOUT, "create", self.config.commit_log_path)
+            if not file.has_buffer:
+                # What is put from now on may be read at once, so what was put before must be too.
+                self.commit_buffers()
+            self._begin(file)
+            self.core.attach(file)
+        finally:
+            self._roll_lock.release()
+
+    def _begin(self, file: MappedFile) -> None:
+        """Tell the checkpoint of a file before its first record, whose time is not before now."""
+        if file.appended == 0:
+            now = self.env.now_ms()
+            self.begin_file(file.file_from_offset, now)
+            self.core.floor_ms = now
+
+    def _last_path(self) -> str:
+        last = self.mapped_file_queue.get_last_mapped_file()
+        return self.config.commit_log_path if last is None else last.path
+
+    def delete_expired_file(
+        self,
+        expired_ms: int,
+        delete_files_interval_ms: int,
+        interval_forcibly_ms: int,
+        clean_immediately: bool,
+        dispatched: int,
+    ) -> int:
+        """Delete the oldest files, at most 10, none that is not dispatched; how many went.
+
+        Raises StoreIOError. Source: RocketMQ 4.9.3 CommitLog#deleteExpiredFile.
+        Differs: what is not in its queues yet, as `dispatched` (bytes of the log) says, stays.
+        """
+        return self.mapped_file_queue.delete_expired_file_by_time(
+            expired_ms,
+            delete_files_interval_ms,
+            interval_forcibly_ms,
+            clean_immediately,
+            dispatched,
+        )
+
+    def destroy(self) -> None:
+        """Delete every file of the log."""
+        self.core.attach(None)
+        self.mapped_file_queue.destroy()
+        self.core.set_end_offset(0)
+
+
+def _record_positions(records: bytes, phy_offset: int) -> list[int]:
+    """Physical offset of each of several encoded records."""
+    positions = []
+    at = 0
+    while at < len(records):
+        positions.append(phy_offset + at)
+        at += record_size(records, at)
+    return positions

@@ -1,0 +1,198 @@
+"""Scan the records of the commit log in order, with several threads that each take a chunk.
+
+A thread whose chunk begins inside a file does not know where a record begins there. It starts at
+the first position where a whole record is found. Its result counts only if the chunk before it ends
+at exactly that position; otherwise the chunk is scanned again from the end of the one before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+from pyrocketstore.commit_log._chunk_scan import LogChunk, LogScanner
+from pyrocketstore.commit_log._scan import find_valid_record
+from pyrocketstore.results import Status
+
+if TYPE_CHECKING:
+    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+    from pyrocketstore.system.env import Env
+
+
+#: Bytes of the log that one thread takes at a time.
+CHUNK_SIZE = 16 << 20
+#: Memory bandwidth limits the scan: more threads do not make it faster.
+THREADS_MAX = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The planned begin and end of a chunk, bytes into the file."""
+
+    file: MappedFile
+    begin: int
+    until: int
+
+
+class LogScan:
+    """Scan the log from `start` on, ahead of the consumer of the chunks.
+
+    Parameters
+    ----------
+    env : Env
+    files : the log's files, in order
+    start, stop : int, physical offsets; a record begins at `start`
+    delay_levels : {level: ms}
+    check_crc : bool, compare each body with its CRC
+    records_max : int, bytes of memory in all for the record data that dispatch needs; a chunk that
+        does not fit holds its records in memory of its own, as each chunk does with None
+
+    Threads: one consumer. At most as many chunks are scanned ahead as there are processors.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        files: tuple[MappedFile, ...],
+        start: int,
+        stop: int,
+        *,
+        delay_levels: Mapping[int, int],
+        check_crc: bool,
+        records_max: int | None,
+    ) -> None:
+        self._files = [f for f in files if start - f.file_size < f.file_from_offset < stop]
+        self._start = start
+        self._stop = stop
+        self._scanner = LogScanner(env, delay_levels, check_crc, records_max=records_max)
+        self._thread_count = min(env.processor_count(), THREADS_MAX)
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: deque[tuple[_Part, Future[LogChunk]]] = deque()
+
+    def chunks(self) -> Iterator[LogChunk]:
+        """Yield the chunks in order; each begins where the one before it ended.
+
+        The status of the last one is OK if `stop` was reached, else the verdict that ended the log;
+        BLANK if no file follows.
+
+        Raises StoreIOError.
+        """
+        try:
+            yield from self._chunks()
+        finally:
+            self._scanner.cancel()
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _chunks(self) -> Iterator[LogChunk]:
+        parts = deque(self._parts())
+        file = None
+        position = 0
+        while parts or self._ahead:
+            part, found = self._next(parts)
+            if part.file is not file:
+                file = part.file
+                position = part.begin
+            if part.until <= position:
+                continue  # inside a record that ends after it, or after a BLANK
+            chunk = None if found is None else found.result()
+            if chunk is None or chunk.begin != position:
+                chunk = self._scan(part, position, search=False)
+            yield chunk
+            position = chunk.end
+            if chunk.status == Status.BLANK:
+                position = file.file_size
+                self._skip(file, parts)
+            if chunk.status not in (Status.OK, Status.BLANK):
+                return
+
+    def _skip(self, file: MappedFile, parts: deque[_Part]) -> None:
+        """Drop the parts after a BLANK: they may be most of a file, and hold no records."""
+        while parts and parts[0].file is file:
+            parts.popleft()
+        for part, found in self._ahead:
+            if part.file is file:
+                found.cancel()
+
+    def _parts(self) -> Iterator[_Part]:
+        for file in self._files:
+            base = file.file_from_offset
+            begin = max(0, self._start - base)
+            end = min(file.file_size, self._stop - base)
+            while begin < end:
+                until = min(begin + CHUNK_SIZE, end)
+                yield _Part(file, begin, until)
+                begin = until
+
+    def _next(self, parts: deque[_Part]) -> tuple[_Part, Future[LogChunk] | None]:
+        """Return the next part, and its scan if that has been started."""
+        if self._thread_count < 2 or (self._pool is None and len(parts) < 3):
+            return parts.popleft(), None
+        if self._pool is None:
+            # The first part without threads: most logs end in it.
+            self._pool = ThreadPoolExecutor(self._thread_count, "LogScan")
+            return parts.popleft(), None
+        while parts and len(self._ahead) <= self._thread_count:
+            part = parts.popleft()
+            first = part.begin == max(0, self._start - part.file.file_from_offset)
+            self._ahead.append(
+                (part, self._pool.submit(self._scan, part, part.begin, search=not first))
+            )
+        return self._ahead.popleft()
+
+    def _scan(self, part: _Part, position: int, *, search: bool) -> LogChunk:
+        file = part.file
+        return self._scanner.scan(
+            file.path,
+            file.file_from_offset,
+            position,
+            part.until,
+            file.file_size,
+            search=search,
+        )
+
+
+class ScannableLog(Protocol):
+    """The parts of a commit log that a scan over damage needs."""
+
+    mapped_file_queue: MappedFileQueue
+    file_size: int
+    delay_levels: dict[int, int]
+
+    def roll_next_file(self, phy_offset: int) -> int:
+        """Return the first physical offset of the file after that of `phy_offset`."""
+        ...
+
+
+def records_between(env: Env, log: ScannableLog, start: int, stop: int) -> Iterator[LogChunk]:
+    """Scan the records in [start, stop), physical offsets, and step over damage.
+
+    Raises StoreIOError.
+    """
+    files = log.mapped_file_queue.mapped_files
+    while start < stop:
+        chunk = None
+        scan = LogScan(
+            env,
+            files,
+            start,
+            stop,
+            delay_levels=log.delay_levels,
+            check_crc=False,
+            records_max=None,
+        )
+        for chunk in scan.chunks():
+            yield chunk
+        if chunk is None or chunk.status in (Status.OK, Status.BLANK):
+            return
+        base, position = chunk.file_from_offset, chunk.end
+        file = log.mapped_file_queue.find_mapped_file_by_offset(base, False)
+        limit = min(stop - base, log.file_size)
+        found = -1
+        if file is not None and position + 1 < limit:
+            found = find_valid_record(env, file.path, base, position + 1, limit, check_crc=False)
+        start = base + found if found >= 0 else log.roll_next_file(base)

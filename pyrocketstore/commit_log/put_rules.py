@@ -1,0 +1,113 @@
+"""What a message must be so that a put stores it: its texts, and how long its record may be.
+
+`Store.put` takes its arguments by these rules, and Spark's executors check rows by the same ones
+before the first of them is put. The rule of each single value is in `message` and `exact`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pyrocketstore.commit_log.log import BARE_PROPERTIES, largest_record
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.record import _message
+from pyrocketstore.record.message import (
+    MAX_PROPERTIES_SIZE,
+    PROPERTIES_TOO_LONG,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    MessageRefused,
+    check_properties,
+    check_tags,
+    java_split,
+    join_keys,
+    record_too_large,
+    utf8_length,
+)
+
+#: Bytes of a record without topic, body and properties whose two hosts are IPv4 addresses; an IPv6
+#: address has so many bytes more.
+_RECORD_SIZE_MIN = 91
+_IPV6_EXTRA = 12
+#: Digits of the greatest queue offset, and a comma.
+_OFFSET_SIZE = 20
+
+
+def named_properties(tags: Any, keys: Any, properties: Any) -> dict[str, str]:
+    """The properties of a message by their names, TAGS and KEYS among them, as exact str.
+
+    Parameters
+    ----------
+    tags, keys, properties : as `Store.put` takes them
+
+    Raises StoreTypeError, StoreFormatError: a value that no put takes.
+    """
+    named: dict[str, str] = {}
+    if tags is not None:
+        named[PROPERTY_TAGS] = check_tags(tags)
+    joined = join_keys(keys)
+    if joined is not None:
+        named[PROPERTY_KEYS] = joined
+    if properties is not None:
+        named.update(check_properties(properties))
+    return named
+
+
+def properties_text(named: Mapping[str, str]) -> str:
+    """The text of properties in a record. Raises MessageRefused: it is too long."""
+    text = _message.properties_to_string(named)
+    if utf8_length(text) > MAX_PROPERTIES_SIZE:
+        raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", PROPERTIES_TOO_LONG)
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordLimits:
+    """How long a record may be in a store, and what each has beside topic, body and properties.
+
+    Parameters
+    ----------
+    largest : int, bytes of a whole record
+    fixed : int, bytes of a record without topic, body and properties
+    bare : int, bytes of the properties that a message without any gets
+    multi_dispatch : bool, queue offsets are added to messages that name further queues
+    """
+
+    largest: int
+    fixed: int
+    bare: int
+    multi_dispatch: bool
+
+    @classmethod
+    def of(cls, config: MessageStoreConfig) -> Self:
+        """The limits of a store with these settings, whose own host stands in each record."""
+        return cls(
+            largest=largest_record(config),
+            fixed=_RECORD_SIZE_MIN + (2 * _IPV6_EXTRA if config.store_host[0] == "[" else 0),
+            bare=len(BARE_PROPERTIES) if config.enable_multi_dispatch else 0,
+            multi_dispatch=config.enable_multi_dispatch,
+        )
+
+    def check(self, topic: str, body_size: int, named: Mapping[str, str]) -> None:
+        """Raises MessageRefused for a message whose properties or record are too long.
+
+        Parameters
+        ----------
+        topic : str, as check_topic gives it
+        body_size : int, bytes
+        named : as named_properties gives them
+        """
+        size = utf8_length(properties_text(named)) or self.bare
+        further = named.get(PROPERTY_INNER_MULTI_DISPATCH, "").strip()
+        if self.multi_dispatch and further:
+            size += len(PROPERTY_INNER_MULTI_QUEUE_OFFSET) + 2
+            size += _OFFSET_SIZE * len(java_split(further))
+            if size > MAX_PROPERTIES_SIZE:
+                raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", PROPERTIES_TOO_LONG)
+        size += self.fixed + len(topic) + body_size
+        if size > self.largest:
+            raise record_too_large(size, self.largest)

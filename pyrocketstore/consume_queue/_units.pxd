@@ -1,0 +1,22 @@
+"""Writing units of consume queues, for the dispatch loop."""
+from libc.stdint cimport int32_t, int64_t
+
+from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore._rocketstore cimport rs_queue
+
+
+# Appends one unit. RS_OK; RS_REPEAT: the queue has it; RS_NEED_FILE: no file, or a full one;
+# RS_NEED_PYTHON: a gap before queue_offset, or values that no unit may hold; below 0: -errno.
+cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_t tags_code,
+                           int64_t queue_offset) noexcept nogil
+
+
+cdef class ConsumeQueueCore:
+    cdef rs_queue queue
+    cdef MappedFile mapped_file     # the owner of queue.file, held while it is set
+    cdef list retired               # held files that the writer may still store into
+
+
+cdef class UnitAppender:
+    cdef readonly ConsumeQueueCore core
+    cdef public bint failed

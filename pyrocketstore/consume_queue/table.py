@@ -1,0 +1,317 @@
+"""The consume queues of a store: found on disk by `load`, made by the first record of a queue."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.config.file_sizes import MismatchedFile
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.consume_queue._units import unit_at
+from pyrocketstore.consume_queue.ext import ConsumeQueueExt
+from pyrocketstore.consume_queue.mismatched_files import restore_queue
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.queue_recovery import keep_units, recover_queue
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.display import logger, shown
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError
+from pyrocketstore.files.broken_folder import broken_folder
+from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+from pyrocketstore.files.queue_directories import find_queues
+from pyrocketstore.files.running_flags import RunningFlags
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.files.temporary_files import remove_temporary_queue_files
+from pyrocketstore.record._record import record_size_max
+from pyrocketstore.record.message import LMQ_PREFIX
+from pyrocketstore.system.signal_shield import check_abandoned
+
+if TYPE_CHECKING:
+    from pyrocketstore.system.env import Env
+
+LOG = logger(__name__)
+
+#: Together with the dispatcher's own, well below vm.max_map_count's 65530.
+ATTACHED_MAX = 16384
+
+
+class ConsumeQueueTable:
+    """(topic, queue id) → ConsumeQueue.
+
+    Threads: look-ups from any; `for_dispatch` from the dispatching thread.
+    Source: RocketMQ 4.9.3 DefaultMessageStore#consumeQueueTable.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: MessageStoreConfig,
+        commit_log: CommitLog,
+        flags: RunningFlags,
+        read_only: bool,
+    ) -> None:
+        self.env = env
+        self.config = config
+        self.commit_log = commit_log
+        self.flags = flags
+        self.read_only = read_only
+        self.checkpoint: StoreCheckpoint | None = None
+        #: `recover` has cut units off that must be put again from the log
+        self.has_cut = False
+        #: files of queues and ext units of a wrong length or name; `recover` has repaired them
+        self.mismatched: list[MismatchedFile] = []
+        self.lmq_count = 0
+        self.path = os.path.join(config.store_path_root_dir, "consumequeue")
+        self.ext_path = os.path.join(config.store_path_root_dir, "consumequeue_ext")
+        self._table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._lock = threading.Lock()
+        self._refused: set[str] = set()
+        self._attached: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def load(self) -> None:
+        """Find the queues on disk.
+
+        Raises StoreIOError; StoreCorruptionError when no file has the configured size.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
+        """
+        if not self.read_only:
+            self._remove_temporary_files(self.path)
+            if self.config.enable_consume_queue_ext:
+                self._remove_temporary_files(self.ext_path)
+        for topic, ids in find_queues(self.env, self.path):
+            check_abandoned()
+            for queue_id in ids:
+                queue = self._new(topic, queue_id)
+                queue.load()
+                self._table[topic, queue_id] = queue
+            if ids and self._is_lmq(topic):
+                self.lmq_count += 1
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Refuse a configured size that the files contradict, before any file is changed."""
+        setting = "mapped_file_size_consume_queue (mappedFileSizeConsumeQueue)"
+        _check_size([queue.mapped_file_queue for queue in self.all()], setting)
+        setting = "mapped_file_size_consume_queue_ext (mappedFileSizeConsumeQueueExt)"
+        _check_size([q.ext.mapped_file_queue for q in self.all() if q.ext is not None], setting)
+
+    def _remove_temporary_files(self, directory: str) -> None:
+        for topic in self.env.listdir(directory):
+            path = os.path.join(directory, topic)
+            if self.env.is_dir(path):
+                remove_temporary_queue_files(self.env, path)
+
+    def recover(self, phy_offset: int) -> None:
+        """Find the end of each queue.
+
+        Units that name bytes of the log at or after `phy_offset` may be lost in parts.
+        """
+        lowest = self.commit_log.get_min_offset()
+        broken_path = broken_folder(self.env, self.config.store_path_root_dir)
+        for queue in self.all():
+            check_abandoned()
+            queue.unsure_from = phy_offset
+            lost = restore_queue(queue, lowest, self._before_cut, broken_path, self.mismatched)
+            lost = close_gaps(queue, lowest, self._before_cut) or lost
+            recover_queue(queue, phy_offset, self._before_cut)
+            queue.cut_short |= lost
+
+    def _before_cut(self) -> None:
+        """Have this recovery, or the one after it, put the units again that are cut off."""
+        if not self.read_only and self.checkpoint is not None:
+            self.has_cut = True
+            self.checkpoint.uncover_log()
+
+    def all(self) -> list[ConsumeQueue]:
+        """Return every queue."""
+        return list(self._table.values())
+
+    def by_topic(self) -> dict[str, dict[int, ConsumeQueue]]:
+        """Return {topic: {queue id: queue}}, sorted."""
+        items = sorted(self._table.items())
+        topics: dict[str, dict[int, ConsumeQueue]] = {}
+        for (topic, queue_id), queue in items:
+            topics.setdefault(topic, {})[queue_id] = queue
+        return topics
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue, or None."""
+        return self._table.get((topic, queue_id))
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the queue; an unknown one is returned as an empty queue and not kept.
+
+        Differs: 4.9.3 keeps it, and its table grows with every unknown name.
+        """
+        queue = self._table.get((topic, queue_id))
+        return self._new(topic, queue_id) if queue is None else queue
+
+    def for_dispatch(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue, made if it is new; None for a name that must not become a directory."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            if not is_safe_name(topic) or queue_id < 0:
+                if topic not in self._refused:
+                    self._refused.add(topic)
+                    LOG.error("topic %r, queue %d: not a valid name of a directory", topic,
+                              queue_id)  # fmt: skip
+                return None
+            queue = self._new(topic, queue_id)
+            if queue.ext is not None:
+                _find_ext_files(queue.ext)
+            with self._lock:
+                queue = self._table.setdefault((topic, queue_id), queue)
+            if self._is_lmq(topic):
+                self.lmq_count += 1
+        self._bound_mappings(queue)
+        return queue
+
+    def _bound_mappings(self, queue: ConsumeQueue) -> None:
+        """Keep the last file mapped of at most ATTACHED_MAX queues: the ones put to last."""
+        key = queue.topic, queue.queue_id
+        self._attached.pop(key, None)
+        self._attached[key] = queue
+        if len(self._attached) > ATTACHED_MAX:
+            oldest = self._attached.pop(next(iter(self._attached)))
+            oldest.detach()
+            oldest.unmap_idle()
+
+    def remove(self, topic: str, queue_id: int) -> None:
+        """Destroy a queue and forget it. After a StoreIOError the queue stays in the table."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            return
+        queue.destroy()
+        with self._lock:
+            self._table.pop((topic, queue_id), None)
+            self._attached.pop((topic, queue_id), None)
+
+    def destroy(self) -> None:
+        """Destroy every queue."""
+        for queue in self.all():
+            self.remove(queue.topic, queue.queue_id)
+
+    def forget(self) -> None:
+        """Forget every queue, before another `load`; nothing on disk is touched."""
+        with self._lock:
+            self._table.clear()
+            self._attached.clear()
+        self.lmq_count = 0
+
+    def close(self) -> None:
+        """Drop all mappings."""
+        for queue in self.all():
+            queue.shutdown()
+
+    def _is_lmq(self, topic: str) -> bool:
+        return self.config.enable_lmq and topic.startswith(LMQ_PREFIX)
+
+    def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
+        ext = None
+        if self.config.enable_consume_queue_ext and not (
+            self.config.enable_lmq and topic.startswith(LMQ_PREFIX)
+        ):
+            ext = ConsumeQueueExt(
+                topic,
+                queue_id,
+                self.ext_path,
+                self.config.mapped_file_size_consume_queue_ext,
+                self.env,
+                read_only=self.read_only,
+                by_write=self.config.write_without_mmap,
+            )
+        return ConsumeQueue(
+            topic,
+            queue_id,
+            self.path,
+            self.config.mapped_file_size_consume_queue,
+            self.env,
+            read_only=self.read_only,
+            ext=ext,
+            min_phy_offset=self.commit_log.get_min_offset,
+            flags=self.flags,
+            by_write=self.config.write_without_mmap,
+        )
+
+
+def _check_size(sequences: list[MappedFileQueue], setting: str) -> None:
+    """Raise StoreCorruptionError when the files have a length other than the configured one."""
+    mismatched = [file for files in sequences for file in files.mismatched if file.size > 0]
+    if not mismatched or any(files.mapped_files for files in sequences):
+        return
+    first = mismatched[0]
+    proven = any(file.offset > 0 and file.offset % file.size == 0 for file in mismatched)
+    if proven or len(mismatched) > 1 or _continues(sequences[0], first):
+        raise StoreCorruptionError(
+            first.path,
+            -1,
+            f"{first.reason}: open the store with the {setting} that it was written with",
+        )
+
+
+def _continues(files: MappedFileQueue, file: MismatchedFile) -> bool:
+    """Return whether a file that is too long has units after the configured length."""
+    if file.size < files.mapped_file_size + CQ_STORE_UNIT_SIZE:
+        return False
+    unit = unit_at(files.env.read_part(file.path, files.mapped_file_size, CQ_STORE_UNIT_SIZE))
+    return unit is not None and unit[0] >= 0 and 0 < unit[1] <= record_size_max()
+
+
+def _find_ext_files(ext: ConsumeQueueExt) -> None:
+    """Append the ext units of a new queue after ext units that are left of an earlier one."""
+    try:
+        ext.load()
+        ext.recover()
+    except StoreError as error:
+        LOG.error("%s/%d: ext units cannot be stored: %s", ext.topic, ext.queue_id, error)
+
+
+def close_gaps(queue: ConsumeQueue, min_phy_offset: int, before_cut: Callable[[], None]) -> bool:
+    """Remove gaps from the file sequence of a queue.
+
+    Where the log has no record of the missing units any more, the files before the gap are deleted;
+    else the files after it are cut off, their units must be put again from the log, and the result
+    is True.
+
+    Differs: 4.9.3 keeps the gap.
+    """
+    files = queue.mapped_file_queue
+    size = files.mapped_file_size
+    lost = False
+    while True:
+        sequence = files.mapped_files
+        gaps = [
+            i
+            for i in range(1, len(sequence))
+            if sequence[i].file_from_offset != sequence[i - 1].file_from_offset + size
+        ]
+        if not gaps:
+            return lost
+        before, after = sequence[gaps[-1] - 1], sequence[gaps[-1]]
+        LOG.warning("%s: the file before it is missing", after.path)
+        unit = after.read(0, 12)
+        phy_offset, unit_size = (
+            int.from_bytes(p, "big", signed=True) for p in (unit[:8], unit[8:])
+        )
+        if unit_size > 0 and phy_offset <= min_phy_offset:
+            files.delete_files_before(after.file_from_offset)
+        else:
+            lost = True
+            before_cut()
+            keep_units(queue, before.file_from_offset + size)
+            files.truncate_dirty_files(before.file_from_offset + size)
+
+
+def is_safe_name(name: str) -> bool:
+    """Return True when a name may become a directory below the store."""
+    if name in ("", ".", "..") or len(name.encode("utf-8", "surrogatepass")) > 255:
+        return False
+    return not any(char in name for char in ("/", "\\", "\0"))
+
+
+def no_queue(topic: str) -> StoreFormatError:
+    """Return the error for a topic that cannot have a queue."""
+    return StoreFormatError(f"{shown(topic)} cannot be the name of a directory, so it has no queue")

@@ -1,0 +1,595 @@
+"""Compare units of consume queues with the records of the log that they should name.
+
+A unit has no checksum, and one wrong bit can do much damage: the last unit of a queue decides which
+records the queue has. Recovery therefore compares each record that it scans with its unit, and the
+last unit of each queue with the record that it names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyrocketstore.consume_queue._units import MAX_ADDR
+from pyrocketstore.consume_queue.table import is_safe_name
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.record._record import (
+    HEADER_SIZE,
+    RecordHeader,
+    check_message,
+    topic_and_properties,
+)
+from pyrocketstore.record._text import string_to_properties
+from pyrocketstore.record.message import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+)
+from pyrocketstore.record.multi_dispatch import further_queues
+from pyrocketstore.system.env import O_RDWR, parent_directory
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log._chunk_scan import LogChunk
+    from pyrocketstore.commit_log._scan import TopicQueueMap
+    from pyrocketstore.commit_log.lost_records import LostRecords
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.files._mapped_file import MappedFile
+
+__all__ = [
+    "Log",
+    "QueueEnd",
+    "Repairs",
+    "Unit",
+    "UnitCheck",
+    "look_at_end",
+    "names_record",
+    "repair_units",
+    "units_without_record",
+]
+
+LOG = logger(__name__)
+
+Unit = tuple[int, int, int]
+Key = tuple[str, int]
+#: {(topic, queue id): {queue offset: the unit that the log requires}}
+Repairs = dict[Key, dict[int, Unit]]
+
+#: Records that are compared at a time, so that a queue is read once for many of its records.
+BATCH_MAX = 1 << 20
+#: A delivery time is at most this much later than the store time (ms). Delays are settings, which
+#: may have been different when the unit was written.
+DELAY_MAX_MS = 366 * 86_400_000
+#: Units that are read at a time.
+CHUNK = 4096
+TRANSACTION_MASK, TRANSACTION_COMMIT = 0xC, 0x8
+_UNIT = struct.Struct(">qiq")
+#: Of four fields of a damaged record at least this many must agree with a unit to prove it.
+AGREEING_MIN = 3
+
+
+class _Batch(NamedTuple):
+    """Rows of `LogChunk.rows`, with queue numbers that are common to all chunks."""
+
+    number: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    phy_offset: NDArray[np.int64]
+    size: NDArray[np.int32]
+    tags_code: NDArray[np.int64]
+    delayed_from: NDArray[np.int64]
+
+    def take(self, at: NDArray[np.intp]) -> _Batch:
+        """Return the rows with these numbers."""
+        return _Batch(*[column[at] for column in self])  # type: ignore[arg-type]
+
+
+class _Suspect(NamedTuple):
+    """A unit that contradicts a record: `says` is the unit that the record requires.
+
+    `in_row`: the previous or next record of the queue in the log has the previous or next queue
+    offset.
+    """
+
+    key: Key
+    queue_offset: int
+    unit: Unit
+    says: Unit
+    in_row: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """The files of the log while recovery reads them, up to `end` (bytes of the log)."""
+
+    find: Callable[[int], MappedFile | None]
+    begin: int
+    end: int
+    #: units that name bytes in [end, torn_end) name records that an unclean exit has lost
+    torn_end: int
+    lost: LostRecords
+
+    def read(self, phy_offset: int, size: int) -> bytes:
+        """Return bytes of one file of the log; b"" when the log has no such bytes.
+
+        Raises StoreIOError, with ENOENT when another process has just deleted the file.
+        """
+        file = self.find(phy_offset) if self.begin <= phy_offset < self.end else None
+        if file is None or size <= 0 or phy_offset + size > self.end:
+            return b""
+        position = phy_offset - file.file_from_offset
+        if size > file.wrote - position:  # also for a file that has lost its end
+            return b""
+        return file.read(position, size)
+
+
+class _Seen:
+    """The first and last offsets of a further queue, from the records that name it in any order."""
+
+    def __init__(self) -> None:
+        self._first = self._last = (-1, -1)  # physical offset, queue offset
+        self._count = 0
+
+    def note(self, queue_offset: int, phy_offset: int) -> None:
+        offsets = phy_offset, queue_offset
+        self._first = min(self._first, offsets) if self._count else offsets
+        self._last = max(self._last, offsets)
+        self._count += 1
+
+    def row(self) -> tuple[int, int, int, int]:
+        """Return (first queue offset, its physical offset, next queue offset, count)."""
+        return self._first[1], self._first[0], self._last[1] + 1, self._count
+
+
+class UnitCheck:
+    """Gather the records of a scan, and find the units that contradict them.
+
+    Parameters
+    ----------
+    queues : {(topic, queue id): ConsumeQueue}
+    multi : bool, records may name further queues
+
+    Nothing is changed. Threads: one.
+    """
+
+    def __init__(self, queues: Mapping[Key, ConsumeQueue], *, multi: bool, lmq: bool) -> None:
+        self._queues = queues
+        self._multi, self._lmq = multi, lmq
+        self._numbers: dict[Key, int] = {}
+        self._keys: list[Key] = []
+        self._parts: list[_Batch] = []
+        self._count = 0
+        self._multi_rows: list[tuple[int, int, int | None]] = []
+        self._further: dict[Key, _Seen] = {}
+        self._suspects: list[_Suspect] = []
+
+    # ---- records that are scanned ----------------------------------------------------------------
+
+    def add(self, chunk: LogChunk) -> None:
+        """Add the records of a scanned chunk of the log, in the log's order."""
+        rows = _Batch(*chunk.rows())
+        if len(rows.number):
+            keys = chunk.queue_keys()
+            known = np.array([self._number(key) for key in keys], np.int32)
+            self._parts.append(rows._replace(number=known[rows.number]))
+            self._count += len(rows.number)
+        if self._multi:
+            self._multi_rows += chunk.multi_rows()
+        if self._count >= BATCH_MAX:
+            self._compare()
+
+    def _number(self, key: Key) -> int:
+        number = self._numbers.setdefault(key, len(self._keys))
+        if number == len(self._keys):
+            self._keys.append(key)
+        return number
+
+    def _compare(self) -> None:
+        """Compare the gathered records with the units, queue by queue."""
+        if not self._parts:
+            return
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        batch = _Batch(*columns)
+        self._parts, self._count = [], 0
+        order = np.argsort(batch.number, kind="stable")
+        number = batch.number[order]
+        begins = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+        for begin, end in zip(begins, [*begins[1:], len(number)], strict=True):
+            key = self._keys[int(number[begin])]
+            queue = self._queues.get(key)
+            if queue is not None:
+                at = order[begin:end]
+                self._compare_queue(key, queue, batch.take(at))
+
+    def _compare_queue(self, key: Key, queue: ConsumeQueue, rows: _Batch) -> None:
+        first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+        inside = (rows.queue_offset >= first) & (rows.queue_offset < queue.core.unit_count)
+        # Not by numpy.unique, which imports a module at its first call.
+        wanted = np.sort(rows.queue_offset[inside])
+        wanted = wanted[np.diff(wanted, prepend=-1) != 0]
+        has_ext = queue.ext is not None or _has_ext_files(queue)
+        follows = np.diff(rows.queue_offset) == 1
+        in_row = np.r_[False, follows] | np.r_[follows, False]
+        for start, count in _runs(wanted):
+            units = queue.reader.columns(start, count)
+            at = np.flatnonzero(
+                inside
+                & (rows.queue_offset >= start)
+                & (rows.queue_offset < start + len(units.phy_offset))
+            )
+            unit = rows.queue_offset[at] - start
+            same = (units.phy_offset[unit] == rows.phy_offset[at]) & (
+                units.size[unit] == rows.size[at]
+            )
+            code, stored = units.tags_code[unit], rows.delayed_from[at]
+            is_time = (stored >= 0) & (code >= stored) & (code <= stored + DELAY_MAX_MS)
+            same &= (code == rows.tags_code[at]) | ((code <= MAX_ADDR) & has_ext) | is_time
+            for row, i in zip(at[~same].tolist(), unit[~same].tolist(), strict=True):
+                found = units.phy_offset[i], units.size[i], units.tags_code[i]
+                says = rows.phy_offset[row], rows.size[row], rows.tags_code[row]
+                self._suspects.append(
+                    _Suspect(key, start + i, _unit(found), _unit(says), bool(in_row[row]))
+                )
+
+    # ---- verdicts --------------------------------------------------------------------------------
+
+    def finish(self, log: Log) -> Repairs:
+        """Return the correct units in place of those that contradict the added records.
+
+        A unit that names another record of its queue and queue offset is left alone: a topic that
+        was deleted and created again has two records for each offset, and the queue names the newer
+        one. Of two records for one damaged unit the later one counts.
+
+        A unit that names bytes before the log is older than any record of the log. It is left alone
+        only when the record's queue offset, which no checksum covers, is the wrong value.
+        """
+        self._compare()
+        self._compare_multi(log)
+        repairs: Repairs = {}
+        elsewhere = self._named_elsewhere(log)
+        for key, queue_offset, unit, says, in_row in self._suspects:
+            if _is_expired(log, unit) and says[0] >= log.begin:
+                is_right = not in_row and (key, says[0]) in elsewhere
+            else:
+                is_right = unit[:2] != says[:2] and names_record(log, key, queue_offset, unit)
+            if not is_right:
+                repairs.setdefault(key, {})[queue_offset] = says
+        self._suspects = []
+        return repairs
+
+    def _named_elsewhere(self, log: Log) -> set[tuple[Key, int]]:
+        """Return queue and physical offset of records whose neighbours do not confirm their queue
+        offset, and which another unit of the queue names."""
+        wanted: dict[Key, set[int]] = {}
+        for key, _, unit, says, in_row in self._suspects:
+            if not in_row and _is_expired(log, unit):
+                wanted.setdefault(key, set()).add(says[0])
+        return {
+            (key, phy_offset)
+            for key, phy_offsets in wanted.items()
+            for phy_offset in _named(self._queues[key], np.array(sorted(phy_offsets), np.int64))
+        }
+
+    def _compare_multi(self, log: Log) -> None:
+        last: dict[Key, tuple[int, int]] = {}  # queue offset, and which suspect it is, or -1
+        for phy_offset, size, tags_code in self._multi_rows:
+            record = _Record(log.read(phy_offset, size))
+            for key, queue_offset in record.further_queues(self._lmq):
+                if queue_offset < 0 or key[1] < 0 or not is_safe_name(key[0]):
+                    continue  # such a queue never gets a unit
+                self._further.setdefault(key, _Seen()).note(queue_offset, phy_offset)
+                before, suspect = last.get(key, (-2, -1))
+                follows = queue_offset == before + 1
+                if follows and suspect >= 0:
+                    self._suspects[suspect] = self._suspects[suspect]._replace(in_row=True)
+                last[key] = queue_offset, -1
+                queue = self._queues.get(key)
+                unit = None if queue is None else queue.reader.unit(queue_offset)
+                if unit is None or tags_code is None:
+                    continue
+                says = phy_offset, size, tags_code
+                if unit != says:
+                    last[key] = queue_offset, len(self._suspects)
+                    self._suspects.append(_Suspect(key, queue_offset, unit, says, follows))
+        self._multi_rows = []
+
+    def with_further(self, seen: TopicQueueMap) -> dict[Key, tuple[int, int, int, int]]:
+        """Return `TopicQueueMap.seen` of `seen`, with the further queues that the compared records
+        name."""
+        found: dict[Key, tuple[int, int, int, int]] = seen.seen()
+        for key, further in self._further.items():
+            first_offset, first_phy_offset, next_offset, count = further.row()
+            own = found.get(key)
+            if own is not None:  # records of that topic, and records that name it
+                if own[1] < first_phy_offset:
+                    first_offset, first_phy_offset = own[:2]
+                next_offset, count = max(next_offset, own[2]), count + own[3]
+            found[key] = first_offset, first_phy_offset, next_offset, count
+        return found
+
+
+def _has_ext_files(queue: ConsumeQueue) -> bool:
+    """Return whether ext units were written while the store was open with other settings."""
+    root = parent_directory(queue.store_path)
+    return queue.env.is_dir(f"{root}/consumequeue_ext/{queue.topic}/{queue.queue_id}")
+
+
+def _is_expired(log: Log, unit: Unit) -> bool:
+    """Return whether a unit names a message before the log's first file."""
+    phy_offset, size, _ = unit
+    return 0 <= phy_offset <= log.begin - size and size > 0
+
+
+def _named(queue: ConsumeQueue, phy_offsets: NDArray[np.int64]) -> list[int]:
+    """Return the physical offsets that units of a queue name."""
+    start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+    found: list[int] = []
+    while len(units := queue.reader.columns(start, BATCH_MAX).phy_offset):
+        found += phy_offsets[np.isin(phy_offsets, units)].tolist()
+        start += len(units)
+    return found
+
+
+def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ranges (start, count) that cover sorted queue offsets and few others."""
+    if not len(offsets):
+        return
+    gaps = np.flatnonzero(np.diff(offsets) > CHUNK) + 1
+    for part in np.split(offsets, gaps):
+        start, end = int(part[0]), int(part[-1]) + 1
+        for begin in range(start, end, BATCH_MAX):
+            yield begin, min(BATCH_MAX, end - begin)
+
+
+def _unit(values: tuple[np.int64, np.int32, np.int64]) -> Unit:
+    return int(values[0]), int(values[1]), int(values[2])
+
+
+# ---- one record --------------------------------------------------------------------------------
+
+
+class _Record:
+    """The fields of a record that determine its unit, from bytes that may be damaged."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.header = RecordHeader(data)
+
+    def is_whole(self, phy_offset: int) -> bool:
+        """Return whether the bytes are a valid record with that physical offset."""
+        return check_message(self.data, phy_offset, check_crc=False)[0] == "ok"
+
+    def _texts(self) -> tuple[bytes, bytes]:
+        """Return the topic and the properties of a valid record."""
+        return topic_and_properties(self.data) or (b"", b"")
+
+    def is_of(self, key: Key, queue_offset: int) -> bool:
+        """Return whether a valid record belongs to that queue and queue offset."""
+        topic, _ = self._texts()
+        if self.header.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+            own = (topic.decode("utf-8", "replace"), self.header.queue_id, self.header.queue_offset)
+            if own == (*key, queue_offset):
+                return True
+        further = self.further_queues(True) + self.further_queues(False)
+        return (key, queue_offset) in further
+
+    def further_queues(self, lmq: bool) -> list[tuple[Key, int]]:
+        """Return the further queues that a valid record names, with its queue offset in each."""
+        _, text = self._texts()
+        properties = string_to_properties(text.decode("utf-8", "replace"))
+        found = further_queues(
+            properties.get(PROPERTY_INNER_MULTI_DISPATCH, ""),
+            properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, ""),
+            self.header.queue_id,
+            light_queues=lmq,
+        )
+        return [
+            ((topic, queue_id), queue_offset)
+            for topic, queue_id, queue_offset in found or ()
+            if queue_offset is not None
+        ]
+
+
+def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:
+    """Return whether a unit names the record of its queue and queue offset.
+
+    For a record before the log only the physical offset is checked. A unit that names a damaged
+    record counts as correct if the first fields of the record agree with it.
+    """
+    phy_offset, size, _ = unit
+    if phy_offset < 0 or size <= 0 or unit == PRE_BLANK:
+        return False
+    if phy_offset < log.begin:
+        return phy_offset + size <= log.begin
+    try:
+        return _names_record(log, key, queue_offset, phy_offset, size)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return True  # the owner of the store has just deleted the file
+
+
+def _names_record(log: Log, key: Key, queue_offset: int, phy_offset: int, size: int) -> bool:
+    record = _Record(log.read(phy_offset, size))
+    header = record.header
+    if header.is_whole and header.total_size == size and record.is_whole(phy_offset):
+        return record.is_of(key, queue_offset)
+    if not header.is_whole:  # the part of it that is in the file
+        header = RecordHeader(log.read(phy_offset, HEADER_SIZE))
+    whole = _Record(log.read(phy_offset, header.total_size))
+    if whole.header.is_whole and whole.is_whole(phy_offset):
+        return False  # a record of another size
+    agreeing = (
+        (header.total_size == size)
+        + (header.phy_offset == phy_offset)
+        + (header.queue_offset == queue_offset)
+        + (header.queue_id == key[1])
+    )
+    return header.is_whole and agreeing >= AGREEING_MIN
+
+
+# ---- the end of a queue --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class QueueEnd:
+    """Which units at the end of a queue name their records.
+
+    Parameters
+    ----------
+    covered : int, one past the last record that a unit correctly names, bytes of the log; -1: none
+    doubtful : {queue offset: unit}, later units that name no record of the queue
+    is_cut : bool, later units name bytes after the log's end
+    in_doubt : bool, the log must be read from `covered` on: it may have the records of such units
+    """
+
+    covered: int = -1
+    doubtful: dict[int, Unit] = dataclasses.field(default_factory=dict)
+    is_cut: bool = False
+    in_doubt: bool = False
+
+
+def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, Unit]) -> QueueEnd:
+    """Search from a queue's end for the last unit that names its record, or will after the repair.
+
+    A unit that names bytes after the log's end is damaged, or the log has lost its record. Reading
+    the log decides: it has the record of a damaged unit. A unit that names a record which the log
+    has lost before its end counts as correct, so that readers report the message.
+    """
+    found = QueueEnd()
+    end = queue.core.unit_count
+    first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+    step = 1  # the common case: the last unit
+    while end > first:
+        start = max(first, end - step)
+        units = queue.reader.columns(start, end - start)
+        i = len(units.phy_offset) - 1
+        while i >= 0:
+            unit = _unit((units.phy_offset[i], units.size[i], units.tags_code[i]))
+            known = repairs.get(start + i)
+            is_behind = unit[0] >= log.end
+            if known is not None or (not is_behind and names_record(log, key, start + i, unit)):
+                phy_offset, size, _ = unit if known is None else known
+                found.covered = phy_offset + size
+                return found
+            lost = None if is_behind or unit == PRE_BLANK else log.lost.range_of(*unit[:2])
+            if lost is not None:
+                i = _last_outside(units, i, *lost)
+                continue
+            if is_behind:
+                found.is_cut = True
+                found.in_doubt |= unit[0] >= log.torn_end
+            elif unit != PRE_BLANK:
+                found.doubtful[start + i] = unit
+                found.in_doubt = True
+            i -= 1
+        end = start
+        step = CHUNK
+    return found
+
+
+def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:
+    """Return the last unit before number `stop` that names no record in [begin, end), bytes of the
+    log; -1 without one."""
+    first, size = units.phy_offset[:stop], units.size[:stop]
+    outside = np.flatnonzero((first < begin) | (first > end - size))
+    return int(outside[-1]) if len(outside) else -1
+
+
+def units_without_record(
+    log: Log, queue: ConsumeQueue, first: int, phy_offset: int, repairs: Mapping[int, Unit]
+) -> list[int]:
+    """Return the queue offsets whose units contradict a completely scanned log, as in a queue file
+    that has replaced another one.
+
+    If the first log files are gone, messages before the queue's first record have expired: their
+    units must not name a record of the log. (In a log that begins at 0 they were damaged: their
+    units stay, and readers report them.) From that record on each unit must name one.
+
+    Parameters
+    ----------
+    first, phy_offset : queue offset and physical offset of the queue's first record in the log. The
+        result is [] when the unit at `first` names another record, because no checksum covers the
+        queue offset of a record
+    repairs : units that are rewritten, and skipped here
+
+    Raises StoreIOError.
+    """
+    found: list[int] = []
+    key = queue.topic, queue.queue_id
+    named = repairs.get(first) or queue.reader.unit(first)
+    if named is None or named[0] != phy_offset:
+        return found
+    start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+    while len((units := queue.reader.columns(start, BATCH_MAX)).size):
+        named_at, empty = units.phy_offset, units.size <= 0
+        expired = (named_at >= 0) & (named_at < log.begin) & ~empty
+        is_before = np.arange(start, start + len(named_at)) < first
+        is_wrong = ~expired & (named_at < log.end) & (log.begin > 0)
+        odd = np.where(is_before, is_wrong, expired | empty)
+        for i in np.flatnonzero(odd & ~units.is_pre_blank()).tolist():
+            if start + i in repairs:
+                continue
+            unit = _unit((named_at[i], units.size[i], units.tags_code[i]))
+            is_known = bool(is_before[i]) and (
+                names_record(log, key, start + i, unit) or log.lost.range_of(*unit[:2]) is not None
+            )
+            if not is_known:
+                found.append(start + i)
+        start += len(named_at)
+    return found
+
+
+# ---- repair --------------------------------------------------------------------------------------
+
+
+def repair_units(queue: ConsumeQueue, units: Mapping[int, Unit]) -> None:
+    """Overwrite the units at the given queue offsets; in a read-only store in memory.
+
+    A read-only store keeps a unit that names the right record with another tags code, as 4.9.3
+    does: properties that a power cut tore have lost their tags.
+
+    Raises StoreIOError. Durability: none before the next flush, which writes these files again.
+    Differs: 4.9.3 keeps a wrong unit.
+    """
+    count = 0
+    for queue_offset, unit in sorted(units.items()):
+        position = queue_offset * CQ_STORE_UNIT_SIZE
+        file = queue.mapped_file_queue.find_mapped_file_by_offset(position, False)
+        if queue_offset >= queue.core.unit_count or file is None:
+            continue
+        found = queue.reader.unit(queue_offset) if queue.read_only else None
+        if found is not None and found[:2] == unit[:2]:
+            continue
+        _overwrite(queue, file, position - file.file_from_offset, _UNIT.pack(*unit))
+        count += 1
+    if count:
+        LOG.warning(
+            "%s/%d: %d units did not name their records and were repaired%s",
+            queue.topic,
+            queue.queue_id,
+            count,
+            " in memory" if queue.read_only else "",
+        )
+
+
+def _overwrite(queue: ConsumeQueue, file: MappedFile, position: int, data: bytes) -> None:
+    if queue.read_only:
+        if file.mode == "read":
+            file.to_memory()
+        file.overwrite(position, data)
+        return
+    files = queue.mapped_file_queue
+    fd = queue.env.open(file.path, O_RDWR)
+    try:
+        queue.env.pwrite_all(fd, data, position, file.path)
+    finally:
+        queue.env.close(fd, file.path)
+    file.mark_unflushed()
+    files.flushed_where = min(files.flushed_where, file.file_from_offset)
+    queue.core.dirty = True

@@ -1,0 +1,39 @@
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self, final
+
+from pyrocketstore.system._env import EnvTable, Event
+from pyrocketstore.index._file import IndexFile
+from pyrocketstore.commit_log._chunk_scan import LogChunk
+from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.results import DispatchRequest
+
+__test__: Final[dict[str, object]]
+
+@final
+class Dispatcher:
+    def __new__(
+        cls,
+        *args: object,
+        on_new_queue: Callable[[str, int], Any],
+        on_queue_record: Callable[[DispatchRequest, bool], None],
+        on_index_file: Callable[[], IndexFile | None],
+        on_index_record: Callable[[DispatchRequest], IndexFile | None],
+        on_error: Callable[[str, str, int, int], None],
+        delay_levels: Mapping[int, int],
+        index_enabled: bool,
+        multi_dispatch: bool,
+        moved: Event,
+    ) -> Self: ...
+    position: int  # bytes
+    logics_timestamp: int  # Unix ms
+    def set_index_file(self, index_file: IndexFile | None) -> None: ...
+    def resume_index(self) -> None: ...
+    def forget(self, topic: str, queue_id: int) -> None: ...
+    def dispatch_mapped(self, mapped_file: MappedFile, position: int) -> tuple[int, int]: ...
+    def dispatch_file(
+        self, env: EnvTable, path: str, file_from_offset: int, position: int, stop: int
+    ) -> tuple[int, int]: ...
+    def dispatch_chunk(self, chunk: LogChunk, first: int) -> int: ...
+    def queue_chunk(self, chunk: LogChunk, alone: bool) -> bool: ...
+    def index_chunk(self, chunk: LogChunk) -> bool: ...
+    def pass_chunk(self, chunk: LogChunk) -> None: ...

@@ -1,0 +1,55 @@
+"""MappedFile, for the modules that read and write through it."""
+from libc.stdint cimport int64_t, uint8_t
+
+from pyrocketstore.system._allocation cimport confirm, confirm_range, populate_range
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore._rocketstore cimport rs_mapped_file
+from pyrocketstore.files._writes cimport WriterBuffer
+
+
+cdef class MappedFile:
+    cdef rs_mapped_file file
+    cdef readonly EnvTable env
+    cdef readonly str path
+    cdef readonly bint created
+    cdef bytes _path
+    cdef const char *_path_text
+    cdef int kind
+    cdef bint available
+    cdef readonly bint unlinked     # the name is deleted, or is being deleted
+    cdef bint name_unsynced         # created, and its name may not be durable yet
+    cdef int64_t holds
+    cdef int64_t lent               # how many of those callers in Python took
+    cdef int64_t source_size
+    cdef int64_t populated
+    cdef WriterBuffer writer_buffer
+
+    cdef bint take_hold(self) except -1
+    cdef int drop_hold(self) except -1
+    cdef int map(self) except -1
+    cdef int unmap(self) except -1
+    cdef int drop_buffer(self) except -1
+    cdef int open_file(self, bint create, bint partial) except -1
+    cdef bytes directory(self)
+    cdef int create_file(self, bint is_there) except -1
+    cdef void give_up_from(self, int64_t position) noexcept
+    cdef int64_t checked_position(self, object value) except -1
+    cdef int confirm_or_raise(self, int64_t end) except -1
+    cdef int sync_name(self) except -1
+    cdef bint is_unwanted(self)
+    cdef bytes pread(self, int64_t position, int64_t size)
+    cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
+
+
+cdef class SelectMappedBufferResult:
+    cdef const uint8_t *data
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t size
+    cdef readonly MappedFile mapped_file
+    cdef object owned
+    cdef int64_t exports
+    cdef bint released
+    cdef bint holding
+
+    cpdef release(self)
+    cdef int drop_view_hold(self) except -1

@@ -1,0 +1,30 @@
+"""Write bytes to a file, and sync them. Results: 0 or a negated errno; no GIL needed."""
+from libc.stdint cimport int64_t, uint8_t
+
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore._rocketstore cimport rs_mapped_file
+
+
+# Stores `data` at `position` of a file that is mapped, and confirmed so far: into its buffer, its
+# mapping, or by pwrite. `wrote` and `appended` stay. One writer at a time.
+cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
+                     int64_t size) noexcept nogil
+
+# As store_bytes through the open `fd`. After an error the bytes that were written are overwritten
+# with zeros; `unclean`: that failed too.
+cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_t *data,
+                       int64_t size, bint *unclean) noexcept nogil
+
+# Syncs [start, end) of a file to the device, by msync where it is mapped.
+cdef int sync_range(rs_mapped_file *f, int64_t start, int64_t end) noexcept nogil
+
+# Copies what was appended to the file's buffer into the file, and lets readers see it.
+cdef int commit_appended(rs_mapped_file *f) noexcept nogil
+
+
+cdef class WriterBuffer:
+    cdef readonly EnvTable env
+    cdef readonly int64_t size
+    cdef readonly bint locked
+    cdef public object on_free
+    cdef uint8_t *base

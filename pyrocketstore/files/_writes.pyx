@@ -1,0 +1,175 @@
+"""Write bytes to a file, through its mapping, by pwrite or through a buffer, and sync them.
+
+A store into a mapping whose device has failed raises SIGBUS; a pwrite returns an error. A buffer
+keeps stalls of the page cache away from the writer.
+"""
+cimport cython
+from libc.errno cimport EIO
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
+from posix.fcntl cimport O_RDWR
+
+from pyrocketstore.system._allocation cimport (
+    ADVICE_DONTNEED,
+    page_down,
+    sync_path,
+    write_all,
+    write_zeros,
+)
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore._rocketstore cimport (
+    check_io,
+    rs_load_acquire,
+    rs_mapped_file,
+    rs_env,
+    rs_msync,
+    rs_opened,
+    rs_store_release,
+)
+
+cdef enum:
+    UNMAP_BEFORE_SYNC = 1048576
+    RECORD_START = 8    # bytes: TOTALSIZE and MAGICCODE, without which nothing is a record
+
+
+cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
+                     int64_t size) noexcept nogil:
+    cdef int fd, error, closed
+    if not f.by_write or f.buffer != NULL:
+        memcpy((f.base if f.buffer == NULL else f.buffer) + position, data, <size_t>size)
+        return 0
+    fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
+        return fd
+    error = write_all(f.env, fd, data, size, position)
+    closed = f.env.close(fd)
+    return error if error < 0 else closed
+
+
+cdef int64_t write_part(const rs_env *env, int fd, int64_t position, const uint8_t *data,
+                        int64_t *done, int64_t end) noexcept nogil:
+    # data[done[0]:end], of which data[0] belongs to `position`; 1, or the answer of a failed write.
+    cdef int64_t put
+    while done[0] < end:
+        put = env.pwrite(fd, data + done[0], end - done[0], position + done[0])
+        if put <= 0:
+            return put
+        done[0] += put
+    return 1
+
+
+cdef int64_t write_start_last(const rs_env *env, int fd, int64_t position, const uint8_t *data,
+                              int64_t size, int64_t *end) noexcept nogil:
+    # Records from `position` on, as write_part; end[0]: up to where bytes may be written. A kill
+    # can end a write at the end of any page: without the start of the first record, which is
+    # written last, recovery finds no part of them.
+    cdef int64_t start = 0
+    cdef int64_t put
+    if page_down(position) != page_down(position + size - 1):
+        start = min(size, <int64_t>RECORD_START)
+    end[0] = start
+    put = write_part(env, fd, position, data, end, size)
+    if put > 0 and start > 0:
+        start = 0
+        put = write_part(env, fd, position, data, &start, min(size, <int64_t>RECORD_START))
+    return put
+
+
+cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_t *data,
+                       int64_t size, bint *unclean) noexcept nogil:
+    cdef int64_t done
+    cdef int64_t put = write_start_last(f.env, fd, position, data, size, &done)
+    if put > 0:
+        return 0
+    # Recovery must not find a record whose put has failed.
+    if write_zeros(f.env, fd, position, position + done) < position + done:
+        unclean[0] = True
+    return <int>put if put < 0 else -EIO
+
+
+cdef int sync_range(rs_mapped_file *f, int64_t start, int64_t end) noexcept nogil:
+    cdef uint8_t *base = f.base
+    if base == NULL:
+        return sync_path(f.env, f.path)
+    start = page_down(start)
+    if page_down(end) - start >= UNMAP_BEFORE_SYNC:
+        # The kernel makes each page read-only before it writes it, with an interrupt on all
+        # processors. Unmapped pages avoid that; a later fault maps many of them at once.
+        f.env.madvise(base + start, page_down(end) - start, ADVICE_DONTNEED)
+    return rs_msync(f.env, base + start, end - start)
+
+
+cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
+    # The writer moves `appended` before the time, so that a time is never newer than the bytes.
+    # Flushes rely on the same order of `wrote` and `store_timestamp`.
+    cdef int64_t timestamp = rs_load_acquire(&f.appended_timestamp)
+    cdef int64_t appended = rs_load_acquire(&f.appended)
+    cdef int64_t start = rs_load_acquire(&f.wrote)
+    cdef int64_t stop = min(appended, f.data_end)
+    cdef int64_t put, done
+    cdef int error = 0
+    cdef int fd, closed
+    if f.buffer == NULL or appended <= start:
+        return 0
+    if start < stop:
+        fd = rs_opened(f.env.open(f.path, O_RDWR, 0))
+        if fd < 0:
+            return fd
+        put = write_start_last(f.env, fd, start, f.buffer + start, stop - start, &done)
+        closed = f.env.close(fd)
+        error = closed if put > 0 else <int>put if put < 0 else -EIO
+    if error < 0:
+        return error
+    rs_store_release(&f.wrote, appended)
+    if timestamp > rs_load_acquire(&f.store_timestamp):
+        rs_store_release(&f.store_timestamp, timestamp)
+    return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class WriterBuffer:
+    """Memory of a file's length: a writer stores to it, and a commit copies it to the file.
+
+    Parameters
+    ----------
+    env : EnvTable
+    size : int, bytes
+
+    Attributes: `on_free`, called with the buffer when its file does not need it any more, or None;
+    `locked`, True when the memory cannot be swapped out.
+
+    Raises StoreIOError. Pages are allocated on first use, and keep their content.
+    Threads: one file's writer stores; everything else needs the GIL.
+    Source: RocketMQ 4.9.3 TransientStorePool#init. Differs: memory is allocated on first use.
+    """
+
+    def __cinit__(self, EnvTable env not None, int64_t size):
+        cdef void *base = NULL
+        cdef int error
+        if size <= 0:
+            raise ValueError(f"size {size}: must be positive")
+        self.env = env
+        self.size = size
+        with nogil:
+            error = env.table.mmap(-1, size, 1, &base)
+        check_io(error, "mmap", "a writer's buffer", -1)
+        self.base = <uint8_t *>base
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            self.env.table.munmap(self.base, self.size)
+
+    def lock(self):
+        """Lock pages in memory on first use. Raises StoreIOError where that is not allowed."""
+        cdef int error
+        with nogil:
+            error = self.env.table.mlock(self.base, self.size, 1)
+        check_io(error, "mlock", "a writer's buffer", -1)
+        self.locked = True
+
+    def free(self):
+        """Return the buffer: see `on_free`."""
+        if self.on_free is not None:
+            self.on_free(self)

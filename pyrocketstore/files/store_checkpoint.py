@@ -1,0 +1,216 @@
+"""`checkpoint`: the store times up to which log, queues and index are known to be durable."""
+
+from __future__ import annotations
+
+import errno
+import struct
+import threading
+from collections.abc import Sequence
+
+from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.system.env import O_RDONLY, O_RDWR, Env, parent_directory
+
+__all__ = ["CHECKPOINT_SIZE", "StoreCheckpoint"]
+
+CHECKPOINT_SIZE = 4096
+#: The fields of 4.9.3. The bytes after them, which 5.x uses, are never changed.
+LONGS = struct.Struct(">qqq")
+#: Recovery starts this much before the times of the checkpoint (ms).
+MIN_TIMESTAMP_MARGIN_MS = 3000
+
+
+class StoreCheckpoint:
+    """The store times (Unix ms) up to which log, queues and index are known to be durable.
+
+    Parameters
+    ----------
+    env : Env
+    path : str, the file; made with its full length when missing, and extended when short
+    read_only : bool; a missing or short file counts as zeros and nothing is written
+
+    A time that is set must be an int64. Raises StoreIOError. Threads: any.
+    Durability: values are durable after `flush`.
+    Source: RocketMQ 4.9.3 StoreCheckpoint.
+    Differs: bytes 24 to 39, which 5.x uses, are never written.
+    """
+
+    def __init__(self, env: Env, path: str, read_only: bool = False) -> None:
+        self._env = env
+        self._path = path
+        self._read_only = read_only
+        self._lock = threading.Lock()
+        if not read_only:
+            self._prepare()
+        header = self._read_header()
+        self.physic_msg_timestamp: int
+        self.logics_msg_timestamp: int
+        self.index_msg_timestamp: int
+        self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp = (
+            LONGS.unpack(header)
+        )
+        # Recovery starts at the newest log file that begins before the durable times. After the
+        # wall clock was set back, files that are not covered may begin with such times too:
+        # positions decide which times may be written.
+        self._log_end = self._queues_end = self._written_end = 0
+        self._written_limit = self.get_min_timestamp()
+        self._begun: list[tuple[int, int]] = []  # (first byte, earliest store time) of log files
+
+    def __setattr__(self, name: str, value: object) -> None:
+        is_time = name.endswith("_msg_timestamp")
+        super().__setattr__(name, exact_int64(name, value) if is_time else value)
+
+    def _prepare(self) -> None:
+        env = self._env
+        env.make_directories(parent_directory(self._path))
+        if not env.exists(self._path):
+            # In one step, so that a killed process leaves no shorter file.
+            env.write_file(self._path, bytes(CHECKPOINT_SIZE))
+        fd = env.open(self._path, O_RDWR)
+        try:
+            short = env.file_size(fd, self._path) < CHECKPOINT_SIZE
+            if short:
+                env.ftruncate(fd, CHECKPOINT_SIZE, self._path)
+            # A store with a full disk must still be able to write its times.
+            try:
+                env.fallocate(fd, 0, CHECKPOINT_SIZE, self._path)
+            except StoreIOError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+            if short:
+                env.fsync(fd, self._path)
+        finally:
+            env.close(fd, self._path)
+        env.fsync_directory(parent_directory(self._path))
+
+    def _read_header(self) -> bytes:
+        try:
+            fd = self._env.open(self._path, O_RDONLY)
+        except StoreIOError as error:
+            if self._read_only and error.errno == errno.ENOENT:
+                return bytes(LONGS.size)
+            raise
+        try:
+            header = self._env.pread(fd, LONGS.size, 0, self._path)
+        finally:
+            self._env.close(fd, self._path)
+        return header.ljust(LONGS.size, b"\0")
+
+    def get_min_timestamp(self) -> int:
+        """Return the time (Unix ms) before which messages are durable in the log and the queues."""
+        oldest = min(self.physic_msg_timestamp, self.logics_msg_timestamp)
+        return max(0, oldest - MIN_TIMESTAMP_MARGIN_MS)
+
+    def get_min_timestamp_index(self) -> int:
+        """Return the time (Unix ms) before which messages are durable, also in the index."""
+        return min(self.get_min_timestamp(), self.index_msg_timestamp)
+
+    def durable_index_files(self, headers: Sequence[tuple[int, int]]) -> int:
+        """Return how many of the index files were durable before an unclean exit.
+
+        They are flushed in order, each before index_msg_timestamp covers it; a header that is not
+        durable has the time of the previous file, or zeros.
+
+        Parameters
+        ----------
+        headers : (end timestamp, Unix ms; index count) of each file, oldest first
+        """
+        limit = self.index_msg_timestamp
+        # The newest durable file is the one that ends at that time. Later files end earlier if the
+        # clock was set back.
+        newest = next((i for i, (end, _) in enumerate(headers) if end == limit), len(headers))
+        for number, (end, index_count) in enumerate(headers):
+            is_same_ms = number > 0 and headers[number - 1][0] == end == limit
+            if end > limit or index_count < 2 or is_same_ms or number > newest:
+                return number
+        return len(headers)
+
+    def uncover_index_file(self, end: int, before: int) -> None:
+        """Stop covering an index file that ends at `end`, because keys are put into it again.
+
+        The durable index_msg_timestamp then covers files up to the one that ends at `before` (Unix
+        ms).
+        """
+        covered = self.index_msg_timestamp
+        if covered >= end > 0:
+            self.index_msg_timestamp = min(before, covered)
+            try:
+                self.flush()
+            except StoreIOError:
+                self.index_msg_timestamp = covered  # so that the next try writes it again
+                raise
+
+    def uncover_log(self) -> None:
+        """Cover nothing: a recovery that is interrupted is followed by one that reads the whole
+        log.
+
+        Raises StoreIOError. No-op when the store is read-only. Durability: durable on return.
+        """
+        if self._read_only or self.get_min_timestamp() == 0:
+            return
+        self.physic_msg_timestamp = self.logics_msg_timestamp = 0
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the three times and fsync the file. No-op when the store is read-only."""
+        if self._read_only:
+            return
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        end = min(self._log_end, self._queues_end)
+        self._begun = [file for file in self._begun if file[0] > end]
+        physic, logics = self.physic_msg_timestamp, self.logics_msg_timestamp
+        earliest = min((store_time for _, store_time in self._begun), default=None)
+        if earliest is not None and earliest <= self.get_min_timestamp():
+            physic, logics = min(physic, earliest - 1), min(logics, earliest - 1)
+        header = LONGS.pack(physic, logics, self.index_msg_timestamp)
+        fd = self._env.open(self._path, O_RDWR)
+        try:
+            self._env.pwrite_all(fd, header, 0, self._path)
+            self._env.fdatasync(fd, self._path)
+        finally:
+            self._env.close(fd, self._path)
+        self._written_limit = max(0, min(physic, logics) - MIN_TIMESTAMP_MARGIN_MS)
+        self._written_end = end
+
+    def begin_log(self, covered: int, begun: list[tuple[int, int]]) -> None:
+        """Set the covered part of the log, as recovery has found it.
+
+        Parameters
+        ----------
+        covered : int, bytes of the log: everything before it is durable, also in its queues
+        begun : (first byte, store time of the first record in Unix ms) of each later log file
+        """
+        self._log_end = self._queues_end = self._written_end = covered
+        self._begun = begun
+
+    def begin_log_file(self, offset: int, now_ms: int) -> None:
+        """Note a log file that begins at byte `offset` and gets no record stored before `now_ms`.
+
+        If the durable times would cover it, because the wall clock was set back, they are lowered
+        first. Raises StoreIOError, StoreTypeError, StoreFormatError.
+        """
+        offset = exact_int64("offset", offset)
+        now_ms = exact_int("now_ms", now_ms, INT64_MIN + 1, INT64_MAX)
+        if self._read_only:
+            return
+        with self._lock:
+            self._begun.append((offset, now_ms))
+            if offset > self._written_end and now_ms <= self._written_limit:
+                self._write()
+
+    def note_log_flushed(self, timestamp: int, end: int) -> None:
+        """Note that the log is durable up to byte `end`, whose last record has that store time."""
+        self.physic_msg_timestamp = timestamp
+        self._log_end = end
+
+    def note_queues_flushed(self, timestamp: int, end: int) -> None:
+        """Note that the units of records before byte `end` are durable; `timestamp` as above."""
+        self.logics_msg_timestamp = timestamp
+        self._queues_end = end
+
+    def shutdown(self) -> None:
+        """Flush for the last time."""
+        self.flush()

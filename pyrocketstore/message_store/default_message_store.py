@@ -1,0 +1,1011 @@
+"""DefaultMessageStore: one store with RocketMQ's methods, made of the parts of the other
+folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from pyrocketstore.arguments._numbers_and_bodies import body_size
+from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
+from pyrocketstore.arguments.scalars import exact_int64, exact_text, whole_number
+from pyrocketstore.cleaning import queue_removal
+from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
+from pyrocketstore.consume_queue.multi_dispatch import multi_dispatch_lmq_queue
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name, no_queue
+from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.dispatch.reput import ReputMessageService
+from pyrocketstore.display import logger, printable
+from pyrocketstore.errors import (
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+    without_frames,
+)
+from pyrocketstore.files._mapped_file import SelectMappedBufferResult
+from pyrocketstore.files.abort_file import AbortFile
+from pyrocketstore.files.allocate_mapped_file_service import make_allocate_service
+from pyrocketstore.files.lock_file import store_lock
+from pyrocketstore.files.running_flags import RunningFlags
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.files.transient_store_pool import TransientStorePool
+from pyrocketstore.flush.async_put import AsyncPuts
+from pyrocketstore.index._file import IndexFile
+from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.message_store.end_of_puts import StoreFailure
+from pyrocketstore.message_store.reports import StoreReports
+from pyrocketstore.message_store.start_stop_services import StoreServices
+from pyrocketstore.message_store.stats import StoreStats, StoreStatsService
+from pyrocketstore.reading.rocketmq_reads import (
+    GetMessageResult,
+    MessageFilter,
+    QueryMessageResult,
+    StoreReads,
+)
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record._record import allow_records
+from pyrocketstore.record.message import (
+    MAX_PROPERTIES_SIZE,
+    MAX_TOPIC_SIZE,
+    PROPERTIES_TOO_LONG,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    MessageRefused,
+    batch_too_large,
+    settle,
+    topic_too_long,
+    utf8_length,
+    utf16_length,
+)
+from pyrocketstore.recovery.apply import apply_plan, flush_recovered
+from pyrocketstore.recovery.index_gaps import uncovered
+from pyrocketstore.recovery.log_end import check_not_newer, scan_start
+from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
+from pyrocketstore.recovery.repair import repair
+from pyrocketstore.recovery.store_context import StoreContext, set_by_load, set_by_start
+from pyrocketstore.results import DispatchRequest, PutMessageStatus
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.env import Env
+from pyrocketstore.system.live_stores import Attempts, was_removed
+from pyrocketstore.system.signal_shield import Shield, check_abandoned, one_at_a_time, shielded
+from pyrocketstore.system.stalls import StallLog
+
+LOG = logger(__name__)
+
+Putable = TypeVar("Putable", MessageExtBrokerInner, MessageExtBatch)
+
+#: 4.9.3's number of free buffers without a pool.
+INTEGER_MAX = (1 << 31) - 1
+
+#: The engines of all open stores of this process: a fork disables the child's copies, and the exit
+#: closes them. They do not keep the object of a caller alive.
+OPEN_STORES: set[DefaultMessageStore] = set()
+#: Interval of checks whether the wait for another thread's close was abandoned (s).
+LOOK_S = 0.1
+
+
+class DefaultMessageStore(StoreContext):
+    """A RocketMQ store in one directory.
+
+    Parameters
+    ----------
+    config : MessageStoreConfig
+    env : Env or None, the interface to the operating system
+    read_only : bool, nothing is created, written, locked or mapped writable: recovery happens in
+        memory
+    on_new_queue : callable(topic, queue_id), called before the first put to a queue
+    cleans : bool, expired files are deleted and a full disk ends the puts, as the settings say
+
+    Call `load()`, then `start()`, and `shutdown()` at the end. Outcomes that 4.9.3 reports are
+    statuses.
+
+    Services and callbacks refer to the engine of the store: a second object with the same
+    `__dict__`. The object of a caller therefore ends with its last reference, whatever runs; a new
+    thread then closes the engine of a store that was not shut down, with a ResourceWarning.
+
+    Threads: any, except for load, start and shutdown.
+    Source: RocketMQ 4.9.3 DefaultMessageStore.
+    """
+
+    reads: StoreReads = set_by_load()
+    services: StoreServices = set_by_start()
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        *,
+        env: Env | None = None,
+        read_only: bool = False,
+        on_new_queue: Callable[[str, int], None] | None = None,
+        cleans: bool = True,
+    ) -> None:
+        self._engine: DefaultMessageStore = object.__new__(type(self))
+        self._engine.__dict__ = self.__dict__
+        self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans)
+        # Called while the engine is open: OPEN_STORES has it then.
+        self._on_drop = weakref.ref(self, _Closer(self._engine))
+
+    def _make_parts(
+        self,
+        config: MessageStoreConfig,
+        env: Env | None,
+        read_only: bool,
+        on_new_queue: Callable[[str, int], None] | None,
+        cleans: bool,
+    ) -> None:
+        self.config = config
+        allow_records(config.max_message_size)
+        self.cleans = cleans
+        self.env = Env() if env is None else env
+        self.read_only = read_only
+        self.root = config.store_path_root_dir
+        self.running_flags = RunningFlags()
+        self.shutdown_flag, self.pid = True, os.getpid()
+        self.plan: RecoveryPlan | None = None
+        self.appended, self.moved = Event(), Event()
+        self.allocate_service = None if read_only else make_allocate_service(self.env, config)
+        self.commit_log = CommitLog(
+            self.env,
+            config,
+            self.appended,
+            read_only=read_only,
+            allocate_service=self.allocate_service,
+            on_new_queue=on_new_queue,
+        )
+        self.queue_table = ConsumeQueueTable(
+            self.env, config, self.commit_log, self.running_flags, read_only
+        )
+        self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
+        #: called when no put is accepted any more: after a failure, and in a forked child
+        self.on_dead: Callable[[str | None], None] = lambda state: None
+        #: called when puts are accepted again: a full disk has room
+        self.on_alive: Callable[[], None] = lambda: None
+        #: called when the log is closed, before the directory is unlocked
+        self.on_log_closed: Callable[[], None] = lambda: None
+        self.running_flags.on_not_writeable = lambda: self.on_dead(None)
+        self.running_flags.on_writeable = lambda: self.on_alive()
+        self.running_flags.on_write_error = self._repair_later
+        self.life_lock = threading.RLock()
+        self.is_started = self._loaded = self._made_abort = False
+        self._stopped = False  # the services have ended
+        self._clean = False  # and have dispatched and flushed everything
+        #: True once `shutdown` has released everything
+        self.has_ended = False
+        self.stats_service = StoreStatsService(
+            self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
+        )
+        self.stall_log = StallLog(self.env.monotonic_ns, config.stall_warning_mills)
+        self.async_puts = AsyncPuts(
+            config,
+            self.commit_log.get_appended_offset,
+            lambda: self.reports.flushed_where(),
+            self.env.monotonic_ns,
+            self._note_async_puts,
+        )
+        self.store_failure = StoreFailure(
+            self.running_flags, self.async_puts, self._abort_file, lambda: not self.has_ended
+        )
+        self._lock_file = store_lock(self.env, config, self.store_failure.fail)
+        self.reports = StoreReports(
+            self,
+            self.stats_service,
+            earliest=lambda: self.get_earliest_message_time() if self._loaded else -1,
+            failure=lambda: self.why_not_writeable,
+        )
+
+    @property
+    def transient_store_pool(self) -> TransientStorePool | None:
+        """The pool, None unless the settings require one."""
+        return None if self.allocate_service is None else self.allocate_service.pool
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Open the files, recover, and allow reads.
+
+        Returns True. Raises StoreStateError ("already open"), StoreCorruptionError or StoreIOError.
+        Durability: writable: cuts and rebuilt units are in the page cache; `abort` exists.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#load.
+        Differs: takes the lock first, and creates `abort` before anything is changed.
+        """
+        shielded(self._engine._load_or_give_up, lambda _: self.shutdown())
+        return True
+
+    @one_at_a_time
+    def _load_or_give_up(self) -> None:
+        self.has_ended = False
+        if self.read_only:
+            self.env.require_directory(self.root)
+        else:
+            self._create_directories()
+            self._lock_file.take()
+            self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
+        try:
+            if self.read_only:
+                self._load_unchanged()
+            else:
+                self._load()
+        except BaseException:
+            self._give_up()
+            raise
+        OPEN_STORES.add(self)
+
+    def _load_unchanged(self) -> None:
+        """Load a read-only store; load again if its owner, another process, has deleted files
+        meanwhile: files of log and queues must be of the same time."""
+        attempts = Attempts(self.env)
+        while True:
+            try:
+                self._load()
+            except StoreIOError as error:
+                if not was_removed(self.env, error) or not attempts.another():
+                    raise
+            else:
+                first = self.commit_log.mapped_file_queue.get_first_mapped_file()
+                if first is None or self.env.exists(first.path) or not attempts.another():
+                    return
+            check_abandoned()
+            self._close_files()
+            self.queue_table.forget()
+
+    def _give_up(self) -> None:
+        """Release everything after a failed load(): the next one finds the same files."""
+        try:
+            self.commit_log.close()
+            self._close_files()
+            if self._made_abort and self.plan is None and not self.queue_table.has_cut:
+                self._abort_file.delete()
+        finally:
+            self._lock_file.release()
+
+    def _create_directories(self) -> None:
+        queues = os.path.join(self.root, "consumequeue")
+        for path in (self.root, *self.config.commit_log_paths, queues):
+            self.env.make_directories(path)
+            self.env.fsync_parent_directory(path)
+
+    def _load(self) -> None:
+        clean = not self._abort_file.exists()
+        self.commit_log.load()
+        check_not_newer(self)
+        self.queue_table.load()
+        if not self.read_only:
+            self._abort_file.create()
+            self._made_abort = clean
+        self.checkpoint = StoreCheckpoint(
+            self.env, os.path.join(self.root, "checkpoint"), read_only=self.read_only
+        )
+        self.index_service = IndexService(
+            self.env,
+            os.path.join(self.root, "index"),
+            self._given("max_hash_slot_num"),
+            self._given("max_index_num"),
+            self.checkpoint,
+            self.running_flags,
+            self.read_only,
+        )
+        self.index_service.load(clean)
+        self.queue_table.checkpoint = self.checkpoint
+        self.commit_log.begin_file = self.checkpoint.begin_log_file
+        self.dispatcher = Dispatcher(
+            on_new_queue=self.queue_table.for_dispatch,
+            on_queue_record=self._dispatch_record,
+            on_index_file=self.index_service.retry_get_and_create_index_file,
+            on_index_record=self._index_record,
+            on_error=self._dispatch_error,
+            delay_levels=self.commit_log.delay_levels,
+            index_enabled=self.index_enabled,
+            multi_dispatch=self.config.enable_multi_dispatch,
+            moved=self.moved,
+        )
+        unsure_from = scan_start(self, clean)
+        self.queue_table.recover(unsure_from)
+        self.plan = make_plan(self, clean, unsure_from)
+        mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
+        self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
+        try:
+            apply_plan(self, self.plan)
+        finally:
+            self.plan.chunks.clear()
+        self.recover_topic_queue_table()
+        self.reads = StoreReads(
+            self.env, self.config, self.commit_log, self.queue_table, self.index_service
+        )
+        self._loaded = True
+
+    def uncovered_by_index(self) -> list[tuple[int, int]]:
+        """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.
+
+        Raises StoreIOError.
+        """
+        keyless = () if self.plan is None else self.plan.keyless
+        begin, end = max(0, self.commit_log.get_min_offset()), self.commit_log.get_max_offset()
+        files = self.index_service.files
+        parts = uncovered(files, self.commit_log, begin, end)
+        return [part for part in parts if part not in keyless]
+
+    def _given(self, name: str) -> int | None:
+        """Return a setting, or None if it must be inferred from the files."""
+        return int(getattr(self.config, name)) if name in self.config.given else None
+
+    def recover_topic_queue_table(self) -> None:
+        """Set each queue's next offset and minimum from its consume queue.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#recoverTopicQueueTable.
+        Differs: also for LMQ queues, whose counters 4.9.3 loses at a restart.
+        """
+        lowest = self.commit_log.get_min_offset()
+        for queue in self.consume_queues():
+            end = queue.get_max_offset_in_queue()
+            self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
+            queue.correct_min_offset(lowest)
+
+    def start(self) -> None:
+        """Start the services, and accept puts.
+
+        Raises StoreStateError on a read-only store.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#start.
+        """
+        shielded(self._engine._start)
+
+    @one_at_a_time
+    def _start(self) -> None:
+        if self.read_only:
+            raise StoreStateError("the store is open read-only")
+        if not self._loaded or self.is_started or self.allocate_service is None:
+            raise StoreStateError("start() must be called once, after load()")
+        self.reput_service = ReputMessageService(
+            self.commit_log, self.dispatcher, self.appended, self.moved
+        )
+        self.services = StoreServices(
+            self,
+            self.stats_service,
+            fail=self.store_failure.fail,
+            repair=lambda: repair(self),
+            check_lock=self._lock_file.check,
+        )
+        self.reports.services = self.services
+        if self.cleans:
+            self.services.add_cleaning(self.newest_store_timestamp())
+        self.is_started = True
+        self.services.start()
+        self.shutdown_flag = False
+        if self.running_flags.is_write_error():
+            self._repair_later()
+
+    def newest_store_timestamp(self) -> int:
+        """Return the store time (ms) of the newest record that is in a queue, 0 without any."""
+        queues = [queue for queue in self.consume_queues() if queue.max_physic_offset >= 0]
+        newest = max(queues, key=lambda queue: queue.max_physic_offset, default=None)
+        unit = None if newest is None else newest.reader.last_unit()
+        return 0 if unit is None else max(0, self.commit_log.pickup_store_timestamp(*unit[:2]))
+
+    def _repair_later(self) -> None:
+        if self.is_started and not self.shutdown_flag:
+            self.services.start_repair()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that has ended the puts of the store for good, None without one."""
+        return self.store_failure.error
+
+    @property
+    def why_not_writeable(self) -> BaseException | None:
+        """The first error that ended a service, a queue or the index; None without one."""
+        return self.failure or self.running_flags.cause
+
+    def shutdown(self) -> None:
+        """Stop the services, flush everything, and delete `abort`.
+
+        `abort` is deleted only when everything is dispatched and durable. An error that prevented
+        that, in this call or since `start`, is raised once everything is released.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#shutdown.
+        Differs: the open index file is flushed; no fixed sleeps; errors are raised. A signal
+        handler may call it wherever it interrupts the store. After a Ctrl-C during the wait the
+        shutdown continues, and the directory stays locked until its end; another call waits for
+        that.
+        """
+        if self.pid != os.getpid():
+            return
+        self.shutdown_flag = True
+        shielded(self._engine._shutdown)
+
+    @one_at_a_time
+    def _shutdown(self) -> None:
+        if self.has_ended:  # another thread has done it
+            return
+        self.commit_log.close()
+        self.on_log_closed()
+        if self.is_started:
+            self._clean = self.services.stop()
+            self._stopped = True
+            self.is_started = False
+        if self.allocate_service is not None:
+            self.allocate_service.shutdown()
+        if self._loaded:
+            self.index_service.wait_flushed()
+        writes = self._loaded and not self.read_only
+        try:  # no thread is left
+            clean = writes and self._finish()
+            self._close_files()
+            if clean:
+                self._abort_file.delete()
+        finally:
+            OPEN_STORES.discard(self)
+            try:
+                self._lock_file.release()
+            finally:
+                self.has_ended = True
+        if writes and not clean:
+            text = f"{self.root}: not everything could be dispatched and flushed"
+            error = self.failure or self.running_flags.write_error
+            raise StoreStateError(text) if error is None else without_frames(error)
+
+    def end_dropped(self) -> None:
+        """Close the engine of a dropped store, or wait until another thread has closed it.
+
+        Call it by `shielded`.
+        """
+        while not self.life_lock.acquire(timeout=LOOK_S):
+            check_abandoned()
+        try:
+            self.shutdown_flag = True
+            self._shutdown()
+        except StoreError as error:
+            LOG.error(
+                "%s: the store was not closed, and closing it has failed: %s", self.root, error
+            )
+        finally:
+            self.life_lock.release()
+
+    def is_dropped(self) -> bool:
+        """Return True once the last reference of a caller is gone."""
+        return self._on_drop() is None
+
+    def note_drop(self) -> None:
+        """Have a dropped store closed by a new thread, and warn.
+
+        Threads: any, at any point, with any lock held: takes no lock, and waits for nothing.
+        """
+        if self not in OPEN_STORES or self.pid != os.getpid():
+            return
+        # If no thread can be started, or a signal handler raises first, the next opening closes the
+        # store, or the exit of the process.
+        with contextlib.suppress(RuntimeError, MemoryError):
+            Shield(self.end_dropped).start()
+        # Last, since a warning may be an error.
+        text = printable(f"{self.root}: the store was not closed before its last reference went")
+        warnings.warn(text, ResourceWarning, stacklevel=3)
+
+    def _finish(self) -> bool:
+        """Flush files without a service; return True when everything is dispatched and durable."""
+        try:
+            if not self._stopped:
+                flush_recovered(self)
+            self._lock_file.check()
+            self.index_service.flush()
+            self.checkpoint.flush()
+        except StoreError as error:
+            self.store_failure.fail(error)
+        clean = self._clean or not self._stopped
+        return clean and self.failure is None and not self.running_flags.is_write_error()
+
+    def _close_files(self) -> None:
+        """Close files and mappings, once no thread writes. The caller releases the lock last."""
+        with contextlib.ExitStack() as rest:  # close each one, whatever another one raises
+            self._loaded = False
+            if self.transient_store_pool is not None:
+                rest.callback(self.transient_store_pool.destroy)
+            rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
+            rest.callback(self.queue_table.close)
+            # A failed load may not have made these.
+            if "index_service" in self.__dict__:
+                rest.callback(self.index_service.shutdown)
+            if "dispatcher" in self.__dict__:
+                rest.callback(self.dispatcher.set_index_file, None)
+
+    def after_fork(self) -> None:
+        """In a forked child: disable this copy, which must touch nothing."""
+        self.on_dead("dead: the process was forked")
+        self.shutdown_flag = True
+        self._loaded = False
+        self.is_started = False
+
+    def destroy(self) -> None:
+        """Delete the store's data: log, queues, index, abort, checkpoint. After shutdown().
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#destroy.
+        """
+        if self.read_only:
+            raise StoreStateError("the store is open read-only")
+        shielded(self._destroy)
+
+    @one_at_a_time
+    def _destroy(self) -> None:
+        self.queue_table.destroy()
+        self.commit_log.destroy()
+        index_path = os.path.join(self.root, "index")
+        for name in self.env.listdir(index_path):
+            if name.isdigit():
+                self.env.remove(os.path.join(index_path, name))
+        self._abort_file.delete()
+        self.env.remove(os.path.join(self.root, "checkpoint"))
+
+    # ---- dispatch -----------------------------------------------------------------------------
+
+    def _dispatch_record(self, request: DispatchRequest, multi: bool) -> None:
+        """Put one record into its queue, and into the further queues that it names."""
+        queue = self.queue_table.for_dispatch(request.topic, request.queue_id)
+        if queue is None or not queue.put_message_position_info_wrapper(request):
+            return
+        if multi:
+            multi_dispatch_lmq_queue(
+                request, self.queue_table.for_dispatch, enable_lmq=self.config.enable_lmq
+            )
+
+    def _index_record(self, request: DispatchRequest) -> IndexFile | None:
+        self.index_service.build_index(request)
+        return self.index_service.retry_get_and_create_index_file()
+
+    def _dispatch_error(self, kind: str, topic: str, queue_id: int, error_number: int) -> None:
+        reason = os.strerror(error_number) if error_number else "no file"
+        LOG.error("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
+        # A queue that got no file has reported its own error, unless puts had ended before.
+        error_number = error_number or errno.EIO
+        if kind == "queue":
+            path = os.path.join(self.queue_table.path, topic, str(queue_id))
+            self.running_flags.make_logics_queue_error(StoreIOError(error_number, "append", path))
+        else:
+            files = self.index_service.files
+            path = (files[-1].path if files else None) or os.path.join(self.root, "index")
+            self.running_flags.make_index_file_error(StoreIOError(error_number, "append", path))
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def check_store_status(self, *, has_room: bool = False) -> PutMessageStatus:
+        """Return PUT_OK when a put may be tried; `has_room`: ignore how much is not flushed.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#checkStoreStatus.
+        Differs: OS_PAGECACHE_BUSY also when more than `max_unforced_bytes` are not flushed.
+        """
+        if self.shutdown_flag or self.config.broker_role is BrokerRole.SLAVE:
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
+        if not self.running_flags.is_writeable():
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
+        if self.is_os_page_cache_busy() or (not has_room and self.async_puts.is_behind()):
+            return PutMessageStatus.OS_PAGECACHE_BUSY
+        return PutMessageStatus.PUT_OK
+
+    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append one message, and wait for the flush as the settings say.
+
+        Raises StoreTypeError, StoreFormatError: a field of the message is of the wrong type, or a
+        number is out of its range. Nothing is written then.
+
+        Threads: any. Durability: under SYNC_FLUSH durable when the status is PUT_OK.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#putMessage.
+        """
+        settle(message)
+        return self.put_settled(message)
+
+    def put_settled(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """As put_message, for a message whose fields already have their exact types."""
+        began = self.env.monotonic_ms()
+        result = self._checked_put(message)
+        return self._noted(self._wait(result, message.wait_store_msg_ok), began)
+
+    def put_messages(self, batch: MessageExtBatch) -> PutMessageResult:
+        """Append a batch to one queue, all or nothing. Raises as `put_message`.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#putMessages.
+        """
+        settle(batch)
+        began = self.env.monotonic_ms()
+        result = self._checked_batch(batch)
+        return self._noted(self._wait(result, batch.wait_store_msg_ok), began)
+
+    def _checked_put(
+        self, message: MessageExtBrokerInner, *, has_room: bool = False
+    ) -> PutMessageResult:
+        too_long = None
+        if utf16_length(message.properties_string or "") > MAX_PROPERTIES_SIZE:
+            too_long = MessageRefused("MESSAGE_ILLEGAL", PROPERTIES_TOO_LONG)
+        refused = self._refused(message.topic, too_long, has_room)
+        if refused is None and (
+            self.config.enable_lmq
+            and self.config.enable_multi_dispatch
+            and self.queue_table.lmq_count > self.config.max_lmq_consume_queue_num
+            and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
+        ):
+            refused = make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+        return self._outcome(refused, self.commit_log.put_message, message)
+
+    def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
+        limit, size = self.config.max_message_size, body_size(batch.body)
+        too_long = batch_too_large(size, limit) if size > limit else None
+        refused = self._refused(batch.topic, too_long)
+        return self._outcome(refused, self.commit_log.put_messages, batch)
+
+    def _refused(
+        self, topic: str, too_long: MessageRefused | None, has_room: bool = False
+    ) -> PutMessageResult | None:
+        """Return the result of a put that is not tried; None for one that is."""
+        status = self.check_store_status(has_room=has_room)
+        if status is not PutMessageStatus.PUT_OK:
+            return make_result(status, error=self.why_not_writeable)
+        error: StoreFormatError | MessageRefused | None = too_long
+        if utf16_length(topic) > MAX_TOPIC_SIZE:
+            error = topic_too_long(utf8_length(topic))
+        elif too_long is None and not is_safe_name(topic):
+            error = no_queue(topic)
+        return None if error is None else make_result(PutMessageStatus.MESSAGE_ILLEGAL, error=error)
+
+    def _outcome(
+        self,
+        refused: PutMessageResult | None,
+        put: Callable[[Putable], PutMessageResult],
+        message: Putable,
+    ) -> PutMessageResult:
+        """Put the message unless it is refused; count a status other than PUT_OK."""
+        result = put(message) if refused is None else refused
+        if result.status_code:
+            self.stats_service.note_outcome(result.status_code, 0, tried=refused is None)
+        return result
+
+    def _wait(self, result: PutMessageResult, wait_store_msg_ok: bool) -> PutMessageResult:
+        if result.status_code != 0:
+            return result
+        end = result.phy_offset + result.wrote_bytes
+        status = self.services.flush_service.handle_disk_flush(end, wait_store_msg_ok)
+        return result if status is PutMessageStatus.PUT_OK else with_status(result, status)
+
+    def async_put_message(self, message: MessageExtBrokerInner) -> Future[PutMessageResult]:
+        """As put_message; return a future that is done when the flush is.
+
+        Futures of one queue are done in the order of its offsets. While `max_outstanding_puts` or
+        `max_outstanding_put_bytes` are outstanding, nothing is put: OS_PAGECACHE_BUSY.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#asyncPutMessage.
+        """
+        settle(message)
+        size = body_size(message.body)
+        return self._later(lambda: self._checked_put(message), size, message.wait_store_msg_ok)
+
+    def async_put_messages(self, batch: MessageExtBatch) -> Future[PutMessageResult]:
+        """As put_messages; return a future: see async_put_message."""
+        settle(batch)
+        size = body_size(batch.body)
+        return self._later(lambda: self._checked_batch(batch), size, batch.wait_store_msg_ok)
+
+    def append_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """As put_settled, without the wait for the flush, and not refused because of
+        `max_unforced_bytes`: the caller has room (PutRoom). The time is not counted."""
+        return self._checked_put(message, has_room=True)
+
+    def _later(
+        self, put: Callable[[], PutMessageResult], size: int, wait_store_msg_ok: bool
+    ) -> Future[PutMessageResult]:
+        puts = self.async_puts
+        if not puts.sync or not wait_store_msg_ok:
+            began = self.env.monotonic_ms()
+            return _done(self._noted(self._wait(put(), wait_store_msg_ok), began))
+        with puts.room(size) as room:
+            if not room.reserve():
+                busy = PutMessageStatus.OS_PAGECACHE_BUSY
+                self.stats_service.note_outcome(busy, 0, tried=False)
+                return _done(make_result(busy))
+            with puts.order:
+                result = put()
+                if result.status_code:
+                    return _done(result)
+                future = puts.add(result, room)
+        puts.ask()
+        return future
+
+    def _noted(self, result: PutMessageResult, began_ms: int) -> PutMessageResult:
+        if result.append_status_code == 0:
+            took_ms = self.env.monotonic_ms() - began_ms
+            self.stats_service.note_put(result.status_code, result.message_count, took_ms)
+        return result
+
+    def _note_async_puts(self, results: Iterable[tuple[PutMessageResult, int]]) -> None:
+        """Count puts that are done, each with the monotonic time (ns) of its append."""
+        now = self.env.monotonic_ns()
+        for result, began_ns in results:
+            took_ms = (now - began_ns) // 1_000_000
+            self.stats_service.note_put(result.status_code, result.message_count, took_ms)
+
+    def wait_flushed(self, result: PutMessageResult) -> PutMessageResult:
+        """Wait for the flush of an append by a compiled put."""
+        began = self.env.monotonic_ms()
+        return self._noted(self._wait(result, True), began)
+
+    def flush(self) -> int:
+        """Flush the log up to the last put; return the physical offset before which it is durable.
+
+        Raises StoreStateError: read-only, or not started.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#flush. Differs: over as many files as needed.
+        """
+        self._check_flushable()
+        return shielded(self.services.log_flush.flush_to_end)
+
+    def _check_flushable(self) -> None:
+        if self.read_only:
+            raise StoreStateError(f"{self.root}: the store is open read-only: nothing to flush")
+
+    def flush_all(self) -> None:
+        """Flush the log, the queues, the index and the checkpoint up to the last put.
+
+        Durability: all messages put before are durable, in the log, their queues and the index.
+        """
+        self._check_flushable()
+        self.wait_dispatched()
+        shielded(self._flush_all)
+
+    def _flush_all(self) -> None:
+        self.flush()
+        self.services.flush_queue_service.do_flush(True)
+        self.index_service.flush()
+        self.services.log_flush.check_fsyncs()
+
+    def is_os_page_cache_busy(self) -> bool:
+        """Return True when the put lock has been held for too long.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isOSPageCacheBusy.
+        """
+        return bool(self.commit_log.core.is_busy())
+
+    def remain_transient_store_buffer_numbs(self) -> int:
+        """Return the free buffers of the transient store pool; 2^31 - 1 without a pool.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#remainTransientStoreBufferNumbs.
+        """
+        pool = self.transient_store_pool
+        return INTEGER_MAX if pool is None else pool.available_buffer_nums()
+
+    def is_transient_store_pool_deficient(self) -> bool:
+        """Return True when every buffer of the pool is lent: the broker then refuses messages.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#isTransientStorePoolDeficient.
+        """
+        service = self.allocate_service
+        return service is not None and service.is_transient_store_pool_deficient()
+
+    def lock_time_mills(self) -> int:
+        """Return how long the put lock has been held, ms; 0 when it is free."""
+        return int(self.commit_log.core.lock_time_ms())
+
+    # ---- reads: the methods of the MessageStore interface --------------------------------------
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult | None:
+        """Return messages from a queue; None when the store is shut down or not readable.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
+        """
+        topic, queue_id = queue_of(topic, queue_id)
+        offset, max_msg_nums = exact_int64("offset", offset), whole_number("count", max_msg_nums)
+        check_filter(message_filter)
+        if not self._loaded or not self.running_flags.is_readable():
+            return None
+        began = self.env.monotonic_ms()
+        result = self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
+        self.stats_service.note_get(result.message_count, self.env.monotonic_ms() - began)
+        return result
+
+    def query_message(
+        self, topic: str, key: str, max_num: int, begin: int, end: int
+    ) -> QueryMessageResult:
+        """Return messages by index key, at most `max_msgs_num_batch`, ascending by physical offset.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
+        """
+        topic, key = exact_text("topic", topic), exact_text("key", key)
+        count = whole_number("max_num", max_num)
+        since, until = exact_int64("begin", begin), exact_int64("end", end)
+        return self.reads.query_message(topic, key, count, since, until)
+
+    def look_message_by_offset(self, phy_offset: int, size: int = 0) -> MessageExt | None:
+        """Return the message at a physical offset, or None."""
+        return self.commit_log.look_message(*range_of(phy_offset, size))
+
+    def select_one_message_by_offset(
+        self, phy_offset: int, size: int = 0
+    ) -> SelectMappedBufferResult | None:
+        """Return the record at a physical offset as bytes, or None."""
+        phy_offset, size = range_of(phy_offset, size)
+        size = size or self.commit_log.record_size(phy_offset)
+        return self.commit_log.get_message(phy_offset, size)
+
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the end of a queue; 0 for an unknown queue."""
+        return self.queue_table.find(*queue_of(topic, queue_id)).get_max_offset_in_queue()
+
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the first offset of a queue as 4.9.3 does (stale for an expired queue)."""
+        return self.queue_table.find(*queue_of(topic, queue_id)).get_min_offset_in_queue()
+
+    def get_commit_log_offset_in_queue(self, topic: str, queue_id: int, cq_offset: int) -> int:
+        """Return the physical offset of a queue offset, 0 without one."""
+        unit = self.reads.unit(*unit_of(topic, queue_id, cq_offset))
+        return 0 if unit is None else unit[0]
+
+    def get_offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Return the queue offset near a store time (ms), as 4.9.3 finds it."""
+        time_ms = exact_int64("timestamp", timestamp)
+        return self.reads.get_offset_in_queue_by_time(*queue_of(topic, queue_id), time_ms)
+
+    def get_message_store_time_stamp(self, topic: str, queue_id: int, cq_offset: int) -> int:
+        """Return the store time (ms) of a queue offset, -1 without one."""
+        return self.reads.get_message_store_timestamp(*unit_of(topic, queue_id, cq_offset))
+
+    def get_earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Return the store time (ms) of the first message of a queue, or of the store; -1 without.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getEarliestMessageTime.
+        Differs: of the whole store: right for a log of less than 8 MiB too.
+        """
+        if topic is not None:
+            topic, queue_id = queue_of(topic, queue_id)
+        return self.reads.get_earliest_message_time(topic, queue_id)
+
+    def get_message_total_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the number of messages in a queue, -1 for an unknown queue."""
+        queue = self.queue_table.get(*queue_of(topic, queue_id))
+        return -1 if queue is None else queue.get_message_total_in_queue()
+
+    def check_in_disk_by_consume_offset(self, topic: str, queue_id: int, cq_offset: int) -> bool:
+        """Return True when that message is probably not in memory any more."""
+        unit = self.reads.unit(*unit_of(topic, queue_id, cq_offset))
+        return unit is not None and self.reads.is_in_disk(unit[0])
+
+    def get_max_phy_offset(self) -> int:
+        """Return the physical offset after the last record."""
+        return self.commit_log.get_max_offset()
+
+    def get_min_phy_offset(self) -> int:
+        """Return the first physical offset, -1 for an empty log."""
+        return self.commit_log.get_min_offset()
+
+    def get_commit_log_data(self, phy_offset: int) -> SelectMappedBufferResult | None:
+        """Return the bytes from `phy_offset` to the end of its file, for replication."""
+        phy_offset = exact_int64("phy_offset", phy_offset)
+        return self.commit_log.get_data(phy_offset) if self._loaded else None
+
+    def get_message_ids(
+        self, topic: str, queue_id: int, min_offset: int, max_offset: int, store_host: str
+    ) -> dict[str, int]:
+        """Return {offset message id: queue offset} over [min_offset, max_offset)."""
+        topic, queue_id = queue_of(topic, queue_id)
+        low, high = exact_int64("min_offset", min_offset), exact_int64("max_offset", max_offset)
+        return self.reads.get_message_ids(topic, queue_id, low, high, store_host)
+
+    def get_consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue, or None; an unknown queue is not made."""
+        return self.queue_table.get(*queue_of(topic, queue_id))
+
+    def find_consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return the queue; an unknown queue is returned as an empty one."""
+        return self.queue_table.find(*queue_of(topic, queue_id))
+
+    def get_consume_queue_table(self) -> dict[str, dict[int, ConsumeQueue]]:
+        """Return {topic: {queue id: queue}}."""
+        return self.queue_table.by_topic()
+
+    def now(self) -> int:
+        """Return the time of the store's clock, Unix ms."""
+        return self.env.now_ms()
+
+    def stats(self) -> StoreStats:
+        """Return the figures of this moment."""
+        return self.reports.stats()
+
+    def get_runtime_info(self) -> dict[str, str]:
+        """Return 4.9.3's map of figures, with its keys and texts.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getRuntimeInfo.
+        Differs: also in the first second, when 4.9.3 throws.
+        """
+        return self.reports.runtime_info()
+
+    def get_running_data_info(self) -> str:
+        """Return 4.9.3's figures of puts and gets as lines of text."""
+        return self.stats_service.running_data_info()
+
+    def clean_unused_topic(self, topics: Iterable[str]) -> int:
+        """Destroy the queues of every topic that is not in `topics`. Returns 0, as in Java.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedTopic.
+        """
+        remove = queue_removal.clean_unused_topic
+        shielded(lambda: self._remove_queues(lambda: remove(self, topics)))
+        return 0
+
+    def clean_expired_consumer_queue(self) -> None:
+        """Destroy queues that end before the first record of the log.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#cleanExpiredConsumerQueue.
+        """
+        remove = queue_removal.clean_expired_consumer_queue
+        shielded(lambda: self._remove_queues(lambda: remove(self)))
+
+    def _remove_queues(self, remove: Callable[[], None]) -> None:
+        """Remove queues while the directory is locked: `shutdown` waits for the end of the call,
+        also after a Ctrl-C."""
+        with self.life_lock:
+            if not self._loaded:
+                raise StoreStateError(f"{self.root}: the store is closed")
+            remove()
+
+    def execute_delete_files_manually(self) -> None:
+        """Have the next 20 rounds of cleaning delete expired files at any hour.
+
+        Raises StoreStateError when the store is not started, or does not clean.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#executeDeleteFilesManually.
+        """
+        if not self.is_started or self.services.clean_commit_log is None:
+            raise StoreStateError("the store is not started, or was opened with cleans=False")
+        self.services.clean_commit_log.execute_delete_files_manually()
+
+
+def _done(result: PutMessageResult) -> Future[PutMessageResult]:
+    done: Future[PutMessageResult] = Future()
+    done.set_result(result)
+    return done
+
+
+class _Closer:
+    """Called when the object of a caller is gone."""
+
+    def __init__(self, engine: DefaultMessageStore) -> None:
+        self._engine = engine
+
+    def __call__(self, gone: weakref.ref[DefaultMessageStore]) -> None:
+        self._engine.note_drop()
+
+
+def close_at_exit() -> None:
+    """Shut down every store of this process that is open, with a ResourceWarning for each."""
+    texts = []
+    for store in list(OPEN_STORES):
+        if store.pid == os.getpid():
+            if store.is_dropped():  # the warning was given
+                shielded(store.end_dropped)
+                continue
+            text = f"{store.root}: the store was not closed"
+            try:
+                store.shutdown()
+            except StoreError as error:
+                text += f", and closing it has failed: {error}"
+            texts.append(text)
+    # Last, since a warning may be an error.
+    for text in texts:
+        warnings.warn(printable(text), ResourceWarning, stacklevel=1)
+
+
+def _kill_copies_after_fork() -> None:
+    for store in list(OPEN_STORES):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_kill_copies_after_fork)

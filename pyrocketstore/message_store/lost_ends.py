@@ -1,0 +1,100 @@
+"""Detect files that a log has lost at its end, from the units of its queues.
+
+A unit is put when its record is in the log, and a log file is begun when the previous one is full.
+If a unit names bytes after the last file, and that file is full, the log has lost files, however
+the store was stopped. If it names bytes of the last file without records, the log has lost them
+only after a clean stop: after an unclean one they are an unfinished tail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrocketstore.commit_log._scan import status_name
+from pyrocketstore.config.file_sizes import FoundFile, is_store_file
+from pyrocketstore.files.abort_file import AbortFile
+from pyrocketstore.results import Status
+
+if TYPE_CHECKING:
+    from pyrocketstore.config.message_store_config import MessageStoreConfig
+    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.system.env import Env
+
+_FULL = (status_name(Status.OK), status_name(Status.BLANK))
+
+
+class LostEnd(NamedTuple):
+    """The last file of a log that has lost its end, or its directories, and the reason."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def listed_log_files(env: Env, config: MessageStoreConfig) -> list[FoundFile]:
+    """Return the files in the directories of a log, in order, without empty ones.
+
+    Raises StoreIOError.
+    """
+    found = [
+        FoundFile(f"{directory}/{name}", int(name), size)
+        for directory in config.all_commit_log_paths
+        for name, size in env.files_named(directory, is_store_file, follow=True)
+        if size > 0
+    ]
+    return sorted(found, key=lambda file: file.offset)
+
+
+def reason_without_files(env: Env, config: MessageStoreConfig) -> str:
+    """Return the reason why a log has no bytes: the files are missing, or their length is 0.
+
+    Raises StoreIOError.
+    """
+    directories = config.all_commit_log_paths
+    if any(env.files_named(path, is_store_file, follow=True) for path in directories):
+        return "all files of the log are empty (length 0)"
+    return "the log has no file"
+
+
+def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) -> LostEnd | None:
+    """Return what the log of a loaded store has lost at its end; None when that is not certain.
+
+    Parameters
+    ----------
+    ends : {(topic, queue id): byte of the log after the last message that the queue names};
+        `RecoveryPlan.beyond` has the queues that name bytes after the log's end
+
+    Raises StoreIOError. Threads: any.
+    """
+    plan = store.plan
+    if plan is None or not ends:
+        return None
+    (topic, queue_id), end = max(ends.items(), key=lambda item: (item[1], item[0]))
+    named = f"{len(ends)} queues name messages after it, {topic}/{queue_id} up to byte {end}"
+    if len(ends) == 1:
+        named = f"the queue {topic}/{queue_id} names messages after it, up to byte {end}"
+    # Listed after the queues were read: a live store has the file of each record that is named.
+    config = store.config
+    files = listed_log_files(store.env, config)
+    if not files:
+        reason = reason_without_files(store.env, config)
+        return LostEnd(" and ".join(config.commit_log_paths), f"{reason}, and {named}")
+    path, offset, size = files[-1]
+    used = {os.path.dirname(file.path) for file in files}
+    empty = [directory for directory in config.all_commit_log_paths if directory not in used]
+    if empty and len(empty) < len(config.all_commit_log_paths):
+        named += f" ({' and '.join(empty)} has no file of the log)"
+    if end > offset + size:
+        # The next file is begun only when one is full. Otherwise the unit is damaged.
+        is_full = plan.ended_by in _FULL or size < config.mapped_file_size_commit_log
+        reason = f"the log ends with this file, at byte {offset + size}, and {named}"
+        return LostEnd(path, reason) if is_full else None
+    abort = AbortFile(store.env, os.path.join(store.root, "abort"))
+    if plan.clean and not abort.exists() and not plan.broken:
+        text = f"the store was stopped cleanly, its log ends at byte {plan.log_end}"
+        return LostEnd(path, f"{text} ({plan.ended_by}), and {named}")
+    return None

@@ -1,0 +1,250 @@
+"""StoreServices: start the threads of a store together, and stop them in an order that loses no
+data.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pyrocketstore.cleaning.expired_files import (
+    CleanCommitLogService,
+    CleanConsumeQueueService,
+    CleanResourceService,
+    DiskCheckService,
+)
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.flush.async_put import (
+    COMPLETE_SECONDS,
+    FlushDiskWatcher,
+    MakeRoomService,
+)
+from pyrocketstore.flush.flush_services import (
+    CommitRealTimeService,
+    FlushConsumeQueueService,
+    FlushRealTimeService,
+    GroupCommitService,
+)
+from pyrocketstore.flush.log_flush import CommitLogFlush
+from pyrocketstore.message_store.stall_watch import StallWatch
+from pyrocketstore.message_store.stats import StoreStatsService
+from pyrocketstore.recovery.repair import RepairService
+from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.stalls import StallLog
+
+LOG = logger(__name__)
+
+
+class StoreServices:
+    """Make the services that the settings require; `fail` is called with an error that ends one.
+
+    Threads: `start` and `stop` from the thread that owns the store.
+    Source: RocketMQ 4.9.3 DefaultMessageStore#start, #shutdown.
+    """
+
+    def __init__(
+        self,
+        store: StoreContext,
+        stats_service: StoreStatsService,
+        *,
+        fail: Callable[[BaseException], None],
+        repair: Callable[[], bool],
+        check_lock: Callable[[], None],
+    ) -> None:
+        config, commit_log, checkpoint = store.config, store.commit_log, store.checkpoint
+        if store.allocate_service is None:
+            raise StoreStateError("the store is open read-only")
+        self.store = store
+        self.allocate_service = store.allocate_service
+        self.stats_service = stats_service
+        self._fail = fail
+        self._check_lock = check_lock
+        self.repair_service = RepairService(store.env, repair)
+        self._repair_lock = threading.Lock()
+        self._repair_ended = False
+        self._all_started = False
+        #: the cleaning services, None and empty without `add_cleaning`
+        self.clean_commit_log: CleanCommitLogService | None = None
+        self.clean_resource: CleanResourceService | None = None
+        self._cleaning: list[ServiceThread] = []
+        self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
+        self.flush_service: GroupCommitService | FlushRealTimeService = (
+            GroupCommitService(self.log_flush, config)
+            if config.is_sync_flush
+            else FlushRealTimeService(self.log_flush, config)
+        )
+        #: only with a transient store pool
+        self.commit_service: CommitRealTimeService | None = None
+        if isinstance(self.flush_service, FlushRealTimeService) and self.allocate_service.pool:
+            self.commit_service = CommitRealTimeService(
+                commit_log, config, self.flush_service.on_committed, fail
+            )
+        self.flush_queue_service = FlushConsumeQueueService(
+            config,
+            checkpoint,
+            store.consume_queues,
+            self._queued_timestamp,
+            self._dispatched,
+            store.env.monotonic_ms,
+            fail,
+        )
+        self.reput_service = store.reput_service
+        if isinstance(self.flush_service, GroupCommitService):
+            store.async_puts.request = self.flush_service.request
+        self.make_room_service = MakeRoomService(store.async_puts, self.log_flush.flush_to_end)
+        self.flush_disk_watcher = FlushDiskWatcher(store.async_puts)
+        self._watch(store.stall_log)
+
+    def _dispatched(self) -> int:
+        """Everything before this physical offset is dispatched."""
+        return int(self.store.dispatcher.position)
+
+    def _queued_timestamp(self) -> int:
+        """Store time up to which every record is in its queue; 0 once an entry was given up."""
+        logics = int(self.store.dispatcher.logics_timestamp)
+        return 0 if self.store.running_flags.is_logics_queue_error() else logics
+
+    def _watch(self, stall_log: StallLog) -> None:
+        """Have slow calls logged."""
+        for part in (self.log_flush, self.store.commit_log, self.allocate_service):
+            part.timed = stall_log.timed
+        watch = StallWatch(
+            stall_log, self.store.commit_log.core, self.store.env.monotonic_ns, self._dispatched
+        )
+        watch.group = self.log_flush.group
+        self._look_for_stalls = watch.look
+        self.stats_service.watch = self._look
+
+    def _look(self) -> None:
+        """Called four times a second: check for stalls, and whether the store is still locked."""
+        self._look_for_stalls()
+        try:
+            self._check_lock()
+        except StoreError as error:
+            self._fail(error)
+
+    @property
+    def _commits(self) -> list[ServiceThread]:
+        return [] if self.commit_service is None else [self.commit_service]
+
+    def add_cleaning(self, newest_ms: int) -> None:
+        """Have expired files deleted and full disks noticed; call before `start`.
+
+        `newest_ms` is the store time of the newest record.
+        """
+        env, config, log = self.store.env, self.store.config, self.store.commit_log
+        self.clean_commit_log = CleanCommitLogService(
+            env,
+            config,
+            log,
+            self.store.running_flags,
+            self.store.queue_table.path,
+            self._dispatched,
+        )
+        queues = CleanConsumeQueueService(
+            env, config, log, self.store.consume_queues, self.store.index_service
+        )
+        self.clean_resource = CleanResourceService(
+            env, config, self.clean_commit_log, queues, newest_ms
+        )
+        self._cleaning = [self.clean_resource, DiskCheckService(env, self.clean_commit_log)]
+
+    def all(self) -> list[ServiceThread]:
+        """Return every service, in the order in which they start."""
+        services: list[ServiceThread] = [
+            self.allocate_service,
+            *self._commits,
+            self.reput_service,
+            self.flush_service,
+            self.flush_queue_service,
+            self.stats_service,
+            *self._cleaning,
+        ]
+        if self.store.async_puts.sync:
+            services.append(self.flush_disk_watcher)
+        if self.store.async_puts.max_unforced_bytes:
+            services.append(self.make_room_service)
+        return services
+
+    def start(self) -> None:
+        """Start every thread; if one dies, the store accepts no more puts and reports why."""
+        self.repair_service.on_death = self._died
+        for service in self.all():
+            if service is not self.stats_service:
+                service.on_death = self._died
+            service.start()
+        self._all_started = True
+
+    def start_repair(self) -> None:
+        """Start the repair service after the first write error, unless `stop` has begun.
+
+        Where no thread can be started, the store accepts no puts until it is opened again.
+        """
+        with self._repair_lock:
+            if self._repair_ended:
+                return
+            try:
+                self.repair_service.start()
+            except (RuntimeError, MemoryError) as error:
+                LOG.error("the next opening of the store repairs queues and index: %s", error)
+
+    def _died(self, service: ServiceThread) -> None:
+        cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
+        cause.__cause__ = service.failure
+        self._fail(cause)
+
+    def stop(self) -> bool:
+        """Stop all services, without a time limit; call after the last put.
+
+        No file may be unmapped under a writer, and the end is not clean unless everything is
+        flushed. Returns True when everything is dispatched and durable. After a Ctrl-C it is called
+        again.
+        """
+        self.store.async_puts.let_go()
+        with self._repair_lock:
+            self._repair_ended = True
+        for service in (
+            self.repair_service,
+            *self._cleaning,
+            self.make_room_service,
+            *self._commits,
+            self.reput_service,
+            self.flush_service,
+            self.flush_queue_service,
+            self.stats_service,
+        ):
+            service.shutdown(None)
+        flushed = self._flush_rest()
+        self.store.async_puts.close()
+        # Futures belong to callers: one whose lock is held, or whose callback waits, must not block
+        # the close.
+        self.flush_disk_watcher.shutdown(COMPLETE_SECONDS)
+        self.store.async_puts.complete_rest()
+        return (
+            flushed
+            and self.reput_service.behind() == 0
+            and (self.commit_service is None or self.commit_service.error is None)
+            and self.flush_queue_service.error is None
+            and self.log_flush.error is None
+            and self.log_flush.flushed_where >= self.store.commit_log.get_max_offset()
+        )
+
+    def _flush_rest(self) -> bool:
+        """Flush for threads that have died or could not be started; return False when that fails.
+
+        After a kill a store may have dirty pages before its first put.
+        """
+        if self.log_flush.group is not None:
+            self.log_flush.group.close()  # else a flush would wait for a thread that never ran
+        try:
+            died = any(s.failure is not None for s in (*self._commits, self.flush_service))
+            if self.log_flush.error is None and (died or not self._all_started):
+                self.log_flush.flush_to_end()
+            if not self._all_started and self.flush_queue_service.error is None:
+                self.flush_queue_service.do_flush(True)
+        except StoreError as error:
+            self._fail(error)
+            return False
+        return True

@@ -1,0 +1,33 @@
+"""Bytes of commit log records for compiled readers."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from pyrocketstore.files._mapped_file cimport MappedFile
+
+
+cdef class RecordBytes:
+    """Bytes of mapped files in place, and of other files in one reused buffer."""
+    cdef uint8_t *buffer
+    cdef int64_t capacity
+    cdef MappedFile mapped_file  # the file whose bytes [start, end) are in the buffer
+    cdef int64_t start
+    cdef int64_t end
+
+    # Returns bytes [position, position + size), which are written, of a file that the caller holds.
+    # A read reads up to `stop`. Valid until the next call.
+    cdef const uint8_t *at(
+        self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
+    ) except NULL
+    cdef int fill(
+        self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
+    ) except -1
+
+
+cdef str NOT_HELD
+
+# Returns the end offset of the records from `first` on that one read should include: gaps are
+# small, and the sum is at most `limit` bytes; `end` is the index after the last one. INT64_MAX for
+# an offset that no log has.
+cdef int64_t block_stop(
+    const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
+    Py_ssize_t *end
+) noexcept

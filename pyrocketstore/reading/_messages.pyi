@@ -1,0 +1,56 @@
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
+
+__test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
+
+@final
+class RecordBytes:
+    """Bytes of commit log files, for compiled readers."""
+
+@final
+class MessageIterator:
+    skipped: Final[SkippedMessages]  # of an iterator without `damage`: None
+    def __init__(
+        self,
+        chunks: Iterable[
+            tuple[MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32]]
+            | tuple[
+                MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]
+            ]
+        ],
+        tags: frozenset[str] | None,
+        file_gone: Callable[[MappedFile, int, int], BaseException | None],
+        *,
+        queue: QueueName | None = None,
+        damage: QueueDamage | None = None,
+        check_crc: bool = False,
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> MessageExt: ...
+
+@final
+class MergedMessages:
+    skipped: Final[SkippedMessages]
+    def __new__(cls, parts: Sequence[Iterator[MessageExt]], skipped: SkippedMessages) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> MessageExt: ...
+
+def gather_records(
+    mapped_file: MappedFile,
+    phy_offsets: npt.NDArray[np.int64],  # int64[n], bytes
+    sizes: npt.NDArray[np.int32],  # int32[n], bytes
+    out: npt.NDArray[np.uint8],  # uint8[m]
+    position: int,
+    *,
+    check: bool = True,
+    positions: npt.NDArray[np.int64] | None = None,  # int64[n], bytes
+) -> None: ...

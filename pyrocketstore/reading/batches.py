@@ -1,0 +1,288 @@
+"""A range of a queue as one Arrow record batch."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.columns._decode import (
+    COLUMNS,
+    MapColumn,
+    VarColumn,
+    column_names,
+    decode_records,
+)
+from pyrocketstore.columns.arrow import require_pyarrow, to_record_batch
+from pyrocketstore.consume_queue.units import QueueUnits
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.reading._file_columns import decode_file_records
+from pyrocketstore.reading.by_queue import QueueRange, RecordRefs
+from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.record._record import record_size_max
+from pyrocketstore.record.tags import TagsExpression
+from pyrocketstore.system.signal_shield import imported
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from pyrocketstore.files._mapped_file import MappedFile
+
+Columns = dict[str, npt.NDArray[Any] | VarColumn | MapColumn]
+BODY_DAMAGE = "the compressed body does not inflate"
+
+
+class Decoded(NamedTuple):
+    """Rows as a batch, with the number of rows decoded and the bytes of their bodies."""
+
+    batch: pyarrow.RecordBatch
+    row_count: int
+    body_bytes: int
+
+
+def read_record_batch(
+    part: QueueRange, start: int, stop: int, max_bytes: int, columns: Sequence[str] | None
+) -> pyarrow.RecordBatch:
+    """Records of the queue offsets [start, stop), as far as `max_bytes` go; one always fits.
+
+    Parameters
+    ----------
+    part : the range to read, and the treatment of messages that cannot be read
+    max_bytes : bytes of records as they are stored, and bytes of bodies once they are inflated:
+        neither is more
+    columns : names of message attributes, None for all
+
+    Raises MissingExtraError, StoreCorruptionError, StoreIOError, StoreFormatError (a column).
+    """
+    require_pyarrow()
+    wanted = part.wanted
+    names = list(COLUMNS) if columns is None else list(column_names(columns))
+    decoded = names if wanted is None or "tags" in names else [*names, "tags"]
+    decoded = decoded or ["queue_offset"]  # a batch without columns has rows all the same
+    units = part.queue.read_units(start, stop - start)
+    keep = part.readable(units)
+    # No record is larger than any: a damaged unit must not end the batch.
+    sizes = np.where(keep, units.size, 0).clip(0, record_size_max()).astype(np.int64)
+    taken = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+    first = int(np.argmax(keep)) if keep.any() else len(keep)
+    taken = min(len(sizes), max(taken, first + 1))
+    units = QueueUnits(units.phy_offset[:taken], units.size[:taken], units.tags_code[:taken])
+    refs = part.select(units, keep[:taken], start)
+    batches, next_offset = _decode_rows(part, refs, decoded, max_bytes)
+    batch = _one_batch(batches, part, start + taken if next_offset is None else next_offset)
+    if wanted is not None:
+        batch = _with_tags(batch, wanted)
+    return batch if decoded == names else batch.select(names)
+
+
+def _decode_rows(
+    part: QueueRange, refs: RecordRefs, names: list[str], max_body_bytes: int
+) -> tuple[list[pyarrow.RecordBatch], int | None]:
+    """The batches of one file each, and the queue offset of the first row that did not fit.
+
+    Rows of a deleted file are in no batch. One body always fits.
+    """
+    batches: list[pyarrow.RecordBatch] = []
+    left = max_body_bytes
+    for file, rows in part.by_file(refs):
+        if file is None:
+            _raise_any(part.missing(rows))
+            continue
+        found = _decode(part, file, rows, names, left)
+        if found is not None and found.row_count == 0 and not batches:
+            rows = rows.rows(slice(0, 1))
+            found = _decode(part, file, rows, names, None)
+            if found is not None:
+                return [found.batch], int(rows.queue_offset[0]) + 1
+        if found is None:
+            continue
+        batches.append(found.batch)
+        left -= found.body_bytes
+        if found.row_count < len(rows.phy_offset):
+            return batches, int(rows.queue_offset[found.row_count])
+    if not batches:
+        empty = np.empty(0, np.int64)
+        batches.append(to_record_batch(decode_records(b"", empty, empty.astype(np.int32), names)))
+    return batches, None
+
+
+def _raise_any(error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _decode(
+    part: QueueRange,
+    file: MappedFile,
+    rows: RecordRefs,
+    names: list[str],
+    max_body_bytes: int | None,
+) -> Decoded | None:
+    """Records of one file as columns: out of the mapping, or copied where there is none.
+
+    None for a file that was deleted meanwhile: its records have expired.
+    """
+    try:
+        if file.hold():
+            return _decode_there(part, file, rows, names, max_body_bytes)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    offsets = rows.queue_offset
+    _raise_any(part.file_gone(file, int(offsets[0]), int(offsets[-1]) + 1))
+    return None
+
+
+def _decode_there(
+    part: QueueRange,
+    file: MappedFile,
+    rows: RecordRefs,
+    names: list[str],
+    max_body_bytes: int | None,
+) -> Decoded | None:
+    """`_decode` of a file that is held; releases it."""
+    try:
+        try:
+            columns = _decode_held(part, file, rows, names, max_body_bytes, False)
+        except (StoreCorruptionError, StoreIOError) as error:
+            if isinstance(error, StoreIOError) and error.errno == errno.ENOENT:
+                raise  # the whole file
+            if not part.damage.skips:
+                _raise_first(part, file, rows, error)
+            return _decode_readable(part, file, rows, names, max_body_bytes)
+        return Decoded(to_record_batch(columns), _row_count(columns), _body_bytes(columns))
+    finally:
+        file.release()
+
+
+def _raise_first(
+    part: QueueRange, file: MappedFile, rows: RecordRefs, error: StoreCorruptionError | StoreIOError
+) -> None:
+    """Raise the error of the first row that cannot be read; `error` is of any of them."""
+    every = part._replace(wanted=None)
+    for _ in every.messages([(file, *rows)], part.file_gone, part.damage):
+        pass
+    # The record is whole, and its body or properties are damaged.
+    if isinstance(error, StoreCorruptionError):
+        found = np.flatnonzero(rows.phy_offset - file.file_from_offset == error.position)
+        if len(found):
+            queue_offset = int(rows.queue_offset[found[0]])
+            _raise_any(part.damage.message(error.path, error.position, error.reason, queue_offset))
+    raise error
+
+
+def _decode_readable(
+    part: QueueRange,
+    file: MappedFile,
+    rows: RecordRefs,
+    names: list[str],
+    max_body_bytes: int | None,
+) -> Decoded | None:
+    """`_decode` of the rows that can be read; the others are noted."""
+    look = part.damage.unnoted()
+    every = part._replace(wanted=None)
+    for _ in every.messages([(file, *rows)], part.file_gone, look):
+        pass
+    bad = np.zeros(len(rows.phy_offset), np.bool_)
+    for found in look.skipped.ranges:
+        bad[np.searchsorted(rows.queue_offset, found.start):
+            np.searchsorted(rows.queue_offset, found.stop)] = True  # fmt: skip
+    good = rows.rows(~bad)
+    columns = _decode_held(part, file, good, names, max_body_bytes, True)
+    count = _row_count(columns)
+    stop = int(good.queue_offset[count]) if count < len(good.queue_offset) else None
+    for found in look.skipped.ranges:
+        if stop is None or found.start < stop:
+            part.damage.skipped.add(found)
+    batch = to_record_batch(columns)
+    body = columns.get("body")
+    if isinstance(body, VarColumn) and body.null_count:
+        for i in np.flatnonzero(batch["body"].is_null().to_numpy(zero_copy_only=False)).tolist():
+            position = int(good.phy_offset[i]) - file.file_from_offset
+            part.damage.message(file.path, position, BODY_DAMAGE, int(good.queue_offset[i]))
+        batch = batch.filter(batch["body"].is_valid())
+    taken = len(bad) if stop is None else int(np.searchsorted(rows.queue_offset, stop))
+    return Decoded(batch, taken, _body_bytes(columns))
+
+
+def _decode_held(
+    part: QueueRange,
+    file: MappedFile,
+    rows: RecordRefs,
+    names: list[str],
+    max_body_bytes: int | None,
+    null_bad_bodies: bool,
+) -> Columns:
+    phy_offset, size, queue_offset = rows
+    queue = QueueName(part.queue.topic, part.queue.queue_id)
+    positions = phy_offset - file.file_from_offset
+    beyond = np.flatnonzero((size <= 0) | (positions + size > file.get_read_position()))
+    if len(beyond):  # before memory is taken for it
+        reason = "a queue refers to bytes behind the end of the log file"
+        raise StoreCorruptionError(file.path, int(positions[beyond[0]]), reason)
+    if file.mode == "shared" and len(size):
+        view = file.select_mapped_buffer(0, int((positions + size).max()))
+        if view is not None:
+            with view:
+                return decode_records(
+                    view.byte_buffer,
+                    positions,
+                    size,
+                    names,
+                    phy_offsets=phy_offset,
+                    check_crc=part.check_crc,
+                    path=file.path,
+                    on_bad_body="null" if null_bad_bodies else "raise",
+                    max_body_bytes=max_body_bytes,
+                    queue=queue,
+                    queue_offsets=queue_offset,
+                )
+    return decode_file_records(
+        file,
+        phy_offset,
+        size,
+        names,
+        check_crc=part.check_crc,
+        max_body_bytes=max_body_bytes,
+        queue=queue,
+        queue_offsets=queue_offset,
+        null_bad_bodies=null_bad_bodies,
+    )
+
+
+def _body_bytes(columns: Columns) -> int:
+    body = columns.get("body")
+    return int(body.offsets[-1]) if isinstance(body, VarColumn) else 0
+
+
+def _row_count(columns: Columns) -> int:
+    return len(next(iter(columns.values()), ()))
+
+
+def _one_batch(
+    batches: list[pyarrow.RecordBatch], part: QueueRange, next_offset: int
+) -> pyarrow.RecordBatch:
+    """The chunks as one batch; its metadata has the next queue offset and the skipped messages."""
+    arrow = require_pyarrow()
+    batches = [batch for batch in batches if batch.num_rows] or batches[:1]
+    whole = batches[0]
+    if len(batches) > 1:
+        whole = arrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    facts = {b"next_offset": str(next_offset).encode()}
+    if part.damage.skips:
+        skipped = part.damage.skipped
+        facts[b"skipped_count"] = str(skipped.count).encode()
+        facts[b"skipped"] = json.dumps([found.to_dict() for found in skipped.ranges]).encode()
+    return whole.replace_schema_metadata(facts)
+
+
+def _with_tags(batch: pyarrow.RecordBatch, wanted: TagsExpression) -> pyarrow.RecordBatch:
+    arrow = require_pyarrow()
+    mask = imported("pyarrow.compute").is_in(
+        batch["tags"], value_set=arrow.array(sorted(wanted.tags), arrow.string())
+    )
+    return batch.filter(mask)

@@ -1,0 +1,35 @@
+"""Java's text: strings from UTF-8, hosts, hashes, and the properties of a message."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+# UTF-8 as Java decodes it: malformed bytes become U+FFFD.
+cdef str java_text(const uint8_t *p, Py_ssize_t size)
+# As java_text, for text that repeats (topics, tags, names): often returns a cached str.
+cdef str known_text(const uint8_t *p, Py_ssize_t size)
+# "1.2.3.4:10911" or "[2001:db8::1]:10911" from an address (4 or 16 bytes) and an i32 port.
+cdef str host_text(const uint8_t *p, int32_t size)
+# Returns 8 or 20. `host` is "1.2.3.4:10911", "[2001:db8::1]:10911", (address, port), or the 8 or
+# 20 bytes themselves; `out` has 20 bytes.
+cdef int fill_outgoing_host(object host, uint8_t *out) except -1
+# (name, value) pairs in insertion order to UTF-8 text in the order of Java's HashMap.
+cdef bytes properties_text(list pairs)
+# The properties text of a put: tags, keys, then `properties` in its own order. Returns the size, or
+# -1 if `capacity` bytes are not enough.
+cdef int64_t build_properties(
+    object tags, object keys, object properties, uint8_t *out, int64_t capacity
+) except -2
+# Zero bytes at the end of a text are sectors that were not written. Add the separator U+0002 after
+# a value that ends in one: every reader accepts it. Returns the size, or -1 if `capacity` bytes are
+# not enough.
+cdef inline int64_t end_of_text(uint8_t *text, int64_t size, int64_t capacity) noexcept nogil:
+    if size <= 0 or text[size - 1] != 0:
+        return size
+    if size == capacity:
+        return -1
+    text[size] = 2
+    return size + 1
+# The UTF-8 buffer of a str; StoreFormatError if it is not a str or holds a lone surrogate.
+cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL
+cdef bytes host_bytes(object host)
+cdef bint is_mapped_v4(const uint8_t *p) noexcept nogil
+# As utf8_of, but encodes a lone surrogate: `keep` then owns the bytes, and `whole` is False.
+cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL

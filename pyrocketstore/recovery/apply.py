@@ -1,0 +1,217 @@
+"""Apply a recovery plan: cut the log, the queues and the index, and replay what they lack.
+
+In a read-only store everything happens in memory: MappedFile knows the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyrocketstore.consume_queue.kept_units import KeptUnit
+from pyrocketstore.consume_queue.queue_recovery import (
+    begin_again,
+    cover_at_most,
+    erase_torn_end,
+    give_back_units,
+)
+from pyrocketstore.consume_queue.unit_check import (
+    names_record,
+    repair_units,
+)
+from pyrocketstore.display import logger
+from pyrocketstore.files.abort_file import AbortFile
+from pyrocketstore.files.broken_folder import broken_folder
+from pyrocketstore.recovery.index_gaps import fill_gaps
+from pyrocketstore.recovery.log_end import first_store_time, scan_start
+from pyrocketstore.recovery.plan import RecoveryPlan, readable_log
+from pyrocketstore.recovery.replay import replay_plan
+from pyrocketstore.recovery.store_context import StoreContext
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["apply_plan", "flush_recovered"]
+
+LOG = logger(__name__)
+
+
+def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Cut the log and the queues, and dispatch records again that queues or index lack.
+
+    Durability: bytes after the log's end that hold valid records are copied to ROOT/.broken/<time>
+    and durable before anything is cut. Raises StoreIOError.
+    """
+    log = store.commit_log
+    is_early = plan.replay_from is not None and plan.replay_from < scan_start(store, False)
+    if is_early or (plan.repairs and not store.read_only):
+        store.checkpoint.uncover_log()
+    if plan.empty:
+        _set_queues_aside(store)
+        log.open_end(0)
+        store.dispatcher.position = 0
+        return
+    for path, position, _ in plan.broken:
+        LOG.warning("%s: %s; valid records follow", path, plan.ended_by)
+        LOG.warning("the log ends before byte %d of %s", position, path)
+    if plan.broken and not store.read_only:
+        _keep_broken(store, plan)
+    _repair_queues(store, plan)
+    if plan.cut_queues:
+        # Before the log: a unit that names a byte far after the log's files looks damaged.
+        for queue in store.consume_queues():
+            queue.truncate_dirty_logic_files(plan.log_end)
+    log.mapped_file_queue.truncate_dirty_files(plan.log_end)
+    store.checkpoint.begin_log(*_covered_log(store, plan))
+    log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
+    if store.config.message_index_enable:
+        store.index_service.drop_files_after(plan.log_end, replays=plan.replay_from is not None)
+        store.index_service.uncover_missing_files()
+    for queue in store.consume_queues():
+        if (queue.topic, queue.queue_id) in plan.missing_first_file:
+            LOG.warning("%s/%d: its first file is missing", queue.topic, queue.queue_id)
+            begin_again(queue)
+        elif queue.ext is not None and not plan.clean:
+            # Units and ext units are flushed separately: the replay writes both again.
+            queue.truncate_dirty_logic_files(min(plan.scan_from, plan.log_end))
+        cover_at_most(queue, plan.log_end)
+    if plan.replay_from is not None:
+        replay_plan(store, plan, plan.replay_from)
+    if store.index_enabled and not store.read_only:
+        plan.keyless += fill_gaps(store, plan.log_end)
+    _give_back_units(store, plan)
+    for queue in store.consume_queues():
+        erase_torn_end(queue)
+        cover_at_most(queue, plan.log_end)
+    store.dispatcher.position = plan.log_end
+    if not plan.clean and not store.read_only:
+        _fsync_again(store, plan)
+
+
+def _give_back_units(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Put units of lost records back, after the last record that the log has given."""
+    queues = [queue for queue in store.consume_queues() if queue.kept_units]
+    files = store.commit_log.mapped_file_queue.mapped_files
+    if not queues or not files:
+        return
+    log = readable_log(store, files, plan)
+    for queue in queues:
+        key = queue.topic, queue.queue_id
+
+        def is_lost(kept: KeptUnit, key: tuple[str, int] = key) -> bool:
+            if names_record(log, key, kept.queue_offset, kept.unit):
+                return True
+            return log.lost.range_of(*kept.unit[:2]) is not None
+
+        give_back_units(queue, plan.log_end, is_lost)
+
+
+def _covered_log(store: StoreContext, plan: RecoveryPlan) -> tuple[int, list[tuple[int, int]]]:
+    """Return the durable part of the log, and the first store time of each later file."""
+    if plan.clean:
+        return plan.log_end, []
+    files = store.commit_log.mapped_file_queue.mapped_files
+    later = [f for f in files if plan.scan_from < f.file_from_offset < plan.log_end]
+    times = [(f.file_from_offset, first_store_time(f)) for f in later]
+    return plan.scan_from, [(offset, stored) for offset, stored in times if stored is not None]
+
+
+def _repair_queues(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Correct the units that contradict the log; in a read-only store in memory."""
+    for queue in store.consume_queues():
+        units = plan.repairs.get((queue.topic, queue.queue_id))
+        if units:
+            repair_units(queue, units)
+            covered = queue.reader.last_phy_offset()
+            queue.core.reset(queue.get_max_offset_in_queue(), covered)
+
+
+def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Make data of a killed process durable: names now, units of queues by their next flush.
+
+    After a failed fsync the bytes are written again first: no fsync would write clean pages.
+    """
+    root = store.config.store_path_root_dir
+    again = store.env.write_again
+    if not AbortFile(store.env, os.path.join(root, "abort")).is_marked():
+        again = _keep
+    for file in store.commit_log.mapped_file_queue.mapped_files:
+        if file.file_from_offset >= plan.scan_from:
+            again(file.path)
+    folders = {os.path.join(root, name) for name in ("", "consumequeue", "index")}
+    folders.update(store.config.commit_log_paths)
+    for queue in store.consume_queues():
+        if queue.covered_phy_offset > plan.scan_from:
+            folders.add(os.path.join(queue.store_path, queue.topic))
+            files = queue.mapped_file_queue
+            if queue.ext is not None:
+                ext_topic = os.path.join(root, "consumequeue_ext", queue.topic)
+                folders |= {os.path.dirname(ext_topic), ext_topic}
+                ext_files = queue.ext.mapped_file_queue
+                for file in ext_files.mapped_files:
+                    again(file.path)
+                    file.mark_unflushed()
+                ext_files.flushed_where = max(ext_files.get_min_offset(), 0)
+            for file in reversed(files.mapped_files):
+                again(file.path)
+                file.mark_unflushed()
+                files.flushed_where = min(files.flushed_where, file.file_from_offset)
+                if int.from_bytes(file.read(0, 8), "big", signed=True) < plan.scan_from:
+                    break  # earlier files were durable before
+    for folder in sorted(folders):
+        if store.env.is_dir(folder):
+            store.env.fsync_directory(folder)
+
+
+def _keep(path: str) -> None:
+    """Do not write the bytes again: they are dirty pages, which the next fsync writes."""
+
+
+def _keep_broken(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Copy bytes after the log's end, each range to a file named by its physical offset."""
+    env = store.env
+    folder = broken_folder(env, store.config.store_path_root_dir)
+    env.make_directories(folder)
+    for path, position, size in plan.broken:
+        start = int(os.path.basename(path)) + position
+        target = os.path.join(folder, f"{start:020d}")
+        env.copy_range(path, target, position, size)
+        LOG.warning("%d bytes from byte %d of %s were copied to %s", size, position, path, target)
+
+
+def _set_queues_aside(store: StoreContext) -> None:
+    """Set aside the queues and the index of an empty log, which name records that are gone.
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#destroyLogics.
+    Differs: moved to ROOT/.broken/<time> instead of deleted; the index too, because it would count
+    the first records of a new log as indexed.
+    """
+    queues = [queue for queue in store.consume_queues() if queue.get_max_offset_in_queue() > 0]
+    index = any(file.end_phy_offset > 0 for file in store.index_service.files)
+    if not queues and not index:
+        return
+    root = store.config.store_path_root_dir
+    text = f"{root}: the commit log is empty, and its {len(queues)} consume queues and the index"
+    if store.read_only:
+        LOG.warning("%s are ignored; opening the store for writing moves them to .broken", text)
+    else:
+        env = store.env
+        folder = broken_folder(env, root)
+        env.make_directories(folder)
+        for name in ("consumequeue", "consumequeue_ext", "index"):
+            if env.is_dir(os.path.join(root, name)):
+                env.rename(os.path.join(root, name), os.path.join(folder, name))
+        env.make_directories(os.path.join(root, "consumequeue"))
+        store.index_service.forget_files()
+        LOG.warning("%s were moved to %s", text, folder)
+    for queue in store.consume_queues():
+        queue.forget_files()
+
+
+def flush_recovered(store: StoreContext) -> None:
+    """Flush the changes of recovery in a store whose services were not started."""
+    for queue in store.consume_queues():
+        while not queue.flush(0):
+            pass
+    while not store.commit_log.mapped_file_queue.flush(0):
+        pass

@@ -1,0 +1,249 @@
+"""Decide where the log ends.
+
+The scan starts at the file that the checkpoint names, and walks over the records up to the first
+one that is not valid: there the log ends. Bytes after the end are searched for valid records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pyrocketstore.commit_log._chunk_scan import LogChunk
+from pyrocketstore.commit_log._scan import TopicQueueMap, find_valid_record, scan_file
+from pyrocketstore.commit_log.parallel_scan import LogScan
+from pyrocketstore.consume_queue.unit_check import UnitCheck
+from pyrocketstore.consume_queue.units import NO_LIMIT
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.record._record import (
+    HEADER_SIZE,
+    MESSAGE_MAGIC_CODE_V2,
+    RecordHeader,
+    allow_records,
+    has_torn_properties,
+    record_size,
+    record_size_max,
+)
+from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.results import Status
+from pyrocketstore.system.signal_shield import check_abandoned
+
+if TYPE_CHECKING:
+    from pyrocketstore.files._mapped_file import MappedFile
+
+LOG = logger(__name__)
+
+#: Bytes of memory for data that the scan keeps of the records; the rest is read again.
+RECORDS_MAX = 256 << 20
+#: How often a reader reads a last record again that another process is still writing.
+LAST_RECORD_TRIES = 40
+LAST_RECORD_WAIT_S = 0.005
+
+
+def scan_start(store: StoreContext, clean: bool) -> int:
+    """Return the physical offset from which on an unclean exit may have lost data; NO_LIMIT after a
+    clean exit."""
+    files = store.commit_log.mapped_file_queue.mapped_files
+    return NO_LIMIT if clean or not files else files[start_file(store, files)].file_from_offset
+
+
+def start_file(store: StoreContext, files: tuple[MappedFile, ...]) -> int:
+    """Return the number of the newest file whose first record is older than the checkpoint, or
+    0.
+    """
+    config = store.config
+    if config.message_index_enable and config.message_index_safe:
+        limit = store.checkpoint.get_min_timestamp_index()
+    else:
+        limit = store.checkpoint.get_min_timestamp()
+    for index in range(len(files) - 1, -1, -1):
+        stored = first_store_time(files[index])
+        if stored is not None and stored != 0 and stored <= limit:
+            return index
+    return 0
+
+
+def first_store_time(file: MappedFile) -> int | None:
+    """Return the store time (Unix ms) of a file's first record, None without one."""
+    header = RecordHeader(file.read(0, min(HEADER_SIZE, file.wrote)))
+    is_whole = header.size == HEADER_SIZE and header.is_message
+    return header.store_timestamp if is_whole else None
+
+
+def check_not_newer(store: StoreContext) -> None:
+    """Refuse a store that a 5.x broker wrote: opening it would cut records that 4.9.3 cannot read.
+
+    Raises StoreCorruptionError with the file.
+    """
+    for file in store.commit_log.mapped_file_queue.mapped_files:
+        header = RecordHeader(file.read(0, min(8, file.wrote)))
+        if header.magic_code == MESSAGE_MAGIC_CODE_V2:
+            raise StoreCorruptionError(
+                file.path, 0, "a record of RocketMQ 5.x (magic DAA320AB): not a 4.9.3 store"
+            )
+
+
+@dataclasses.dataclass
+class LogEnd:
+    """The end of the log.
+
+    Parameters
+    ----------
+    at_file : int, number of its file
+    phy_offset : int, byte of the log after the last valid record
+    status : int, the verdict that ended the log
+    records : int, how many records were scanned
+    chunks : chunks of the log that the scan has kept, in order, as far as memory allowed
+    seen : the queues that the records belong to
+    """
+
+    at_file: int
+    phy_offset: int = 0
+    status: int = Status.END
+    records: int = 0
+    chunks: deque[LogChunk] = dataclasses.field(default_factory=deque)
+    seen: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
+
+
+def find_log_end(
+    store: StoreContext,
+    files: tuple[MappedFile, ...],
+    first: int,
+    check: UnitCheck,
+    *,
+    keep: bool,
+) -> LogEnd:
+    """Scan the log from its file number `first` on, up to its end.
+
+    Parameters
+    ----------
+    check : gets the records
+    keep : bool, `chunks` keeps the records, because they are likely to be dispatched again
+
+    Raises StoreIOError.
+    """
+    found = LogEnd(first)
+    start = files[first].file_from_offset
+    stop = files[-1].file_from_offset + files[-1].file_size
+    complete = True
+    while True:
+        scan = LogScan(
+            store.env,
+            files[first:],
+            start,
+            stop,
+            delay_levels=store.commit_log.delay_levels,
+            check_crc=store.config.check_crc_on_recover,
+            records_max=max(1, min(RECORDS_MAX, stop - start)) if keep else None,
+        )
+        for chunk in scan.chunks():
+            check_abandoned()
+            while files[found.at_file].file_from_offset != chunk.file_from_offset:
+                found.at_file += 1
+                _warn_of_gap(files[found.at_file - 1], files[found.at_file])
+            found.seen.add(chunk.queues)
+            found.records += chunk.count
+            found.phy_offset = chunk.file_from_offset + chunk.end
+            check.add(chunk)
+            complete = complete and not chunk.has_own_memory
+            if complete:
+                found.chunks.append(chunk)
+            found.status = chunk.status
+        if found.status in (Status.OK, Status.BLANK) or not _continues_after(
+            store, files, found.at_file
+        ):
+            return found
+        found.at_file += 1
+        start = files[found.at_file].file_from_offset
+        complete = False
+
+
+def _warn_of_gap(before: MappedFile, file: MappedFile) -> None:
+    if file.file_from_offset != before.file_from_offset + before.file_size:
+        LOG.warning("%s: the file before it is missing", file.path)
+
+
+def _continues_after(store: StoreContext, files: tuple[MappedFile, ...], index: int) -> bool:
+    """Return whether a file has lost its end and readable files follow. Only a read-only store
+    opens such a log."""
+    is_partial = store.read_only and files[index].wrote < files[index].file_size
+    return is_partial and index + 1 < len(files)
+
+
+def allow_record(store: StoreContext, file: MappedFile, phy_offset: int) -> bool:
+    """Raise the limit on record sizes for a record that is larger, if all its bytes are written;
+    return whether that was done. Its checksum decides then.
+
+    A hole in the file shows that the size is wrong.
+    """
+    position = phy_offset - file.file_from_offset
+    size = record_size(file.read(position, 4))
+    if not record_size_max() < size <= file.file_size - position:
+        return False
+    ranges = store.env.data_ranges(file.path, position, position + size)
+    if sum(end - begin for begin, end in ranges) < size:
+        return False
+    LOG.warning(
+        "%s: the limit on records is raised to %d bytes for the record at %d",
+        file.path,
+        size,
+        position,
+    )
+    allow_records(size)
+    return True
+
+
+def valid_records_after(
+    store: StoreContext,
+    files: tuple[MappedFile, ...],
+    log_end: LogEnd,
+    is_usual: bool,
+) -> list[tuple[str, int, int]]:
+    """Return (path, position, size) of each file whose bytes after the end hold valid records."""
+    at_file = log_end.at_file
+    if is_usual and at_file + 1 == len(files):
+        return []
+    chunks: list[tuple[str, int, int]] = []
+    for file in files[at_file:]:
+        start = log_end.phy_offset - file.file_from_offset if file is files[at_file] else 0
+        for begin, end in store.env.data_ranges(file.path, start, file.file_size):
+            found = find_valid_record(
+                store.env,
+                file.path,
+                file.file_from_offset,
+                max(start, begin),
+                end,
+                check_crc=True,
+            )
+            if found >= 0:
+                chunks.append((file.path, start, file.file_size - start))
+                break
+    if is_usual and all(path == files[at_file].path for path, _, _ in chunks):
+        return []  # records that 4.9.3 leaves after a cut
+    return chunks
+
+
+def await_last_record(store: StoreContext, file: MappedFile, chunk: LogChunk) -> None:
+    """Wait while another process is writing the log's last record.
+
+    Its checksum does not cover the properties, which are written last. A record that does not
+    change was torn by a crash, and counts as in 4.9.3.
+    """
+    if chunk.count == 0 or chunk.file_from_offset != file.file_from_offset:
+        return
+    position = chunk.position(chunk.count - 1)
+    for _ in range(LAST_RECORD_TRIES):
+        if not has_torn_properties(file.read(position, chunk.end - position)):
+            return
+        store.env.sleep(LAST_RECORD_WAIT_S)
+
+
+def has_grown(store: StoreContext, file: MappedFile, log_end: LogEnd) -> bool:
+    """Return True when a record, or a BLANK, has appeared where the scan found the end."""
+    position = log_end.phy_offset - file.file_from_offset
+    status, _, count, _ = scan_file(
+        store.env, file.path, file.file_from_offset, position, file.file_size, True
+    )
+    return count > 0 or (status == Status.BLANK and log_end.status != Status.BLANK)

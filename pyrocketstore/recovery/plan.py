@@ -1,0 +1,354 @@
+"""Compute the plan of a recovery from the files, before anything is changed.
+
+Pass 1 (`log_end`) scans the log and decides where it ends. Pass 2 compares the records with the
+units of each queue, and decides from where on the log must be dispatched again (`replay`).
+`apply` then carries the plan out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyrocketstore.commit_log._chunk_scan import LogChunk
+from pyrocketstore.commit_log._scan import TopicQueueMap, status_name
+from pyrocketstore.commit_log.lost_records import LostRecords
+from pyrocketstore.commit_log.parallel_scan import records_between
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.queue_recovery import give_up_torn_end
+from pyrocketstore.consume_queue.unit_check import (
+    Log,
+    QueueEnd,
+    Repairs,
+    Unit,
+    UnitCheck,
+    look_at_end,
+    units_without_record,
+)
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK
+from pyrocketstore.display import logger
+from pyrocketstore.recovery.index_gaps import first_missing_key, uncovered
+from pyrocketstore.recovery.log_end import (
+    LogEnd,
+    allow_record,
+    await_last_record,
+    find_log_end,
+    has_grown,
+    start_file,
+    valid_records_after,
+)
+from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.results import Status
+
+if TYPE_CHECKING:
+    from pyrocketstore.files._mapped_file import MappedFile
+
+__all__ = ["LAST_FILES", "RecoveryPlan", "make_plan", "readable_log"]
+
+LOG = logger(__name__)
+
+#: After a clean exit recovery scans this many files at the end of the log.
+LAST_FILES = 3
+
+
+@dataclasses.dataclass
+class RecoveryPlan:
+    """The changes that recovery must make.
+
+    Parameters
+    ----------
+    clean : bool, the last exit was clean
+    log_end : int, physical offset after the last record that is kept
+    ended_by : str, the verdict that ended the log
+    scan_from : int, physical offset at which the scan began
+    records : int, how many records were scanned
+    broken : list of (path, position, size), bytes after the end that hold valid records
+    replay_from : int or None, physical offset from which the log is dispatched again
+    cut_queues : bool, units of some queue name bytes after the end
+    missing_first_file : list of (topic, queue id), queues that are built again from their first
+        message on
+    mismatched : list of (path, reason), files of a wrong length or name: units of queues are put
+        again from the log; files of the log are read up to their end (read-only)
+
+    `chunks` are the chunks of the log that the scan has kept, from `scan_from` on as far as memory
+    allowed; applying the plan removes them.
+    """
+
+    clean: bool
+    log_end: int = 0
+    ended_by: str = ""
+    scan_from: int = 0
+    records: int = 0
+    broken: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
+    replay_from: int | None = None
+    cut_queues: bool = False
+    missing_first_file: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    mismatched: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    empty: bool = False
+
+    def __post_init__(self) -> None:
+        # Not fields, so that they are not part of the reported plan.
+        self.chunks: deque[LogChunk] = deque()
+        #: corrections of units that contradict the log
+        self.repairs: Repairs = {}
+        #: queues whose units name bytes after the log's end before the cut, and up to which
+        self.beyond: dict[tuple[str, int], int] = {}
+        #: ranges of the log that no index file covers and that have no keys
+        self.keyless: list[tuple[int, int]] = []
+        #: queues whose last unit is wrong: bytes of the log that they cover; -1: none
+        self.covered: dict[tuple[str, int], int] = {}
+
+
+def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> RecoveryPlan:
+    """Compute the plan; nothing is changed.
+
+    Parameters
+    ----------
+    unsure_from : int, the result of `scan_start` before the queues were recovered: the checkpoint
+        may cover less by now, so that an interrupted recovery is repeated in full
+
+    Raises StoreIOError when a file cannot be read.
+    Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #recoverAbnormally.
+    Differs: the stored physicalOffset of each record must be its own; damaged tails that hold valid
+    records are kept; queues and index entries that 4.9.3 would lose are restored.
+    """
+    plan = RecoveryPlan(clean)
+    files = store.commit_log.mapped_file_queue.mapped_files
+    if not files:
+        plan.empty = True
+        plan.beyond = _beyond(store, 0)
+        return plan
+    first = max(0, len(files) - LAST_FILES) if clean else start_file(store, files)
+    if unsure_from != NO_LIMIT:
+        first = [file.file_from_offset for file in files].index(unsure_from)
+    plan.scan_from = files[first].file_from_offset
+    check, log_end = _scan_log(store, files, first, clean)
+    plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
+    plan.ended_by = status_name(log_end.status)
+    if store.read_only and plan.chunks:
+        await_last_record(store, files[log_end.at_file], plan.chunks[-1])
+        plan.chunks.pop()  # read once more when it is dispatched
+    plan.beyond = _beyond(store, plan.log_end)
+    # If a unit names bytes after the log's end, the unit is damaged or the log is: search it.
+    is_usual = (
+        clean and log_end.status in (Status.END, Status.BLANK) and _furthest(store) <= plan.log_end
+    )
+    plan.broken = valid_records_after(store, files, log_end, is_usual)
+    if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
+        plan.broken = []  # another process has appended records: nothing is damaged
+    seen = _check_ends(store, files, log_end.seen, plan, check)
+    plan.cut_queues |= _furthest(store) > plan.log_end
+    found = check.with_further(seen)
+    lowest = store.commit_log.get_min_offset()
+    if not plan.clean:
+        for queue in store.consume_queues():
+            give_up_torn_end(queue, plan.scan_from)
+    for queue in store.consume_queues():
+        key = queue.topic, queue.queue_id
+        wrong = plan.repairs.get(key, {})
+        if _misses_first_file(queue, found.get(key), plan.scan_from, lowest, wrong):
+            plan.missing_first_file.append(key)
+    plan.replay_from = _replay_from(store, plan, found)
+    if clean and store.index_enabled and not store.read_only:
+        _find_unindexed_end(store, plan)
+    return plan
+
+
+def _scan_log(
+    store: StoreContext, files: tuple[MappedFile, ...], first: int, clean: bool
+) -> tuple[UnitCheck, LogEnd]:
+    """Find the log's end, and compare the records with the units of the queues.
+
+    The scan is repeated when only the limit on record sizes ended it.
+    """
+    while True:
+        check = UnitCheck(
+            {(q.topic, q.queue_id): q for q in store.consume_queues()},
+            multi=store.config.enable_multi_dispatch,
+            lmq=store.config.enable_lmq,
+        )
+        # After a clean exit there is hardly ever anything to replay: no record is kept.
+        found = find_log_end(store, files, first, check, keep=not clean)
+        is_refused = found.status == Status.BAD_SIZE
+        if not is_refused or not allow_record(store, files[found.at_file], found.phy_offset):
+            return check, found
+
+
+def _find_unindexed_end(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Have the log dispatched again from the first key after the end of the index.
+
+    After a clean exit there is none, unless index files were deleted or another writer left keys
+    out. At most `max_key_search_bytes` of the log are searched.
+
+    Raises StoreIOError.
+    """
+    files = store.index_service.files_before(plan.log_end)
+    lowest = max(0, store.commit_log.get_min_offset())
+    parts = uncovered(files, store.commit_log, lowest, plan.log_end)
+    if not parts or parts[-1][1] < plan.log_end:
+        return
+    begin, end = parts[-1]
+    if plan.replay_from is not None and plan.replay_from <= begin:
+        return
+    stop = min(end, begin + store.config.max_key_search_bytes)
+    first = first_missing_key(store.env, store.commit_log, files, begin, stop)
+    if first >= 0:
+        LOG.warning("the index ends before byte %d of the log: its keys are put again", first)
+        plan.replay_from = first if plan.replay_from is None else min(first, plan.replay_from)
+    elif stop == end:
+        plan.keyless.append((begin, end))
+
+
+def _furthest(store: StoreContext) -> int:
+    """Return one past the last byte of the log that units of any queue name; -1 without units."""
+    return max((queue.max_physic_offset for queue in store.consume_queues()), default=-1)
+
+
+def _beyond(store: StoreContext, log_end: int) -> dict[tuple[str, int], int]:
+    """Return the queues whose units name bytes of the log after `log_end`, and up to which."""
+    return {
+        (queue.topic, queue.queue_id): queue.covered_phy_offset
+        for queue in store.consume_queues()
+        if queue.covered_phy_offset > log_end
+    }
+
+
+def _misses_first_file(
+    queue: ConsumeQueue,
+    seen: tuple[int, int, int, int] | None,
+    scan_from: int,
+    min_phy_offset: int,
+    wrong: Mapping[int, Unit],
+) -> bool:
+    """Return True when units before the queue's first file are missing.
+
+    Units at the queue offsets `wrong` are repaired: they prove nothing.
+    """
+    first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+    if first <= 0:
+        return False
+    if min_phy_offset == 0 and (seen is None or scan_from > 0):
+        return True  # nothing has expired
+    if seen is None:
+        return False
+    first_offset, first_phy_offset, _, _ = seen
+    # No checksum covers a record's queueOffset: a unit that names the record outweighs it.
+    return first > max(0, first_offset) and not queue.reader.names(first_phy_offset, wrong)
+
+
+def _check_ends(
+    store: StoreContext,
+    files: tuple[MappedFile, ...],
+    seen: TopicQueueMap,
+    plan: RecoveryPlan,
+    check: UnitCheck,
+) -> TopicQueueMap:
+    """Compare the last unit of each queue with the log; return the queues that records belong to.
+
+    When a last unit names no record of its queue, the log is read from the last unit that does, so
+    that every later unit is compared. Units without a record that name bytes of the log become
+    pre-blank units, and keep their queue offsets; the queue is cut before the first one that names
+    bytes after the log.
+    """
+    log = readable_log(store, files, plan)
+    plan.repairs = check.finish(log)
+    ends = _doubtful_ends(store, log, plan.repairs)
+    doubts = [max(log.begin, end.covered) for end in ends.values() if end.in_doubt]
+    start = min(doubts, default=plan.scan_from)
+    if start < plan.scan_from:
+        earlier = TopicQueueMap()
+        for chunk in records_between(store.env, store.commit_log, start, plan.scan_from):
+            earlier.add(chunk.queues)
+            check.add(chunk)
+        earlier.add(seen)
+        seen = earlier
+        later = plan.repairs
+        plan.repairs = check.finish(log)
+        for key, units in later.items():
+            plan.repairs.setdefault(key, {}).update(units)
+        ends = _doubtful_ends(store, log, plan.repairs)
+    is_whole = min(start, plan.scan_from) <= log.begin
+    found = check.with_further(seen) if is_whole else {}
+    for queue in store.consume_queues():
+        key = queue.topic, queue.queue_id
+        if key in found:
+            known = plan.repairs.get(key, {})
+            wrong = units_without_record(log, queue, *found[key][:2], known)
+            if wrong:
+                plan.repairs[key] = dict.fromkeys(wrong, PRE_BLANK) | known
+        end = ends.get(key)
+        if end is None:
+            continue
+        # Without multi-dispatch the records of light queues are not searched.
+        if end.doubtful and (store.config.enable_multi_dispatch or not queue.is_lmq):
+            lost = dict.fromkeys(end.doubtful, PRE_BLANK)
+            plan.repairs[key] = lost | plan.repairs.get(key, {})
+        plan.covered[key] = end.covered
+        if end.is_cut:
+            plan.cut_queues = True
+        else:
+            queue.core.reset(queue.get_max_offset_in_queue(), end.covered)
+    return seen
+
+
+def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: RecoveryPlan) -> Log:
+    """Return the readable part of the log, to compare units with it."""
+    find = store.commit_log.mapped_file_queue.find_mapped_file_by_offset
+    last = files[-1].file_from_offset + files[-1].file_size
+    # A killed process may have dispatched records of a file that a power cut has removed.
+    torn_end = plan.log_end if plan.clean else last + store.commit_log.file_size
+    begin = files[0].file_from_offset
+    lost = LostRecords(store.env, store.commit_log, begin, plan.log_end)
+    return Log(lambda at: find(at, False), begin, plan.log_end, torn_end, lost)
+
+
+def _doubtful_ends(
+    store: StoreContext, log: Log, repairs: Repairs
+) -> dict[tuple[str, int], QueueEnd]:
+    """Return the queues that do not end with a unit that names its record."""
+    found = {}
+    for queue in store.consume_queues():
+        if queue.covered_phy_offset < 0:
+            continue
+        key = queue.topic, queue.queue_id
+        end = look_at_end(log, key, queue, repairs.get(key, {}))
+        if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
+            found[key] = end
+    return found
+
+
+def _replay_from(
+    store: StoreContext,
+    plan: RecoveryPlan,
+    seen: dict[tuple[str, int], tuple[int, int, int, int]],
+) -> int | None:
+    """Return the earliest of 4.9.3's start, the first loss of any queue and the gap of the
+    index.
+    """
+    lowest = max(0, store.commit_log.get_min_offset())
+    starts = [] if plan.clean else [plan.scan_from]
+    table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
+    covered_by = {key: q.covered_phy_offset for key, q in table.items()} | plan.covered
+    starts += [max(0, covered_by[key]) for key, q in table.items() if q.cut_short]
+    starts += [lowest for _ in plan.missing_first_file]
+    if not table:
+        starts.append(lowest)  # all queues were deleted: older log files may have other queues
+    for key, (first_offset, first_phy_offset, next_offset, _) in seen.items():
+        queue = None if key in plan.missing_first_file else table.get(key)
+        held = 0 if queue is None else queue.units_before(plan.log_end)
+        if held >= next_offset:
+            continue
+        starts.append(first_phy_offset)
+        if held < first_offset:
+            covered = -1 if queue is None else covered_by[key]
+            starts.append(lowest if covered < 0 else min(covered, plan.log_end))
+    if not plan.clean and store.index_enabled:
+        starts.append(max(lowest, store.index_service.indexed_phy_offset))
+    if store.config.message_index_enable:
+        behind = store.index_service.begin_of_files_after(plan.log_end)
+        starts += [] if behind < 0 else [behind]
+    if not starts:
+        return None
+    return max(lowest, min(starts))

@@ -1,0 +1,93 @@
+"""Repair a running store: put units and keys again that were given up, once the cause has
+passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyrocketstore.display import logger
+from pyrocketstore.recovery.replay import replay
+from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.system.periodic import PeriodicService
+
+if TYPE_CHECKING:
+    from pyrocketstore.system.env import Env
+
+__all__ = ["REPAIR_INTERVAL_MS", "RepairService", "repair"]
+
+LOG = logger(__name__)
+
+#: The time from the error to the first try, and between tries (ms).
+REPAIR_INTERVAL_MS = 10_000
+
+
+def repair(store: StoreContext) -> bool:
+    """Dispatch the log again from the first failure of a queue or the index; return True when no
+    unit and no key is missing any more.
+
+    Puts stay refused meanwhile, and after another failure. Units and keys that exist are skipped,
+    as in recovery. A failed fsync is final and never repaired here.
+
+    Threads: one at a time; waits for the dispatcher, and pauses it.
+    Raises StoreError when the log cannot be read; the flags stay then.
+    Differs: in 4.9.3 the flags of write errors stay until a restart.
+    """
+    flags, dispatcher = store.running_flags, store.dispatcher
+    if not flags.is_write_error():
+        return True
+    if store.env.fsync_failure is not None:
+        return False
+    with store.dispatch_paused():
+        index_failed = flags.is_index_file_error()
+        if index_failed and not store.index_service.try_again():
+            return False
+        failed = [queue for queue in store.consume_queues() if queue.failed]
+        end = int(dispatcher.position)
+        position = _lost_from(store, index_failed)
+        flags.begin_repair()
+        whole = False
+        try:
+            for queue in failed:
+                queue.failed = False
+            if index_failed:
+                dispatcher.resume_index()
+            while position < end and not flags.is_write_error():
+                stop = min(store.commit_log.roll_next_file(position), end)
+                replay(store, position, stop)
+                position = stop
+            whole = not flags.is_write_error()
+        finally:
+            dispatcher.position = end
+            for queue in () if whole else failed:
+                queue.failed = True
+            flags.end_repair(whole, index_failed, bool(failed))
+    if whole:
+        LOG.warning("queues and index are repaired: puts are accepted again")
+    return whole
+
+
+def _lost_from(store: StoreContext, index_failed: bool) -> int:
+    """Return the physical offset of the first record that a queue or the index may lack."""
+    lowest = max(0, store.commit_log.get_min_offset())
+    covered = [queue.covered_phy_offset for queue in store.consume_queues() if queue.failed]
+    if index_failed:
+        files = store.index_service.files
+        covered.append(files[-1].end_phy_offset if files else -1)
+    return max(lowest, min(covered, default=lowest))
+
+
+class RepairService(PeriodicService):
+    """Try every ten seconds to repair the store; the first error starts it.
+
+    Threads: one works.
+    """
+
+    def __init__(self, env: Env, repair_now: Callable[[], bool]) -> None:
+        super().__init__(env, "RepairService", REPAIR_INTERVAL_MS, REPAIR_INTERVAL_MS)
+        self._repair = repair_now
+
+    def do_once(self) -> None:
+        """Try once, if there is anything to repair."""
+        self._repair()

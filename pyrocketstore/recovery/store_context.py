@@ -1,0 +1,112 @@
+"""The parts of a store that recovery, repair, cleaning and the services share."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pyrocketstore.arguments.read_arguments import timeout_of
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.table import ConsumeQueueTable
+from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.dispatch.reput import ReputMessageService
+from pyrocketstore.errors import StoreStateError
+from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
+from pyrocketstore.files.running_flags import RunningFlags
+from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.flush.async_put import AsyncPuts
+from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.env import Env
+from pyrocketstore.system.signal_shield import shielded
+from pyrocketstore.system.stalls import StallLog
+
+__all__ = ["StoreContext", "set_by_load", "set_by_start"]
+
+
+class _NotSetYet:
+    """Raises StoreStateError in place of an attribute that a store does not have yet.
+
+    The attribute of the store replaces this object, which therefore costs a set one nothing.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __get__(self, store: StoreContext | None, owner: type) -> _NotSetYet:
+        if store is None:
+            return self
+        raise StoreStateError(f"{store.root}: {self.reason}")
+
+
+def set_by_load() -> Any:
+    """Return the value in the class of an attribute that `load` sets."""
+    return _NotSetYet("the store is not loaded: call load() first")
+
+
+def set_by_start() -> Any:
+    """Return the value in the class of an attribute that `start` sets."""
+    return _NotSetYet("the store is not started: call start() first")
+
+
+class StoreContext:
+    """The parts of one store, passed as one object; DefaultMessageStore is its subclass.
+
+    The constructor sets the attributes of the first group, `load` those of the second, and `start`
+    those of the third. An attribute that is not set yet raises StoreStateError.
+    """
+
+    config: MessageStoreConfig
+    env: Env
+    root: str
+    read_only: bool
+    running_flags: RunningFlags
+    appended: Event  # signalled by appends
+    moved: Event  # signalled by the dispatcher
+    commit_log: CommitLog
+    queue_table: ConsumeQueueTable
+    #: None in a read-only store
+    allocate_service: AllocateMappedFileService | None
+    async_puts: AsyncPuts
+    stall_log: StallLog
+
+    checkpoint: StoreCheckpoint = set_by_load()
+    index_service: IndexService = set_by_load()
+    dispatcher: Dispatcher = set_by_load()
+
+    reput_service: ReputMessageService = set_by_start()
+    #: True from `start` to `shutdown`
+    is_started: bool
+
+    def consume_queues(self) -> list[ConsumeQueue]:
+        """Return every queue that is known."""
+        return self.queue_table.all()
+
+    @property
+    def index_enabled(self) -> bool:
+        """True when messages are indexed and the index can be read."""
+        known = self.index_service.geometry_error is None
+        return self.config.message_index_enable and known
+
+    def dispatch_behind_bytes(self) -> int:
+        """Return the bytes of the log that are not dispatched yet."""
+        return self.commit_log.get_max_offset() - int(self.dispatcher.position)
+
+    def dispatch_paused(self) -> AbstractContextManager[None]:
+        """Dispatch nothing inside of a `with` block, so that a queue may be removed."""
+        return self.reput_service.paused()
+
+    def wait_dispatched(self, timeout: float | None = None) -> bool:
+        """Wait until every put that returned before is in its queue and in the index.
+
+        Returns False when `timeout` (seconds, None for no limit) passed first. Raises
+        StoreTypeError, StoreFormatError: not a valid number.
+        """
+        seconds = timeout_of(timeout)
+        if self.read_only:
+            return True
+        if self.commit_log.get_appended_offset() > self.commit_log.get_max_offset():
+            shielded(self.commit_log.commit_buffers)
+        return self.reput_service.wait_dispatched(self.commit_log.get_max_offset(), seconds)

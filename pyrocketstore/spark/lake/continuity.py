@@ -1,0 +1,36 @@
+"""Compare a store with the lake's marks, so that another store cannot continue under its label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyrocketstore.spark.plan.continuity import RecordMarks
+from pyrocketstore.spark.plan.snapshot import StoreSnapshot
+from pyrocketstore.spark.task_types import DataLossError, LogFile, Mark, QueueRange
+
+
+class StoreMarks(RecordMarks):
+    """Marks of a lake, compared with a store that is open for planning."""
+
+    def __init__(self, snapshot: StoreSnapshot, log_files: tuple[LogFile, ...]) -> None:
+        super().__init__(snapshot.store.env, log_files, snapshot.max_phy_offset, self._whole)
+        self.snapshot = snapshot
+        self.label = snapshot.place.broker_name
+
+    def _whole(self, topic: str, queue_id: int) -> QueueRange | None:
+        queue = self.snapshot.store.get_consume_queue_table().get(topic, {}).get(queue_id)
+        return None if queue is None else self.snapshot.whole_range(queue)
+
+    def check_store(self, marks: Mapping[str, Mapping[int, Mark]]) -> None:
+        """Check that the log has the record of the lake's latest mark.
+
+        Raises DataLossError where this is another store, or one that has lost its end;
+        StoreIOError.
+        """
+        text = self.contradiction(marks)
+        if text:
+            raise DataLossError(
+                f"{self.label}: the lake has {text}: this is another store than the one that was "
+                f"{self.label!r} before, or it has lost its end. Each store of a lake needs a "
+                "label of its own"
+            )

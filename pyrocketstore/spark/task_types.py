@@ -1,0 +1,159 @@
+"""Plain data of tasks: the driver plans them, and executors run them.
+
+The driver creates these objects, Spark pickles them, and executors use them. Each names files and
+ranges of one moment, and none holds an open file or a reference to a store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.errors import StoreError
+from pyrocketstore.index._file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE, INDEX_SIZE
+
+#: No record begins before LOG_BEGIN or after LOG_END (bytes of the log).
+LOG_BEGIN, LOG_END = -1, 1 << 62
+
+
+class DataLossError(StoreError):
+    """The store does not have selected messages: deleted, lost, or not yet written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFile:
+    """A commit log file of `size` bytes, which begins at byte `from_offset` of the log."""
+
+    path: str
+    from_offset: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueRange:
+    """Units [start, stop) of a queue, whose files of `file_size` bytes are in `directory`.
+
+    `overlay` has chunks of encoded units that replace the files' bytes, each with the queue offset
+    of its first unit.
+    """
+
+    topic: str
+    queue_id: int
+    directory: str
+    file_size: int
+    start: int
+    stop: int
+    overlay: tuple[tuple[int, bytes], ...] = ()
+
+    def cut(self, start: int, stop: int) -> QueueRange:
+        """Return the part [start, stop), with its part of the overlay."""
+        kept = []
+        for first, units in self.overlay:
+            begin = max(start, first)
+            end = min(stop, first + len(units) // CQ_STORE_UNIT_SIZE)
+            if begin < end:
+                chunk = units[
+                    (begin - first) * CQ_STORE_UNIT_SIZE : (end - first) * CQ_STORE_UNIT_SIZE
+                ]
+                kept.append((begin, chunk))
+        return dataclasses.replace(self, start=start, stop=stop, overlay=tuple(kept))
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueTask:
+    """Ranges of queues, read through their units.
+
+    `is_live`: the store may be written to, and may be recovering, so that units are missing for a
+    moment.
+    """
+
+    broker_name: str
+    log_files: tuple[LogFile, ...]
+    ranges: tuple[QueueRange, ...]
+    is_live: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LogTask:
+    """The records that begin in [begin, stop) of a log file (bytes); the log ends at `end`.
+
+    `begins_at_record` and `ends_at_record` state that a record is known to begin there, or that
+    the log ends there. `ranges` are the selected queues; None: every record. The task is
+    responsible for the units that name a physical offset in [own_begin, own_stop); the records of
+    these units are in `log_files`.
+    """
+
+    broker_name: str
+    file: LogFile
+    begin: int
+    stop: int
+    end: int
+    begins_at_record: bool
+    ends_at_record: bool
+    ranges: tuple[QueueRange, ...] | None
+    own_begin: int = LOG_BEGIN
+    own_stop: int = LOG_END
+    log_files: tuple[LogFile, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexTask:
+    """Entries [first, first + count) of an index file. `data` has the entries where they are only
+    in memory. `header` has the fields of the file's header, times in Unix ms."""
+
+    path: str
+    header: dict[str, int]
+    hash_slot_num: int
+    first: int
+    count: int
+    data: bytes | None
+
+    def position(self, at: int) -> int:
+        """Return the position in the file (bytes) of the task's entry number `at`."""
+        return entry_position(self.hash_slot_num, self.first + at)
+
+
+def entry_position(hash_slot_num: int, number: int) -> int:
+    """Return the position of an entry in an index file (bytes)."""
+    return INDEX_HEADER_SIZE + HASH_SLOT_SIZE * hash_slot_num + INDEX_SIZE * number
+
+
+Task = QueueTask | LogTask | IndexTask
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreTask:
+    """A task of a plan, with the label of its store.
+
+    `task` is a Task; the rows of the view files, a list; or None in a plan without rows. `common`
+    names the fields that the task leaves out because several tasks share their values: field name
+    -> position in the plan's `common`.
+    """
+
+    broker_name: str
+    task: Any
+    common: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def whole_task(self, common: Sequence[tuple[Any, ...]]) -> Any:
+        """Return the task with all its fields."""
+        if not self.common:
+            return self.task
+        found = {name: common[number] for name, number in self.common.items()}
+        return dataclasses.replace(self.task, **found)
+
+
+class Mark(NamedTuple):
+    """The last message of a queue that a lake or a stream has read. The store that continues there
+    has the same message.
+
+    `phy_offset` and `size` are those of its unit. `store_timestamp` (Unix ms) and `body_crc` are
+    those of the record's header, and None where the record was damaged.
+    """
+
+    queue_offset: int
+    phy_offset: int
+    size: int
+    store_timestamp: int | None
+    body_crc: int | None

@@ -1,0 +1,42 @@
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from typing_extensions import disjoint_base
+
+from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.reading._by_key import KeySearch
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store._open_state import StoreState
+
+__test__: Final[dict[str, object]]
+
+@disjoint_base
+class StoreCalls:
+    _put_path: PutPath
+    _key_search: KeySearch
+    _state: StoreState
+    def put(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | None = None,
+    ) -> PutMessageResult: ...
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        max_num: int = 32,
+        exact: bool = True,
+    ) -> list[MessageExt]: ...

@@ -1,0 +1,744 @@
+"""The public API: `pyrocketstore.open(path)` returns a `Store`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.arguments._numbers_and_bodies import body_bytes
+from pyrocketstore.arguments.read_arguments import queue_id_of
+from pyrocketstore.arguments.scalars import (
+    INT64_MAX,
+    exact_flag,
+    exact_int64,
+    exact_text,
+    whole_number,
+)
+from pyrocketstore.columns._decode import release_memory
+from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig, absolute_path
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.display import logger
+from pyrocketstore.errors import (
+    OffsetOutOfRange,
+    StoreError,
+    StoreFormatError,
+    StoreTypeError,
+    StoreWarning,
+)
+from pyrocketstore.flush.flush_services import GroupCommitService
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.stats import StoreStats
+from pyrocketstore.message_store.topic_config import TopicConfigFile
+from pyrocketstore.message_store.topic_names import check_known
+from pyrocketstore.reading._by_key import KeySearch
+from pyrocketstore.reading._messages import MergedMessages, MessageIterator
+from pyrocketstore.reading.batches import read_record_batch
+from pyrocketstore.reading.by_queue import QueueChunks, QueueRange
+from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMessages
+from pyrocketstore.record import _message
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record.message import Message, check_properties, join_keys
+from pyrocketstore.record.tags import TagsExpression, tags_filter
+from pyrocketstore.store._open_state import StoreState
+from pyrocketstore.store._put_and_query import StoreCalls
+from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store.key_gaps import find_key_gaps
+from pyrocketstore.store.new_queues import NewQueues
+from pyrocketstore.store.opening import Opening, notices_of, settings_of
+from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
+from pyrocketstore.store.rows import KeyHits, column_of
+from pyrocketstore.store.settings import AnyPath, StoreSettings
+from pyrocketstore.store.unreadable_hits import UnreadableHits
+from pyrocketstore.system.env import Env
+from pyrocketstore.system.signal_shield import imported, shielded
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from pyrocketstore.verify.report import VerifyReport
+
+LOG = logger(__name__)
+
+Body = bytes | bytearray | memoryview
+Offsets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def open(
+    path: AnyPath,
+    *,
+    config: MessageStoreConfig | AnyPath | None = None,
+    read_only: bool = False,
+    unique_key: bool = False,
+    topics_json: bool = True,
+    store_host: str | None = None,
+    strict: bool = False,
+    env: Env | None = None,
+    **settings: Unpack[StoreSettings],
+) -> Store:
+    """Open a store directory: load and recover its files, and start its services.
+
+    Parameters
+    ----------
+    path : the root directory; created if it is missing, unless `read_only`. Relative paths, here
+        and in the settings, count from the working directory at this call
+    config : a MessageStoreConfig, or the path of a broker.conf
+    read_only : create, write and lock nothing; another process may own and write the store
+    unique_key : add the property UNIQ_KEY to each message, as Java's clients do
+    topics_json : maintain ROOT/config/topics.json; a broker serves only topics in this file
+    store_host : "ip:port", the store host in each record; default `brokerIP1:listenPort` of the
+        broker.conf, or 127.0.0.1:10911
+    strict : raise an error for a line of a broker.conf that would otherwise cause a warning
+    env : an Env in place of the operating system's, for tests
+    settings : fields of MessageStoreConfig, for example `flush_disk_type`. File sizes that are not
+        given are detected from the files. The store deletes no expired file unless
+        `file_reserved_time`, `disk_max_used_space_ratio` or a broker.conf is given
+
+    Raises
+    ------
+    StoreStateError: the store is already open
+    StoreCorruptionError, StoreIOError: the files are damaged, or a system call failed
+    StoreTypeError, StoreFormatError: an argument or a setting is not valid
+
+    Source: RocketMQ 4.9.3 DefaultMessageStore#load, #start.
+    """
+    if env is not None and not isinstance(env, Env):
+        raise StoreTypeError(
+            f"env must be a pyrocketstore.system.env.Env, not {type(env).__name__}"
+        )
+    root = absolute_path(path, "path")
+    read_only, strict = exact_flag("read_only", read_only), exact_flag("strict", strict)
+    unique_key = exact_flag("unique_key", unique_key)
+    topics_json = exact_flag("topics_json", topics_json)
+    used = Env() if env is None else env
+    notices: list[str] = []
+
+    def open_store() -> Store:
+        if read_only:
+            used.require_directory(root)
+        final = settings_of(used, root, config, strict, settings, notices, read_only)
+        return Store(Opening(used, final, read_only, store_host, unique_key, topics_json, notices))
+
+    store = shielded(open_store, Store.close)
+    try:  # here, where the caller is known
+        for notice in notices:
+            warnings.warn(notice, StoreWarning, stacklevel=2)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+class Store(StoreCalls):
+    """A store directory that `pyrocketstore.open` has opened: put, read, query.
+
+    A store that becomes unreferenced is closed, with a ResourceWarning. Iterators of `read`,
+    coroutines of `aput`, and `message_store` count as references.
+
+    Threads: every method from any thread. In a forked child, `close` does nothing, and every other
+    call raises StoreStateError.
+
+    Attributes
+    ----------
+    path : str, the root directory
+    read_only : bool
+    store_host : str, "ip:port" in each record
+    message_store : DefaultMessageStore, the engine, with RocketMQ's own methods
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        config = opening.config
+        self.read_only = opening.read_only
+        self.path = config.store_path_root_dir
+        given = opening.store_host
+        self.store_host = config.store_host if given is None else given
+        self._state = StoreState(self.path, self.read_only)
+        self._new_queues = NewQueues(config)
+        self.message_store = DefaultMessageStore(
+            config,
+            env=opening.env,
+            read_only=self.read_only,
+            on_new_queue=self._new_queues.add,
+            cleans=config.enables_cleaning,
+        )
+        self._make_put_paths(opening.unique_key)
+        self.message_store.load()
+        self._key_search = self._make_key_search()
+        self._state.open()
+        self.message_store.on_dead = self._state.stop_puts
+        try:
+            plan = self.message_store.plan
+            if plan is not None:
+                opening.notices.extend(notices_of(self.message_store, plan))
+            opening.notices.extend(self.message_store.index_service.notices())
+            if not self.read_only:
+                self._start(opening)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_put_paths(self, unique_key: bool) -> None:
+        """The ways of puts into the log: with and without the wait until they are durable."""
+        engine, state, host = self.message_store, self._state, self.store_host
+        core = engine.commit_log.core
+        self._slow_puts = SlowPuts(engine, state, host, unique_key)
+        self._put_path = PutPath(core, host, state, self._slow_puts)
+        self._append_path = PutPath(core, host, state, SlowAppends(engine, state, host, unique_key))
+        self._batch_puts = BatchPuts(self._put_path, self._slow_puts, self._new_queues)
+
+    def _make_key_search(self) -> KeySearch:
+        engine = self.message_store
+        search = KeySearch(
+            engine.commit_log.core,
+            engine.commit_log.mapped_file_queue,
+            engine.index_service,
+            None if self.read_only else engine.dispatcher,
+            engine.wait_dispatched,
+        )
+        search.gaps = find_key_gaps(engine)
+        search.unreadable = UnreadableHits(engine.commit_log)
+        return search
+
+    def _start(self, opening: Opening) -> None:
+        engine = self.message_store
+        engine.start()
+        if opening.topics_json:
+            topics = TopicConfigFile(opening.env, os.path.join(self.path, "config", "topics.json"))
+            topics.load()
+            engine.on_log_closed = topics.close
+            self._new_queues.topics = topics
+        service = engine.services.flush_service
+        if isinstance(service, GroupCommitService):
+            self._put_path.wait_in(service.group)
+        slave = opening.config.broker_role is BrokerRole.SLAVE
+        bounded = engine.async_puts.max_unforced_bytes > 0
+        if not (slave or opening.unique_key or bounded):
+            self._state.allow_fast_puts()
+        engine.on_alive = self._state.resume_puts
+        if not engine.running_flags.is_writeable():
+            self._state.stop_puts()
+        cleaning = engine.services.clean_resource
+        if cleaning is not None and cleaning.notice is not None:
+            opening.notices.append(cleaning.notice)
+
+    # ---- life cycle ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except StoreError as unclean:
+            if error is None:
+                raise
+            # The caller expects the error of the body.
+            LOG.error("the store was not closed cleanly: %s", unclean)
+            error.add_note(f"and the store was not closed cleanly: {unclean}")
+
+    def __repr__(self) -> str:
+        mode = ", read-only" if self.read_only else ""
+        return f"<pyrocketstore.Store {self.path!r}, {self._state.name}{mode}>"
+
+    def close(self) -> None:
+        """Dispatch and flush everything, mark the stop as clean, and release the directory.
+
+        A second call does nothing. If Ctrl-C interrupted the first call, the second one waits until
+        the first one's work has ended; until then the directory stays locked. A signal handler may
+        call `close` wherever it interrupts the store, and may then end the process.
+
+        Durability: all puts are on the device.
+
+        Raises
+        ------
+        StoreError: not everything is on the device, even if that was reported before. Everything is
+        released, the file `abort` remains, and the next opening recovers. If the body of a `with`
+        raised an exception, that exception gets a note instead.
+        """
+        self._state.stop_puts()
+        if self.message_store.pid != os.getpid():
+            return
+        if self._state.is_open:
+            self._state.close()
+            release_memory()
+        if not self.message_store.has_ended:
+            self.message_store.shutdown()
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return not self._state.is_open
+
+    def _while_open(self) -> StoreState:
+        """A context that raises StoreStateError where the store is closed before or meanwhile."""
+        return self._state
+
+    # ---- puts ---------------------------------------------------------------------------------
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body],
+        *,
+        queue_ids: int | Iterable[int | None] | None = None,
+        tags: Iterable[str | None] | None = None,
+        keys: Iterable[str | Sequence[str] | None] | None = None,
+        properties: Iterable[Mapping[str, str] | None] | None = None,
+        born_host: str | None = None,
+    ) -> Offsets:
+        """Append many messages in the given order; each is an ordinary single record.
+
+        Parameters
+        ----------
+        bodies : sequence of bytes-like objects: a list, an Arrow array, or a NumPy array of dtype O
+            or V (S is refused, because it drops zeros at the end)
+        queue_ids, tags, keys, properties : None, or one entry per message. An entry is None or as
+            in `put`. `queue_ids` may be one int for all messages
+
+        Returns
+        -------
+        (queue_offsets, phy_offsets) : int64[n], int64[n] (bytes)
+
+        Raises
+        ------
+        StoreTypeError, StoreFormatError, PutError with a `count` of 0: a message cannot be stored;
+        nothing is in the log
+        PutError: `count` is the number of messages that are in the log; the call is not atomic
+        StoreStateError: closed or read-only; nothing is in the log
+
+        Durability: as `put`, for all messages together.
+        """
+        return self._batch_puts.put_many(
+            topic, bodies, queue_ids, tags, keys, properties, born_host
+        )
+
+    def put_batch(
+        self,
+        topic: str,
+        messages: Iterable[Body | Message | Mapping[str, Any]],
+        queue_id: int = 0,
+        *,
+        tags: Iterable[str | None] | None = None,
+        keys: Iterable[str | Sequence[str] | None] | None = None,
+        properties: Iterable[Mapping[str, str] | None] | None = None,
+    ) -> PutMessageResult:
+        """Append a batch as 4.9.3 does: to one queue, all or nothing, of at most maxMessageSize.
+
+        Parameters
+        ----------
+        messages : sequence of bytes-like bodies, of `Message`, or of mappings with `body`, `tags`,
+            `keys`, `properties`, `flag`
+        tags, keys, properties : columns as in `put_many`, the fastest form. With any of them, all
+            messages must be bytes-like bodies
+
+        Raises PutError, StoreFormatError, StoreStateError.
+        Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
+        """
+        return self._batch_puts.put_batch(topic, messages, queue_id, tags, keys, properties)
+
+    # ---- asyncio ------------------------------------------------------------------------------
+
+    async def aput(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | None = None,
+    ) -> PutMessageResult:
+        """Append one message as `put` does, for asyncio.
+
+        The message is in the log, and has its offset, when the call first suspends. Calls of one
+        task, or calls that `asyncio.gather` starts, therefore keep their order. Calls for one queue
+        complete in the order of their offsets. Under SYNC_FLUSH the task then waits for the device;
+        one fsync serves all waiting calls.
+
+        The settings `max_outstanding_puts` and `max_outstanding_put_bytes`, and under ASYNC_FLUSH
+        `max_unforced_bytes`, limit the outstanding puts. At a limit, the call waits in line before
+        it puts. If the task is cancelled in line, nothing is put; if later, the message stays.
+
+        Threads: any event loop of any thread. Durability: as `put`.
+        """
+        rest = (delay_level, flag, born_timestamp, born_host)
+        puts = self.message_store.async_puts
+        if not puts.bounded:
+            return self._put_path.put(topic, body, queue_id, tags, keys, properties, *rest)
+        if type(body) is not bytes:
+            body = body_bytes(body)  # now: the caller may change theirs while this waits
+        loop = asyncio.get_running_loop()
+        with puts.room(len(body), loop) as room:
+            if not room.reserve():
+                keys = join_keys(keys)  # now, as the body
+                properties = None if properties is None else check_properties(properties)
+                await room.wait()
+            path = self._append_path
+            if not puts.sync:
+                return path.put(topic, body, queue_id, tags, keys, properties, *rest)
+            with puts.order:
+                result = path.put(topic, body, queue_id, tags, keys, properties, *rest)
+                future = puts.add_to_loop(result, room, loop)
+        puts.ask()
+        return self._slow_puts.checked(await future, 1)
+
+    async def aput_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body],
+        *,
+        queue_ids: int | Iterable[int | None] | None = None,
+        tags: Iterable[str | None] | None = None,
+        keys: Iterable[str | Sequence[str] | None] | None = None,
+        properties: Iterable[Mapping[str, str] | None] | None = None,
+        born_host: str | None = None,
+    ) -> Offsets:
+        """Append many messages as `put_many` does, in a thread of the loop's executor.
+
+        The order of these messages relative to concurrent calls is not defined. If the task is
+        cancelled meanwhile, the messages are stored nevertheless.
+        """
+        put_many = self._batch_puts.put_many
+        columns = (queue_ids, tags, keys, properties, born_host)
+        return await asyncio.to_thread(put_many, topic, bodies, *columns)
+
+    async def aflush(self) -> None:
+        """Flush as `flush` does, in a thread of the loop's executor."""
+        await asyncio.to_thread(self.flush)
+
+    # ---- waiting ------------------------------------------------------------------------------
+
+    def wait_dispatched(self, timeout: float | None = None) -> bool:
+        """Wait until all messages of earlier puts can be read by queue and queried by key.
+
+        Returns False if `timeout` (seconds, None for no limit) expired first.
+
+        Raises StoreTypeError, StoreFormatError: `timeout`.
+        """
+        self._state.check()
+        return self.message_store.wait_dispatched(timeout)
+
+    def flush(self) -> None:
+        """Flush all messages of earlier puts to disk, with their queue units and index entries."""
+        self._state.check_writable()
+        self.message_store.flush_all()
+
+    def stats(self) -> StoreStats:
+        """Return counts, rates and times of puts and reads, outstanding work, and failures."""
+        self._state.check()
+        return self.message_store.stats()
+
+    # ---- queues -------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics that have a queue, sorted."""
+        self.wait_dispatched()
+        return sorted(self.message_store.get_consume_queue_table())
+
+    def queues(self, topic: str) -> list[int]:
+        """Return the queue ids of a topic, sorted."""
+        topic = exact_text("topic", topic)
+        self.wait_dispatched()
+        return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        exact_text("topic", topic)
+        queue_id = queue_id_of(queue_id)
+        self._state.check()
+        self.message_store.wait_dispatched()
+        return self.message_store.find_consume_queue(topic, queue_id)
+
+    def min_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Return the first queue offset whose message the log still has.
+
+        For an empty queue this is its end, for a queue that does not exist 0.
+
+        Raises StoreTypeError, StoreFormatError: an argument.
+        """
+        with self._state:
+            queue = self._queue(topic, queue_id)
+            self.message_store.commit_log.mapped_file_queue.forget_deleted()
+            return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
+
+    def max_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Return the queue's end, the offset of its next message; 0 for an unknown queue.
+
+        Raises StoreTypeError, StoreFormatError: an argument.
+        """
+        with self._state:
+            return self._queue(topic, queue_id).get_max_offset_in_queue()
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the first offset stored at `timestamp_ms` (Unix ms) or later, or the end.
+
+        Raises StoreTypeError, StoreFormatError: an argument.
+        """
+        timestamp_ms = exact_int64("timestamp_ms", timestamp_ms)
+        with self._state:
+            return self._queue(topic, queue_id).lower_bound_by_time(
+                timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
+            )
+
+    # ---- reads --------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int | None = 0,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        tags: str | None = "*",
+        on_corrupt: str = "raise",
+        check_crc: bool = False,
+    ) -> MessageReader:
+        """Return an iterator over the messages of a queue, in order.
+
+        Parameters
+        ----------
+        queue_id : None merges all queues of the topic by store time; `start` and `stop` must then
+            be None
+        start, stop : queue offsets, the range [start, stop). Default: from the first readable
+            message to the end of the queue at this call
+        tags : "TagA || TagB", compared exactly; "*" or None: all
+        on_corrupt : the treatment of a message that cannot be read, because its record or its unit
+            in the queue is damaged, or its file of the log is missing.
+            "raise": the iterator raises DamagedMessageError for the queue offsets [start, stop) of
+            the error, and its next call continues at `stop`. A missing file may cause several
+            errors, one after the other.
+            "skip": the iterator omits the message
+        check_crc : treat a body with a wrong CRC as damaged
+
+        Returns
+        -------
+        MessageReader, an iterator of MessageExt. Its attribute `skipped` (SkippedMessages) has the
+        count and the ranges of the messages that could not be read so far
+
+        Raises
+        ------
+        This call: UnknownTopicError, OffsetOutOfRange, StoreTypeError, StoreFormatError
+        The iterator: DamagedMessageError (a StoreCorruptionError), StoreIOError. After a
+        StoreIOError for a record the iterator continues; for a file of the queue it ends
+
+        If messages expire before the iterator reaches them, it continues with the first one left.
+        """
+        skipped = SkippedMessages()
+        checked = exact_flag("check_crc", check_crc)
+        options = _ReadOptions(tags_filter(tags), on_corrupt, checked, skipped)
+        if queue_id is not None:
+            return self._messages(topic, queue_id, start, stop, options)
+        if start is not None or stop is not None:
+            raise StoreFormatError("start and stop belong to one queue: pass a queue_id with them")
+        options.damage(topic, 0)  # refuses a wrong word also where there is no queue
+        ids = self.queues(topic)
+        if not ids:
+            self._check_topic(topic)
+        parts = [self._messages(topic, i, None, None, options) for i in ids]
+        return MergedMessages(parts, skipped)
+
+    def _messages(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int | None,
+        stop: int | None,
+        options: _ReadOptions,
+    ) -> MessageIterator:
+        with self._state:
+            part, first, end = self._part(topic, queue_id, start, stop, options)
+        note_get = self.message_store.stats_service.note_get
+        return QueueChunks(part, first, end, self._while_open, note_get).messages()
+
+    def _part(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int | None,
+        stop: int | None,
+        options: _ReadOptions,
+    ) -> tuple[QueueRange, int, int]:
+        """The range of a queue to read, its first queue offset and its end."""
+        topic, queue_id = exact_text("topic", topic), queue_id_of(queue_id)
+        damage = options.damage(topic, queue_id)
+        self.message_store.wait_dispatched()
+        queue = self.message_store.queue_table.get(topic, queue_id)
+        if queue is None:
+            self._check_topic(topic)
+            queue = self.message_store.find_consume_queue(topic, queue_id)
+        log = self.message_store.commit_log
+        floor = max(0, log.get_min_offset())
+        low = queue.first_readable_offset(floor)  # first: it may move while messages are put
+        high = queue.get_max_offset_in_queue()
+        first = low if start is None else whole_number("start", start)
+        end = high if stop is None else min(whole_number("stop", stop), high)
+        if not low <= first <= high:
+            raise OffsetOutOfRange(low, high, first, topic, queue_id)
+        part = QueueRange(log, queue, floor, options.wanted, damage, options.check_crc)
+        return part, first, end
+
+    def _check_topic(self, topic: str) -> None:
+        """Raise UnknownTopicError for a topic without a queue that nothing else names."""
+        known = self.message_store.get_consume_queue_table()
+        if topic not in known:
+            check_known(self.message_store.env, self.path, topic, known)
+
+    def read_batch(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        *,
+        start: int,
+        max_count: int = 65536,
+        max_bytes: int = 64 << 20,
+        columns: Sequence[str] | None = None,
+        tags: str | None = "*",
+        on_corrupt: str = "raise",
+        check_crc: bool = False,
+    ) -> pyarrow.RecordBatch:
+        """Return a range of a queue as one Arrow record batch.
+
+        Parameters
+        ----------
+        start : first queue offset
+        max_count : int, maximum number of queue units to read
+        max_bytes : maximum size of the stored records, and of the decompressed bodies; one record
+            always fits
+        columns : names of message attributes, None for all; an empty list: rows without columns
+        tags, check_crc : as in `read`
+        on_corrupt : as in `read`. "raise": this call raises, with the messages that cannot be read
+            as `start` and `stop` of the error. "skip": a message whose body cannot be decompressed
+            is omitted too
+
+        Returns
+        -------
+        pyarrow.RecordBatch. Its schema metadata has `next_offset`, the `start` of the next call;
+        with on_corrupt="skip" also `skipped_count`, and `skipped`, a JSON array with the fields of
+        each SkippedRange
+
+        Raises
+        ------
+        MissingExtraError without pyarrow; UnknownTopicError, OffsetOutOfRange, DamagedMessageError
+        (a StoreCorruptionError), StoreIOError, StoreTypeError, StoreFormatError
+        """
+        count = whole_number("max_count", max_count)
+        byte_count = min(whole_number("max_bytes", max_bytes), INT64_MAX)
+        checked = exact_flag("check_crc", check_crc)
+        options = _ReadOptions(tags_filter(tags), on_corrupt, checked, SkippedMessages(None))
+        with self._state:
+            part, first, end = self._part(topic, queue_id, start, None, options)
+            stop = min(end, first + max(0, count))
+            return read_record_batch(part, first, stop, max(byte_count, 0), columns)
+
+    # ---- keys ---------------------------------------------------------------------------------
+
+    def query_many(
+        self,
+        topic: str,
+        keys: Iterable[str],
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        max_num: int = 32,
+    ) -> KeyHits:
+        """Find messages as `query` does, for many keys; return columns instead of messages.
+
+        Keys are compared, as with `exact`. One StoreWarning reports the messages that cannot be
+        read, for all keys together.
+        """
+        since = exact_int64("begin", begin)
+        until = INT64_MAX if end is None else exact_int64("end", end)
+        topic, count = exact_text("topic", topic), whole_number("max_num", max_num)
+        texts = [exact_text("a key", key) for key in column_of("keys", keys, None)]
+        with self._state:
+            return KeyHits(*self._key_search.query_many(topic, texts, since, until, count))
+
+    def get(self, phy_offset_or_msg_id: int | str) -> MessageExt | None:
+        """Return the message at a physical offset or with an offset message id, or None.
+
+        A body with a wrong CRC is returned too, as in RocketMQ; its `is_crc_valid` is False.
+        """
+        wanted = phy_offset_or_msg_id
+        if type(wanted) is int:  # as nearly always
+            phy_offset = wanted
+        elif isinstance(wanted, str):
+            phy_offset = _message.decode_message_id(exact_text("a message id", wanted))[1]
+        else:
+            phy_offset = whole_number("a physical offset", wanted)
+        with self._state:
+            if not 0 <= phy_offset <= INT64_MAX:
+                return None
+            self.message_store.commit_log.commit_appended()
+            return self._key_search.message_at(phy_offset)
+
+    def get_many(self, phy_offsets: npt.ArrayLike) -> list[MessageExt | None]:
+        """Return the messages at physical offsets (int64[n], bytes), such as those of `query_many`.
+
+        An entry is None if no message begins there. Bytes within a body may look like a message.
+        """
+        if isinstance(phy_offsets, (str, bytes, bytearray)):
+            kind = type(phy_offsets).__name__
+            raise StoreTypeError(f"phy_offsets must be a sequence of int64, not {kind}")
+        given = _array_of(phy_offsets)
+        if given.ndim != 1:
+            raise StoreTypeError(f"phy_offsets must have one dimension, not {given.ndim}")
+        if given.size and given.dtype.kind not in "iu":
+            raise StoreTypeError(f"phy_offsets are of type {given.dtype}, not int64")
+        with self._state:
+            self.message_store.commit_log.commit_appended()
+            return self._key_search.messages_at(np.ascontiguousarray(given, np.int64))
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Check log, queues and index against each other; change nothing, and return a report.
+
+        The report is on the store as its recovery left it, in memory if it is read-only. After a
+        kill, units and index entries that only the files lack are no problem: `rebuilt_units` and
+        `rebuilt_index_entries` count them.
+
+        Parameters
+        ----------
+        progress : callable(bytes done, bytes in total), or None
+        """
+        given: Any = progress
+        if given is not None and not callable(given):
+            kind = type(given).__name__
+            raise StoreTypeError(f"progress must be a callable or None, not {kind}")
+        verify_store = imported("pyrocketstore.verify.run").verify_store
+        with self._state:
+            self.message_store.wait_dispatched()
+            report: VerifyReport = verify_store(self.message_store, progress)
+            return report
+
+
+def _array_of(values: Any) -> npt.NDArray[Any]:
+    """The argument `phy_offsets` as a NumPy array. Raises StoreTypeError, StoreFormatError."""
+    if hasattr(values, "to_pylist"):
+        values = column_of("phy_offsets", values, None)
+    # A tuple: an entry's special method may change a list.
+    values = tuple(values) if isinstance(values, list) else values
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
+        raise StoreTypeError(f"phy_offsets cannot be read as int64: {error}") from error
+
+
+class _ReadOptions(NamedTuple):
+    """The options of a `read` or `read_batch`."""
+
+    wanted: TagsExpression | None
+    on_corrupt: str
+    check_crc: bool
+    skipped: SkippedMessages
+
+    def damage(self, topic: str, queue_id: int) -> QueueDamage:
+        """The treatment of damage in a queue. Raises StoreFormatError."""
+        return QueueDamage(topic, queue_id, self.on_corrupt, self.skipped)

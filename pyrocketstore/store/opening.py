@@ -1,0 +1,85 @@
+"""The opening of a store: its settings, and the notices to its owner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pyrocketstore.config.message_store_config import (
+    MessageStoreConfig,
+    absolute_path,
+    detect_sizes,
+)
+from pyrocketstore.display import logger
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.store.settings import AnyPath, StoreSettings
+from pyrocketstore.system.env import Env
+
+LOG = logger(__name__)
+
+#: So many mismatched files are named when a store is opened.
+MISMATCHED_MAX = 5
+
+
+class Opening(NamedTuple):
+    """The checked arguments of `open`; `notices` are warned of once the store is open."""
+
+    env: Env
+    config: MessageStoreConfig
+    read_only: bool
+    store_host: str | None
+    unique_key: bool
+    topics_json: bool
+    notices: list[str]
+
+
+def settings_of(
+    env: Env,
+    root: str,
+    config: MessageStoreConfig | AnyPath | None,
+    strict: bool,
+    settings: StoreSettings,
+    notices: list[str],
+    read_only: bool,
+) -> MessageStoreConfig:
+    """The settings of a store in `root`: given, from a broker.conf, and the sizes of its files.
+
+    Adds a notice for each line of a broker.conf that has no effect. Raises StoreFormatError.
+    """
+    if config is None:
+        base = MessageStoreConfig().at_root(root)
+    elif isinstance(config, MessageStoreConfig):
+        base = config.at_root(root)
+    else:
+        path = Path(absolute_path(config, "config"))
+        base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
+        notices += notes
+    base = (base.replace(**settings) if settings else base).absolute()
+    return detect_sizes(env, root, base, base.given, read_only=read_only)
+
+
+def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]:
+    """Damage that the opening found, one text for each warning."""
+    if plan.broken:
+        path, position, _ = plan.broken[0]
+        kept = "" if engine.read_only else "; the records behind it were kept in .broken"
+        yield (
+            f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
+            f"records follow{kept}"
+        )
+    lost = lost_end(engine, plan.beyond)
+    if lost is not None:
+        LOG.warning("%s; these messages are missing: restore the files from a copy", lost)
+    log_paths = engine.config.all_commit_log_paths
+    for path, reason in plan.mismatched[:MISMATCHED_MAX]:
+        if os.path.dirname(path) in log_paths:
+            yield f"{path}: {reason}; this part of the log is read as far as the file goes"
+        else:
+            where = " in memory" if engine.read_only else ""
+            yield f"{path}: {reason}; the units that it lacks were built{where} from the log"
+    if len(plan.mismatched) > MISMATCHED_MAX:
+        yield f"{len(plan.mismatched) - MISMATCHED_MAX} more files have a wrong length or name"

@@ -1,0 +1,409 @@
+"""The puts of a store beside the compiled path: their arguments, refusals and waits."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.arguments._numbers_and_bodies import body_bytes, int_between
+from pyrocketstore.arguments.scalars import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    QUEUE_ID_MAX,
+    exact_queue_id,
+)
+from pyrocketstore.commit_log._put_columns import Columns
+from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.commit_log.put_rules import named_properties, properties_text
+from pyrocketstore.display import shown
+from pyrocketstore.errors import (
+    PutError,
+    StoreCorruptionError,
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+    StoreStateError,
+)
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.record.message import (
+    Message,
+    MessageExtBrokerInner,
+    MessageRefused,
+    batch_too_large,
+    check_topic,
+    property_pairs,
+)
+from pyrocketstore.record.unique_id import new_unique_id
+from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
+from pyrocketstore.store._open_state import StoreState
+from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store.new_queues import NewQueues
+from pyrocketstore.store.rows import column_of, is_number
+
+_BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})
+
+
+class SlowPuts:
+    """Puts of one message that are not ordinary: a new queue, properties, a refusal, a full file.
+
+    Parameters
+    ----------
+    engine : DefaultMessageStore
+    state : StoreState
+    store_host : str, in each record
+    unique_key : bool, each message gets a UNIQ_KEY
+
+    Threads: any.
+    """
+
+    def __init__(
+        self, engine: DefaultMessageStore, state: StoreState, store_host: str, unique_key: bool
+    ) -> None:
+        self.engine = engine
+        self.state = state
+        self.store_host = store_host
+        self.unique_key = unique_key
+
+    # ---- called by the compiled path ------------------------------------------------------------
+
+    def put(self, *arguments: Any) -> PutMessageResult:
+        """Put one message; the arguments are those of `PutPath.put`."""
+        message = self._message_of(*arguments)
+        while True:
+            has_room = self.make_room()
+            result = self.engine.put_settled(message)
+            if not (has_room and self._may_wait(result.status)):
+                return self.checked(result, 1)
+
+    def roll(self, size: int) -> int:
+        """Continue in the next file of the log; the errno where it cannot be made, else 0."""
+        try:
+            self.engine.commit_log.roll(size)
+        except StoreIOError as error:
+            return error.errno or errno.EIO
+        except StoreCorruptionError:
+            return errno.EEXIST  # the name of the next file is taken
+        except StoreStateError:
+            return errno.ESHUTDOWN  # a close beside this put
+        return 0
+
+    def timed_out(self, result: PutMessageResult) -> PutMessageResult:
+        """Raise PutError for a put that is in the log and did not reach the device in time."""
+        self.engine.stats_service.note_outcome(result.status_code, result.message_count)
+        return self.checked(result, 1)
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    def _message_of(
+        self,
+        topic: Any,
+        body: Any,
+        queue_id: Any,
+        tags: Any,
+        keys: Any,
+        properties: Any,
+        delay_level: Any,
+        flag: Any,
+        born_timestamp: Any,
+        born_host: Any,
+    ) -> MessageExtBrokerInner:
+        """The arguments of `put` as a message: each taken once, as the type that is stored."""
+        self.state.check_writable()
+        topic = check_topic(topic)
+        queue_id = int_between(queue_id, 0, QUEUE_ID_MAX, "queue_id")
+        if int_between(delay_level, INT32_MIN, INT32_MAX, "delay_level"):
+            raise StoreFormatError("delay_level must be 0: this store delivers no delayed messages")
+        if born_timestamp is None:
+            born_timestamp = self.engine.now()
+        else:
+            born_timestamp = int_between(born_timestamp, INT64_MIN, INT64_MAX, "born_timestamp")
+        named = self.properties(tags, keys, properties)
+        return MessageExtBrokerInner(
+            topic,
+            body_bytes(body),
+            queue_id,
+            flag=int_between(flag, INT32_MIN, INT32_MAX, "flag"),
+            properties=named,
+            properties_string=self.text_of(named),
+            born_timestamp=born_timestamp,
+            born_host=self.store_host if born_host is None else born_host,
+            store_host=self.store_host,
+        )
+
+    def properties(self, tags: Any, keys: Any, properties: Any) -> dict[str, str]:
+        """The properties of a message by name. Raises StoreFormatError."""
+        named = named_properties(tags, keys, properties)
+        if self.unique_key:
+            named["UNIQ_KEY"] = new_unique_id(self.engine.env, self.store_host)
+        return named
+
+    def text_of(self, named: dict[str, str]) -> str:
+        """The properties text of a message. Raises PutError: it is too long."""
+        try:
+            return properties_text(named)
+        except MessageRefused as refused:
+            raise self.illegal(refused) from refused
+
+    # ---- outcomes -------------------------------------------------------------------------------
+
+    def illegal(self, refused: MessageRefused) -> PutError:
+        """The error of a message that no put can store; nothing of its call is in the log."""
+        self.engine.stats_service.note_outcome(PutMessageStatus[refused.status], 0)
+        return PutError(PutMessageStatus[refused.status], False, 0, refused.reason)
+
+    def checked(self, result: PutMessageResult, count: int) -> PutMessageResult:
+        """The result of a put of `count` messages. Raises PutError for any status but PUT_OK."""
+        if result.status_code == 0:
+            return result
+        status = PutMessageStatus(result.status_code)
+        stored = status in STORED_STATUSES
+        if not stored:
+            self.state.check()  # a close beside this put explains more than its status
+        # A store that failed earlier refuses without an error of its own.
+        cause = result.error or self.engine.why_not_writeable
+        reason = "" if cause is None else str(cause)
+        if isinstance(cause, MessageRefused):
+            reason = cause.reason
+        raise PutError(status, stored, count if stored else 0, reason) from cause
+
+    def note_many(self, status: int, count: int, began_ms: int) -> None:
+        """Count a put_many that has ended."""
+        engine = self.engine
+        engine.stats_service.note_put(status, count, engine.env.monotonic_ms() - began_ms)
+
+    # ---- room -----------------------------------------------------------------------------------
+
+    def make_room(self) -> bool:
+        """Wait, by flushing the log, while more than `max_unforced_bytes` are not durable.
+
+        False: the log cannot be flushed, and the put reports why.
+        """
+        puts = self.engine.async_puts
+        while puts.is_behind() or puts.must_give_way():
+            try:
+                self.engine.flush()
+            except StoreError:
+                return False
+            puts.grant()  # waiters in line come first
+        return True
+
+    def _may_wait(self, status: object) -> bool:
+        """Whether a put was refused because another one took the room made for it."""
+        return (
+            status is PutMessageStatus.OS_PAGECACHE_BUSY
+            and self.engine.async_puts.max_unforced_bytes > 0
+            and not self.engine.is_os_page_cache_busy()
+        )
+
+    def wait_for_room(self) -> None:
+        """Wait until puts may be tried. Raises PutError with the reason where none may."""
+        while True:
+            has_room = self.make_room()
+            status = self.engine.check_store_status()
+            if status is PutMessageStatus.PUT_OK:
+                return
+            if not (has_room and self._may_wait(status)):
+                raise self._refused(status)
+
+    def _refused(self, status: PutMessageStatus) -> PutError:
+        """The error of a put of which nothing was tried. Raises StoreStateError: a close did."""
+        self.state.check()
+        cause = self.engine.why_not_writeable
+        error = PutError(status, False, 0, "" if cause is None else str(cause))
+        error.__cause__ = cause
+        return error
+
+
+class SlowAppends(SlowPuts):
+    """The same puts without the wait until the message is durable, for `aput`."""
+
+    def put(self, *arguments: Any) -> PutMessageResult:
+        """Append one message; the arguments are those of `PutPath.put`."""
+        return self.checked(self.engine.append_message(self._message_of(*arguments)), 1)
+
+
+class BatchPuts:
+    """`put_many` and `put_batch`.
+
+    Parameters
+    ----------
+    path : PutPath
+    slow : SlowPuts
+    new_queues : NewQueues
+
+    Threads: any.
+    """
+
+    def __init__(self, path: PutPath, slow: SlowPuts, new_queues: NewQueues) -> None:
+        self._path = path
+        self._slow = slow
+        self._engine = slow.engine
+        self._new_queues = new_queues
+
+    def put_many(
+        self,
+        topic: Any,
+        bodies: Any,
+        queue_ids: Any,
+        tags: Any,
+        keys: Any,
+        properties: Any,
+        born_host: Any,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `Store.put_many`."""
+        slow, engine = self._slow, self._engine
+        slow.state.check_writable()
+        topic = check_topic(topic)
+        columns = self._columns(topic, bodies, queue_ids, tags, keys, properties)
+        count = len(columns)
+        queue_offsets = np.empty(count, np.int64)
+        phy_offsets = np.empty(count, np.int64)
+        slow.wait_for_room()
+        if not count:
+            return queue_offsets, phy_offsets
+        began = engine.env.monotonic_ms()
+        try:
+            with self._new_queues.coming_ids.known(columns):
+                done, status, error = self._path.append_columns(
+                    columns, queue_offsets, phy_offsets, born_host
+                )
+        except MessageRefused as refused:
+            raise slow.illegal(refused) from refused
+        if status != Status.OK:
+            self._fail(done, status, error, began)
+        end = engine.get_max_phy_offset()
+        flushed = engine.services.flush_service.handle_disk_flush(end, True)
+        slow.note_many(flushed, count, began)
+        if flushed is not PutMessageStatus.PUT_OK:
+            raise PutError(flushed, True, count)
+        return queue_offsets, phy_offsets
+
+    def put_batch(
+        self, topic: Any, messages: Any, queue_id: Any, tags: Any, keys: Any, properties: Any
+    ) -> PutMessageResult:
+        """As `Store.put_batch`."""
+        slow, engine = self._slow, self._engine
+        slow.state.check_writable()
+        topic = check_topic(topic)
+        queue_id = exact_queue_id(queue_id)
+        if tags is None and keys is None and properties is None:
+            columns = self._batch_columns(topic, column_of("messages", messages, None), queue_id)
+        else:
+            columns = self._columns(topic, messages, queue_id, tags, keys, properties)
+        if not len(columns):
+            raise StoreFormatError("a batch needs at least one message")
+        slow.wait_for_room()
+        try:
+            result, outcome, error = self._path.append_batch(columns)
+        except MessageRefused as refused:
+            raise slow.illegal(refused) from refused
+        if result is None:
+            self._fail(0, outcome, error, engine.now())
+        return slow.checked(engine.wait_flushed(result), len(columns))
+
+    def _fail(self, done: int, status: int, error: int | Exception, began: int) -> NoReturn:
+        """Raise PutError for a call of which `done` messages are in the log."""
+        slow = self._slow
+        if done == 0:
+            slow.state.check()
+        if isinstance(error, Exception):
+            outcome = PutMessageStatus.MESSAGE_ILLEGAL
+            if isinstance(error, (PutError, StoreStateError)):
+                outcome = PutMessageStatus.SERVICE_NOT_AVAILABLE
+            slow.note_many(outcome, done, began)
+            raise PutError(outcome, False, done, str(error)) from error
+        if status == Status.TOO_LARGE:  # of a batch: each row of it fits
+            limit = self._engine.commit_log.core.max_message_size
+            raise slow.illegal(batch_too_large(limit + 1, limit))
+        if status == Status.BUSY:
+            raise PutError(PutMessageStatus.OS_PAGECACHE_BUSY, False, done)
+        if error == errno.ESHUTDOWN:
+            reason = f"from message {done} on: the store was closed meanwhile"
+            slow.note_many(PutMessageStatus.SERVICE_NOT_AVAILABLE, done, began)
+            raise PutError(PutMessageStatus.SERVICE_NOT_AVAILABLE, False, done, reason)
+        path = self._engine.config.commit_log_path
+        operation = self._engine.commit_log.core.failed_operation
+        cause = StoreIOError(error or errno.EIO, operation, path)
+        outcome = (
+            PutMessageStatus.UNKNOWN_ERROR
+            if status == Status.IO_ERROR
+            else PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        )
+        slow.note_many(outcome, done, began)
+        raise PutError(outcome, False, done, str(cause)) from cause
+
+    def _columns(
+        self, topic: str, bodies: Any, queue_ids: Any, tags: Any, keys: Any, properties: Any
+    ) -> Columns:
+        """The columns of put_many and put_batch as lists, all checked."""
+        slow = self._slow
+        body_list = column_of("bodies", bodies, None)
+        count = len(body_list)
+        ids: Any = 0 if queue_ids is None else queue_ids
+        ids = exact_queue_id(ids) if is_number(ids) else column_of("queue_ids", queue_ids, count)
+        tag_list = None if tags is None else column_of("tags", tags, count)
+        key_list = None if keys is None else column_of("keys", keys, count)
+        texts: list[bytes | None] | None = None
+        if properties is not None or slow.unique_key:
+            named = column_of("properties", properties, count)
+            texts = [
+                slow.text_of(
+                    slow.properties(
+                        None if tag_list is None else tag_list[i],
+                        None if key_list is None else key_list[i],
+                        named[i],
+                    )
+                ).encode()
+                for i in range(count)
+            ]
+            tag_list = key_list = None
+        return self._checked_columns(topic, body_list, ids, tag_list, key_list, texts)
+
+    def _checked_columns(self, *columns: Any) -> Columns:
+        try:
+            return Columns(*columns)
+        except MessageRefused as refused:
+            raise self._slow.illegal(refused) from refused
+
+    def _batch_columns(self, topic: str, messages: list[Any], queue_id: int) -> Columns:
+        """The messages of a batch as columns, all checked."""
+        slow = self._slow
+        if not slow.unique_key:
+            try:
+                columns = Columns.of_items(topic, messages, queue_id)
+            except MessageRefused as refused:
+                raise slow.illegal(refused) from refused
+            if columns is not None:
+                return columns
+        items = [self._batch_item(topic, item) for item in messages]
+        texts: list[bytes | None] = [slow.text_of(item.properties).encode() for item in items]
+        flags = [item.flag for item in items]
+        bodies = [item.body for item in items]
+        return self._checked_columns(topic, bodies, queue_id, None, None, texts, flags)
+
+    def _batch_item(self, topic: str, item: Any) -> Message:
+        properties = self._slow.properties
+        if isinstance(item, Message):
+            if (named_topic := check_topic(item.topic)) != topic:
+                raise StoreFormatError(f"a message for {named_topic!r} in a batch for {topic!r}")
+            named: Any = dict(property_pairs("properties", item.properties))
+            named = properties(named.pop("TAGS", None), named.pop("KEYS", None), named)
+            return Message(topic, item.body, flag=item.flag, properties=named)
+        if isinstance(item, Mapping):
+            item = dict(property_pairs("a message of a batch", item))
+            unknown = ", ".join(sorted(map(shown, item.keys() - _BATCH_FIELDS)))
+            if unknown or "body" not in item:
+                problem = f"unknown fields: {unknown}" if unknown else "the field body is missing"
+                raise StoreFormatError(
+                    f"a message of a batch: {problem}; it has a body, and may have"
+                    " tags, keys, properties and flag"
+                )
+            named = properties(item.get("tags"), item.get("keys"), item.get("properties"))
+            return Message(topic, item["body"], flag=item.get("flag", 0), properties=named)
+        return Message(topic, item, properties=properties(None, None, None))

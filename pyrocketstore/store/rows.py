@@ -1,0 +1,88 @@
+"""Columns of calls that take or return many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
+
+
+class KeyHits(NamedTuple):
+    """Hits of `query_many`, one row a hit: columns of one length.
+
+    `key_index` int64[n], into the requested keys; `phy_offset` int64[n], bytes; `queue_id`
+    int32[n]; `queue_offset` int64[n].
+    """
+
+    key_index: npt.NDArray[np.int64]
+    phy_offset: npt.NDArray[np.int64]
+    queue_id: npt.NDArray[np.int32]
+    queue_offset: npt.NDArray[np.int64]
+
+
+def is_number(value: Any) -> bool:
+    """True for one number for all rows, False for a column."""
+    return hasattr(type(value), "__index__") and not getattr(value, "ndim", 0)
+
+
+def column_of(name: str, values: Any, count: int | None) -> list[Any]:
+    """A list, NumPy array or Arrow array as a list; None as a list of None.
+
+    Raises
+    ------
+    StoreTypeError: it is not a sequence, or a NumPy array whose entries a list would not have.
+    StoreFormatError: it has not `count` entries.
+    """
+    if type(values) is list and (count is None or len(values) == count):
+        return values.copy()  # the caller may change theirs meanwhile
+    if values is None and count is not None:
+        return [None] * count
+    odd = (str, bytes, bytearray, memoryview, Mapping, Set)
+    if isinstance(values, odd) or not (
+        isinstance(values, Iterable) or hasattr(values, "to_pylist")
+    ):
+        kind = type(values).__name__
+        raise StoreTypeError(f"{name} must be a sequence with one entry a message, not {kind}")
+    entries: list[Any]
+    if hasattr(values, "to_pylist"):
+        entries = _arrow_entries(name, values)
+    elif isinstance(values, np.ndarray):
+        entries = _entries(name, values)
+    else:
+        entries = list(values)
+    if count is not None and len(entries) != count:
+        raise StoreFormatError(f"{name} has {len(entries)} entries for {count} bodies")
+    return entries
+
+
+def _arrow_entries(name: str, values: Any) -> list[Any]:
+    """The entries of an Arrow array. Its offsets are validated first, as Arrow does not do so."""
+    if hasattr(values, "validate"):
+        try:
+            values.validate(full=True)
+        except (ValueError, TypeError, LookupError, NotImplementedError) as error:  # Arrow's
+            raise StoreFormatError(f"{name} is not a valid Arrow array: {error}") from error
+    try:
+        entries: list[Any] = values.to_pylist()
+    except (ValueError, TypeError, LookupError, NotImplementedError) as error:
+        raise StoreFormatError(f"{name}: Arrow cannot convert its entries: {error}") from error
+    return entries
+
+
+def _entries(name: str, values: npt.NDArray[Any]) -> list[Any]:
+    """The entries of a NumPy array, as they are."""
+    if values.ndim != 1:
+        raise StoreTypeError(f"{name} must have one dimension, not {values.ndim}")
+    if values.dtype.kind == "S":
+        raise StoreTypeError(
+            f"{name}: NumPy drops the zeros at the end of bytes of dtype {values.dtype.str}: pass "
+            "a list, or an array of objects or of V"
+        )
+    if values.dtype.kind in "mM":
+        raise StoreTypeError(f"{name} must not be of dtype {values.dtype}, a time")
+    entries: list[Any] = values.tolist()
+    return entries

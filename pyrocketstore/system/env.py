@@ -1,0 +1,447 @@
+"""Access to the file system and the clock; the only Python module that calls os and time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from pyrocketstore.errors import NOT_REGULAR, StoreCorruptionError, StoreIOError
+from pyrocketstore.system._env import EnvTable
+
+O_CREAT = os.O_CREAT
+O_NOFOLLOW = os.O_NOFOLLOW
+O_RDONLY = os.O_RDONLY
+O_RDWR = os.O_RDWR
+O_WRONLY = os.O_WRONLY
+
+TEMPORARY_SUFFIX = ".tmp"
+READ_SIZE = 1 << 20
+#: Largest size, in bytes, of a file that is read whole: topics.json, a configuration, a manifest.
+LARGEST_FILE = 64 << 20
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+class Env(EnvTable):
+    """The calls of `EnvTable` and the operations built from them.
+
+    Every call that durability depends on goes through the table, so that a test can record it or
+    make it fail. Methods raise StoreIOError unless documented otherwise. Threads: any.
+    """
+
+    #: Directories below which `check_directory` refuses symbolic links.
+    _guarded: frozenset[str] = frozenset()
+    _checked: set[str]
+
+    def guard(self, directories: Iterable[str]) -> None:
+        """Refuse symbolic links to directories below `directories` from now on.
+
+        The guarded directories themselves and the directories above them may be links. A store that
+        is written to guards the directories that its user named.
+        """
+        self._guarded |= frozenset(directories)
+        self._checked = set()
+
+    def unguard(self, directories: Iterable[str]) -> None:
+        """Undo `guard` for these directories."""
+        self._guarded -= frozenset(directories)
+        self._checked = set()
+
+    def check_directory(self, path: str) -> None:
+        """Raise StoreIOError (ELOOP) if a symbolic link leads out of a guarded directory."""
+        if not self._guarded or path in self._guarded or path in self._checked:
+            return
+        above = [top for top in self._guarded if path.startswith(f"{top}/")]
+        if not above:
+            return
+        at = max(above, key=len)
+        for name in path[len(at) + 1 :].split("/"):
+            at = f"{at}/{name}"
+            if os.path.islink(at):
+                raise StoreIOError(errno.ELOOP, "open", at)
+        if os.path.isdir(path):
+            self._checked.add(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; [] if the directory is missing."""
+        self.check_directory(path)
+        with contextlib.suppress(FileNotFoundError), _store_errors("listdir", path):
+            return sorted(os.listdir(path))
+        return []
+
+    def list_files(self, path: str) -> list[tuple[str, int]]:
+        """Return (name, size in bytes) of the files in a directory, sorted by name.
+
+        A missing directory has no files.
+        """
+        with (
+            contextlib.suppress(FileNotFoundError),
+            _store_errors("scandir", path),
+            os.scandir(path) as entries,
+        ):
+            return sorted((e.name, e.stat().st_size) for e in entries if e.is_file())
+        return []
+
+    def files_named(
+        self, path: str, is_wanted: Callable[[str], bool], *, follow: bool
+    ) -> list[tuple[str, int]]:
+        """Return (name, size in bytes) of the files whose names are wanted, sorted by name.
+
+        A missing directory has no files.
+
+        Parameters
+        ----------
+        is_wanted : decides by a name
+        follow : bool; a symbolic link to a file counts as that file
+
+        Raises StoreIOError for a wanted name that is not a regular file: EISDIR, EBADFD, or ELOOP
+        for a link that is not followed.
+        """
+        self.check_directory(path)
+        names: list[str] = []
+        with (
+            contextlib.suppress(FileNotFoundError),
+            _store_errors("scandir", path),
+            os.scandir(path) as entries,
+        ):
+            names = sorted(entry.name for entry in entries if is_wanted(entry.name))
+        found = []
+        for name in names:
+            size = self._size_of_file(f"{path}/{name}", follow)
+            if size is not None:
+                found.append((name, size))
+        return found
+
+    def _size_of_file(self, path: str, follow: bool) -> int | None:
+        """Return the size of a regular file; None if the file was deleted meanwhile."""
+        status = _lstat(path)
+        if status is None:
+            return None
+        if follow and stat.S_ISLNK(status.st_mode):
+            status = _called("stat", path, os.stat, path)
+        _check_regular(status, path)
+        return status.st_size
+
+    def check_file(self, path: str, *, follow: bool) -> bool:
+        """Return True for a regular file, False if nothing has that name.
+
+        Raises StoreIOError as `files_named` does.
+        """
+        return self._size_of_file(path, follow) is not None
+
+    def walk_files(self, directory: str) -> Iterator[tuple[str, int, int]]:
+        """Yield (path, bytes, mtime in Unix ms) of everything below a directory but directories.
+
+        Entries come in the order of their names. Symbolic links are not followed: a link counts as
+        a file.
+        """
+        for name in self.listdir(directory):
+            path = f"{directory}/{name}"
+            status = _lstat(path)
+            if status is None:
+                continue  # deleted since the listing
+            if stat.S_ISDIR(status.st_mode):
+                yield from self.walk_files(path)
+            else:
+                yield path, status.st_size, status.st_mtime_ns // 1_000_000
+
+    def exists(self, path: str) -> bool:
+        """Return True if something has that name."""
+        return os.path.lexists(path)
+
+    def is_dir(self, path: str) -> bool:
+        """Return True for a directory or a symbolic link to one."""
+        return os.path.isdir(path)
+
+    def require_directory(self, path: str) -> None:
+        """Raise StoreIOError if the path does not exist or is not a directory."""
+        if not self.is_dir(path):
+            code = errno.ENOTDIR if self.exists(path) else errno.ENOENT
+            raise StoreIOError(code, "open", path)
+
+    def size(self, path: str) -> int:
+        """Return the file's length in bytes."""
+        return _called("stat", path, os.stat, path).st_size
+
+    def identity(self, path: str, *, follow: bool = True) -> tuple[int, int]:
+        """Return (device, inode), which is equal for two names of one file or directory."""
+        status = _called("stat", path, os.stat if follow else os.lstat, path)
+        return status.st_dev, status.st_ino
+
+    def is_link(self, path: str) -> bool:
+        """Return True for a symbolic link."""
+        return os.path.islink(path)
+
+    def identity_of(self, fd: int, path: str = "") -> tuple[int, int]:
+        """Return (device, inode) of an open file or directory."""
+        status = _called("fstat", path, os.fstat, fd)
+        return status.st_dev, status.st_ino
+
+    def absolute(self, path: str | os.PathLike[str]) -> str:
+        """Return the absolute path, with `~` replaced by the home directory."""
+        return os.path.abspath(os.path.expanduser(os.fspath(path)))
+
+    def make_directories(self, path: str) -> None:
+        """Make a directory and all missing directories above it.
+
+        Durability: on return, each new name is on the device.
+        """
+        path = os.path.abspath(path)
+        self.check_directory(path)
+        if os.path.isdir(path) and path not in self.new_directories:
+            return
+        parent = os.path.dirname(path)
+        if parent != path:
+            self.make_directories(parent)
+        self.new_directories.add(path)
+        try:
+            self.mkdir(path)
+        except StoreIOError:
+            # Another thread may have made the directory, or an earlier call that could not open
+            # the parent. In both cases the name must still be flushed.
+            if not os.path.isdir(path):
+                self.new_directories.discard(path)
+                raise
+        self.fsync_directory(parent)
+        self.new_directories.discard(path)
+
+    def fsync_parent_directory(self, path: str) -> None:
+        """Flush the directory above `path`, so that the name `path` is durable.
+
+        Another process may have made `path` without a flush. A parent directory that this process
+        may not open (EACCES) is left alone: it belongs to another user.
+        """
+        try:
+            self.fsync_directory(os.path.dirname(os.path.abspath(path)))
+        except StoreIOError as error:
+            if error.errno != errno.EACCES:
+                raise
+
+    def read_file(
+        self,
+        path: str,
+        *,
+        size: int | None = None,
+        max_size: int = LARGEST_FILE,
+        follow: bool = True,
+    ) -> bytes:
+        """Return all bytes of a file, or its first `size` bytes.
+
+        Parameters
+        ----------
+        size : bytes to read at most; None: the whole file
+        max_size : bytes; without `size`, a larger file is an error
+        follow : the path may be a symbolic link
+
+        Raises StoreIOError; StoreCorruptionError for a file larger than `max_size`.
+        """
+        fd = self.open(path, os.O_RDONLY if follow else os.O_RDONLY | os.O_NOFOLLOW)
+        chunks: list[bytes] = []
+        position = 0
+        stop = max_size + 1 if size is None else size
+        try:
+            while position < stop:
+                wanted = min(READ_SIZE, stop - position)
+                chunk = self.pread(fd, wanted, position, path)
+                chunks.append(chunk)
+                position += len(chunk)
+                if len(chunk) < wanted:
+                    break
+        finally:
+            self.close(fd)
+        if size is None and position > max_size:
+            raise StoreCorruptionError(
+                path, -1, f"larger than {max_size} bytes, the largest size allowed"
+            )
+        return b"".join(chunks)
+
+    def read_part(self, path: str, position: int, size: int) -> bytes:
+        """Read `size` bytes at `position`: fewer at the end of the file, none if it is missing.
+
+        Raises StoreIOError.
+        """
+        try:
+            fd = self.open(path, os.O_RDONLY)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return b""
+        try:
+            return self.pread(fd, size, position, path)
+        finally:
+            self.close(fd, path)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace the content of a file by `data`, atomically.
+
+        Durability: a crash leaves the old or the new content; on return, the new one is durable.
+        """
+        temporary = path + TEMPORARY_SUFFIX
+        if self.exists(temporary):
+            self.unlink(temporary)  # left by a killed process, or a link to another file
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self.pwrite_all(fd, data, 0, temporary)
+            self.fsync(fd, temporary)
+        finally:
+            self.close(fd, temporary)
+        self.rename(temporary, path)
+        self.fsync_directory(parent_directory(path))
+
+    def remove(self, path: str) -> None:
+        """Delete a file if it exists. Durability: on return, the deletion is on the device."""
+        try:
+            self.unlink(path)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return
+        self.fsync_directory(parent_directory(path))
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep; Ctrl-C interrupts the sleep."""
+        time.sleep(seconds)
+
+    def disk_usage(self, path: str) -> tuple[int, int, int]:
+        """Return (total, used, usable) bytes of the file system that holds `path`."""
+        usage = _called("statvfs", path, shutil.disk_usage, path)
+        return usage.total, usage.used, usage.free
+
+    def local_time(self, ms: int | None = None) -> time.struct_time:
+        """Return the local time of a Unix time in ms; None: of now."""
+        return time.localtime((self.now_ms() if ms is None else ms) / 1000)
+
+    def local_time_name(self, ms: int) -> str:
+        """Return the name of an index file: a Unix time (ms) as yyyyMMddHHmmssSSS, local time."""
+        return local_time_name(ms)
+
+    def data_ranges(self, path: str, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts [begin, end) of a file's range that are not holes, in bytes.
+
+        Where the file system does not report holes, the whole range counts as data.
+        """
+        fd = self.open(path, os.O_RDONLY)
+        ranges = []
+        at = start
+        try:
+            while at < end:
+                try:
+                    begin = os.lseek(fd, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:
+                        break
+                    return [(start, end)]
+                if begin >= end:
+                    break
+                at = min(os.lseek(fd, begin, os.SEEK_HOLE), end)
+                ranges.append((begin, at))
+        finally:
+            self.close(fd, path)
+        return ranges
+
+    def write_again(self, path: str) -> None:
+        """Write the data of a file over itself, except for holes.
+
+        After a failed fsync the page cache may hold bytes that the device lacks, in pages marked
+        clean. No fsync writes such a page until it is written to again.
+
+        Threads: no other thread or process may write to the file meanwhile.
+        """
+        fd = self.open(path, os.O_RDWR)
+        try:
+            for begin, end in self.data_ranges(path, 0, self.file_size(fd, path)):
+                for at in range(begin, end, READ_SIZE):
+                    data = self.pread(fd, min(READ_SIZE, end - at), at, path)
+                    self.pwrite_all(fd, data, at, path)
+        finally:
+            self.close(fd, path)
+
+    def copy_range(self, source: str, target: str, position: int, size: int) -> None:
+        """Copy `size` bytes from `position` of one file into a new file.
+
+        Holes stay holes. Durability: on return, the copy is on the device.
+        """
+        fd = self.open(source, os.O_RDONLY)
+        try:
+            out = self.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                self.ftruncate(out, size, target)
+                for begin, end in self.data_ranges(source, position, position + size):
+                    for at in range(begin, end, READ_SIZE):
+                        data = self.pread(fd, min(READ_SIZE, end - at), at, source)
+                        self.pwrite_all(out, data, at - position, target)
+                self.fsync(out, target)
+            finally:
+                self.close(out, target)
+        finally:
+            self.close(fd, source)
+        self.fsync_directory(parent_directory(target))
+
+    def total_memory(self) -> int:
+        """Return the size of this machine's memory in bytes."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def processor_count(self) -> int:
+        """Return the number of processors that this process may use."""
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
+    def process_id(self) -> int:
+        """Return the id of this process, which differs in a forked child."""
+        return os.getpid()
+
+
+def parent_directory(path: str) -> str:
+    """Return the directory that contains `path`."""
+    return os.path.dirname(path) or "."
+
+
+def local_time_name(ms: int) -> str:
+    """Return the name of an index file: a Unix time (ms) as yyyyMMddHHmmssSSS, local time."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(ms // 1000)) + f"{ms % 1000:03d}"
+
+
+def _check_regular(status: os.stat_result, path: str) -> None:
+    """Raise the StoreIOError that an open of the path for writing would raise."""
+    if stat.S_ISLNK(status.st_mode):
+        raise StoreIOError(errno.ELOOP, "open", path)
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreIOError(errno.EISDIR, "open", path)
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreIOError(NOT_REGULAR, "open", path)
+
+
+def _called(
+    operation: str, path: str, call: Callable[[Argument], Result], argument: Argument
+) -> Result:
+    """Return the result of a call; its OSError becomes a StoreIOError."""
+    try:
+        return call(argument)
+    except OSError as error:
+        raise StoreIOError(error.errno or 0, operation, path) from error
+
+
+@contextlib.contextmanager
+def _store_errors(operation: str, path: str) -> Iterator[None]:
+    """Raise an OSError of the body as a StoreIOError, except for FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreIOError(error.errno or 0, operation, path) from error
+
+
+def _lstat(path: str) -> os.stat_result | None:
+    """Return the status of a file or link; None if it is missing."""
+    with contextlib.suppress(FileNotFoundError), _store_errors("stat", path):
+        return os.lstat(path)
+    return None

@@ -1,0 +1,282 @@
+"""Goal: after a crash the small files describe the state before it, and a directory has one owner.
+Method: compare the bytes on disk with struct; faults in system calls; real child processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import PutError
+from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
+from pyrocketstore.files.abort_file import AbortFile
+from pyrocketstore.files.lock_file import LockFile
+from pyrocketstore.files.running_flags import RunningFlags
+from pyrocketstore.files.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from pyrocketstore.system.env import Env
+from support.broken_env import broken, failing, watched
+from support.gates import unclean
+from support.sizes import SIZES
+
+
+@pytest.fixture
+def env() -> Env:
+    return Env()
+
+
+def test_a_missing_checkpoint_is_made_at_full_length(env, tmp_path):
+    path = tmp_path / "sub" / "checkpoint"
+    with watched(env, "fsync_directory") as forced:
+        checkpoint = StoreCheckpoint(env, str(path))
+    assert path.read_bytes() == bytes(CHECKPOINT_SIZE)
+    assert forced[-1][0] == os.fsencode(path.parent)
+    assert checkpoint.get_min_timestamp() == 0
+    assert checkpoint.get_min_timestamp_index() == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 23, 24, 4095, 4096, 5000])
+def test_checkpoint_keeps_what_is_there(env, tmp_path, size):
+    path = tmp_path / "checkpoint"
+    content = bytes(i % 101 for i in range(size))
+    path.write_bytes(content)
+    checkpoint = StoreCheckpoint(env, str(path))
+    want = content.ljust(CHECKPOINT_SIZE, b"\0")
+    assert path.read_bytes() == want
+    times = struct.unpack(">qqq", want[:24])
+    assert times == (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+    )
+    checkpoint.physic_msg_timestamp = 10_000
+    checkpoint.logics_msg_timestamp = 20_000
+    checkpoint.index_msg_timestamp = 6_999
+    assert path.read_bytes() == want, "setting changes memory only"
+    checkpoint.flush()
+    assert path.read_bytes() == struct.pack(">qqq", 10_000, 20_000, 6_999) + want[24:]
+    assert checkpoint.get_min_timestamp() == 7_000
+    assert checkpoint.get_min_timestamp_index() == 6_999
+    again = StoreCheckpoint(env, str(path))
+    assert again.physic_msg_timestamp == 10_000
+
+
+def test_checkpoint_read_only_touches_nothing(env, tmp_path):
+    path = tmp_path / "sub" / "checkpoint"
+    checkpoint = StoreCheckpoint(env, str(path), read_only=True)
+    checkpoint.logics_msg_timestamp = 5
+    checkpoint.flush()
+    checkpoint.shutdown()
+    assert os.listdir(tmp_path) == []
+    short = tmp_path / "short"
+    short.write_bytes(struct.pack(">qq", 1, 2)[:12])
+    checkpoint = StoreCheckpoint(env, str(short), read_only=True)
+    assert checkpoint.physic_msg_timestamp == 1
+    assert checkpoint.logics_msg_timestamp == 0
+    assert short.stat().st_size == 12
+
+
+def test_a_checkpoint_that_cannot_be_forced_raises(env, tmp_path):
+    checkpoint = StoreCheckpoint(env, str(tmp_path / "checkpoint"))
+    with failing(env, "fdatasync", errno.EIO), pytest.raises(StoreIOError):
+        checkpoint.flush()
+    with failing(env, "pwrite", errno.EROFS), pytest.raises(StoreIOError):
+        checkpoint.flush()
+    with failing(env, "open", errno.EACCES), pytest.raises(StoreIOError):
+        StoreCheckpoint(env, str(tmp_path / "checkpoint"), read_only=True)
+    with broken(env, "pwrite", lambda pwrite, fd, p, n, at: pwrite(fd, p, min(n, 5), at)) as calls:
+        checkpoint.index_msg_timestamp = 77
+        checkpoint.shutdown()
+    assert len(calls) == 5
+    assert StoreCheckpoint(env, str(tmp_path / "checkpoint")).index_msg_timestamp == 77
+
+
+def test_running_flags():
+    flags = RunningFlags()
+    assert flags.is_readable()
+    assert flags.is_writeable()
+    assert flags.get_and_make_not_readable() is True
+    assert flags.get_and_make_not_readable() is False
+    assert flags.flag_bits == 1
+    assert flags.get_and_make_readable() is False
+    assert flags.is_readable()
+    for bit in (2, 4, 8, 16):
+        assert flags.set_bits(bit) is True
+        assert flags.set_bits(bit) is False
+        assert not flags.is_writeable()
+        assert flags.is_cq_writeable() is (bit == 16)
+        assert flags.is_readable()
+        assert flags.set_bits(bit, False) is True
+        assert flags.is_writeable()
+    assert flags.get_and_make_disk_ok() is True
+    assert flags.get_and_make_disk_full() is True
+    assert flags.get_and_make_disk_full() is False
+    assert flags.get_and_make_disk_ok() is False
+    assert flags.get_and_make_not_writeable() is True
+    assert flags.get_and_make_writeable() is False
+    first = StoreError("the first")
+    flags.make_logics_queue_error(first)
+    flags.make_index_file_error(StoreError("the second"))
+    assert (type(flags.cause), str(flags.cause)) == (StoreError, "the first")
+    assert flags.is_logics_queue_error()
+    assert flags.is_index_file_error()
+    flags.begin_repair()
+    assert flags.flag_bits == RunningFlags.REPAIRING
+    assert flags.is_cq_writeable()
+    assert not flags.is_writeable()
+    flags.end_repair(False, True, False)
+    assert flags.flag_bits == RunningFlags.WRITE_INDEX_FILE_ERROR
+    assert (type(flags.cause), str(flags.cause)) == (StoreError, "the first")
+    flags.begin_repair()
+    flags.end_repair(True, True, False)
+    assert flags.flag_bits == 0
+    assert flags.cause is None
+
+
+def test_the_checkpoint_has_its_page_before_the_disk_fills_up(env, tmp_path):
+    with watched(env, "fallocate") as allocated:
+        StoreCheckpoint(env, str(tmp_path / "checkpoint"))
+    assert [call[1:3] for call in allocated] == [(0, 4096)]
+    assert (tmp_path / "checkpoint").stat().st_blocks * 512 >= 4096
+
+
+def test_abort_file(env, tmp_path):
+    abort = AbortFile(env, str(tmp_path / "store" / "abort"))
+    assert not abort.exists()
+    with watched(env, "fsync_directory") as forced:
+        abort.create()
+        abort.create()
+    assert forced[-1][0] == os.fsencode(tmp_path / "store")
+    assert (tmp_path / "store" / "abort").read_bytes() == b""
+    assert abort.exists()
+    with watched(env, "fsync_directory") as forced:
+        abort.delete()
+        abort.delete()
+    assert len(forced) == 1
+    assert not abort.exists()
+    with failing(env, "open", errno.ENOSPC), pytest.raises(StoreIOError):
+        abort.create()
+
+
+# ---- the lock -----------------------------------------------------------------------------------
+def test_the_lock_is_taken_once_in_a_process(env, tmp_path):
+    root = tmp_path / "store"
+    first = LockFile(env, str(root / "lock"))
+    first.take()
+    assert first.is_held
+    assert (root / "lock").read_bytes() == b"lock"
+    assert os.listdir(root) == ["lock"]
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    for other in (LockFile(Env(), str(root / "lock")), LockFile(env, str(link / "lock")), first):
+        with pytest.raises(StoreStateError, match="already open by this process"):
+            other.take()
+    assert first.is_held
+    first.release()
+    first.release()
+    assert not first.is_held
+    other = LockFile(env, str(link / "lock"))
+    other.take()
+    other.release()
+    assert (root / "lock").read_bytes() == b"lock"
+
+
+TAKE = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        sys.exit(7)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_lock_keeps_other_processes_out_and_is_kept_out_by_them(env, tmp_path):
+    lock = LockFile(env, str(tmp_path / "lock"))
+    lock.take()
+    command = [sys.executable, "-c", TAKE, str(tmp_path / "lock")]
+    assert subprocess.run(command, check=False).returncode == 7
+    lock.release()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(StoreStateError, match="already open by another process"):
+            lock.take()
+        assert not lock.is_held
+        child.stdin.close()
+        assert child.wait() == 0
+    lock.take()  # the registry has forgotten the failed try
+    lock.release()
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "lock"])
+def test_a_lock_that_fails_leaves_nothing_behind(env, tmp_path, call):
+    lock = LockFile(env, str(tmp_path / "lock"))
+    with failing(env, call, errno.EIO), watched(env, "close") as closed:
+        with pytest.raises(StoreIOError):
+            lock.take()
+        assert len(closed) == (1 if call == "open" else 2)  # the directory, and the file
+    lock.take()
+    lock.release()
+
+
+def test_a_forked_child_has_no_lock_and_lets_none_go(env, tmp_path):
+    lock = LockFile(env, str(tmp_path / "lock"))
+    lock.take()
+    child = os.fork()
+    if child == 0:
+        status = 9
+        try:
+            status = int(lock.is_held)
+            lock.release()
+            try:
+                LockFile(env, lock.path).take()
+                status |= 2
+            except StoreStateError as error:
+                status |= 0 if "another process" in str(error) else 4
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    command = [sys.executable, "-c", TAKE, lock.path]
+    assert subprocess.run(command, check=False).returncode == 7, "the parent still has it"
+    lock.release()
+
+
+def test_a_file_that_could_not_be_uncovered_is_still_to_be(env, tmp_path):
+    """Goal: who tries again after an error does not pass it over: keys would count as forced."""
+    path = tmp_path / "checkpoint"
+    checkpoint = StoreCheckpoint(env, str(path))
+    checkpoint.index_msg_timestamp = 2000
+    checkpoint.flush()
+    with failing(env, "fdatasync", errno.EIO), pytest.raises(StoreIOError):
+        checkpoint.uncover_index_file(2000, 1000)
+    with watched(env, "fdatasync") as forced:
+        checkpoint.uncover_index_file(2000, 1000)
+    assert len(forced) == 1
+    assert StoreCheckpoint(env, str(path)).index_msg_timestamp == 1000
+
+
+def test_the_checkpoint_stays_behind_a_lost_queue_entry(tmp_path: Path) -> None:
+    """Goal: once a queue gave an entry up, the checkpoint claims no later time for the queues."""
+    with unclean(pyrocketstore.open(tmp_path, **SIZES)) as store:
+        store.put("t", b"")
+        store.flush()
+        before = store.message_store.checkpoint.logics_msg_timestamp
+        assert before > 0
+        time.sleep(0.01)
+        store.put("t", b"")
+        store.wait_dispatched()
+        store.message_store.running_flags.make_logics_queue_error(StoreError("the reason"))
+        store.flush()
+        assert store.message_store.checkpoint.logics_msg_timestamp == before
+        with pytest.raises(PutError, match="the reason"):
+            store.put("t", b"")

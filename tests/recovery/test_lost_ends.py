@@ -1,0 +1,379 @@
+"""Goal: when a log has lost its last files, its queues end with it: remaining messages are read,
+later queue offsets are assigned again, and a flipped bit in a last unit is not taken for a lost
+end. With copied queue files besides, each remaining message is read or reported, and each new put
+gets its unit.
+Method: remove log files of stores with idle, busy, light and ext queues, closed or killed; compare
+reads and later puts with the earlier puts."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from support.damaged_stores import claim_flushed
+from support.seed import SEED
+from support.snapshot import snapshot
+from support.unit_stores import KINDS, LOG_SIZE, PLAIN, put, turn_bit
+
+TOPICS = ("idle", "busy", "late", "once")
+#: Messages of `busy`, and how many of them come before the first one of `late`.
+COUNT, LATE = 800, 650
+Places = dict[str, list[int]]
+
+
+def settings(kind: str) -> dict[str, Any]:
+    return PLAIN | KINDS[kind]
+
+
+def fill(root: Path, kind: str) -> None:
+    """`idle` ends early, `late` begins in the last files, `once` has one message there."""
+    light = kind == "light"
+    with pyrocketstore.open(root, **settings(kind)) as store:
+        for number in range(COUNT):
+            if number < 25:
+                put(store, "idle", number, light)
+            put(store, "busy", number, light)
+            if number >= LATE:
+                put(store, "late", number - LATE, light)
+        put(store, "once", 0, light)
+        put(store, "busy", COUNT, light)
+
+
+def places(root: Path, kind: str) -> Places:
+    """{topic: one past each message, bytes of the log}; a light queue too."""
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        return {
+            topic: [m.phy_offset + m.size for m in store.read(topic)] for topic in store.topics()
+        }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Places]]:
+    made: dict[str, tuple[Path, Places]] = {}
+
+    def give(kind: str) -> tuple[Path, Places]:
+        if kind not in made:
+            root = tmp_path_factory.mktemp("filled") / "store"
+            fill(root, kind)
+            made[kind] = root, places(root, kind)
+        return made[kind]
+
+    return give
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "commitlog").iterdir() if path.name.isdigit())
+
+
+def lose_files(root: Path, count: int) -> int:
+    """Take away the log's last files; where it ends now (bytes)."""
+    for path in log_files(root)[-count:]:
+        path.unlink()
+    return LOG_SIZE * len(log_files(root))
+
+
+def kill(root: Path) -> None:
+    (root / "abort").touch()
+    claim_flushed(root)
+
+
+def check(store: pyrocketstore.Store, left: dict[str, int]) -> None:
+    for topic, end in left.items():
+        assert store.max_offset(topic) == end, topic
+        source = "busy" if topic.startswith("%LMQ%") else topic
+        reader = store.read(topic)
+        assert [m.body for m in reader] == [b"%s %d" % (source.encode(), i) for i in range(end)]
+        assert reader.skipped.count == 0
+
+
+def check_store(root: Path, kind: str, left: dict[str, int], told: bool = True) -> None:
+    """Read-only, for writing, and once more; new messages get the offsets that follow."""
+    before = snapshot(root)
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        check(store, left)
+        assert not told or not store.verify().ok
+    assert snapshot(root) == before
+    with pyrocketstore.open(root, **settings(kind)) as store:
+        check(store, left)
+        report = store.verify()
+        assert report.ok, report.problems[:3]
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        check(store, left)
+        assert store.verify().ok
+    after = dict(left)
+    with pyrocketstore.open(root, **settings(kind)) as store:
+        for topic in TOPICS:
+            for _ in range(3):
+                assert put(store, topic, after[topic], kind == "light") == after[topic]
+                after[topic] += 1
+        if kind == "light":
+            after["%LMQ%a"] += 3
+        check(store, after)
+        report = store.verify()
+        assert report.ok, report.problems[:3]
+
+
+def ends(known: Places, log_end: int) -> dict[str, int]:
+    return {topic: sum(end <= log_end for end in all_) for topic, all_ in known.items()}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("missing", [1, 2, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_queues_end_where_the_log_ends(
+    stores: Callable[[str], tuple[Path, Places]],
+    tmp_path: Path,
+    kind: str,
+    missing: int,
+    killed: bool,
+) -> None:
+    base, known = stores(kind)
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    log_end = lose_files(root, missing)
+    if killed:
+        kill(root)
+    left = ends(known, log_end)
+    assert left["once"] == 0
+    assert 0 < left["busy"] < COUNT
+    check_store(root, kind, left)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("bit", [20, 40, 44, 46])
+def test_a_wrong_bit_is_told_from_a_lost_end(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, bit: int, killed: bool
+) -> None:
+    """The last unit of `idle` names a place behind the log, as those of the other queues do."""
+    base, known = stores("plain")
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    log_end = lose_files(root, 2)
+    turn_bit(root, "idle", 24, bit)
+    if killed:
+        kill(root)
+    check_store(root, "plain", ends(known, log_end))
+
+
+@pytest.mark.slow
+def test_random_ends(stores: Callable[[str], tuple[Path, Places]], tmp_path: Path) -> None:
+    """Files are lost, the last one that is left may end in zeros, and bits of units are wrong.
+    Seed: ROCKETSTORE_SEED."""
+    for number in range(16):
+        rng = random.Random(f"{SEED}/{number}")
+        kind = rng.choice(list(KINDS))
+        base, known = stores(kind)
+        root = Path(shutil.copytree(base, tmp_path / f"store{number}"))
+        log_end = lose_files(root, rng.randrange(1, len(log_files(root)) - 4))
+        if rng.random() < 0.5:  # the file ends behind one of its messages
+            whole = [end for all_ in known.values() for end in all_ if end <= log_end]
+            log_end = rng.choice([end for end in whole if end > log_end - LOG_SIZE])
+            with log_files(root)[-1].open("r+b") as file:
+                file.seek(log_end % LOG_SIZE)
+                file.write(bytes(LOG_SIZE - log_end % LOG_SIZE))
+        left = ends(known, log_end)
+        told = log_end % LOG_SIZE == 0
+        if rng.random() < 0.5 and kind == "plain":
+            turn_bit(root, "idle", left["idle"] - 1, rng.randrange(1, 47))
+        if rng.random() < 0.5:
+            kill(root)
+        try:
+            check_store(root, kind, left, told)
+        except BaseException as error:
+            error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}")
+            raise
+
+
+def queue_files(root: Path, topic: str) -> list[Path]:
+    return sorted((root / "consumequeue" / topic / "0").iterdir())
+
+
+def copy_queue_files(root: Path, rng: random.Random) -> str:
+    """Files of queues, mostly last ones, get the content of others; what was done."""
+    done = []
+    topics = sorted(path.name for path in (root / "consumequeue").iterdir())
+    for topic in rng.sample(topics, rng.randrange(1, 3)):
+        source = queue_files(root, rng.choice(["busy", "late", topic]))
+        files = queue_files(root, topic)
+        number = len(files) - 1 if rng.random() < 0.6 else rng.randrange(len(files))
+        new = source[rng.randrange(len(source)) if rng.random() < 0.7 else 0]
+        data = new.read_bytes()
+        shift = rng.choice([0, 0, 20 * rng.randrange(20)])
+        shift = shift if any(data[shift : shift + 20]) else 0  # else it looks like a queue's end
+        files[number].write_bytes(data[shift:] + bytes(shift))
+        done.append(f"{topic} {number} is {new.parent.parent.name}/{new.name} from {shift} on")
+    return ", ".join(done)
+
+
+def lose_end(root: Path, known: Places, rng: random.Random, killed: bool) -> int:
+    """The log loses files, or is cut at damage in what an opening scans; where it ends now
+    (bytes)."""
+    if rng.random() < 0.6:
+        return lose_files(root, rng.randrange(0, 7))
+    begin = LOG_SIZE * (len(log_files(root)) - (1 if killed else rng.randrange(1, 3)))
+    cut = rng.choice([end for all_ in known.values() for end in all_ if end >= begin])
+    with log_files(root)[cut // LOG_SIZE].open("r+b") as file:
+        file.seek(cut % LOG_SIZE)
+        file.write(b"damaged!")
+    return cut
+
+
+def answered(store: pyrocketstore.Store, topic: str, end: int) -> list[int]:
+    """The queue offsets that a reader gives; none before `end` is passed over silently."""
+    reader = store.read(topic, on_corrupt="skip")
+    source = "busy" if topic.startswith("%LMQ%") else topic
+    given = []
+    for message in reader:
+        at = message.queue_offset
+        given.append(at)
+        assert message.body in (b"%s %d" % (source.encode(), at), b"new %d" % at), (topic, at)
+    named = {at for each in reader.skipped.ranges for at in range(each.start, each.stop)}
+    silent = set(range(end)) - set(given) - named
+    assert not silent, (topic, "silent", sorted(silent), store.max_offset(topic))
+    return given
+
+
+def check_copies(root: Path, kind: str, left: dict[str, int]) -> None:
+    """Every opening answers for all that the log has; each put is queued under its offset, which
+    is given once."""
+    used: dict[str, list[int]] = {topic: [] for topic in left}
+    for _ in range(2):
+        with pyrocketstore.open(root, **settings(kind)) as store:
+            log_end = store.message_store.get_max_phy_offset()
+            for queue in store.message_store.consume_queues():
+                assert queue.covered_phy_offset <= log_end, queue
+                assert queue.core.max_physic_offset <= log_end, queue
+            for topic, end in left.items():
+                answered(store, topic, end)
+            for topic in TOPICS:
+                for _ in range(3):
+                    wanted = store.max_offset(topic)
+                    assert store.put(topic, b"new %d" % wanted).queue_offset == wanted
+                    used[topic].append(wanted)
+                    assert store.wait_dispatched()
+                    assert store.max_offset(topic) == wanted + 1, topic
+            if kind == "light":
+                used["%LMQ%a"] += check_light_put(store)
+            for topic, offsets in used.items():
+                assert len(set(offsets)) == len(offsets), topic
+                if not topic.startswith("%LMQ%"):
+                    assert set(offsets) <= set(answered(store, topic, left[topic])), topic
+
+
+Answers = dict[str, tuple[int, list[int]]]
+
+
+def answers(store: pyrocketstore.Store, left: dict[str, int]) -> Answers:
+    return {topic: (store.max_offset(topic), answered(store, topic, left[topic])) for topic in left}
+
+
+def check_read_only(root: Path, kind: str, left: dict[str, int]) -> None:
+    """A read-only store changes nothing and answers as one that is opened for writing does, of a
+    copy."""
+    before = snapshot(root)
+    with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
+        read_only = answers(store, left)
+    assert snapshot(root) == before
+    copy = Path(shutil.copytree(root, root.with_name(root.name + "-copy")))
+    with pyrocketstore.open(copy, **settings(kind)) as store:
+        assert answers(store, left) == read_only
+    shutil.rmtree(copy)
+
+
+def check_light_put(store: pyrocketstore.Store) -> list[int]:
+    """A message that names the light queue is queued in both of its queues."""
+    ends = {topic: store.max_offset(topic) for topic in ("busy", "%LMQ%a")}
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    store.put("busy", b"new %d" % ends["busy"], properties=properties)
+    assert store.wait_dispatched()
+    for topic, end in ends.items():
+        assert store.max_offset(topic) == end + 1, topic
+    assert [m.body for m in store.read("%LMQ%a", start=ends["%LMQ%a"])] == [
+        b"new %d" % ends["busy"]
+    ]
+    return [ends["%LMQ%a"]]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")  # of a log that is damaged
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copied_queue_files_beside_a_lost_end(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, kind: str, killed: bool
+) -> None:
+    """Seed: ROCKETSTORE_SEED."""
+    base, known = stores(kind)
+    for number in range(8):
+        rng = random.Random(f"{SEED}/{kind}/{killed}/{number}")
+        root = Path(shutil.copytree(base, tmp_path / f"store{number}"))
+        text = copy_queue_files(root, rng)
+        log_end = lose_end(root, known, rng, killed)
+        if killed:
+            kill(root)
+        try:
+            check_read_only(root, kind, ends(known, log_end))
+            check_copies(root, kind, ends(known, log_end))
+        except BaseException as error:
+            error.add_note(f"ROCKETSTORE_SEED={SEED}, store {number}: {text}, log to {log_end}")
+            raise
+        shutil.rmtree(root)
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")  # of a record that is damaged
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("topic", ["idle", "%LMQ%a"])
+def test_a_unit_that_reaches_over_the_logs_end(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, topic: str, killed: bool
+) -> None:
+    """The unit of a damaged record is believed, and its size is wrong: what is put next is queued
+    all the same."""
+    base, known = stores("light")
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    if topic == "%LMQ%a":  # the light queue ends in an old file of the log
+        for path in queue_files(root, topic)[1:]:
+            path.unlink()
+    path = queue_files(root, topic)[-1]
+    count = 25 if topic == "idle" else 20
+    at = (count - 1) * 20 % 400
+    phy_offset = int.from_bytes(path.read_bytes()[at : at + 8], "big")
+    with path.open("r+b") as file:
+        file.seek(at + 8)
+        file.write(b"\x3f\xff\xff\xff")
+    with log_files(root)[phy_offset // LOG_SIZE].open("r+b") as file:
+        file.seek(phy_offset % LOG_SIZE + 84)
+        file.write(b"\x7f\xff\xff\xff")  # the body's length
+    if killed:
+        kill(root)
+    check_copies(root, "light", dict.fromkeys(known, 0) | {topic: count - 1})
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("topic", ["idle", "busy", "late", "%LMQ%a"])
+def test_a_shifted_last_file_hides_no_message(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, topic: str, killed: bool
+) -> None:
+    """The last two files lose their first units to those behind them, and end in zeros: a unit
+    names a later message of its queue, and those between were taken for queued."""
+    base, known = stores("light")
+    left = {each: len(all_) for each, all_ in known.items()}
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    files = queue_files(root, topic)[-2:]
+    data = b"".join(path.read_bytes() for path in files)
+    used = len(data.rstrip(b"\0")) // 20 * 20
+    files[-2].write_bytes(data[100:200] + bytes(300))
+    files[-1].write_bytes(data[used - 40 : used] + bytes(360))
+    if killed:
+        kill(root)
+    check_read_only(root, "light", left)
+    before = snapshot(root)
+    with pyrocketstore.open(root, read_only=True, **settings("light")) as store:
+        for each, end in left.items():
+            assert len(answered(store, each, end)) == end
+        report = store.verify()
+        assert not report.ok and report.advice
+    assert snapshot(root) == before
+    check_copies(root, "light", left)

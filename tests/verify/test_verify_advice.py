@@ -1,0 +1,297 @@
+"""Goal: the advice of verify names what is missing, and following it repairs the store; a log
+without files never counts as an empty store. Method: delete derived files, read the advice, follow
+it, and verify again; run the commands on such stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import pyrocketstore
+from pyrocketstore import MessageExtBrokerInner
+from pyrocketstore.cli.commands import app
+from pyrocketstore.verify.report import VerifyReport
+from support.snapshot import snapshot
+
+SETTINGS: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 50,
+    "max_index_num": 101,
+}
+CONF = "maxHashSlotNum=50\nmaxIndexNum=101\n"
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of twelve files of the log; the first four alone name the queue T/7."""
+    root = tmp_path_factory.mktemp("advice") / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        for i in range(COUNT):
+            queue_id = 7 if i % 4 == 0 and i < COUNT // 3 else 0
+            store.put("T", bytes(500), queue_id=queue_id, keys=f"k{i}")
+    (root.parent / "broker.conf").write_text(CONF)
+    return root
+
+
+@pytest.fixture
+def root(filled: Path, tmp_path: Path) -> Path:
+    (tmp_path / "broker.conf").write_text(CONF)
+    return Path(shutil.copytree(filled, tmp_path / "store"))
+
+
+def run(root: Path, command: str, *words: str) -> Result:
+    conf = str(root.parent / "broker.conf")
+    before = snapshot(root)
+    result = CliRunner().invoke(app, [command, str(root), *words, "--config", conf])
+    assert snapshot(root) == before
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def verify(root: Path) -> VerifyReport:
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        return store.verify()
+
+
+def open_once(root: Path) -> None:
+    pyrocketstore.open(root, **SETTINGS).close()
+
+
+def test_nothing_is_advised_for_a_store_that_is_whole(root: Path) -> None:
+    assert verify(root).advice == []
+    result = run(root, "verify")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("which", [slice(None), slice(1, 2), slice(0, 2)], ids=str)
+def test_keys_that_no_index_file_has(root: Path, which: slice) -> None:
+    for path in sorted((root / "index").iterdir())[which]:
+        path.unlink()
+    report = verify(root)
+    assert report.problem_count == 0 and not report.ok
+    (sentence,) = report.advice
+    assert f"{report.not_indexed} messages" in sentence
+    assert "open the store for writing once" in sentence
+    for words in ((), ("--json",)):
+        result = run(root, "verify", *words)
+        assert result.exit_code == 1
+        assert sentence in " ".join(result.stderr.split())
+    assert json.loads(result.stdout.splitlines()[0])["verify"]["not_indexed"] == report.not_indexed
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_a_last_index_file_that_is_gone(root: Path) -> None:
+    max((root / "index").iterdir()).unlink()
+    report = verify(root)
+    assert report.missing_keys == report.problem_count == 100
+    (sentence,) = report.advice
+    assert f"lacks {report.missing_keys} keys" in sentence
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_keys_that_an_index_file_has_lost(root: Path) -> None:
+    path = sorted((root / "index").iterdir())[1]
+    data = bytearray(path.read_bytes())
+    at = 40 + 50 * 4 + 30 * 20
+    data[at : at + 4] = bytes(4)  # the hash of an entry
+    path.write_bytes(data)
+    report = verify(root)
+    assert report.missing_keys == 1 and not report.ok
+    assert any("delete" in sentence and "index" in sentence for sentence in report.advice)
+    path.unlink()
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_units_that_are_missing(root: Path) -> None:
+    """An opening after a clean stop looks at the log's last three files, and sees nothing."""
+    shutil.rmtree(root / "consumequeue/T/7")
+    report = verify(root)
+    assert report.missing_units == COUNT // 12
+    (sentence,) = report.advice
+    assert f"{report.missing_units} units" in sentence
+    assert all(word in sentence for word in ("`abort`", "`checkpoint`", "for writing once"))
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    open_once(root)
+    assert verify(root).ok
+
+
+def follow_unit_advice(root: Path, **settings: Any) -> None:
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    pyrocketstore.open(root, **SETTINGS, **settings).close()
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("byte", [6, 11, 19], ids=["phy_offset", "size", "tags_code"])
+def test_units_that_are_wrong(root: Path, byte: int) -> None:
+    flip(root / f"consumequeue/T/7/{400:020d}", 2 * 20 + byte)
+    (sentence,) = verify(root).advice
+    assert "units of queues" in sentence and "`abort`" in sentence
+    follow_unit_advice(root)
+    assert verify(root).ok
+
+
+def test_ext_units_that_are_wrong(tmp_path: Path) -> None:
+    ext: dict[str, Any] = {
+        "enable_consume_queue_ext": True,
+        "mapped_file_size_consume_queue_ext": 1000,
+    }
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS, **ext) as store:
+        for i in range(COUNT):
+            store.put("T", bytes(500), tags="A", queue_id=0 if i else 7)
+    flip(root / f"consumequeue_ext/T/7/{0:020d}", 9)
+    with pyrocketstore.open(root, read_only=True, **SETTINGS, **ext) as opened:
+        (sentence,) = opened.verify().advice
+    assert "ext units" in sentence and "`abort`" in sentence
+    follow_unit_advice(root, **ext)
+    with pyrocketstore.open(root, read_only=True, **SETTINGS, **ext) as opened:
+        assert opened.verify().ok
+
+
+def test_a_damaged_log_is_restored_first(root: Path) -> None:
+    """With `abort`, and without `checkpoint`, an opening would end the log at the damage."""
+    shutil.rmtree(root / "consumequeue/T/7")
+    damaged = root / f"commitlog/{2 << 14:020d}"
+    flip(damaged, 100)
+    log, units = verify(root).advice
+    assert "restore the files" in log
+    assert "units of queues are missing" in units and "restore it first" in units
+    assert "make an empty file" not in log + units
+    flip(damaged, 100)
+    follow_unit_advice(root)
+    assert verify(root).ok
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize(("number", "is_scanned"), [(2, False), (10, True)])
+def test_advice_on_reading_a_damaged_log(root: Path, number: int, is_scanned: bool) -> None:
+    """Recovery ends the log at damage that it scans; a read then skips nothing."""
+    flip(root / f"commitlog/{number << 14:020d}", 100)
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        report = store.verify()
+        messages = store.read("T", 0, on_corrupt="skip")
+        count = len(list(messages))
+        end = store.message_store.get_max_phy_offset()
+    (text,) = report.advice
+    whole = COUNT - COUNT // 12
+    if is_scanned:
+        assert f"ends the log at byte {end}" in text and "gives no message behind it" in text
+        assert count < whole - 1 and messages.skipped.count == 0
+    else:
+        assert text.endswith("reading with on_corrupt='skip' gives the messages that are whole")
+        assert count + messages.skipped.count == whole
+
+
+def test_an_index_of_unknown_geometry(root: Path) -> None:
+    """No opening for writing is advised: without the settings it is refused."""
+    with pyrocketstore.open(root, read_only=True) as store:
+        report = store.verify()
+    (text,) = report.advice
+    assert report.not_indexed and "pass these settings with --config" in text
+    with pytest.raises(pyrocketstore.StoreFormatError, match="maxHashSlotNum"):
+        pyrocketstore.open(root)
+    assert verify(root).ok
+
+
+def test_queue_offsets_that_were_given_twice(root: Path) -> None:
+    """No advice brings both messages into the queue, and one sentence says so."""
+    shutil.rmtree(root / "consumequeue/T/7")
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        assert [store.put("T", b"again", queue_id=7).queue_offset for _ in range(3)] == [0, 1, 2]
+    _, sentence = verify(root).advice
+    assert sentence.startswith("3 messages have a queue offset that a later message")
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_log_without_files_is_no_empty_store(root: Path, with_index: bool) -> None:
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    if not with_index:
+        shutil.rmtree(root / "index")
+    report = verify(root)
+    assert not report.ok and not report.consistent
+    assert "the log has no file" in report.problems[0].text
+    assert ["restore it" in sentence for sentence in report.advice] == [True]
+    for words in (["verify"], ["info"], ["cat", "T"], ["cat", "T", "--queue=7"]):
+        result = run(root, words[0], *words[1:])
+        assert result.exit_code == 1, words
+    assert not (root / ".broken").exists()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_advice_in_a_store_that_was_new(tmp_path: Path, is_damaged: bool) -> None:
+    """A log that was empty at the opening has files since the first put."""
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        sent = [store.put("T", b"x" * 100).phy_offset for _ in range(10)]
+        bad = MessageExtBrokerInner("T", b"x", properties_string="no separator")
+        store.message_store.put_message(bad)
+        store.wait_dispatched()
+        store.flush()
+        if is_damaged:
+            with (root / f"commitlog/{0:020d}").open("r+b") as file:
+                file.seek(sent[4] + 4)
+                file.write(bytes(4))
+        report = store.verify()
+    assert not report.ok and report.files == 1
+    *log, properties = report.advice
+    assert properties.startswith("1 messages have properties that are not valid")
+    assert [text.startswith("the log is damaged") for text in log] == [True] * is_damaged
+
+
+def test_a_log_of_an_empty_file_is_no_missing_log(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        store.put("T", b"x")
+    (root / f"commitlog/{0:020d}").write_bytes(b"")
+    report = verify(root)
+    assert not report.ok and report.files == 0
+    (text,) = report.advice
+    assert text.startswith("all files of the log are empty (length 0), and nothing")
+    assert "all files of the log are empty" in report.problems[0].text
+
+
+def test_the_log_says_what_becomes_of_the_queues(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A read-only store sets nothing aside, and does not say so."""
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    with pyrocketstore.open(root, read_only=True, **SETTINGS):
+        pass
+    (text,) = [r.getMessage() for r in caplog.records if "commit log is empty" in r.getMessage()]
+    assert "are set aside" not in text and "opening the store for writing moves" in text
+    caplog.clear()
+    open_once(root)
+    (text,) = [r.getMessage() for r in caplog.records if "commit log is empty" in r.getMessage()]
+    (kept,) = (root / ".broken").iterdir()
+    assert f"were moved to {kept}" in text
+
+
+def test_commands_say_that_a_queue_lost_its_end(root: Path) -> None:
+    """Where all was read that there is; a queue that lost nothing is fine."""
+    for path in sorted((root / "commitlog").iterdir())[-2:]:
+        path.unlink()
+    assert run(root, "verify").exit_code == 1
+    assert run(root, "info").exit_code == 1
+    assert run(root, "cat", "T").exit_code == 1
+    assert run(root, "cat", "T", "--queue=0").exit_code == 1
+    assert run(root, "cat", "T", "--queue=0", "--count=5").exit_code == 0
+    assert run(root, "cat", "T", "--queue=7").exit_code == 0
