@@ -112,11 +112,6 @@ class Kernel:
         return smaller[:SHRINK_STEPS]
 
 
-def ended(text: bytes) -> bytes:
-    """A properties text as pyrocketstore writes it: with a separator after a zero byte."""
-    return text + b"\2" if text.endswith(b"\0") else text
-
-
 def same(ours: object, theirs: object, what: str) -> None:
     assert ours == theirs, f"{what}: {ours!r}, but {theirs!r} by the plain reader"
 
@@ -510,14 +505,14 @@ class TextKernel(Kernel):
         same(java_int(number), oracle.java_int(oracle.java_text(number)), "java_int")
         pairs = dict(values)
         text = oracle.properties_to_string(pairs)
-        same(properties_to_string(pairs).encode(), ended(text.encode()), "HashMap's order")
+        same(properties_to_string(pairs).encode(), oracle.ended(text.encode()), "HashMap's order")
         ordered: dict[str, str | None] = {}
         if tags is not None:
             ordered["TAGS"] = tags
         if keys is not None:
             ordered["KEYS"] = keys
         text = oracle.properties_to_string(ordered | pairs)
-        same(put_properties(tags, keys, pairs), ended(text.encode()), "put_properties")
+        same(put_properties(tags, keys, pairs), oracle.ended(text.encode()), "put_properties")
 
 
 # ---- what a client sends -------------------------------------------------------------------------
@@ -563,7 +558,7 @@ class BatchKernel(Kernel):
         try:
             items = list(oracle.decode_messages(mutant.data))
             records = [
-                dataclasses.replace(record, properties=ended(record.properties))
+                dataclasses.replace(record, properties=oracle.ended(record.properties))
                 for record in oracle.encode_batch(common, mutant.data)
             ]
             valid = all(len(record.properties) <= 32767 for record in records)

@@ -5,6 +5,7 @@ breaks system calls."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyrocketstore.errors import StoreFormatError, StoreIOError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.index._file import IndexFile, index_file_size
@@ -59,6 +60,7 @@ class Place:
         self.env = ClockEnv()
         self.root = path / "index"
         self.checkpoint_path = str(path / "checkpoint")
+        self._opened: list[IndexService] = []
 
     def open(
         self, clean: bool = True, geometry=(SLOTS, ENTRIES), read_only: bool = False
@@ -68,9 +70,16 @@ class Place:
         service = IndexService(
             self.env, str(self.root), *geometry, self.checkpoint, self.flags, read_only
         )
+        self._opened.append(service)
         service.retry_interval_ms = 0
         assert service.load(clean)
         return service
+
+    def close(self) -> None:
+        """End the threads of all services: they would go on in a later test."""
+        for service in self._opened:
+            with contextlib.suppress(StoreError):
+                service.shutdown()
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.root)) if self.root.exists() else []
@@ -91,7 +100,9 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(tmp_path)
+    place = Place(tmp_path)
+    yield place
+    place.close()
 
 
 def message(n: int, *keys: str, **fields) -> DispatchRequest:

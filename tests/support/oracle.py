@@ -400,6 +400,11 @@ def write_log(records: Iterable[Record], file_size: int) -> list[bytes]:
 # ---- batches ----------------------------------------------------------------------------------
 
 
+def ended(text: bytes) -> bytes:
+    """A properties text as pyrocketstore writes it: with a separator after a zero byte."""
+    return text + b"\2" if text.endswith(b"\0") else text
+
+
 def encode_messages(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """The body of a client's batch from (flag, body, properties text)."""
     return b"".join(
