@@ -4,9 +4,10 @@ A store into a mapping whose device has failed raises SIGBUS; a pwrite returns a
 keeps stalls of the page cache away from the writer.
 """
 cimport cython
-from libc.errno cimport EIO
+from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport (
@@ -14,6 +15,7 @@ from pyrocketstore.system._allocation cimport (
     page_down,
     sync_path,
     write_all,
+    write_part,
     write_zeros,
 )
 from pyrocketstore.system._env cimport EnvTable
@@ -22,6 +24,7 @@ from pyrocketstore._rocketstore cimport (
     rs_load_acquire,
     rs_mapped_file,
     rs_env,
+    rs_load_be32,
     rs_msync,
     rs_opened,
     rs_store_release,
@@ -30,6 +33,7 @@ from pyrocketstore._rocketstore cimport (
 cdef enum:
     UNMAP_BEFORE_SYNC = 1048576
     RECORD_START = 8    # bytes: TOTALSIZE and MAGICCODE, without which nothing is a record
+    RECORDS_AT_ONCE = 262144    # bytes of records that are written twice
 
 
 cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
@@ -46,43 +50,71 @@ cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
     return error if error < 0 else closed
 
 
-cdef int64_t write_part(const rs_env *env, int fd, int64_t position, const uint8_t *data,
-                        int64_t *done, int64_t end) noexcept nogil:
-    # data[done[0]:end], of which data[0] belongs to `position`; 1, or the answer of a failed write.
-    cdef int64_t put
-    while done[0] < end:
-        put = env.pwrite(fd, data + done[0], end - done[0], position + done[0])
-        if put <= 0:
-            return put
-        done[0] += put
-    return 1
+cdef int64_t end_of_record(const uint8_t *data, int64_t begin, int64_t end) noexcept nogil:
+    # Where the record at data[begin] ends; `end` where no record begins.
+    cdef int64_t size = rs_load_be32(data + begin) if end - begin >= RECORD_START else 0
+    return begin + size if 0 < size <= end - begin else end
 
 
-cdef int64_t write_start_last(const rs_env *env, int fd, int64_t position, const uint8_t *data,
-                              int64_t size, int64_t *end) noexcept nogil:
-    # Records from `position` on, as write_part; end[0]: up to where bytes may be written. A kill
-    # can end a write at the end of any page: without the start of the first record, which is
-    # written last, recovery finds no part of them.
-    cdef int64_t start = 0
+cdef int64_t write_without_starts(const rs_env *env, int fd, const uint8_t *data, int64_t begin,
+                                  int64_t end, int64_t position, int64_t *touched) noexcept nogil:
+    # As write_part, with zeros in place of the start of each record.
+    cdef uint8_t *rest = <uint8_t *>malloc(<size_t>(end - begin))
+    cdef int64_t record = begin
+    cdef int64_t written = 0
     cdef int64_t put
-    if page_down(position) != page_down(position + size - 1):
-        start = min(size, <int64_t>RECORD_START)
-    end[0] = start
-    put = write_part(env, fd, position, data, end, size)
-    if put > 0 and start > 0:
-        start = 0
-        put = write_part(env, fd, position, data, &start, min(size, <int64_t>RECORD_START))
+    if rest == NULL:
+        return -ENOMEM
+    memcpy(rest, data + begin, <size_t>(end - begin))
+    while record < end:
+        memset(rest + record - begin, 0, <size_t>min(RECORD_START, end - record))
+        record = end_of_record(data, record, end)
+    put = write_part(env, fd, rest, 0, end - begin, position + begin, &written)
+    touched[0] = max(touched[0], begin + written)
+    free(rest)
+    return put
+
+
+cdef int64_t write_whole_records(const rs_env *env, int fd, int64_t position,
+                                 const uint8_t *data, int64_t size,
+                                 int64_t *touched) noexcept nogil:
+    # Writes records from `position` on; results as those of write_part. A kill can end a write at
+    # the end of any page. A record without its start is none, so the starts are written after
+    # everything else, in order: recovery finds the first records whole, and none behind a gap.
+    cdef int64_t done = 0
+    cdef int64_t put = 1
+    cdef int64_t first, record, end
+    touched[0] = 0
+    while done < size and put > 0:
+        first = end = end_of_record(data, done, size)
+        while end < size:
+            record = end_of_record(data, end, size)
+            if record - done > RECORDS_AT_ONCE:
+                break
+            end = record
+        if page_down(position + done) == page_down(position + end - 1):
+            put = write_part(env, fd, data, done, end, position, touched)
+        elif end == first:
+            record = min(done + RECORD_START, end)
+            put = write_part(env, fd, data, record, end, position, touched)
+            if put > 0:
+                put = write_part(env, fd, data, done, record, position, touched)
+        else:
+            put = write_without_starts(env, fd, data, done, end, position, touched)
+            if put > 0:
+                put = write_part(env, fd, data, done, end, position, touched)
+        done = end
     return put
 
 
 cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_t *data,
                        int64_t size, bint *unclean) noexcept nogil:
-    cdef int64_t done
-    cdef int64_t put = write_start_last(f.env, fd, position, data, size, &done)
+    cdef int64_t touched
+    cdef int64_t put = write_whole_records(f.env, fd, position, data, size, &touched)
     if put > 0:
         return 0
     # Recovery must not find a record whose put has failed.
-    if write_zeros(f.env, fd, position, position + done) < position + done:
+    if write_zeros(f.env, fd, position, position + touched) < position + touched:
         unclean[0] = True
     return <int>put if put < 0 else -EIO
 
@@ -106,7 +138,7 @@ cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
     cdef int64_t appended = rs_load_acquire(&f.appended)
     cdef int64_t start = rs_load_acquire(&f.wrote)
     cdef int64_t stop = min(appended, f.data_end)
-    cdef int64_t put, done
+    cdef int64_t put, touched
     cdef int error = 0
     cdef int fd, closed
     if f.buffer == NULL or appended <= start:
@@ -115,7 +147,7 @@ cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
         fd = rs_opened(f.env.open(f.path, O_RDWR, 0))
         if fd < 0:
             return fd
-        put = write_start_last(f.env, fd, start, f.buffer + start, stop - start, &done)
+        put = write_whole_records(f.env, fd, start, f.buffer + start, stop - start, &touched)
         closed = f.env.close(fd)
         error = closed if put > 0 else <int>put if put < 0 else -EIO
     if error < 0:

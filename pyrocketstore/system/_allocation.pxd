@@ -57,6 +57,11 @@ cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
 # Writes zeros to [start, end) of an open file; returns the end of the written range.
 cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil
 
+# Writes data[begin:end] to an open file; data[0] belongs to `position`. Returns 1, or what a failed
+# pwrite returned; touched[0] grows to the end of what was written.
+cdef int64_t write_part(const rs_env *env, int fd, const uint8_t *data, int64_t begin, int64_t end,
+                        int64_t position, int64_t *touched) noexcept nogil
+
 # Writes all of `data` to an open file.
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil

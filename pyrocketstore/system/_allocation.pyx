@@ -51,16 +51,23 @@ if rewrite_lock == NULL:
     raise MemoryError
 
 
+cdef int64_t write_part(const rs_env *env, int fd, const uint8_t *data, int64_t begin, int64_t end,
+                        int64_t position, int64_t *touched) noexcept nogil:
+    cdef int64_t put
+    while begin < end:
+        put = env.pwrite(fd, data + begin, end - begin, position + begin)
+        if put <= 0:
+            return put
+        begin += put
+        touched[0] = max(touched[0], begin)
+    return 1
+
+
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil:
-    cdef int64_t done = 0
-    cdef int64_t put
-    while done < size:
-        put = env.pwrite(fd, data + done, size - done, position + done)
-        if put <= 0:
-            return <int>put if put < 0 else -EIO
-        done += put
-    return 0
+    cdef int64_t touched = 0
+    cdef int64_t put = write_part(env, fd, data, 0, size, position, &touched)
+    return 0 if put > 0 else <int>put if put < 0 else -EIO
 
 
 cdef bint all_zero(const uint8_t *data, int64_t size) noexcept nogil:
