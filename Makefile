@@ -113,8 +113,7 @@ TSAN_TESTS ?= tests/faults/test_threads.py tests/commit_log/test_group_commit.py
 
 # `worksteal`: one file has most of these tests.
 test-checked: build/debug.stamp ## bad input on the debug build, which has every check on
-	$(DEBUG_ENV) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(COUNTS) \
-		$(BAD_INPUT) $(PYTEST_ARGS)
+	$(DEBUG_ENV) $(BIN)/pytest $(PARALLEL:loadfile=worksteal) $(COUNTS) $(BAD_INPUT) $(PYTEST_ARGS)
 
 test-debug: build/debug.stamp ## every test on the debug build
 	$(DEBUG_ENV) $(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)

@@ -200,6 +200,8 @@ CHECK = r"""if (unlikely(buf->format[0] && buf->format[1]
 def check_formats(source: Path) -> None:
     """Insert CHECK into the C code that Cython made, unless it is there."""
     code = source.read_text()
+    if code.count("__Pyx_BufFmt_CheckString(&ctx") != code.count(PARSE):
+        raise SystemExit(f"setup.py: {source} parses a format otherwise than PARSE")
     if CHECK not in code and PARSE in code:
         source.write_text(code.replace(PARSE, CHECK + PARSE))
 

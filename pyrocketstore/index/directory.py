@@ -10,7 +10,7 @@ from pyrocketstore.arguments.scalars import INT64_MAX
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.files.broken_folder import broken_folder
-from pyrocketstore.index._file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE
+from pyrocketstore.index._file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE, INDEX_SIZE
 from pyrocketstore.system.env import Env, parent_directory
 
 __all__ = [
@@ -113,16 +113,22 @@ def read_exactly(env: Env, fd: int, size: int, position: int, path: str) -> byte
     return raw
 
 
+def entry_position(hash_slot_num: int, number: int = 0) -> int:
+    """Return the position of an entry in an index file (bytes). Entry 0 is never used."""
+    return INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE + number * INDEX_SIZE
+
+
 def has_lost_header(env: Env, path: str, hash_slot_num: int) -> bool:
     """Return whether the header of a file is all zeros and its first entries are not.
 
     A new file without keys has zeros there. Raises StoreIOError.
     """
-    entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
     fd = env.open(path, 0)
     try:
         header = env.pread(fd, INDEX_HEADER_SIZE, 0, path)
-        return not any(header) and any(env.pread(fd, _LOOK_BYTES, entries, path))
+        return not any(header) and any(
+            env.pread(fd, _LOOK_BYTES, entry_position(hash_slot_num), path)
+        )
     finally:
         env.close(fd)
 

@@ -17,7 +17,7 @@ from pyrocketstore.index._file import (
     INDEX_SIZE,
     index_file_size,
 )
-from pyrocketstore.index.directory import INDEX_HEADER, FoundIndexFile, read_exactly
+from pyrocketstore.index.directory import INDEX_HEADER, FoundIndexFile, entry_position, read_exactly
 from pyrocketstore.system.env import Env
 
 __all__ = [
@@ -104,10 +104,9 @@ def _entry_agrees(
     env: Env, fd: int, path: str, number: int, hash_slot_num: int, index_num: int, limit: int
 ) -> bool | None:
     """Return whether an entry agrees; None for an entry of zeros, or whose slot names one."""
-    entries = INDEX_HEADER_SIZE + hash_slot_num * HASH_SLOT_SIZE
 
     def entry(at: int) -> tuple[int, int, int, int]:
-        raw = read_exactly(env, fd, INDEX_SIZE, entries + at * INDEX_SIZE, path)
+        raw = read_exactly(env, fd, INDEX_SIZE, entry_position(hash_slot_num, at), path)
         return _ENTRY.unpack(raw)
 
     key_hash, phy_offset, time_diff, previous = entry(number)

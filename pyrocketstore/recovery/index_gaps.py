@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.display import logger
-from pyrocketstore.index._file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE, INDEX_SIZE
+from pyrocketstore.index.directory import entry_position
 from pyrocketstore.system.signal_shield import check_abandoned
 
 if TYPE_CHECKING:
@@ -105,10 +105,9 @@ def _some(keys: FoundKeys, first: int, stop: int) -> Iterator[FoundKeys]:
 
 def _first_count(file: IndexFile) -> int:
     """Return how many entries at the start of a file name its first record."""
-    base = INDEX_HEADER_SIZE + file.hash_slot_num * HASH_SLOT_SIZE
     count = 0
     for number in range(1, file.index_count):
-        raw = file.mapped_file.read(base + number * INDEX_SIZE + 4, 8)
+        raw = file.mapped_file.read(entry_position(file.hash_slot_num, number) + 4, 8)
         if int.from_bytes(raw, "big", signed=True) != file.begin_phy_offset:
             break
         count += 1

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.errors import StoreError
-from pyrocketstore.index._file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE, INDEX_SIZE
+from pyrocketstore.index.directory import entry_position
 
 #: No record begins before LOG_BEGIN or after LOG_END (bytes of the log).
 LOG_BEGIN, LOG_END = -1, 1 << 62
@@ -113,11 +113,6 @@ class IndexTask:
     def position(self, at: int) -> int:
         """Return the position in the file (bytes) of the task's entry number `at`."""
         return entry_position(self.hash_slot_num, self.first + at)
-
-
-def entry_position(hash_slot_num: int, number: int) -> int:
-    """Return the position of an entry in an index file (bytes)."""
-    return INDEX_HEADER_SIZE + HASH_SLOT_SIZE * hash_slot_num + INDEX_SIZE * number
 
 
 Task = QueueTask | LogTask | IndexTask

@@ -15,7 +15,7 @@ from pyrocketstore.index._file import (
     INDEX_SIZE,
     IndexFile,
 )
-from pyrocketstore.index.directory import INDEX_HEADER
+from pyrocketstore.index.directory import INDEX_HEADER, entry_position
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify._chains import ChainWalk
 from pyrocketstore.verify.report import Problem, VerifyReport
@@ -86,7 +86,6 @@ class _File:
         self.begin_timestamp = int(index_file.begin_timestamp)
         self.end_timestamp = int(index_file.end_timestamp)
         self.path = index_file.path or f"{index_file.name} (in memory)"
-        self.entries_at = INDEX_HEADER_SIZE + index_file.hash_slot_num * HASH_SLOT_SIZE
         self.bad: list[Int64s] = []
         if index_file.mode == "memory":
             index_file.open_for_writing()
@@ -103,13 +102,13 @@ class _File:
         return max(1, int(INDEX_HEADER.unpack(_read_header(self.env, self.index_file.path))[5]))
 
     def read_entries(self, first: int, count: int) -> bytes:
-        return self.read(self.entries_at + first * INDEX_SIZE, count * INDEX_SIZE)
+        return self.read(self.position(first), count * INDEX_SIZE)
 
     def phy_offset(self, number: int) -> int:
         return int(np.frombuffer(self.read_entries(number, 1), _ENTRY)["phy_offset"][0])
 
     def position(self, number: int) -> int:
-        return self.entries_at + number * INDEX_SIZE
+        return entry_position(self.index_file.hash_slot_num, number)
 
 
 class IndexCheck:

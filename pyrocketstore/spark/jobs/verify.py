@@ -22,6 +22,7 @@ from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.index._file import INDEX_SIZE
+from pyrocketstore.index.directory import entry_position
 from pyrocketstore.spark.encodable_errors import encodable, guarded
 from pyrocketstore.spark.jobs.expected_entries import (
     EXPECTED_DDL,
@@ -47,7 +48,7 @@ from pyrocketstore.spark.packages import require_packages
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.plan.task_splitting import plan_index
 from pyrocketstore.spark.read.worker import map_tasks
-from pyrocketstore.spark.task_types import QueueRange, entry_position
+from pyrocketstore.spark.task_types import QueueRange
 from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.opening_problems import opening_problems
 from pyrocketstore.verify.report import Problem, Verdict
@@ -580,7 +581,7 @@ def _index_verdicts(
         raise StoreFormatError(
             "verify: index files with different numbers of slots: verify one store at a time"
         )
-    entries_at = entry_position(next(iter(slot_counts), 0), 0)
+    entries_at = entry_position(next(iter(slot_counts), 0))
     right = each.selectExpr(
         "verdict", "'index' AS kind", "brokerName", "if(text IS NULL, null, e.path) AS path",
         f"if(text IS NULL, null, {entries_at} + e.no * {INDEX_SIZE}L) AS position", "text",

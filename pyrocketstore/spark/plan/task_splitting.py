@@ -14,6 +14,7 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.index._file import INDEX_SIZE
+from pyrocketstore.index.directory import entry_position
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.spark.options import EARLIEST, LATEST, TASKS_MAX, Bound, SourceOptions
@@ -28,7 +29,6 @@ from pyrocketstore.spark.task_types import (
     QueueRange,
     QueueTask,
     Task,
-    entry_position,
 )
 from pyrocketstore.system.env import Env
 

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.columns._decode import VarColumn
+from pyrocketstore.record._record import BLANK_MAGIC_CODE, MESSAGE_MAGIC_CODE
 from pyrocketstore.spark.encodable_errors import encodable
 from pyrocketstore.spark.fields import FIELDS, field_array
 from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions
 from pyrocketstore.spark.read.decode import Damage, Decoded, RecordDecoder
-from pyrocketstore.spark.read.records import MESSAGE_MAGIC_CODE, Chunk, Gap, Skipped
+from pyrocketstore.spark.read.records import Chunk, Gap, Skipped
 from pyrocketstore.spark.schemas import FIELD_OF, arrow_schema_of, decoder_columns
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _KAFKA_SOURCES = {
     "headers": "properties",
 }
 LOG_APPEND_TIME = 1
-BLANK_MAGIC_CODE = -875286124
 
 
 class Rows(NamedTuple):

@@ -30,7 +30,6 @@ Int32s = npt.NDArray[np.int32]
 #: Bytes between records may be one part in LEFT_BETWEEN of a read: reading them costs less than
 #: copying the records out.
 LEFT_BETWEEN = 4
-MESSAGE_MAGIC_CODE = -626843481
 #: Instead of a file's number: the file is missing; the log never had this physical offset.
 _GONE, _NOWHERE = -1, -2
 _NOT_HELD = "a queue names bytes that the log does not hold"
