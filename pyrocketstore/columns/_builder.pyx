@@ -4,7 +4,7 @@ No function needs the GIL. A function returns 0, or -1 if memory is exhausted.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memcmp, memcpy
 from posix.stdlib cimport posix_memalign
 
 from pyrocketstore._rocketstore cimport (
@@ -16,6 +16,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_be64,
     rs_utf8_next,
 )
+from pyrocketstore.record._record cimport next_property, property_text
 from pyrocketstore.record._text cimport is_mapped_v4
 
 cdef enum:
@@ -348,25 +349,19 @@ cdef property_entry *_entry_of(map_column *m, const uint8_t *name, int64_t size)
 
 
 cdef int add_properties(map_column *m, const uint8_t *p, int64_t size) noexcept nogil:
-    cdef const uint8_t *at = p
-    cdef const uint8_t *stop = p + size
-    cdef const uint8_t *end
-    cdef const uint8_t *value
+    cdef property_text text
     cdef property_entry *entry
     cdef int64_t i, name_end
     m.entry_count = 0
-    while at < stop:
-        end = <const uint8_t *>memchr(at, 2, stop - at)
-        if end == NULL:
-            end = stop
-        value = <const uint8_t *>memchr(at, 1, end - at)
-        if value != NULL and value > at and value + 1 < end:
-            entry = _entry_of(m, at, value - at)
+    text.at = p
+    text.stop = p + size
+    while next_property(&text):
+        if text.value != NULL and text.value - 1 > text.name and text.value < text.end:
+            entry = _entry_of(m, text.name, text.value - 1 - text.name)
             if entry == NULL:
                 return -1
-            entry.value = value + 1
-            entry.value_size = end - value - 1
-        at = end + 1
+            entry.value = text.value
+            entry.value_size = text.end - text.value
     for i in range(m.entry_count):
         entry = &m.entries[i]
         name_end = entry.name_position + entry.name_size

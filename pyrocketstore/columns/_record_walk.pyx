@@ -1,7 +1,7 @@
 """Columns of the queue units and index entries that log records require; ext units by address."""
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memchr, memset
+from libc.string cimport memset
 
 import numpy as np
 
@@ -19,7 +19,12 @@ from pyrocketstore.commit_log._chunk_scan cimport (
     set_delays,
     tags_code_of_record,
 )
-from pyrocketstore.record._record cimport scan_properties
+from pyrocketstore.record._record cimport (
+    next_property,
+    properties_torn,
+    property_text,
+    scan_properties,
+)
 from pyrocketstore._rocketstore cimport (
     RS_BLANK,
     RS_CQ_EXT_MIN_UNIT_SIZE,
@@ -66,22 +71,14 @@ cdef bint properties_valid(const uint8_t *p, int64_t size) noexcept nogil:
     that is not UTF-8. Java's writer writes an empty value, which the parser drops. A text that ends
     in zeros was not written completely.
     """
-    cdef const uint8_t *at = p
-    cdef const uint8_t *stop = p + size
-    cdef const uint8_t *end
-    cdef const uint8_t *value
-    if size <= 0:
-        return True
-    if p[size - 1] == 0:
+    cdef property_text text
+    if properties_torn(p, size):
         return False
-    while at < stop:
-        end = <const uint8_t *>memchr(at, 2, stop - at)
-        if end == NULL:
-            end = stop
-        value = <const uint8_t *>memchr(at, 1, end - at)
-        if value == NULL or value == at:
+    text.at = p
+    text.stop = p + size
+    while next_property(&text):
+        if text.value == NULL or text.value - 1 == text.name:
             return False
-        at = end + 1
     return True
 
 

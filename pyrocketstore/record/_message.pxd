@@ -9,10 +9,12 @@ from pyrocketstore.record._record cimport (
     check_record,
     encode_record,
     encoded_size,
+    next_property,
     parse_java_int,
     parse_record,
     patch_record,
     properties_torn,
+    property_text,
     scan_properties,
     tags_code_of,
 )

@@ -15,7 +15,7 @@ from libc.stdint cimport (
     uint8_t,
     uint32_t,
 )
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 
 from pyrocketstore.arguments._numbers_and_bodies cimport bytes_of, hold_body, int_in
 from pyrocketstore._rocketstore cimport *
@@ -275,23 +275,16 @@ cdef class MessageExt:
 
     cdef dict _properties_dict(self):
         cdef dict properties = {}
-        cdef const uint8_t *at = self._tail(self.fields.properties_position)
-        cdef const uint8_t *stop = at + self.fields.properties_size
         cdef const uint8_t *keys = self._named(self._scan().keys)
-        cdef const uint8_t *end
-        cdef const uint8_t *value
-        while at < stop:
-            end = <const uint8_t *>memchr(at, 2, stop - at)
-            if end == NULL:
-                end = stop
-            value = <const uint8_t *>memchr(at, 1, end - at)
-            if value != NULL and value > at and value + 1 < end:
-                value += 1
-                properties[known_text(at, value - 1 - at)] = (
-                    self._keys if value == keys and self._keys is not None
-                    else known_text(value, end - value)
+        cdef property_text text
+        text.at = self._tail(self.fields.properties_position)
+        text.stop = text.at + self.fields.properties_size
+        while next_property(&text):
+            if text.value != NULL and text.value - 1 > text.name and text.value < text.end:
+                properties[known_text(text.name, text.value - 1 - text.name)] = (
+                    self._keys if text.value == keys and self._keys is not None
+                    else known_text(text.value, text.end - text.value)
                 )
-            at = end + 1
         return properties
 
     def __reduce__(self):

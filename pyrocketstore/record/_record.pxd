@@ -1,5 +1,6 @@
 """Encode, parse and check one record of the commit log."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memchr
 
 from pyrocketstore._rocketstore cimport rs_outgoing, rs_properties, rs_record, rs_status
 
@@ -16,6 +17,28 @@ cdef rs_status check_record(
 cdef int64_t largest_record() noexcept nogil
 # True if the properties text ends in NUL bytes: a page that did not reach the disk.
 cdef bint properties_torn(const uint8_t *p, int64_t size) noexcept nogil
+
+cdef struct property_text:
+    const uint8_t *at       # the rest of the text
+    const uint8_t *stop
+    const uint8_t *name     # the entry: a name, U+0001 and a value; U+0002 lies between entries
+    const uint8_t *value    # NULL without U+0001
+    const uint8_t *end
+
+# Steps to the next entry of a properties text; False after the last one. Set `at` and `stop` first.
+cdef inline bint next_property(property_text *text) noexcept nogil:
+    if text.at >= text.stop:
+        return False
+    text.name = text.at
+    text.end = <const uint8_t *>memchr(text.at, 2, text.stop - text.at)
+    if text.end == NULL:
+        text.end = text.stop
+    text.value = <const uint8_t *>memchr(text.at, 1, text.end - text.at)
+    if text.value != NULL:
+        text.value += 1
+    text.at = text.end + 1
+    return True
+
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil
 # The decimal digit that UTF-8 text begins with, as Java's Character.digit, or -1; `used` is set to
 # its length, bytes. `size` > 0.

@@ -6,7 +6,7 @@ raises; what is read from disk is held against the bytes that are left before it
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int16_t, int32_t, int64_t, int8_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from pyrocketstore._rocketstore cimport *
 
@@ -152,24 +152,17 @@ cdef bint properties_torn(const uint8_t *p, int64_t size) noexcept nogil:
 
 
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil:
-    cdef const uint8_t *at = p
-    cdef const uint8_t *stop = p + (size if size > 0 else 0)
-    cdef const uint8_t *end
-    cdef const uint8_t *value
+    cdef property_text text
     cdef rs_span *span
+    text.at = p
+    text.stop = p + size
     memset(out, 0xFF, sizeof(rs_properties))  # every size -1: absent
-    while at < stop:
-        end = <const uint8_t *>memchr(at, 2, stop - at)
-        if end == NULL:
-            end = stop
-        value = <const uint8_t *>memchr(at, 1, end - at)
-        if value != NULL:
-            span = _span_of(at, value - at, out)
-            value += 1
-            if span != NULL and value < end:
-                span.position = <int32_t>(value - p)
-                span.size = <int32_t>(end - value)
-        at = end + 1
+    while next_property(&text):
+        if text.value != NULL and text.value < text.end:
+            span = _span_of(text.name, text.value - 1 - text.name, out)
+            if span != NULL:
+                span.position = <int32_t>(text.value - p)
+                span.size = <int32_t>(text.end - text.value)
 
 
 cdef inline rs_span *_span_of(

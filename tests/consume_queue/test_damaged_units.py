@@ -20,6 +20,8 @@ from support import oracle
 from support.seed import SEED
 from support.unit_stores import KINDS, LOG_SIZE, PLAIN, UNIT, put, turn_bit, unit_file
 
+pytestmark = pytest.mark.slow
+
 #: Every bit of the last units; else a few of them by chance.
 SOAK = bool(os.environ.get("ROCKETSTORE_SOAK_BITS"))
 QUEUES = ("idle", "busy", "%LMQ%a")

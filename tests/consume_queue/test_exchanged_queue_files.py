@@ -19,6 +19,8 @@ from pyrocketstore import MessageExtBrokerInner
 from pyrocketstore.record._message import properties_to_string
 from support.seed import SEED
 
+pytestmark = pytest.mark.slow
+
 LOG_SIZE, QUEUE_SIZE = 1 << 14, 400
 UNITS = QUEUE_SIZE // 20
 SETTINGS: dict[str, Any] = {

@@ -22,6 +22,8 @@ from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.cleaned_stores import message, opened
 
+pytestmark = pytest.mark.slow
+
 LIGHT = {"enable_lmq": True, "enable_multi_dispatch": True}
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 400}
 COUNT = 50

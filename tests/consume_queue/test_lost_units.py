@@ -21,6 +21,8 @@ from pyrocketstore import StoreIOError
 from pyrocketstore.message_store import default_message_store as message_store
 from support.damaged_stores import claim_flushed
 
+pytestmark = pytest.mark.slow
+
 SIZES = {
     "mapped_file_size_commit_log": 1 << 14,
     "mapped_file_size_consume_queue": 400,

@@ -20,6 +20,8 @@ from pyrocketstore import StoreCorruptionError, StoreWarning
 from support.seed import SEED
 from support.snapshot import snapshot
 
+pytestmark = pytest.mark.slow
+
 SETTINGS: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 2000,

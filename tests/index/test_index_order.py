@@ -21,6 +21,8 @@ from support import key_stores
 from support.broken_env import broken
 from support.key_stores import COUNT, check, index_files, open_store
 
+pytestmark = pytest.mark.slow
+
 Files = list[Path]
 
 

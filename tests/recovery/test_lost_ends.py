@@ -21,6 +21,8 @@ from support.seed import SEED
 from support.snapshot import snapshot
 from support.unit_stores import KINDS, LOG_SIZE, PLAIN, put, turn_bit
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("idle", "busy", "late", "once")
 #: Messages of `busy`, and how many of them come before the first one of `late`.
 COUNT, LATE = 800, 650

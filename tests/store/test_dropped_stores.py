@@ -39,6 +39,8 @@ from support.broken_env import broken, failing
 from support.gates import Gate, wait_until
 from support.sizes import SIZES, SYNC_SIZES
 
+pytestmark = pytest.mark.slow
+
 UNCLOSED = "the store was not closed"
 
 

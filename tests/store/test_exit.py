@@ -12,6 +12,8 @@ import pytest
 from support.processes import filled, open_store, run
 from support.snapshot import snapshot
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "async": "",
     "sync": "flush_disk_type='SYNC_FLUSH'",

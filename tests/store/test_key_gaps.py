@@ -36,6 +36,8 @@ from support.key_stores import COUNT, check, index_files, keys_of, open_store
 from support.sizes import SIZES
 from support.snapshot import snapshot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
