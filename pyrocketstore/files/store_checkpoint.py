@@ -20,6 +20,19 @@ LONGS = struct.Struct(">qqq")
 MIN_TIMESTAMP_MARGIN_MS = 3000
 
 
+class _StoreTime:
+    """An attribute that is a store time (Unix ms). Raises StoreTypeError, StoreFormatError."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, checkpoint: StoreCheckpoint, owner: type) -> int:
+        return int(getattr(checkpoint, f"_{self._name}"))
+
+    def __set__(self, checkpoint: StoreCheckpoint, value: int) -> None:
+        setattr(checkpoint, f"_{self._name}", exact_int64(self._name, value))
+
+
 class StoreCheckpoint:
     """The store times (Unix ms) up to which log, queues and index are known to be durable.
 
@@ -35,6 +48,10 @@ class StoreCheckpoint:
     Differs: bytes 24 to 39, which 5.x uses, are never written.
     """
 
+    physic_msg_timestamp = _StoreTime()
+    logics_msg_timestamp = _StoreTime()
+    index_msg_timestamp = _StoreTime()
+
     def __init__(self, env: Env, path: str, read_only: bool = False) -> None:
         self._env = env
         self._path = path
@@ -43,10 +60,7 @@ class StoreCheckpoint:
         if not read_only:
             self._prepare()
         header = self._read_header()
-        self.physic_msg_timestamp: int
-        self.logics_msg_timestamp: int
-        self.index_msg_timestamp: int
-        self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp = (
+        self._physic_msg_timestamp, self._logics_msg_timestamp, self._index_msg_timestamp = (
             LONGS.unpack(header)
         )
         # Recovery starts at the newest log file that begins before the durable times. After the
@@ -55,10 +69,6 @@ class StoreCheckpoint:
         self._log_end = self._queues_end = self._written_end = 0
         self._written_limit = self.get_min_timestamp()
         self._begun: list[tuple[int, int]] = []  # (first byte, earliest store time) of log files
-
-    def __setattr__(self, name: str, value: object) -> None:
-        is_time = name.endswith("_msg_timestamp")
-        super().__setattr__(name, exact_int64(name, value) if is_time else value)
 
     def _prepare(self) -> None:
         env = self._env
@@ -203,7 +213,7 @@ class StoreCheckpoint:
 
     def note_log_flushed(self, timestamp: int, end: int) -> None:
         """Note that the log is durable up to byte `end`, whose last record has that store time."""
-        self.physic_msg_timestamp = timestamp
+        self._physic_msg_timestamp = timestamp  # under SYNC_FLUSH once for each put
         self._log_end = end
 
     def note_queues_flushed(self, timestamp: int, end: int) -> None:
