@@ -12,6 +12,7 @@ from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport (
     ADVICE_DONTNEED,
+    PAGE_SIZE,
     page_down,
     sync_path,
     write_all,
@@ -83,7 +84,7 @@ cdef int64_t write_whole_records(const rs_env *env, int fd, int64_t position,
     # everything else, in order: recovery finds the first records whole, and none behind a gap.
     cdef int64_t done = 0
     cdef int64_t put = 1
-    cdef int64_t first, record, end
+    cdef int64_t first, record, page, end
     touched[0] = 0
     while done < size and put > 0:
         first = end = end_of_record(data, done, size)
@@ -95,10 +96,12 @@ cdef int64_t write_whole_records(const rs_env *env, int fd, int64_t position,
         if page_down(position + done) == page_down(position + end - 1):
             put = write_part(env, fd, data, done, end, position, touched)
         elif end == first:
-            record = min(done + RECORD_START, end)
-            put = write_part(env, fd, data, record, end, position, touched)
+            # Its first page is written last, as a whole, with the start.
+            page = page_down(position + done) + PAGE_SIZE - position
+            page = min(max(page, done + RECORD_START), end)
+            put = write_part(env, fd, data, page, end, position, touched)
             if put > 0:
-                put = write_part(env, fd, data, done, record, position, touched)
+                put = write_part(env, fd, data, done, page, position, touched)
         else:
             put = write_without_starts(env, fd, data, done, end, position, touched)
             if put > 0:
