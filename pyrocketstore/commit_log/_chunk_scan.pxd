@@ -12,7 +12,8 @@ cdef enum:
     KIND_MULTI = 2              # it names further queues
     KIND_DELAYED = 4            # its tags code is relative to its store time
     KIND_UNCOMMON = 8           # a number does not fit here and must be read from the log
-    KIND_BITS = 4
+    KIND_NO_UNIT = 16           # the same of its queue unit, which the store time is no part of
+    KIND_BITS = 5
 
 
 cdef struct delay_table:

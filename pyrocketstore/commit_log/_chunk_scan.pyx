@@ -83,9 +83,9 @@ cdef bint is_multi(const rs_properties *properties) noexcept nogil:
     return properties.multi_dispatch.size > 0 and properties.multi_queue_offset.size > 0
 
 
-cdef inline int32_t fitting(int64_t value, int32_t *kind) noexcept nogil:
+cdef inline int32_t fitting(int64_t value, int32_t *kind, int32_t otherwise) noexcept nogil:
     if <int32_t>value != value:
-        kind[0] |= KIND_UNCOMMON
+        kind[0] |= otherwise
     return <int32_t>value
 
 
@@ -150,7 +150,7 @@ cdef class LogChunk:
     def rows(self):
         """Return the queue units that the records require, as columns of one length.
 
-        Records of no queue, and records whose numbers do not fit a `chunk_record`, are left out.
+        Records of no queue, and records whose unit does not fit a `chunk_record`, are left out.
 
         Returns
         -------
@@ -170,7 +170,7 @@ cdef class LogChunk:
         cdef int64_t[:, ::1] columns = longs
         for i in range(room):
             row = &self.records[i]
-            if queue_number_of(row) < 0 or row.kind & KIND_UNCOMMON:
+            if queue_number_of(row) < 0 or row.kind & KIND_NO_UNIT:
                 continue
             at = found
             numbers[at] = queue_number_of(row)
@@ -223,7 +223,7 @@ cdef class LogChunk:
         cdef int64_t i
         cdef int64_t room = self.count if self.records != NULL else 0
         return [(phy_offset_of(self, i), self.records[i + 1].position - self.records[i].position,
-                 None if self.records[i].kind & KIND_UNCOMMON else tags_code_of_row(self, i))
+                 None if self.records[i].kind & KIND_NO_UNIT else tags_code_of_row(self, i))
                 for i in range(room)
                 if self.records[i].kind & KIND_MULTI and queue_number_of(&self.records[i]) >= 0]
 
@@ -329,9 +329,11 @@ cdef class RecordBuffer:
         if <int32_t>tags_code != tags_code:
             tags_code = minus(tags_code, record.store_timestamp)
             kind |= KIND_DELAYED
-        row.queue_offset = fitting(queue_offset, &kind)
-        row.tags_code = fitting(tags_code, &kind)
-        row.store_timestamp = fitting(minus(record.store_timestamp, self.base_timestamp), &kind)
+        row.queue_offset = fitting(queue_offset, &kind, KIND_UNCOMMON | KIND_NO_UNIT)
+        row.tags_code = fitting(tags_code, &kind, KIND_UNCOMMON | KIND_NO_UNIT)
+        row.store_timestamp = fitting(
+            minus(record.store_timestamp, self.base_timestamp), &kind,
+            KIND_UNCOMMON | (KIND_NO_UNIT if kind & KIND_DELAYED else 0))
         if type_ == RS_TRANSACTION_ROLLBACK_TYPE:
             kind |= KIND_ROLLBACK
         elif self.note_keys(p, record, &properties, &key_count) != RS_OK:

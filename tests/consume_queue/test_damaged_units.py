@@ -16,7 +16,9 @@ import pytest
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner
 from pyrocketstore.record._message import properties_to_string
+from pyrocketstore.system.env import Env
 from support import oracle
+from support.broken_env import broken
 from support.seed import SEED
 from support.unit_stores import KINDS, LOG_SIZE, PLAIN, UNIT, put, turn_bit, unit_file
 
@@ -283,3 +285,23 @@ def test_a_unit_follows_a_record_that_lost_its_tags(tmp_path: Path, delay: int) 
         report = store.verify()
         assert [problem.kind for problem in report.problems] == ["log"]
         assert report.bad_properties == 1
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_wrong_unit_of_a_record_after_a_clock_was_set(tmp_path: Path, read_only: bool) -> None:
+    """A scan keeps store times in 31 bits: 24 days from the chunk's first record."""
+    env = Env()
+    times = [1_700_000_000_000]
+    with (
+        broken(env, "now_ms", lambda original: times[0]),
+        pyrocketstore.open(tmp_path, env=env, **PLAIN) as store,
+    ):
+        for number, day in enumerate((0, 60, 1, 2)):
+            times[0] = 1_700_000_000_000 + day * 86_400_000
+            store.put("t", b"%d" % number)
+    path, position = unit_file(tmp_path, "t", 1)
+    with path.open("r+b") as units:
+        units.seek(position)
+        units.write(bytes(8))  # the second unit names the first message
+    with pyrocketstore.open(tmp_path, read_only=read_only, **PLAIN) as store:
+        assert [message.body for message in store.read("t")] == [b"0", b"1", b"2", b"3"]

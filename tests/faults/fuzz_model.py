@@ -313,6 +313,10 @@ class PlainStore:
         for key, queue in queues.items():
             rows = enumerate(queue.rows, queue.base or 0)
             known = [unit for number, unit in rows if self._names(unit, key, number)]
+            # Where the log has lost its first files, recovery removes units of other records.
+            queue.exact &= min(self.log) == 0 or not any(
+                min(self.log) <= unit[0] < self.end and unit not in known for unit in queue.rows
+            )
             if queue.rows and queue.rows[-1] not in (*known[-1:], oracle.PRE_BLANK):
                 queue.exact = False
                 if not known or sum(known[-1][:2]) < self.scan_from:
@@ -326,8 +330,14 @@ class PlainStore:
         if not 0 <= at < len(queue.rows):
             return False
         unit = queue.rows[at]
-        is_same = unit[:2] == (row.phy_offset, row.record.total_size)
-        return not is_same and not self._names(unit, key, queue_offset)
+        if unit[:2] == (row.phy_offset, row.record.total_size):
+            return False
+        if unit[0] < min(self.log) and self._names(unit, key, queue_offset):
+            # A message that has expired, and the record's queue offset is wrong; or the reverse.
+            named = [each[0] for number, each in enumerate(queue.rows) if number != at]
+            queue.exact &= row.phy_offset not in named
+            return row.phy_offset not in named
+        return not self._names(unit, key, queue_offset)
 
     def _names(self, unit: tuple[int, int, int], key: tuple[str, int], queue_offset: int) -> bool:
         """Return True if a unit names its own record, or the damaged rest of that record."""
