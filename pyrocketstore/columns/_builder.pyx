@@ -16,7 +16,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_be64,
     rs_utf8_next,
 )
-from pyrocketstore.record._record cimport next_property, property_text
+from pyrocketstore.record._record cimport is_pair, next_property, property_text
 from pyrocketstore.record._text cimport is_mapped_v4
 
 cdef enum:
@@ -356,7 +356,7 @@ cdef int add_properties(map_column *m, const uint8_t *p, int64_t size) noexcept 
     text.at = p
     text.stop = p + size
     while next_property(&text):
-        if text.value != NULL and text.value - 1 > text.name and text.value < text.end:
+        if is_pair(&text):
             entry = _entry_of(m, text.name, text.value - 1 - text.name)
             if entry == NULL:
                 return -1

@@ -130,6 +130,8 @@ class LogScan:
 
     def _next(self, parts: deque[_Part]) -> tuple[_Part, Future[LogChunk] | None]:
         """Return the next part, and its scan if that has been started."""
+        if self._ahead and self._thread_count < 2:
+            return self._ahead.popleft()
         if self._thread_count < 2 or (self._pool is None and len(parts) < 3):
             return parts.popleft(), None
         if self._pool is None:
@@ -139,10 +141,14 @@ class LogScan:
         while parts and len(self._ahead) <= self._thread_count:
             part = parts.popleft()
             first = part.begin == max(0, self._start - part.file.file_from_offset)
-            self._ahead.append(
-                (part, self._pool.submit(self._scan, part, part.begin, search=not first))
-            )
-        return self._ahead.popleft()
+            try:
+                scan = self._pool.submit(self._scan, part, part.begin, search=not first)
+            except (RuntimeError, MemoryError):  # no thread can be started
+                self._thread_count = 1
+                parts.appendleft(part)
+                break
+            self._ahead.append((part, scan))
+        return self._ahead.popleft() if self._ahead else (parts.popleft(), None)
 
     def _scan(self, part: _Part, position: int, *, search: bool) -> LogChunk:
         file = part.file

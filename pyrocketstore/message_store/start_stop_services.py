@@ -31,7 +31,7 @@ from pyrocketstore.message_store.stall_watch import StallWatch
 from pyrocketstore.message_store.stats import StoreStatsService
 from pyrocketstore.recovery.repair import RepairService
 from pyrocketstore.recovery.store_context import StoreContext
-from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.service_thread import ServiceThread, require_thread
 from pyrocketstore.system.stalls import StallLog
 
 LOG = logger(__name__)
@@ -169,12 +169,16 @@ class StoreServices:
         return services
 
     def start(self) -> None:
-        """Start every thread; if one dies, the store accepts no more puts and reports why."""
+        """Start every thread; if one dies, the store accepts no more puts and reports why.
+
+        Raises StoreStateError if the system cannot start a thread.
+        """
         self.repair_service.on_death = self._died
         for service in self.all():
             if service is not self.stats_service:
                 service.on_death = self._died
-            service.start()
+            with require_thread(service.name):
+                service.start()
         self._all_started = True
 
     def start_repair(self) -> None:

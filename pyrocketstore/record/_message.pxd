@@ -9,6 +9,7 @@ from pyrocketstore.record._record cimport (
     check_record,
     encode_record,
     encoded_size,
+    is_pair,
     next_property,
     parse_java_int,
     parse_record,

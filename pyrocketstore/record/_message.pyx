@@ -280,7 +280,7 @@ cdef class MessageExt:
         text.at = self._tail(self.fields.properties_position)
         text.stop = text.at + self.fields.properties_size
         while next_property(&text):
-            if text.value != NULL and text.value - 1 > text.name and text.value < text.end:
+            if is_pair(&text):
                 properties[known_text(text.name, text.value - 1 - text.name)] = (
                     self._keys if text.value == keys and self._keys is not None
                     else known_text(text.value, text.end - text.value)

@@ -39,6 +39,10 @@ cdef inline bint next_property(property_text *text) noexcept nogil:
     text.at = text.end + 1
     return True
 
+# True if neither the entry's name nor its value is empty.
+cdef inline bint is_pair(const property_text *text) noexcept nogil:
+    return text.value != NULL and text.value - 1 > text.name and text.value < text.end
+
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil
 # The decimal digit that UTF-8 text begins with, as Java's Character.digit, or -1; `used` is set to
 # its length, bytes. `size` > 0.

@@ -101,6 +101,10 @@ def _replay_known(store: StoreContext, start: int, known: deque[LogChunk]) -> in
     # Queued, and to be indexed, in order.
     waiting: deque[tuple[LogChunk, Future[bool]]] = deque()
     with ThreadPoolExecutor(1, "ReplayIndex") as pool:
+        try:
+            pool.submit(int).result()
+        except (RuntimeError, MemoryError):  # no thread can be started
+            return _dispatch_in_turn(store, start, known)
         while known and _begin_of(known[0]) <= position:
             if _begin_of(known[0]) < position:
                 known.popleft()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from pyrocketstore.errors import StoreStateError
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.signal_shield import forget_thread
 
@@ -45,6 +47,18 @@ class JoinableThread(threading.Thread):
             return
         if self._end.wait(0, timeout):
             super().join(timeout)
+
+
+@contextlib.contextmanager
+def require_thread(name: str) -> Iterator[None]:
+    """Raise StoreStateError where a thread of that name cannot be started."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        raise StoreStateError(
+            f"the thread {name} cannot be started: {error or 'out of memory'}; allow this user more"
+            " processes and threads (ulimit -u), or end others, and open the store again"
+        ) from error
 
 
 class ServiceThread:

@@ -9,6 +9,7 @@ import itertools
 import random
 import shutil
 import struct
+import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -146,6 +147,38 @@ def test_what_lies_behind_a_blank_is_not_scanned(
     chunks = chunks_of(tmp_path, Env())
     assert [(chunk.count, chunk.status) for chunk in chunks] == [(1, RS_BLANK)] * 4
     assert len(scans) < 4 * 10 < 4 * FILE_SIZE // 1024
+
+
+@pytest.mark.parametrize("name", ["LogScan", "ReplayIndex"])
+def test_threads_of_a_recovery_that_cannot_be_started(
+    filled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    three_threads: Callable[[int], None],
+    name: str,
+) -> None:
+    path = shutil.copytree(filled, tmp_path / "store")
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(path / folder)
+    (path / "abort").touch()
+    three_threads(4096)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    refused: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pyrocketstore.open(path, **SETTINGS) as store:
+            assert refused
+            assert store.verify().ok
+            held = {topic: len(list(store.read(topic))) for topic in store.topics()}
+    with pyrocketstore.open(filled, read_only=True, **SETTINGS) as store:
+        assert held == {topic: len(list(store.read(topic))) for topic in store.topics()}
 
 
 @pytest.mark.parametrize("size", CHUNK_SIZES)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import PutError, StoreIOError
+from pyrocketstore import PutError, StoreIOError, StoreStateError
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.service_thread import JoinableThread, ServiceThread
 from support.broken_env import broken, failing, watched
@@ -87,7 +87,7 @@ def test_a_full_disk_keeps_no_close_from_being_clean(tmp_path: Path, bit: str) -
 
 
 def leave_killed(path: Path) -> Path:
-    """A store as a kill leaves it: nothing of what it put was forced."""
+    """Return a store as a kill leaves it: no file was flushed."""
     with pyrocketstore.open(path / "living", **QUIET) as store:
         for i in range(20):
             store.put("t", b"%d" % i, keys=f"k{i}")
@@ -102,7 +102,7 @@ def leave_killed(path: Path) -> Path:
 def test_threads_that_cannot_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, flush: str
 ) -> None:
-    """What a killed store left is forced before `abort` goes, whoever should have done it."""
+    """An open without its threads flushes the files of a killed store before `abort` goes."""
     killed = leave_killed(tmp_path)
     env = Env()
     started: list[str] = []
@@ -115,7 +115,7 @@ def test_threads_that_cannot_be_started(
 
     with monkeypatch.context() as patch, watched(env, "msync") as forced:
         patch.setattr(JoinableThread, "start", start)
-        with pytest.raises(RuntimeError, match="can't start"):
+        with pytest.raises(StoreStateError, match="cannot be started: can't start new thread"):
             pyrocketstore.open(killed, env=env, **{**QUIET, "flush_disk_type": flush})
     assert not (killed / "abort").exists()
     assert len(forced) >= 2, "neither the log nor its queue"
