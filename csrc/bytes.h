@@ -49,6 +49,19 @@ static inline void rs_store_be64(uint8_t *p, int64_t value) {
     memcpy(p, &v, sizeof v);
 }
 
+/* Copies a record to where a kill may leave half of it, and where other processes read. The start,
+ * TOTALSIZE and MAGICCODE, is stored last, in one step: without it nothing is a record. */
+enum { RS_RECORD_START = 8 };
+static inline void rs_store_record(uint8_t *to, const uint8_t *record, int64_t size) {
+    if (size < RS_RECORD_START) {
+        memcpy(to, record, (size_t)size);
+        return;
+    }
+    memcpy(to + RS_RECORD_START, record + RS_RECORD_START, (size_t)(size - RS_RECORD_START));
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    memcpy(to, record, RS_RECORD_START);
+}
+
 /* ---- bounded cursor ------------------------------------------------------------------------ */
 /* A step past the end clears `ok` permanently and returns zero or NULL; test `ok` once at the
  * end. */

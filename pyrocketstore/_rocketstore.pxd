@@ -80,6 +80,9 @@ cdef extern from "bytes.h" nogil:
     void rs_store_be16(uint8_t *p, int16_t value) noexcept
     void rs_store_be32(uint8_t *p, int32_t value) noexcept
     void rs_store_be64(uint8_t *p, int64_t value) noexcept
+    enum:
+        RS_RECORD_START
+    void rs_store_record(uint8_t *to, const uint8_t *record, int64_t size) noexcept
 
     ctypedef struct rs_cursor:
         const uint8_t *start

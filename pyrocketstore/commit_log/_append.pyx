@@ -44,7 +44,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_be32,
     rs_store_release,
 )
-from pyrocketstore.files._writes cimport write_records
+from pyrocketstore.files._writes cimport store_records, write_records
 
 from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
 
@@ -522,8 +522,10 @@ cdef class CommitLogCore:
             return write_records(file, self.fd, position, data, size, &self.unclean)
         if self.indirect == BUFFERED and file.buffer == NULL:
             return -EIO     # a caller committed a full file that it then shortened
-        memcpy((file.buffer if self.indirect == BUFFERED else file.base) + position, data,
-               <size_t>size)
+        if self.indirect == BUFFERED:
+            memcpy(file.buffer + position, data, <size_t>size)
+        else:
+            store_records(file.base + position, data, size)
         return 0
 
     cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
@@ -589,7 +591,7 @@ cdef class CommitLogCore:
                 rs_store_release(&self.hold, 0)
                 return RS_IO_ERROR
         else:
-            memcpy(file.base + position, records, <size_t>size)
+            store_records(file.base + position, records, size)
         if queued:
             rs_store_release(next_offset, out.queue_offset + count)
         self.put_count += count

@@ -28,12 +28,13 @@ from pyrocketstore._rocketstore cimport (
     rs_load_be32,
     rs_msync,
     rs_opened,
+    rs_store_record,
     rs_store_release,
+    RS_RECORD_START,
 )
 
 cdef enum:
     UNMAP_BEFORE_SYNC = 1048576
-    RECORD_START = 8    # bytes: TOTALSIZE and MAGICCODE, without which nothing is a record
     RECORDS_AT_ONCE = 262144    # bytes of records that are written twice
 
 
@@ -53,7 +54,7 @@ cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
 
 cdef int64_t end_of_record(const uint8_t *data, int64_t begin, int64_t end) noexcept nogil:
     # Where the record at data[begin] ends; `end` where no record begins.
-    cdef int64_t size = rs_load_be32(data + begin) if end - begin >= RECORD_START else 0
+    cdef int64_t size = rs_load_be32(data + begin) if end - begin >= RS_RECORD_START else 0
     return begin + size if 0 < size <= end - begin else end
 
 
@@ -68,7 +69,7 @@ cdef int64_t write_without_starts(const rs_env *env, int fd, const uint8_t *data
         return -ENOMEM
     memcpy(rest, data + begin, <size_t>(end - begin))
     while record < end:
-        memset(rest + record - begin, 0, <size_t>min(RECORD_START, end - record))
+        memset(rest + record - begin, 0, <size_t>min(RS_RECORD_START, end - record))
         record = end_of_record(data, record, end)
     put = write_part(env, fd, rest, 0, end - begin, position + begin, &written)
     touched[0] = max(touched[0], begin + written)
@@ -98,7 +99,7 @@ cdef int64_t write_whole_records(const rs_env *env, int fd, int64_t position,
         elif end == first:
             # Its first page is written last, as a whole, with the start.
             page = page_down(position + done) + PAGE_SIZE - position
-            page = min(max(page, done + RECORD_START), end)
+            page = min(max(page, done + RS_RECORD_START), end)
             put = write_part(env, fd, data, page, end, position, touched)
             if put > 0:
                 put = write_part(env, fd, data, done, page, position, touched)
@@ -110,6 +111,40 @@ cdef int64_t write_whole_records(const rs_env *env, int fd, int64_t position,
     return put
 
 
+cdef void store_records(uint8_t *to, const uint8_t *data, int64_t size) noexcept nogil:
+    cdef int64_t begin = 0
+    cdef int64_t end
+    while begin < size:
+        end = end_of_record(data, begin, size)
+        rs_store_record(to + begin, data + begin, end - begin)
+        begin = end
+
+
+cdef bint clear_records(const rs_env *env, int fd, int64_t position, const uint8_t *data,
+                        int64_t touched) noexcept nogil:
+    # Overwrites the first bytes of a failed write with zeros; False after an error. The last
+    # records go first, all that begin in one page at once, so that a kill leaves none behind a gap.
+    cdef int64_t *parts = <int64_t *>malloc(
+        <size_t>(touched // PAGE_SIZE + 2) * sizeof(int64_t))
+    cdef int64_t count = 0
+    cdef int64_t record = 0
+    cdef int64_t page = -1
+    cdef int64_t end = touched
+    cdef bint clean = parts != NULL
+    while clean and record < touched:
+        if page_down(position + record) > page:
+            page = page_down(position + record)
+            parts[count] = record
+            count += 1
+        record = end_of_record(data, record, touched)
+    while clean and count > 0:
+        count -= 1
+        clean = write_zeros(env, fd, position + parts[count], position + end) == position + end
+        end = parts[count]
+    free(parts)
+    return clean
+
+
 cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_t *data,
                        int64_t size, bint *unclean) noexcept nogil:
     cdef int64_t touched
@@ -117,7 +152,7 @@ cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_
     if put > 0:
         return 0
     # Recovery must not find a record whose put has failed.
-    if write_zeros(f.env, fd, position, position + touched) < position + touched:
+    if not clear_records(f.env, fd, position, data, touched):
         unclean[0] = True
     return <int>put if put < 0 else -EIO
 
@@ -151,6 +186,9 @@ cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
         if fd < 0:
             return fd
         put = write_whole_records(f.env, fd, start, f.buffer + start, stop - start, &touched)
+        if put <= 0:
+            # The next commit writes the same records, and begins without their starts.
+            clear_records(f.env, fd, start, f.buffer + start, touched)
         closed = f.env.close(fd)
         error = closed if put > 0 else <int>put if put < 0 else -EIO
     if error < 0:
