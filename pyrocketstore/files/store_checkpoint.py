@@ -6,6 +6,7 @@ import errno
 import struct
 import threading
 from collections.abc import Sequence
+from typing import overload
 
 from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
 from pyrocketstore.errors import StoreIOError
@@ -26,7 +27,13 @@ class _StoreTime:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, checkpoint: StoreCheckpoint, owner: type) -> int:
+    @overload
+    def __get__(self, checkpoint: None, owner: type) -> _StoreTime: ...
+    @overload
+    def __get__(self, checkpoint: StoreCheckpoint, owner: type) -> int: ...
+    def __get__(self, checkpoint: StoreCheckpoint | None, owner: type) -> _StoreTime | int:
+        if checkpoint is None:
+            return self
         return int(getattr(checkpoint, f"_{self._name}"))
 
     def __set__(self, checkpoint: StoreCheckpoint, value: int) -> None:
@@ -193,7 +200,7 @@ class StoreCheckpoint:
         covered : int, bytes of the log: everything before it is durable, also in its queues
         begun : (first byte, store time of the first record in Unix ms) of each later log file
         """
-        self._log_end = self._queues_end = self._written_end = covered
+        self._log_end = self._queues_end = self._written_end = exact_int64("covered", covered)
         self._begun = begun
 
     def begin_log_file(self, offset: int, now_ms: int) -> None:
@@ -212,14 +219,20 @@ class StoreCheckpoint:
                 self._write()
 
     def note_log_flushed(self, timestamp: int, end: int) -> None:
-        """Note that the log is durable up to byte `end`, whose last record has that store time."""
-        self._physic_msg_timestamp = timestamp  # under SYNC_FLUSH once for each put
-        self._log_end = end
+        """Note that the log is durable up to byte `end`, whose last record has that store time.
+
+        Raises StoreTypeError, StoreFormatError.
+        """
+        self.physic_msg_timestamp = timestamp
+        self._log_end = exact_int64("end", end)
 
     def note_queues_flushed(self, timestamp: int, end: int) -> None:
-        """Note that the units of records before byte `end` are durable; `timestamp` as above."""
+        """Note that the units of records before byte `end` are durable; `timestamp` as above.
+
+        Raises StoreTypeError, StoreFormatError.
+        """
         self.logics_msg_timestamp = timestamp
-        self._queues_end = end
+        self._queues_end = exact_int64("end", end)
 
     def shutdown(self) -> None:
         """Flush for the last time."""

@@ -169,7 +169,7 @@ class DefaultMessageStore(StoreContext):
             self.env, config, self.commit_log, self.running_flags, read_only
         )
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
-        #: called when no put is accepted any more: after a failure, and in a forked child
+        #: called when puts end: after a failure, in a forked child, and by `shutdown`
         self.on_dead: Callable[[str | None], None] = lambda state: None
         #: called when puts are accepted again: a full disk has room
         self.on_alive: Callable[[], None] = lambda: None
@@ -427,6 +427,7 @@ class DefaultMessageStore(StoreContext):
     def _shutdown(self) -> None:
         if self.has_ended:  # another thread has done it
             return
+        self.on_dead("closed")
         self.commit_log.close()
         self.on_log_closed()
         if self.is_started:

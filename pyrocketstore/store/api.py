@@ -272,7 +272,7 @@ class Store(StoreCalls):
 
     @property
     def closed(self) -> bool:
-        """True once `close` was called."""
+        """True once the store was closed: by `close`, or at the exit of the interpreter."""
         return not self._state.is_open
 
     def _while_open(self) -> StoreState:

@@ -9,6 +9,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from pyrocketstore.errors import NOT_REGULAR, StoreCorruptionError, StoreIOError
@@ -185,15 +186,15 @@ class Env(EnvTable):
         return status.st_dev, status.st_ino
 
     def absolute(self, path: str | os.PathLike[str]) -> str:
-        """Return the absolute path, with `~` replaced by the home directory."""
-        return os.path.abspath(os.path.expanduser(os.fspath(path)))
+        """Return the absolute path, with `~` replaced by the home directory, and `..` kept."""
+        return _absolute(os.path.expanduser(os.fspath(path)))
 
     def make_directories(self, path: str) -> None:
         """Make a directory and all missing directories above it.
 
         Durability: on return, each new name is on the device.
         """
-        path = os.path.abspath(path)
+        path = _absolute(path)
         self.check_directory(path)
         if os.path.isdir(path) and path not in self.new_directories:
             return
@@ -219,7 +220,7 @@ class Env(EnvTable):
         may not open (EACCES) is left alone: it belongs to another user.
         """
         try:
-            self.fsync_directory(os.path.dirname(os.path.abspath(path)))
+            self.fsync_directory(os.path.dirname(_absolute(path)))
         except StoreIOError as error:
             if error.errno != errno.EACCES:
                 raise
@@ -402,6 +403,11 @@ class Env(EnvTable):
 def parent_directory(path: str) -> str:
     """Return the directory that contains `path`."""
     return os.path.dirname(path) or "."
+
+
+def _absolute(path: str) -> str:
+    """Return the absolute path; `..` stays, because the name before it may be a link's."""
+    return str(Path(path).absolute())
 
 
 def local_time_name(ms: int) -> str:

@@ -175,6 +175,20 @@ def test_directories_that_are_named_may_be_links(home: Path) -> None:
         assert numbers(store) == [*range(COUNT)]
 
 
+def test_dots_behind_a_link_lead_where_the_kernel_goes(home: Path) -> None:
+    (home / "disk" / "deep").mkdir(parents=True)
+    (home / "link").symlink_to(home / "disk" / "deep")
+    for path, real in (("link/../store", "disk/store"), ("missing/../new", "new")):
+        for _ in range(2):
+            with pyrocketstore.open(path, **SMALL) as store:
+                fill(store)
+        assert not (home / real / "abort").exists()
+        with pyrocketstore.open(home / real, read_only=True) as store:
+            assert sum(len(list(store.read(topic))) for topic in store.topics()) == 2 * COUNT
+            assert store.verify().ok
+    assert not (home / "store").exists()
+
+
 @pytest.mark.parametrize("name", ["consumequeue", "consumequeue/t1", "index", "config"])
 def test_a_link_below_the_root_is_refused_and_can_be_read(home: Path, name: str) -> None:
     with pyrocketstore.open("st", **SMALL) as store:

@@ -15,7 +15,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import PutError
-from pyrocketstore.errors import StoreError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError, StoreStateError
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.lock_file import LockFile
 from pyrocketstore.files.running_flags import RunningFlags
@@ -65,6 +65,27 @@ def test_checkpoint_keeps_what_is_there(env, tmp_path, size):
     assert checkpoint.get_min_timestamp_index() == 6_999
     again = StoreCheckpoint(env, str(path))
     assert again.physic_msg_timestamp == 10_000
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1.5, "1", None, True])
+def test_a_time_of_a_checkpoint_is_an_int64(env, tmp_path, value):
+    checkpoint = StoreCheckpoint(env, str(tmp_path / "checkpoint"))
+    times = ["physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"]
+    for name in times:
+        setattr(checkpoint, name, 7)
+        with pytest.raises(StoreFormatError, match=name):
+            setattr(checkpoint, name, value)
+        assert getattr(checkpoint, name) == 7
+        assert getattr(StoreCheckpoint, name) is vars(StoreCheckpoint)[name]
+    for note in (checkpoint.note_log_flushed, checkpoint.note_queues_flushed):
+        for arguments in ((value, 8), (8, value)):
+            with pytest.raises(StoreFormatError):
+                note(*arguments)
+    with pytest.raises(StoreFormatError):
+        checkpoint.begin_log(value, [])
+    checkpoint.flush()
+    again = StoreCheckpoint(env, str(tmp_path / "checkpoint"), read_only=True)
+    assert again.index_msg_timestamp == 7
 
 
 def test_checkpoint_read_only_touches_nothing(env, tmp_path):

@@ -4,6 +4,8 @@ main thread has ended; the scripts make every interpreter behave so."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -241,7 +243,7 @@ def test_opening_in_a_handler(tmp_path: Path) -> None:
                 assert len(list(store.read("T"))) == 20
             try:
                 open_store()
-            except RuntimeError as error:
+            except pyrocketstore.StoreStateError as error:
                 assert "new thread at interpreter shutdown" in str(error)
             else:
                 raise AssertionError("opened")
@@ -251,3 +253,41 @@ def test_opening_in_a_handler(tmp_path: Path) -> None:
     )
     assert [path for path, *_ in snapshot(root)] == before
     judge(root, 20)
+
+
+CLOSED = """
+import atexit
+def look():
+    assert store.closed, store
+    for call in (lambda: list(store.read("T")), lambda: store.get(0), store.flush,
+                 lambda: store.query("T", "k1"), lambda: store.max_offset("T"),
+                 lambda: store.put("T", b"later"), store.verify, lambda: store.topics()):
+        try:
+            call()
+        except StoreStateError as error:
+            assert "the store is closed" in str(error)
+        else:
+            raise AssertionError("no error")
+    store.close()
+    print("closed")
+BEFORE
+from pyrocketstore import StoreStateError, open
+store = open(PATH)
+store.put("T", b"1", keys="k1")
+AFTER
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("atexit.register(look)", ""), ("", "store.message_store.shutdown(); look()")],
+)
+def test_a_store_that_its_engine_has_closed_is_closed(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """A handler registered before the import runs after the package's own, which closes stores."""
+    code = CLOSED.replace("BEFORE", before).replace("AFTER", after)
+    code = code.replace("PATH", repr(str(tmp_path / "store")))
+    command = [sys.executable, "-W", "ignore::ResourceWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
