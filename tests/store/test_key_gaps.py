@@ -108,7 +108,8 @@ def test_the_hole_that_a_recovery_of_4_9_3_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = unpack("broker-clean", tmp_path)
-    settings: dict[str, Any] = {"config": GOLDEN / "broker-clean.conf"}
+    conf = GOLDEN / "broker-clean.conf"
+    settings: dict[str, Any] = {"config": conf, "file_reserved_time": 1_000_000}
     with pyrocketstore.open(root, read_only=True, **settings) as store:
         messages = store.query("orders", "order-5")
         assert messages and all("order-5" in m.keys.split() for m in messages)
