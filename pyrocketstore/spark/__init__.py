@@ -1,19 +1,21 @@
 """RocketMQ stores in Apache Spark: a data source, functions, and the way to a Parquet lake.
 
-`register` makes the data source known to a session; `pyrocketstore.spark.udf`, `.pipeline`,
-`.jobs`, `.verify` and `.rebuild` are public too. Executors run modules of this folder that
-must not import the engine.
+`register` makes the data source known to a session, and `DataLossError` reports messages that a
+store has lost; `pyrocketstore.spark.udf`, `.pipeline`, `.jobs`, `.verify` and `.rebuild` are public
+too. Executors run modules of this folder that must not import the engine.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.spark.options import FORMAT
 from pyrocketstore.spark.packages import require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pyrocketstore.spark.task_types import DataLossError
 
 
 def register(spark: SparkSession) -> None:
@@ -30,4 +32,15 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQStoreSource)
 
 
-__all__ = ["FORMAT", "register"]
+__all__ = ["FORMAT", "DataLossError", "register"]
+
+if not TYPE_CHECKING:  # with a `__getattr__`, a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Import `DataLossError` when it is first used."""
+        if name != "DataLossError":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pyrocketstore.spark.task_types import DataLossError
+
+        globals()[name] = DataLossError
+        return DataLossError
