@@ -52,10 +52,10 @@ build/editable.stamp: pyproject.toml $(VENV)/.ready | build/release.stamp
 
 build: build/release.stamp build/editable.stamp ## make .venv and compile in place
 
-demo: build ## read a broker's store, put a million messages, kill, recover, prove, ask in SQL
+demo: build ## read a broker's store, kill a writer midway, recover its store, check, query in SQL
 	$(BIN)/python tools/demo.py
 
-test: lint-beside-checked test-quick ## lint, bad input on the debug build, the quick tests
+test: lint-beside-checked test-quick ## lint, damaged input on the debug build, the quick tests
 
 # mypy and stubtest keep one core busy, and the tests of damaged bytes often less than two.
 .PHONY: lint-beside-checked
@@ -65,7 +65,7 @@ lint-beside-checked: build
 test-quick: build ## the quick tests, one of Spark included, on the release build
 	$(BIN)/pytest $(PARALLEL) $(COUNTS) -m "not ($(LEFT_OUT))" $(PYTEST_ARGS)
 
-test-all: build ## all tests that `make test` leaves out: Java, Spark, faults, bad input, slow ones
+test-all: build ## all tests that `make test` leaves out: Java, Spark, faults, damaged input, slow ones
 	$(BIN)/pytest $(PARALLEL) $(COUNTS) -m "$(LEFT_OUT)" $(PYTEST_ARGS)
 
 pytest: build ## every test on the release build; PYTEST_ARGS="tests/index -x" a part
@@ -112,7 +112,7 @@ TSAN_TESTS ?= tests/faults/test_threads.py tests/commit_log/test_group_commit.py
 	tests/faults/test_kill.py::test_close_races_with_puts tests/commit_log/test_log_scan.py
 
 # `worksteal`: one file has most of these tests.
-test-checked: build/debug.stamp ## bad input on the debug build, which has every check on
+test-checked: build/debug.stamp ## damaged input on the debug build, which has every check on
 	$(DEBUG_ENV) $(BIN)/pytest $(PARALLEL:loadfile=worksteal) $(COUNTS) $(BAD_INPUT) $(PYTEST_ARGS)
 
 test-debug: build/debug.stamp ## every test on the debug build
@@ -133,7 +133,7 @@ pytest-python-%: build/python-%.stamp
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/python-$* $(BIN)/python -m pytest \
 		-m "not java" --ignore tests/spark $(PARALLEL) $(PYTEST_ARGS)
 
-test-asan: build/asan.stamp ## bad input under AddressSanitizer and UBSan
+test-asan: build/asan.stamp ## damaged input under AddressSanitizer and UBSan
 	$(ASAN_ENV) $(BIN)/pytest $(BAD_INPUT) $(PYTEST_ARGS)
 
 # The tests of damaged bytes and the mutants, with the branches that they take counted.
@@ -168,7 +168,7 @@ soak-power: build ## what a power cut may leave, SOAK_IMAGES times
 	ROCKETSTORE_SOAK_IMAGES=$(SOAK_IMAGES) $(BIN)/python -m pytest -s tests/faults/test_power_cut.py
 soak-fsync: build ## every fsync of many programs fails, and opens do, SOAK_FSYNCS times
 	ROCKETSTORE_SOAK_FSYNC=$(SOAK_FSYNCS) $(BIN)/python -m pytest -s tests/faults/test_fsync.py
-soak-bits: build ## every bit of the last units of queues is turned
+soak-bits: build ## every bit of the last units of queues is flipped
 	ROCKETSTORE_SOAK_BITS=1 $(BIN)/python -m pytest -s tests/consume_queue/test_damaged_units.py -k wrong_bit
 soak-kill: build ## SIGKILL at random, SOAK_KILLS times
 	ROCKETSTORE_SOAK_KILLS=$(SOAK_KILLS) $(BIN)/python -m pytest -s tests/faults/test_kill.py \
@@ -178,7 +178,7 @@ soak-syscalls: build ## every system call fails once
 		tests/faults/test_syscalls.py
 soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
-soak-odd-files: build ## something odd at every path of a store
+soak-odd-files: build ## an unexpected file type at every path of a store
 	ROCKETSTORE_SOAK_ODD_FILES=1 $(BIN)/python -m pytest -s --timeout 3600 \
 		tests/faults/test_odd_files.py
 soak-interrupts: build ## signal handlers at every step, SOAK_INTERRUPTS seconds for each way

@@ -26,10 +26,10 @@ INTRO = """\
 # Benchmarks
 
 `bench/run.py` writes this page from the record in [benchmarks.json](benchmarks.json).
-[bench/README.md](../bench/README.md) describes the method. In short: all variants alternate within
-one run. A ratio, of rates or of latencies, is the median over pairs of rounds of the same turn; the
-smallest and the largest pair follow in parentheses. Only ratios are meaningful: rates on one
-machine differ by a factor of two between hours.
+[bench/README.md](../bench/README.md) describes the method. In short: a turn runs each variant once
+(one round). A ratio, of rates or of latencies, is the median, over turns, of the ratio of two
+variants within one turn; the smallest and the largest ratio follow in parentheses. Only ratios are
+meaningful: rates on one machine differ by a factor of two between hours.
 
 | to repeat | command |
 |---|---|

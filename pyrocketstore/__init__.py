@@ -4,7 +4,7 @@
 
     with pyrocketstore.open("data/store") as store:
         result = store.put("orders", b"paid", tags="TagA", keys="order-7")
-        print(result.status, result.queue_offset, result.phy_offset, result.msg_id)
+        print(result.status.name, result.queue_offset, result.phy_offset, result.msg_id)  # PUT_OK
 
         for message in store.read("orders", queue_id=0, start=0):
             print(message.queue_offset, message.body, message.tags)

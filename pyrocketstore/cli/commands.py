@@ -227,8 +227,9 @@ def verify(target: Target) -> None:
     anything is then missing or damaged.
 
     After a kill, recovery builds missing units of queues and entries of the index from the log. The
-    exit code is then 0; "rebuilt units" and "rebuilt index entries" count those that are missing on
-    disk. RocketMQ 4.9.3 itself would not rebuild all of them.
+    exit code is then 0. "rebuilt units" counts units that are missing or wrong on disk. "rebuilt
+    index entries" counts entries that recovery puts again, whether or not the file has them.
+    RocketMQ 4.9.3 itself would not rebuild all of them.
     """
     output = target.output
     with target.open() as store, output.progress("checking the log") as advance:

@@ -852,7 +852,11 @@ class DefaultMessageStore(StoreContext):
         return 0 if unit is None else unit[0]
 
     def get_offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the queue offset near a store time (ms), as 4.9.3 finds it."""
+        """Return the queue offset near a store time (ms), as 4.9.3 finds it.
+
+        The binary search requires store times that rise with the queue offset. After the clock was
+        set back, it can return a message of another time.
+        """
         time_ms = exact_int64("timestamp", timestamp)
         return self.reads.get_offset_in_queue_by_time(*queue_of(topic, queue_id), time_ms)
 

@@ -481,6 +481,9 @@ class Store(StoreCalls):
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the first offset stored at `timestamp_ms` (Unix ms) or later, or the end.
 
+        This holds if the store times of the queue rise. After the clock was set back, the binary
+        search can return a later message or the end. The search of 4.9.3 has this limit too.
+
         Raises StoreTypeError, StoreFormatError: an argument.
         """
         timestamp_ms = exact_int64("timestamp_ms", timestamp_ms)
@@ -510,7 +513,7 @@ class Store(StoreCalls):
             be None
         start, stop : queue offsets, the range [start, stop). Default: from the first readable
             message to the end of the queue at this call
-        tags : "TagA || TagB", compared exactly; "*" or None: all
+        tags : "TagA || TagB", compared exactly; None, "*" or "" selects all
         on_corrupt : the treatment of a message that cannot be read, because its record or its unit
             in the queue is damaged, or its file of the log is missing.
             "raise": the iterator raises DamagedMessageError for the queue offsets [start, stop) of

@@ -57,6 +57,25 @@ def test_the_code_of_the_page_runs(
         close_stores(names)
 
 
+def test_the_code_of_the_python_page_runs_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    prometheus_client = pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(prometheus_client, "start_http_server", lambda port: None)
+    monkeypatch.setattr(prometheus_client, "REGISTRY", prometheus_client.CollectorRegistry())
+    monkeypatch.chdir(tmp_path)
+    pyrocketstore.open("broker").close()
+    (tmp_path / "broker.conf").write_text("brokerRole=ASYNC_MASTER\n")
+    names: dict[str, Any] = {"handle": print}
+    try:
+        for page, code in BLOCKS:
+            if page == "docs/python.md":
+                exec(code.replace("/var/store", str(tmp_path / "broker")), names)
+    finally:
+        close_stores(names)
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
