@@ -88,6 +88,11 @@ def _json_escape(char: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
+#: `extra` of a log line about damage that `open` warns of too, or that each command reports where
+#: it matters: the command `pyrocketstore` does not print the line.
+REPORTED_ELSEWHERE = {"is_reported_elsewhere": True}
+
+
 def logger(name: str) -> logging.Logger:
     """Return the logger of a module of this package: its lines are printable."""
     found = logging.getLogger(name)

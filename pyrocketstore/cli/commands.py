@@ -14,6 +14,7 @@ from pyrocketstore.cli.inspect import (
     QUEUE_COLUMNS,
     file_rows,
     has_lost_end,
+    has_wrong_files,
     queue_rows,
     store_facts,
 )
@@ -28,6 +29,7 @@ from pyrocketstore.cli.store_command import (
     store_command,
 )
 from pyrocketstore.errors import DamagedMessageError
+from pyrocketstore.message_store.lost_ends import missing_files
 from pyrocketstore.reading.skipped import SkippedMessages
 from pyrocketstore.verify.dump import dump_lines
 
@@ -53,8 +55,20 @@ def dump(target: Target, queries_path: str | None) -> None:
 
     The contents are as 4.9.3 reports them. The output is reproducible, so that two stores, or two
     versions, can be compared.
+
+    The exit code is 1 if messages are omitted because the log or a queue is damaged. Standard error
+    names what is omitted.
     """
-    target.output.lines(dump_lines(target.path, target.config(), queries_path))
+    output = target.output
+    omitted: list[str] = []
+    with output.log_lines():
+        output.lines(dump_lines(target.path, target.config(), queries_path, omitted.append))
+    for text in omitted[:REPORTED_RANGES]:
+        output.warn(text)
+    if len(omitted) > REPORTED_RANGES:
+        output.warn(f"{len(omitted) - REPORTED_RANGES} more omissions")
+    if omitted:
+        sys.exit(1)
 
 
 @app.command()
@@ -64,7 +78,8 @@ def dump(target: Target, queries_path: str | None) -> None:
 def info(target: Target, files: bool) -> None:
     """Show queues, offsets, sizes, and how the store was stopped.
 
-    The exit code is 1 if the log has lost its end, that is, queues refer to messages behind it.
+    The exit code is 1 if it reports damage: files that are missing or have a wrong length, or a log
+    that has lost its end, that is, queues refer to messages behind it.
     """
     output = target.output
     with target.open() as store:
@@ -72,10 +87,13 @@ def info(target: Target, files: bool) -> None:
         log_paths = config.all_commit_log_paths
         output.facts("store", store_facts(target.path, log_paths, store))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store))
-        lost = has_lost_end(store)
+        gaps = missing_files(store.message_store)
+        for text in gaps:
+            output.warn(text)
+        is_damaged = bool(gaps) or has_lost_end(store) or has_wrong_files(store)
     if files:
         output.table("file", FILE_COLUMNS, file_rows(target.path, log_paths))
-    if lost:  # the opening has reported it
+    if is_damaged:  # the opening has reported the rest
         sys.exit(1)
 
 

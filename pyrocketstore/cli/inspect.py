@@ -92,6 +92,13 @@ def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = No
     return lost_end(store.message_store, ends) is not None
 
 
+def has_wrong_files(store: Any) -> bool:
+    """Whether the opening has reported files of the log, of queues or of the index with a wrong
+    length or name."""
+    engine = store.message_store
+    return bool(engine.plan.mismatched or engine.index_service.wrong)
+
+
 def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:
     """One row a queue, by topic and queue id."""
     for topic in sorted(store.topics()):

@@ -6,6 +6,7 @@ import base64
 import codecs
 import datetime
 import io
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from pyrocketstore.display import json_text, printable
+from pyrocketstore.display import REPORTED_ELSEWHERE, json_text, logger, printable
 from pyrocketstore.errors import StoreCorruptionError
 
 #: Characters of a body that a line shows.
@@ -154,6 +155,18 @@ class Output:
         """One line on standard error."""
         self.errors.print(Text(f"warning: {printable(text)}", style="yellow"))
 
+    @contextmanager
+    def log_lines(self) -> Iterator[None]:
+        """Print the warnings and errors that the package logs, each once, with no line for damage
+        that is reported elsewhere."""
+        handler = _LogLines(self)
+        log = logger("pyrocketstore")
+        log.addHandler(handler)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+
     def table(
         self, kind: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     ) -> None:
@@ -245,6 +258,19 @@ class Output:
             "-" if body is None else body_text(body, 10 * PREVIEW_COUNT if self.is_rich else None)
         )
         self.facts("body", {"body": text}, as_named=True)
+
+
+class _LogLines(logging.Handler):
+    """Prints log lines as warnings."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line, unless the damage is reported elsewhere."""
+        if not any(getattr(record, name, False) for name in REPORTED_ELSEWHERE):
+            self._output.warn(record.getMessage())
 
 
 def _is_time(name: str) -> bool:

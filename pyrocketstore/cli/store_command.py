@@ -165,7 +165,10 @@ class Target:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = self._show_warning
-            with pyrocketstore.open(self.path, config=config, read_only=True) as store:
+            with (
+                self.output.log_lines(),
+                pyrocketstore.open(self.path, config=config, read_only=True) as store,
+            ):
                 yield store
 
     def _show_warning(self, message: Warning | str, *_: object, **__: object) -> None:

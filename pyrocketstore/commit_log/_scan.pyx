@@ -403,6 +403,14 @@ def status_name(int status):
     return rs_status_name(status).decode("ascii")
 
 
+def verdict_of(int status, bint is_full):
+    """The text of a verdict on a record; `is_full`: its file has its whole length, so that a record
+    past the file's end has an invalid size."""
+    if status == RS_TORN and is_full:
+        return "invalid size: the record would continue past the end of the file"
+    return status_name(status)
+
+
 cdef bint _may_follow(const uint8_t *p, int64_t left, int64_t end) noexcept nogil:
     # True if the bytes after a record may be valid log; the log ends after `end` bytes.
     cdef int32_t magic

@@ -15,7 +15,7 @@ from pyrocketstore.consume_queue.ext import ConsumeQueueExt, is_ext_addr, un_dec
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.queue_recovery import keep_units
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT
-from pyrocketstore.display import logger
+from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 from pyrocketstore.system.env import O_RDWR
@@ -86,7 +86,8 @@ def _restore(
     queue.
     """
     env, size, name = files.env, files.mapped_file_size, os.path.basename(file.path)
-    LOG.warning("%s: %s; it is rebuilt from the log", file.path, file.reason)
+    text = "%s: %s; it is rebuilt from the log"
+    LOG.warning(text, file.path, file.reason, extra=REPORTED_ELSEWHERE)
     whole = file.size - file.size % unit
     if file.size == 0 or not has_possible_name(file.offset, size):
         if not files.read_only:

@@ -14,7 +14,7 @@ from pyrocketstore.config.file_sizes import (
     has_possible_name,
     mismatch_of,
 )
-from pyrocketstore.display import logger
+from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.allocate_mapped_file_service import (
@@ -147,7 +147,7 @@ class MappedFileQueue:
         if not self.read_only or not (loaded or is_single):
             raise StoreCorruptionError(first.path, -1, f"{first.reason}. {self._advice(first)}")
         for file in self.mismatched:
-            LOG.error("%s: %s", file.path, file.reason)
+            LOG.error("%s: %s", file.path, file.reason, extra=REPORTED_ELSEWHERE)
         for file in readable:
             mapped_file = self.settings.open(self.env, file.path, mode="read", partial=True)
             mapped_file.set_positions(min(file.size, size))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.display import logger
+from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.errors import (
     StoreError,
     StoreFormatError,
@@ -326,10 +326,14 @@ class IndexService:
         Keys are put in the order of the log, so that all files after a wrong one are put again too.
         A read-only store does that, in memory, only for a file that was cut.
         """
-        for path, reason in self.wrong.items():
-            LOG.warning("%s: %s; it is derived from the log", path, reason)
+        short = len(found)
         if self._read_only:
-            short = next((n for n, f in enumerate(found) if f.size < self.file_size), len(found))
+            short = next((n for n, f in enumerate(found) if f.size < self.file_size), short)
+        left_out = {f.path for f in found[:short]} if self._read_only else set()
+        for path, reason in self.wrong.items():
+            extra = REPORTED_ELSEWHERE if path in left_out else None
+            LOG.warning("%s: %s; it is derived from the log", path, reason, extra=extra)
+        if self._read_only:
             return [f for f in found[:short] if f.path not in self.wrong], found[short:]
         first = next((n for n, f in enumerate(found) if f.path in self.wrong), len(found))
         return found[:first], found[first:]

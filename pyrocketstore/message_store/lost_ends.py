@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log._scan import status_name
@@ -58,6 +59,17 @@ def reason_without_files(env: Env, config: MessageStoreConfig) -> str:
     if any(env.files_named(path, is_store_file, follow=True) for path in directories):
         return "all files of the log are empty (length 0)"
     return "the log has no file"
+
+
+def missing_files(store: DefaultMessageStore) -> list[str]:
+    """Return a text for each range of files that is missing between files of the log."""
+    files = store.commit_log.mapped_file_queue.mapped_files
+    found = []
+    for before, file in pairwise(files):
+        size = file.file_from_offset - before.file_from_offset - before.file_size
+        if size > 0:
+            found.append(f"{file.path}: {size} bytes of the log are missing before this file")
+    return found
 
 
 def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) -> LostEnd | None:

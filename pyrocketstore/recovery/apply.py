@@ -19,7 +19,7 @@ from pyrocketstore.consume_queue.unit_check import (
     names_record,
     repair_units,
 )
-from pyrocketstore.display import logger
+from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.broken_folder import broken_folder
 from pyrocketstore.recovery.index_gaps import fill_gaps
@@ -51,9 +51,8 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         log.open_end(0)
         store.dispatcher.position = 0
         return
-    for path, position, _ in plan.broken:
-        LOG.warning("%s: %s; valid records follow", path, plan.ended_by)
-        LOG.warning("the log ends before byte %d of %s", position, path)
+    if plan.broken:
+        LOG.warning("%s", plan.early_end, extra=REPORTED_ELSEWHERE)
     if plan.broken and not store.read_only:
         _keep_broken(store, plan)
     _repair_queues(store, plan)

@@ -15,7 +15,7 @@ from pyrocketstore.commit_log._scan import TopicQueueMap, find_valid_record, sca
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.consume_queue.unit_check import UnitCheck
 from pyrocketstore.consume_queue.units import NO_LIMIT
-from pyrocketstore.display import logger
+from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.record._record import (
     HEADER_SIZE,
@@ -162,7 +162,7 @@ def find_log_end(
 
 def _warn_of_gap(before: MappedFile, file: MappedFile) -> None:
     if file.file_from_offset != before.file_from_offset + before.file_size:
-        LOG.warning("%s: the file before it is missing", file.path)
+        LOG.warning("%s: the file before it is missing", file.path, extra=REPORTED_ELSEWHERE)
 
 
 def _continues_after(store: StoreContext, files: tuple[MappedFile, ...], index: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
-from pyrocketstore.commit_log._scan import TopicQueueMap, status_name
+from pyrocketstore.commit_log._scan import TopicQueueMap, verdict_of
 from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -91,6 +91,8 @@ class RecoveryPlan:
     def __post_init__(self) -> None:
         # Not fields, so that they are not part of the reported plan.
         self.chunks: deque[LogChunk] = deque()
+        #: file and position at which the log ends
+        self.end_path, self.end_position = "", 0
         #: corrections of units that contradict the log
         self.repairs: Repairs = {}
         #: queues whose units name bytes after the log's end before the cut, and up to which
@@ -99,6 +101,14 @@ class RecoveryPlan:
         self.keyless: list[tuple[int, int]] = []
         #: queues whose last unit is wrong: bytes of the log that they cover; -1: none
         self.covered: dict[tuple[str, int], int] = {}
+
+    @property
+    def early_end(self) -> str:
+        """The text for a log that ends before valid records: the only damage is at its end."""
+        return (
+            f"{self.end_path}: the log ends before byte {self.end_position} ({self.ended_by}),"
+            " though valid records follow"
+        )
 
 
 def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> RecoveryPlan:
@@ -126,7 +136,10 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     plan.scan_from = files[first].file_from_offset
     check, log_end = _scan_log(store, files, first, clean)
     plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
-    plan.ended_by = status_name(log_end.status)
+    end_file = files[log_end.at_file]
+    plan.end_path = end_file.path
+    plan.end_position = log_end.phy_offset - end_file.file_from_offset
+    plan.ended_by = verdict_of(log_end.status, end_file.wrote == end_file.file_size)
     if store.read_only and plan.chunks:
         await_last_record(store, files[log_end.at_file], plan.chunks[-1])
         plan.chunks.pop()  # read once more when it is dispatched

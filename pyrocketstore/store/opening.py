@@ -65,12 +65,8 @@ def settings_of(
 def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]:
     """Damage that the opening found, one text for each warning."""
     if plan.broken:
-        path, position, _ = plan.broken[0]
         kept = "" if engine.read_only else "; the records behind it were kept in .broken"
-        yield (
-            f"{path}: the log ends before byte {position} ({plan.ended_by}), though valid "
-            f"records follow{kept}"
-        )
+        yield f"{plan.early_end}{kept}"
     lost = lost_end(engine, plan.beyond)
     if lost is not None:
         LOG.warning("%s; these messages are missing: restore the files from a copy", lost)

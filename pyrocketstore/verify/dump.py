@@ -5,23 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pyrocketstore.arguments.scalars import INT32_MAX, INT64_MAX, INT64_MIN
 from pyrocketstore.commit_log.log import try_decode
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
+from pyrocketstore.files.mapped_file_queue import file_name_of
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.message_store.lost_ends import lost_end, missing_files
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._text import java_host
 from pyrocketstore.results import GetMessageStatus
 from pyrocketstore.system.env import Env
 
 PULL_COUNT = 32
+_LACKS = "the messages that it lacks are not in this dump"
 #: Java's int and long as text.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 #: A control character as json writes it -> as 4.9.3's driver writes it.
@@ -51,6 +57,7 @@ def dump_lines(
     path: str | Path,
     config: MessageStoreConfig | str | Path | None = None,
     queries: str | Path | None = None,
+    on_omission: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
     """Yield every answer of a store, opened read-only, as 4.9.3 gives it after load().
 
@@ -59,6 +66,8 @@ def dump_lines(
     path : the store's root directory
     config : MessageStoreConfig, or the path of a broker.conf
     queries : path of key queries, see `read_queries`, or None
+    on_omission : called after the last line with each text that `Omissions` has; None: files of a
+        wrong length raise StoreCorruptionError then, and nothing reports other omissions
 
     Raises
     ------
@@ -78,16 +87,81 @@ def dump_lines(
     store = DefaultMessageStore(settings, env=env, read_only=True)
     store.load()
     try:
-        yield from dump_store(store)
+        omissions = Omissions(store)
+        yield from dump_store(store, omissions)
         yield from _answer_lines(store, wanted)
+        if on_omission is not None:
+            for text in omissions.texts():
+                on_omission(text)
+            return
         for file in store.commit_log.mapped_file_queue.mismatched:
-            reason = f"{file.reason}; the messages that it lacks are not in this dump"
-            raise StoreCorruptionError(file.path, -1, reason)
+            raise StoreCorruptionError(file.path, -1, f"{file.reason}; {_LACKS}")
     finally:
         store.shutdown()
 
 
-def dump_store(store: DefaultMessageStore) -> Iterator[str]:
+class Omissions:
+    """The messages that a dump of a loaded, damaged store omits. Threads: one."""
+
+    def __init__(self, store: DefaultMessageStore) -> None:
+        self._store = store
+        self._files = store.commit_log.mapped_file_queue
+        #: {file of the log or of a queue: (reason of the first omitted message, count)}
+        self._found: dict[str, tuple[str, int]] = {}
+
+    def add(self, queue: ConsumeQueue, start: int, stop: int, dumped: Container[int]) -> None:
+        """Note the units [start, stop) of a queue whose physical offsets are not `dumped`."""
+        low = max(0, self._store.get_min_phy_offset())
+        while start < stop:
+            units = queue.read_units(start, stop - start)
+            count = len(units.phy_offset)
+            is_message = ~units.is_pre_blank() & (units.phy_offset >= low) & (units.size > 0)
+            for row in np.flatnonzero(is_message).tolist():
+                if int(units.phy_offset[row]) not in dumped:
+                    self._add(queue, start + row, int(units.phy_offset[row]))
+            # Without units the file is missing: recovery has reported that.
+            start += count or queue.units_per_file - start % queue.units_per_file
+
+    def _add(self, queue: ConsumeQueue, queue_offset: int, phy_offset: int) -> None:
+        file = self._files.find_mapped_file_by_offset(phy_offset)
+        where = f"{queue.topic}/{queue.queue_id}, queue offset {queue_offset}"
+        if file is not None:
+            path, position = file.path, phy_offset - file.file_from_offset
+            reason = f"no valid record begins at byte {position} ({where})"
+        elif phy_offset < self._store.get_max_phy_offset():
+            return  # `missing_files` has this file
+        else:
+            at = queue_offset * CQ_STORE_UNIT_SIZE
+            position = at % queue.mapped_file_size
+            folder = f"{queue.store_path}/{queue.topic}/{queue.queue_id}"
+            path = f"{folder}/{file_name_of(at - position)}"
+            reason = (
+                f"the unit at byte {position} names byte {phy_offset} of the log, which does not"
+                f" hold it ({where})"
+            )
+        first, count = self._found.get(path, (reason, 0))
+        self._found[path] = first, count + 1
+
+    def texts(self) -> Iterator[str]:
+        """Yield a text for each damaged or missing file with omitted messages."""
+        plan = self._store.plan
+        mismatched = {file.path for file in self._files.mismatched}
+        for file in self._files.mismatched:
+            yield f"{file.path}: {file.reason}; {_LACKS}"
+        if plan is not None and plan.broken:
+            yield f"{plan.early_end}; the messages after it are not in this dump"
+        lost = None if plan is None or plan.broken else lost_end(self._store, plan.beyond)
+        if lost is not None and lost.path not in mismatched:
+            yield f"{lost}; these messages are not in this dump"
+        for text in missing_files(self._store):
+            yield f"{text}; the messages there are not in this dump"
+        for path, (reason, count) in sorted(self._found.items()):
+            if path not in mismatched:
+                what = "1 message is" if count == 1 else f"{count} messages are"
+                yield f"{path}: {reason}; {what} not in this dump"
+
+
+def dump_store(store: DefaultMessageStore, omissions: Omissions | None = None) -> Iterator[str]:
     """Yield the lines of an open store: the store, then each queue with its messages."""
     offsets = {
         "min_phy_offset": store.get_min_phy_offset(),
@@ -98,11 +172,15 @@ def dump_store(store: DefaultMessageStore) -> Iterator[str]:
         for queue_id, queue in sorted(queues.items()):
             if queue.get_max_offset_in_queue() == 0 and queue.max_physic_offset == -1:
                 continue
-            yield from _queue_lines(store, topic, queue_id, queue)
+            yield from _queue_lines(store, topic, queue_id, queue, omissions)
 
 
 def _queue_lines(
-    store: DefaultMessageStore, topic: str, queue_id: int, queue: ConsumeQueue
+    store: DefaultMessageStore,
+    topic: str,
+    queue_id: int,
+    queue: ConsumeQueue,
+    omissions: Omissions | None,
 ) -> Iterator[str]:
     low = store.get_min_offset_in_queue(topic, queue_id)
     high = store.get_max_offset_in_queue(topic, queue_id)
@@ -121,11 +199,16 @@ def _queue_lines(
             status = None if result is None else result.status.name
             following = -1 if result is None else result.next_begin_offset
             yield _get_status_line(status, at, following)
+            if omissions is not None:
+                omissions.add(queue, at, min(following, high) if following > at else high, ())
             if following <= at:
                 break
             at = following
             continue
-        yield from _message_lines(queue, topic, queue_id, at, result)
+        dumped: set[int] = set()
+        yield from _message_lines(queue, topic, queue_id, at, result, dumped)
+        if omissions is not None:
+            omissions.add(queue, at, min(result.next_begin_offset, high), dumped)
         at = result.next_begin_offset
         result.release()
     if high > low and high <= queue.units_per_file:
@@ -138,7 +221,7 @@ def _get_status_line(status: str | None, at: int, following: int) -> str:
 
 
 def _message_lines(
-    queue: ConsumeQueue, topic: str, queue_id: int, at: int, result: Any
+    queue: ConsumeQueue, topic: str, queue_id: int, at: int, result: Any, dumped: set[int]
 ) -> Iterator[str]:
     # 4.9.3's driver numbers the messages from `at` on, also if the pull skipped units.
     codes = queue.read_units(at, result.message_count).tags_code.tolist()
@@ -147,6 +230,7 @@ def _message_lines(
         if message is None:
             yield _line("undecodable", {"phy_offset": view.start_offset, "size": view.size})
             continue
+        dumped.add(view.start_offset)
         fields = {"cq_topic": topic, "cq_queue_id": queue_id, "cq_offset": at + i}
         code = codes[i] if i < len(codes) else 0
         yield _line("message", fields | message_fields(message, view.start_offset, view.size, code))

@@ -210,7 +210,7 @@ def run_all(*commands: list[object], extra: dict[str, str] | None = None) -> lis
     outs, errs = done.stdout.decode("utf-8").split("\0"), done.stderr.decode("utf-8").split("\0")
     for out, code, err in zip(outs[::2], outs[1::2], errs[::2], strict=False):
         if "FORCE_COLOR" in extra:  # the colours of rich itself
-            out = re.sub(r"\x1b\[[0-9;]*m", "", out)
+            out, err = (re.sub(r"\x1b\[[0-9;]*m", "", text) for text in (out, err))
         assert hostile_in(out) == set(), out
         assert hostile_in(err) == set(), err
         assert "Traceback" not in err, err

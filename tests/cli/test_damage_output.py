@@ -1,0 +1,192 @@
+"""Goal: a command reports each damage once, with what is lost, and exits with 1. Method: damage
+copies of a store of twelve log files, and run the commands on them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import pyrocketstore
+from pyrocketstore.cli.app import app
+
+LOG_SIZE, QUEUE_SIZE, COUNT = 1 << 14, 400, 300
+SETTINGS: dict[str, Any] = {
+    "mapped_file_size_commit_log": LOG_SIZE,
+    "mapped_file_size_consume_queue": QUEUE_SIZE,
+    "max_hash_slot_num": 50,
+    "max_index_num": 101,
+}
+READING = (["info"], ["cat", "T"], ["verify"], ["dump"], ["query", "T", "k299"])
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("damage") / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        for i in range(COUNT):
+            store.put("T", bytes(500), queue_id=i % 2, keys=f"k{i}")
+    return root
+
+
+@pytest.fixture
+def root(filled: Path, tmp_path: Path) -> Path:
+    (tmp_path / "broker.conf").write_text("maxHashSlotNum=50\nmaxIndexNum=101\n")
+    return Path(shutil.copytree(filled, tmp_path / "store"))
+
+
+def run(root: Path, command: str, *words: str) -> Result:
+    conf = str(root.parent / "broker.conf")
+    return CliRunner().invoke(app, [command, str(root), *words, "--config", conf])
+
+
+def log_file(root: Path, number: int) -> Path:
+    return root / f"commitlog/{number * LOG_SIZE:020d}"
+
+
+def queue_file(root: Path, number: int) -> Path:
+    return root / f"consumequeue/T/0/{number * QUEUE_SIZE:020d}"
+
+
+def flip(path: Path, at: int, bits: int = 4) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= bits
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 260)
+
+
+def lines_about(result: Result, path: Path) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith(f"warning: {path}: ")]
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
+def test_damage_at_the_end_of_the_log_is_one_line(root: Path, words: list[str]) -> None:
+    """The file after the damaged one is intact: no line is about it."""
+    flip(log_file(root, 10), 100)
+    result = run(root, *words)
+    (line,) = lines_about(result, log_file(root, 10))
+    assert "the log ends before byte 0 (body CRC does not match), though valid" in line
+    assert log_file(root, 11).name not in result.stderr
+    assert result.stderr.count("valid records follow") == 1
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "path"),
+    [
+        (lambda root: flip(log_file(root, 10), 100), f"commitlog/{10 * LOG_SIZE:020d}"),
+        (lambda root: cut(log_file(root, 5)), f"commitlog/{5 * LOG_SIZE:020d}"),
+        (lambda root: cut(queue_file(root, 2)), f"consumequeue/T/0/{2 * QUEUE_SIZE:020d}"),
+    ],
+    ids=["CRC", "log", "queue"],
+)
+def test_a_process_prints_one_line(root: Path, damage: Callable[[Path], None], path: str) -> None:
+    """Without a handler for log lines, which pytest has, Python itself prints them."""
+    damage(root)
+    words = ["info", str(root), "--config", str(root.parent / "broker.conf")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pyrocketstore", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"warning: {root}/{path}: ")
+
+
+def test_a_log_that_ends_in_the_file_before_valid_records(root: Path) -> None:
+    """The last record of a file is damaged: the log ends in that file, not in the next one."""
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        offsets = [message.phy_offset for message in store.read("T")]
+    last = max(offset for offset in offsets if offset < 11 * LOG_SIZE)
+    flip(log_file(root, 10), last - 10 * LOG_SIZE + 100)
+    result = run(root, "info")
+    (line,) = lines_about(result, log_file(root, 10))
+    assert f"the log ends before byte {last - 10 * LOG_SIZE} " in line
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
+@pytest.mark.parametrize("path", ["commitlog/5", "commitlog/10", "consumequeue/T/0/2"])
+def test_a_truncated_file_is_one_line(root: Path, path: str, words: list[str]) -> None:
+    folder, _, number = path.rpartition("/")
+    is_log = folder == "commitlog"
+    damaged = (log_file if is_log else queue_file)(root, int(number))
+    cut(damaged)
+    result = run(root, *words)
+    found = lines_about(result, damaged)
+    assert len(found) == (0 if words[0] == "dump" and not is_log else 1), result.stderr
+    assert all("the file has 260 bytes" in line for line in found)
+
+
+def lose_last(root: Path) -> None:
+    log_file(root, 11).unlink()
+
+
+def lose_two(root: Path) -> None:
+    log_file(root, 11).unlink()
+    log_file(root, 10).unlink()
+
+
+def lose_all(root: Path) -> None:
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "last file": (lose_last, "the log ends with this file"),
+    "last two files": (lose_two, "the log ends with this file"),
+    "all files": (lose_all, "the log has no file"),
+    "middle file": (lambda root: log_file(root, 5).unlink(), f"{LOG_SIZE} bytes of the log are"),
+    "recent file": (lambda root: log_file(root, 10).unlink(), f"{LOG_SIZE} bytes of the log are"),
+    "truncated": (lambda root: cut(log_file(root, 5)), "the messages that it lacks"),
+    "truncated last": (lambda root: cut(log_file(root, 11)), "the messages that it lacks"),
+    "unit": (
+        lambda root: flip(queue_file(root, 0), 44),
+        "the unit at byte 40 names byte 67",
+    ),
+    "magic code": (lambda root: flip(log_file(root, 3), 4), "no valid record begins at byte 0 (T/"),
+    "recent CRC": (lambda root: flip(log_file(root, 10), 100), "valid records follow"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_dump_reports_what_it_omits(root: Path, name: str) -> None:
+    damage, text = DAMAGE[name]
+    damage(root)
+    result = run(root, "dump")
+    assert result.exit_code == 1
+    omitted = [line for line in result.stderr.splitlines() if "not in this dump" in line]
+    assert len(omitted) == 1 and text in omitted[0], result.stderr
+
+
+def test_dump_of_an_undamaged_store(root: Path) -> None:
+    result = run(root, "dump")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.count('{"message"') == COUNT
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda root: cut(log_file(root, 5)),
+        lambda root: cut(queue_file(root, 2)),
+        lambda root: cut(min((root / "index").iterdir())),
+        lambda root: log_file(root, 5).unlink(),
+        lambda root: log_file(root, 10).unlink(),
+        lose_last,
+    ],
+    ids=["log", "queue", "index", "middle file", "recent file", "last file"],
+)
+def test_info_exits_with_1_if_it_reports_damage(root: Path, damage: Callable[[Path], None]) -> None:
+    damage(root)
+    result = run(root, "info")
+    assert result.exit_code == 1
+    assert result.stderr.count("warning: ") == 1
