@@ -168,8 +168,11 @@ class MappedFileQueue:
         size = self.mapped_file_size
         if file.size < size and has_possible_name(file.offset, size):
             advice += (
-                f". If no copy exists, `truncate -s {size}` fills it"
-                " with zeros, and recovery ends the log there"
+                f". If no copy exists, `truncate -s {size}` fills it with zeros. If the next"
+                " opening scans this file (after a clean stop one of the last 3 files, otherwise"
+                " a file from the checkpoint's time on), the log then ends in it, and later"
+                " records are moved to `.broken`. Otherwise only the messages that the file lacks"
+                " are lost, and `verify` reports its damaged bytes"
             )
         return advice
 

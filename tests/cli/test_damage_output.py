@@ -190,3 +190,24 @@ def test_info_exits_with_1_if_it_reports_damage(root: Path, damage: Callable[[Pa
     result = run(root, "info")
     assert result.exit_code == 1
     assert result.stderr.count("warning: ") == 1
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize(("number", "is_scanned"), [(5, False), (10, True)])
+def test_the_advice_for_a_truncated_log_file_is_true(
+    root: Path, number: int, is_scanned: bool
+) -> None:
+    """The log ends in a file that recovery scans; an earlier file loses only its messages."""
+    cut(log_file(root, number))
+    with pytest.raises(pyrocketstore.StoreCorruptionError) as caught:
+        pyrocketstore.open(root, **SETTINGS)
+    advice = str(caught.value)
+    assert "If the next opening scans this file (after a clean stop one of the last 3" in advice
+    assert "are moved to `.broken`" in advice and "only the messages that the file lacks" in advice
+    os.truncate(log_file(root, number), LOG_SIZE)
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        end = store.message_store.get_max_phy_offset()
+        damaged_bytes = store.verify().damaged_bytes
+    assert (end == number * LOG_SIZE) == is_scanned
+    assert (root / ".broken").exists() == is_scanned
+    assert (damaged_bytes > 0) != is_scanned
