@@ -17,6 +17,7 @@ import pyarrow
 import pytest
 
 import pyrocketstore
+from pyrocketstore.errors import StoreCorruptionError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -285,6 +286,36 @@ def split_reader(root: Path, **options: str) -> SplitReader:
     task = plan(requested).tasks[0].task
     split = Split(0, task.broker_name, "T", 0, 0, 100, 0)
     return SplitReader(split, task.ranges[0], task.log_files, requested)
+
+
+@pytest.mark.parametrize("mode", ["queue", "sequential"])
+def test_an_error_names_the_unit_that_is_wrong(tmp_path: Path, mode: str) -> None:
+    """Not the last file of the log, which is intact. Recovery does not scan the unit's record."""
+    root = tmp_path / "s"
+    with pyrocketstore.open(root, mapped_file_size_commit_log=1 << 14) as store:
+        store.put_many("T", [bytes(500)] * 300)
+    unit = root / f"consumequeue/T/0/{0:020d}"
+    with unit.open("r+b") as file:
+        file.seek(30 * 20)
+        file.write((1 << 40).to_bytes(8, "big"))
+    with pytest.raises(StoreCorruptionError) as caught:
+        tasks(root, "body", readMode=mode, onCorrupt="fail", snapshot="load")
+    assert (caught.value.path, caught.value.position) == (str(unit), 600)
+    text = f"byte {1 << 40} of the log, which does not hold them (T/0, queue offset 30)"
+    assert text in caught.value.reason
+
+
+def test_data_loss_names_the_file_of_the_log(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    size = 1 << 14
+    with pyrocketstore.open(root, mapped_file_size_commit_log=size) as store:
+        _, offsets = store.put_many("T", [bytes(500)] * 300)
+    lost = [i for i, offset in enumerate(offsets.tolist()) if offset // size == 5]
+    (root / f"commitlog/{5 * size:020d}").unlink()
+    with pytest.raises(DataLossError) as caught:
+        tasks(root, "body", readMode="queue", snapshot="load")
+    place = f"{root}/commitlog/{5 * size:020d} at byte {offsets[lost[0]] % size}"
+    assert f"{place} (T/0, queue offset {lost[0]}): gone, with {len(lost)} " in str(caught.value)
 
 
 class TestVanishingFile:

@@ -31,7 +31,7 @@ from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.read.batches import MessageBatches
 from pyrocketstore.spark.read.decode import FILE_GONE, Damage, reason_of
 from pyrocketstore.spark.read.messages import batch_rows
-from pyrocketstore.spark.read.records import LogReader, Skipped
+from pyrocketstore.spark.read.records import LogReader, NamedUnits, Skipped
 from pyrocketstore.spark.read.units import UNITS_AT_ONCE, RangeUnits
 from pyrocketstore.spark.read.worker import settle
 from pyrocketstore.spark.schemas import MESSAGES
@@ -178,8 +178,9 @@ class SplitReader:
     def _records(
         self, offsets: Int64s, phy_offsets: Int64s, sizes: npt.NDArray[np.int32]
     ) -> Iterator[pyarrow.RecordBatch]:
+        units = NamedUnits(self.pinned, offsets)
         read = np.zeros(len(offsets), np.bool_)
-        for part, chunk in self._log.chunks(phy_offsets, sizes):
+        for part, chunk in self._log.chunks(phy_offsets, sizes, units):
             read[part] = True
             for rows in self._batches.rows(chunk.of_queue(self.pinned, offsets[part])):
                 yield from rows.batches

@@ -14,7 +14,7 @@ from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.read.batches import MessageBatches
 from pyrocketstore.spark.read.log_walk import WINDOW_BYTES, LogWalk
-from pyrocketstore.spark.read.records import Chunk, Gap, LogReader, Skipped
+from pyrocketstore.spark.read.records import Chunk, Gap, LogReader, NamedUnits, Skipped
 from pyrocketstore.spark.read.selection import QueueSelection
 from pyrocketstore.spark.read.units import UNITS_AT_ONCE, RangeUnits
 from pyrocketstore.spark.task_types import LogTask, QueueRange, QueueTask
@@ -80,7 +80,8 @@ def _records_of_units(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records that units of a queue name; `offsets` are their queue offsets."""
     for rows in batch_rows(units.size, batches.options, batches.reads_bodies):
-        for part, chunk in log.chunks(units.phy_offset[rows], units.size[rows]):
+        named = NamedUnits(pinned, offsets[rows])
+        for part, chunk in log.chunks(units.phy_offset[rows], units.size[rows], named):
             yield from batches.batches(chunk.of_queue(pinned, offsets[rows][part]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.columns._decode import decode_records, reusable_bytes
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
@@ -32,7 +34,6 @@ Int32s = npt.NDArray[np.int32]
 LEFT_BETWEEN = 4
 #: Instead of a file's number: the file is missing; the log never had this physical offset.
 _GONE, _NOWHERE = -1, -2
-_NOT_HELD = "a queue names bytes that the log does not hold"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,33 @@ class Chunk:
             phy_offsets=np.ascontiguousarray(self.phy_offsets[rows]),
             queue_offsets=offsets,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedUnits:
+    """The units of a queue that name records, by their queue offsets (int64[n]); for errors."""
+
+    pinned: QueueRange
+    queue_offsets: Int64s
+
+    def after(self, row: int) -> NamedUnits:
+        """Return the units from a row on."""
+        return NamedUnits(self.pinned, self.queue_offsets[row:])
+
+    def name(self, row: int) -> str:
+        """Return the topic, queue id and queue offset of a row."""
+        queue = f"{self.pinned.topic}/{self.pinned.queue_id}"
+        return f"{queue}, queue offset {self.queue_offsets[row]}"
+
+    def error(self, row: int, phy_offset: int, size: int) -> StoreCorruptionError:
+        """Return the error for a unit that names bytes which the log does not have."""
+        at = int(self.queue_offsets[row]) * CQ_STORE_UNIT_SIZE
+        position = at % self.pinned.file_size
+        path = f"{self.pinned.directory}/{at - position:020d}"
+        reason = (
+            f"the unit names {size} bytes at byte {phy_offset} of the log, which does not hold them"
+        )
+        return StoreCorruptionError(path, position, f"{reason} ({self.name(row)})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,11 +182,13 @@ class LogReader:
         self._ends = self._begins + np.array([file.size for file in files], np.int64)
         self._open: dict[str, MappedFile] = {}
 
-    def chunks(self, phy_offsets: Int64s, sizes: Int32s) -> Iterator[tuple[slice, Chunk]]:
+    def chunks(
+        self, phy_offsets: Int64s, sizes: Int32s, units: NamedUnits
+    ) -> Iterator[tuple[slice, Chunk]]:
         """Yield the records of each run that is in one file, with its rows of the arrays.
 
-        Raises StoreCorruptionError for a physical offset after the log's end. Where damage is
-        omitted, such a record has size 0.
+        Raises StoreCorruptionError for a physical offset after the log's end, at the one of the
+        `units` that names it. Where damage is omitted, such a record has size 0.
         """
         numbers = self._file_numbers(phy_offsets)
         edges = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
@@ -166,7 +196,9 @@ class LogReader:
         for edge in edges:
             if edge > first:
                 rows = slice(first, edge)
-                chunk = self._chunk(int(numbers[first]), phy_offsets[rows], sizes[rows])
+                chunk = self._chunk(
+                    int(numbers[first]), phy_offsets[rows], sizes[rows], units.after(first)
+                )
                 if chunk is not None:
                     yield rows, chunk
             first = edge
@@ -183,9 +215,11 @@ class LogReader:
         numbers[phy_offsets < 0] = _NOWHERE
         return numbers
 
-    def _chunk(self, number: int, phy_offsets: Int64s, sizes: Int32s) -> Chunk | None:
+    def _chunk(
+        self, number: int, phy_offsets: Int64s, sizes: Int32s, units: NamedUnits
+    ) -> Chunk | None:
         if number == _GONE:
-            self._lost(f"commit log at byte {phy_offsets[0]}", sizes)
+            self._lost(self._where(int(phy_offsets[0]), units), sizes)
             return None
         phy_offsets, sizes = np.ascontiguousarray(phy_offsets), np.ascontiguousarray(sizes)
         last = number == _NOWHERE
@@ -195,8 +229,8 @@ class LogReader:
         beyond |= sizes > record_size_max()
         if beyond.any():
             if self.on_corrupt == "fail":
-                position = int(phy_offsets[beyond][0]) - file.from_offset
-                raise StoreCorruptionError(file.path, position, _NOT_HELD)
+                row = int(np.flatnonzero(beyond)[0])
+                raise units.error(row, int(phy_offsets[row]), int(sizes[row]))
             sizes = np.where(beyond, np.int32(0), sizes)
             return self._loaded(file, phy_offsets, sizes)
         try:
@@ -269,6 +303,17 @@ class LogReader:
             opened.set_positions(file.size)
             self._open[file.path] = opened
         return self._open[file.path]
+
+    def _where(self, phy_offset: int, units: NamedUnits) -> str:
+        """Return the file that should have a byte of the log, and the unit that names the byte."""
+        unit = f"({units.name(0)})"
+        if not self.files:
+            return f"byte {phy_offset} of the log, which has no file {unit}"
+        folder, size = os.path.dirname(self.files[0].path), self.files[0].size
+        if len(self.files) == 1 or phy_offset < 0:  # a last file may be shorter than the others
+            return f"{folder}: byte {phy_offset} of the log {unit}"
+        position = phy_offset % size
+        return f"{folder}/{phy_offset - position:020d} at byte {position} {unit}"
 
     def _lost(self, where: str, sizes: Int32s) -> None:
         if self.fail_on_data_loss:
