@@ -245,11 +245,12 @@ class VerifyReport(Verdict):
         """True while `problems` is not full."""
         return len(self.problems) < PROBLEMS_MAX
 
-    def add(self, problem: Problem, *, missing: bool = False) -> None:
-        """Count a problem, and keep it if there is room; `missing`: only units or keys lack."""
+    def add(self, problem: Problem, *, missing: bool = False, repaired: bool = False) -> None:
+        """Count a problem, and keep it if there is room; `missing`: only units or keys lack;
+        `repaired`: the next opening for writing repairs it after any kind of stop."""
         self.problem_count += problem.count
         self.missing_count += problem.count if missing else 0
-        self._note_kind(problem, missing)
+        self._note_kind(problem, missing or repaired)
         if self.has_room:
             self.problems.append(problem)
 
@@ -265,10 +266,10 @@ class VerifyReport(Verdict):
         self._note_kind(problem, False)
         self.problems = [problem, *self.problems][:PROBLEMS_MAX]
 
-    def _note_kind(self, problem: Problem, missing: bool) -> None:
+    def _note_kind(self, problem: Problem, needs_no_rebuild: bool) -> None:
         if problem.kind == "log" and problem.text != BAD_PROPERTIES:
             self.log_is_damaged = True
-        if problem.kind in {"queue", "ext"} and not missing:
+        if problem.kind in {"queue", "ext"} and not needs_no_rebuild:
             self.units_are_wrong = True
 
     def add_rebuilt(self, problem: Problem) -> None:

@@ -264,8 +264,10 @@ class _Verifier:
         if unknown is not None and self.store.config.message_index_enable:
             report.index_unchecked = str(unknown)
         for problem in opening_problems(self.store):
-            add = report.add_first if problem.kind == "log" else report.add
-            add(problem)
+            if problem.kind == "log":
+                report.add_first(problem)
+            else:
+                report.add(problem, repaired=True)
         self._recovery()
         self._log_files()
         for key in sorted({(q.topic, q.queue_id) for q in self.store.consume_queues()}):
@@ -670,7 +672,8 @@ class _Verifier:
         text = f"{_units_text(start, end)} wrong on disk: "
         text += "it contradicts" if end == start + 1 else "they contradict"
         text += " the log; recovery writes what the log says"
-        self.report.add(Problem("queue", path, state.position(start), text, end - start))
+        problem = Problem("queue", path, state.position(start), text, end - start)
+        self.report.add(problem, repaired=True)
 
     def _rebuilt(self, state: _QueueState, path: str, start: int, end: int, exists: bool) -> None:
         self.report.rebuilt_units += end - start

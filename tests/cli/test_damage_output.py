@@ -193,6 +193,21 @@ def test_info_exits_with_1_if_it_reports_damage(root: Path, damage: Callable[[Pa
 
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("which", ["truncated", "wrong unit at the end"])
+def test_verify_advises_one_opening_where_one_is_enough(root: Path, which: str) -> None:
+    if which == "truncated":
+        cut(queue_file(root, 2))
+    else:
+        flip(queue_file(root, 7), 4)
+    result = run(root, "verify")
+    assert result.exit_code == 1
+    assert "`abort`" not in result.stderr and "for writing once" in result.stderr
+    with pyrocketstore.open(root, **SETTINGS):
+        pass
+    assert run(root, "verify").exit_code == 0
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 @pytest.mark.parametrize(("number", "is_scanned"), [(5, False), (10, True)])
 def test_the_advice_for_a_truncated_log_file_is_true(
     root: Path, number: int, is_scanned: bool
