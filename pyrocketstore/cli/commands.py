@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -235,6 +235,11 @@ def _phy_offset_or_msg_id(text: str) -> int | str:
     return number
 
 
+def _with_dashes(facts: dict[str, Any]) -> dict[str, Any]:
+    """Replace empty texts and lists by None, which is printed as "-"."""
+    return {name: None if value in ("", []) else value for name, value in facts.items()}
+
+
 @app.command()
 @store_command
 @json_option
@@ -255,6 +260,11 @@ def verify(target: Target) -> None:
     facts = report.to_dict()
     problems, rebuilt = facts.pop("problems"), facts.pop("rebuilt")
     recovery = facts.pop("recovery")
+    if not output.as_json:
+        recovery["records that recovery scanned"] = recovery.pop("records", None)
+        facts, recovery = _with_dashes(facts), _with_dashes(recovery)
+        for item in (*problems, *rebuilt):
+            item["position"] = None if item["position"] < 0 else item["position"]
     output.facts("verify", facts)
     output.facts("recovery", recovery)
     for kind, found in (("problem", problems), ("rebuilt", rebuilt)):

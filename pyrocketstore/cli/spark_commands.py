@@ -74,8 +74,8 @@ def spark_session(what: str, master: str) -> Iterator[SparkSession]:
 def _last_line(text: str) -> str:
     """Return the error of a Python traceback that the JVM has passed on."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    found = (re.search(r"(^|(?<=: ))pyrocketstore\.[\w.]+: .*", line) for line in lines)
-    named = [each[0] for each in found if each is not None]
+    found = (re.search(r"(?:^|(?<=: ))pyrocketstore\.[\w.]+: (.*)", line) for line in lines)
+    named = [each[1] for each in found if each is not None]
     return named[-1] if named else (lines[0] if lines else "an error without a text")
 
 

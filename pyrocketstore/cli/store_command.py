@@ -17,7 +17,7 @@ import pyrocketstore
 from pyrocketstore.cli.output import Output
 from pyrocketstore.config.message_store_config import MessageStoreConfig, absolute_path
 from pyrocketstore.display import printable
-from pyrocketstore.errors import StoreError
+from pyrocketstore.errors import StoreError, StoreFormatError
 from pyrocketstore.store.unreadable_hits import UnreadableHitsWarning
 
 #: Prints the help where no command is named; click has it since 8.2.
@@ -195,7 +195,13 @@ def store_command(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(store: str, config_path: str | None, as_json: bool = False, **rest: Any) -> Any:
         target = Target(absolute_path(store, "STORE"), config_path, Output(as_json=as_json))
-        return function(target, **rest)
+        try:
+            return function(target, **rest)
+        except StoreFormatError as error:
+            if config_path is not None or "maxHashSlotNum" not in str(error):
+                raise
+            advice = "--config names the broker.conf that has these settings"
+            raise click.ClickException(f"{error}; {advice}") from error
 
     return command
 

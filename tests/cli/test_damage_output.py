@@ -192,6 +192,28 @@ def test_info_exits_with_1_if_it_reports_damage(root: Path, damage: Callable[[Pa
     assert result.stderr.count("warning: ") == 1
 
 
+def test_a_query_that_lacks_the_geometry_names_the_option(root: Path) -> None:
+    for path in sorted((root / "index").iterdir())[1:]:
+        with path.open("ab") as file:
+            file.write(bytes(7))
+    result = CliRunner().invoke(app, ["query", str(root), "T", "k1"])
+    assert result.exit_code == 1
+    assert "maxHashSlotNum" in result.stderr and "--config names the broker.conf" in result.stderr
+
+
+def test_verify_prints_each_row_once_and_a_dash_for_no_value(root: Path) -> None:
+    cut(queue_file(root, 2))
+    rows = [line.split("\t") for line in run(root, "verify").stdout.splitlines()]
+    names = [row[0] for row in rows if len(row) == 2]
+    assert len(names) == len(set(names))
+    facts = {row[0]: row[1] for row in rows if len(row) == 2}
+    assert [facts[name] for name in ("index unchecked", "broken", "missing first file")] == [
+        "-"
+    ] * 3
+    (problem,) = [row for row in rows if row[-1] == "1" and row[0] == "queue"]
+    assert problem[2] == "-"
+
+
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 @pytest.mark.parametrize("which", ["truncated", "wrong unit at the end"])
 def test_verify_advises_one_opening_where_one_is_enough(root: Path, which: str) -> None:

@@ -383,7 +383,7 @@ def test_tables_and_errors_of_the_commands_on_spark(
         failing.main([])
     out, err = capsys.readouterr()
     assert hostile_in(out) | hostile_in(err) == set()
-    assert err == f"Error: pyrocketstore.errors.E: {printable(PATH)}\n"
+    assert err == f"Error: {printable(PATH)}\n"
     if as_json:
         rows = [json.loads(line) for line in out.splitlines()]
         assert rows[0] == {"export": {EVIL: EVIL, "runs": [EVIL]}}
