@@ -11,8 +11,8 @@ import struct
 
 from pyrocketstore.consume_queue._units import scan_ext_units
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError
-from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+from pyrocketstore.errors import StoreError, StoreTypeError
+from pyrocketstore.files.mapped_file_queue import MappedFileQueue, check_mapped_file
 from pyrocketstore.system.env import Env
 
 TYPE_CHECKING = False
@@ -148,6 +148,8 @@ class ConsumeQueueExt:
         Durability: none before `flush`.
         Source: RocketMQ 4.9.3 ConsumeQueueExt#put.
         """
+        if not isinstance(unit, CqExtUnit):
+            raise StoreTypeError(f"unit must be a CqExtUnit, not {type(unit).__name__}")
         size = unit.size
         end = self.mapped_file_queue.get_max_offset()
         if size > min(MAX_EXT_UNIT_SIZE, self.mapped_file_size - END_BLANK_DATA_LENGTH):
@@ -193,7 +195,11 @@ class ConsumeQueueExt:
         return CqExtUnit(tags_code, msg_store_time, bit_map)
 
     def end_of_units(self, mapped_file: MappedFile) -> int:
-        """Return the position after the last unit of a file, found step by step from its start."""
+        """Return the position after the last unit of a file, found step by step from its start.
+
+        Raises StoreTypeError, StoreIOError.
+        """
+        check_mapped_file(mapped_file)
         position = 0
         end = min(mapped_file.get_read_position(), self.mapped_file_size)
         while end - position >= MIN_EXT_UNIT_SIZE:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 
+from pyrocketstore.arguments.scalars import INT64_MAX, exact_int
 from pyrocketstore.config.file_sizes import (
     MAX_FILE_END,
     MismatchedFile,
@@ -15,17 +16,17 @@ from pyrocketstore.config.file_sizes import (
     mismatch_of,
 )
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
-from pyrocketstore.errors import StoreCorruptionError, StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreTypeError
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.allocate_mapped_file_service import (
     AllocateMappedFileService,
     FileSettings,
     create_mapped_file,
 )
-from pyrocketstore.system.env import Env
+from pyrocketstore.system.env import Env, check_env
 from pyrocketstore.system.live_stores import was_removed
 
-__all__ = ["AllocateMappedFileService", "MappedFileQueue", "file_name_of"]
+__all__ = ["AllocateMappedFileService", "MappedFileQueue", "check_mapped_file", "file_name_of"]
 
 LOG = logger(__name__)
 
@@ -35,6 +36,12 @@ MAX_OFFSET = (1 << 63) - 1
 DELETE_FILES_BATCH_MAX = 10
 #: Accepted and ignored: no file waits for its readers (ms).
 DESTROY_INTERVAL_MS = 1000
+
+
+def check_mapped_file(value: object) -> None:
+    """Raise StoreTypeError for a value that is not a MappedFile."""
+    if not isinstance(value, MappedFile):
+        raise StoreTypeError(f"mapped_file must be a MappedFile, not {type(value).__name__}")
 
 
 def file_name_of(offset: int) -> str:
@@ -63,7 +70,8 @@ class MappedFileQueue:
     `committed_where`, bytes of the sequence; `store_timestamp`, store time (Unix ms) up to which
     everything is flushed; `mapped_files`, a tuple, by offset.
 
-    Raises StoreIOError. Threads: any reads; one at a time appends.
+    Raises StoreIOError; StoreTypeError and StoreFormatError for a wrong argument.
+    Threads: any reads; one at a time appends.
     Source: RocketMQ 4.9.3 MappedFileQueue.
     """
 
@@ -82,6 +90,8 @@ class MappedFileQueue:
         by_write: bool = False,
         derived: bool = False,
     ) -> None:
+        check_env(env)
+        exact_int("mapped_file_size", mapped_file_size, 1, INT64_MAX)
         self.env = env
         self.store_path = store_path
         self.mapped_file_size = mapped_file_size
@@ -177,7 +187,9 @@ class MappedFileQueue:
         return advice
 
     def add_file(self, mapped_file: MappedFile) -> None:
-        """Add a repaired file of `mismatched`. Threads: before the sequence is used."""
+        """Add a repaired file of `mismatched`. Raises StoreTypeError. Threads: before the sequence
+        is used."""
+        check_mapped_file(mapped_file)
         with self._lock:
             files = [*self.mapped_files, mapped_file]
             self.mapped_files = tuple(sorted(files, key=lambda file: file.file_from_offset))

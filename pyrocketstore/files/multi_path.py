@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue, file_name_of
 from pyrocketstore.system import disk_space
@@ -43,6 +43,8 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         is_full: Callable[[str], bool] | None = None,
         **settings: Any,
     ) -> None:
+        if not store_paths:
+            raise StoreFormatError("store_paths is empty: it must name at least one directory")
         super().__init__(env, store_paths[0], mapped_file_size, **settings)
         self.store_paths = store_paths
         self.read_only_paths = read_only_paths

@@ -10,7 +10,7 @@ from typing import overload
 
 from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.system.env import O_RDONLY, O_RDWR, Env, parent_directory
+from pyrocketstore.system.env import O_RDONLY, O_RDWR, Env, check_env, parent_directory
 
 __all__ = ["CHECKPOINT_SIZE", "StoreCheckpoint"]
 
@@ -60,6 +60,7 @@ class StoreCheckpoint:
     index_msg_timestamp = _StoreTime()
 
     def __init__(self, env: Env, path: str, read_only: bool = False) -> None:
+        check_env(env)
         self._env = env
         self._path = path
         self._read_only = read_only

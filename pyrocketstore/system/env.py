@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from pyrocketstore.errors import NOT_REGULAR, StoreCorruptionError, StoreIOError
+from pyrocketstore.errors import NOT_REGULAR, StoreCorruptionError, StoreIOError, StoreTypeError
 from pyrocketstore.system._env import EnvTable
 
 O_CREAT = os.O_CREAT
@@ -398,6 +398,12 @@ class Env(EnvTable):
     def process_id(self) -> int:
         """Return the id of this process, which differs in a forked child."""
         return os.getpid()
+
+
+def check_env(value: object) -> None:
+    """Raise StoreTypeError for a value that is not an Env."""
+    if not isinstance(value, Env):
+        raise StoreTypeError(f"env must be an Env, not {type(value).__name__}")
 
 
 def parent_directory(path: str) -> str:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyrocketstore
@@ -110,6 +111,48 @@ def test_wrong_numbers_of_the_parts(tmp_path: Path, value: Any) -> None:
     file.destroy()
     index.destroy()
     assert os.listdir(root) == ["checkpoint"]
+
+
+def test_wrong_arguments_of_the_parts(tmp_path: Path) -> None:
+    env, root = low_level.Env(), str(tmp_path)
+    ext = low_level.ConsumeQueueExt("t", 0, f"{root}/ext", 1000, env)
+    paths = low_level.MultiPathMappedFileQueue(env, (root,), (), 20)
+    wrong: Any = 1.5
+    nothing: Any = None
+    for of_type in (
+        lambda: ext.put(wrong),
+        lambda: ext.end_of_units(np.arange(3)),  # type: ignore[arg-type]
+        lambda: paths.add_file(wrong),
+        lambda: low_level.StoreCheckpoint(nothing, f"{root}/checkpoint"),
+        lambda: low_level.MappedFileQueue(nothing, root, 20),
+        lambda: low_level.MappedFileQueue(env, root, wrong),
+    ):
+        with pytest.raises(StoreTypeError, match="must be a"):
+            of_type()
+    for size in (0, -5):
+        with pytest.raises(StoreFormatError, match=f"mapped_file_size {size}: must be 1"):
+            low_level.MappedFileQueue(env, root, size)
+    with pytest.raises(StoreFormatError, match="store_paths is empty"):
+        low_level.MultiPathMappedFileQueue(env, (), (), 20)
+    assert os.listdir(root) == []
+
+
+def test_bytes_with_gaps_are_refused_by_the_parts(tmp_path: Path) -> None:
+    file = low_level.MappedFile(low_level.Env(), f"{tmp_path}/{0:020d}", 4096, create=True)
+    index = low_level.IndexFile(low_level.Env(), f"{tmp_path}/index", 7, 20, create=True)
+    hashes = memoryview(np.arange(4, dtype=np.int32))[::2]
+    offsets = np.arange(2)
+    for call in (
+        lambda: file.append_message(memoryview(b"abcdef")[::2]),
+        lambda: file.overwrite(0, memoryview(b"abcdef")[::2]),
+        lambda: index.put_hashes(hashes, offsets, offsets),  # type: ignore[arg-type]
+        lambda: index.select_hashes(hashes, 1, 0, 9),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(BufferError, match="not C-contiguous"):
+            call()
+    assert file.wrote == 0
+    file.destroy()
+    index.destroy()
 
 
 def test_a_message_is_not_made_by_its_class() -> None:
