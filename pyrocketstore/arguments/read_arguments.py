@@ -15,6 +15,7 @@ from pyrocketstore.arguments.scalars import (
     exact_text,
     whole_number,
 )
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 
 #: Seconds: every clock of the system can count them.
@@ -53,12 +54,18 @@ def timeout_of(value: Any) -> float | None:
     """Return a number of seconds, None for no limit. Raises StoreFormatError."""
     if value is None:
         return None
+    given: float | int
     if isinstance(value, (float, np.floating)):
-        seconds = float(value)
+        given = seconds = float(value)
     else:
-        number = whole_number("timeout in seconds", value)
-        seconds = float(min(max(number, 0), TIMEOUT_MAX + 1))
+        try:
+            given = whole_number("timeout", value)
+        except StoreTypeError as error:
+            kind = type(value).__name__
+            reason = f"must be a number of seconds, or None for no limit, not {kind}"
+            raise StoreTypeError(f"timeout {reason}") from error
+        seconds = float(min(max(given, 0), TIMEOUT_MAX + 1))
     if math.isnan(seconds) or seconds > TIMEOUT_MAX:
         reason = f"must be at most {TIMEOUT_MAX} seconds, or None for no limit"
-        raise StoreFormatError(f"timeout {seconds}: {reason}")
+        raise StoreFormatError(f"timeout {shown(given)}: {reason}")
     return max(seconds, 0.0)

@@ -132,7 +132,7 @@ def cat(
     not UTF-8.
     """
     if start is not None and queue_id is None:
-        raise click.UsageError("--start needs --queue: an offset belongs to one queue")
+        raise click.UsageError("--start requires --queue: an offset belongs to one queue")
     with target.open() as store:
         _check_queue(store, topic, queue_id)
         messages = store.read(topic, queue_id, start=start, tags=tags, on_corrupt=on_corrupt)

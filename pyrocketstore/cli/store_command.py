@@ -155,7 +155,7 @@ class Target:
             paths = config.all_commit_log_paths
         for log_path in paths:
             if not Path(log_path).is_dir():
-                raise click.ClickException(f"{self.path} holds no store: there is no {log_path}")
+                raise click.ClickException(f"{self.path} contains no store: there is no {log_path}")
         return config
 
     @contextmanager

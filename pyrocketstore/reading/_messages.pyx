@@ -320,6 +320,10 @@ cdef class MessageIterator:
             )
         if status == RS_BAD_SIZE and self.queue is not None and record.total_size != size:
             return f"the record has {record.total_size} bytes, the queue's unit has {size}"
+        if status == RS_TORN and self.queue is not None and size >= 4:
+            # All bytes that the unit names are there: the record's size is wrong, or the unit's.
+            stated = int.from_bytes(p[:4], "big", signed=True)
+            return f"the record has {stated} bytes, the queue's unit has {size}"
         return rs_status_name(status).decode("ascii")
 
 

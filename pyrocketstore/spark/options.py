@@ -182,7 +182,7 @@ def canonical_options(options: Mapping[str, str], kind: str) -> dict[str, str]:
         name = _CANONICAL.get(key.lower())
         if name is None and key.lower() == "owner":  # CREATE TABLE sends this instead of options
             raise StoreFormatError(
-                "rocketmq-store: CREATE TABLE loses the options: CREATE TEMPORARY VIEW does not"
+                "rocketmq-store: Spark passes no options of CREATE TABLE; use CREATE TEMPORARY VIEW"
             )
         if name is None:
             near = difflib.get_close_matches(key.lower(), _CANONICAL, n=1)
@@ -216,7 +216,10 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
     starting = take.bound("starting", default_start)
     ending = take.bound("ending", LATEST)
     if kind == BATCH and starting.offset == LATEST:
-        raise StoreFormatError("rocketmq-store: startingOffsets=latest reads nothing in a batch")
+        raise StoreFormatError(
+            "rocketmq-store: startingOffsets=latest selects no message in a batch; use earliest or"
+            " an offset"
+        )
     if kind == BATCH and ending.offset == EARLIEST:
         raise StoreFormatError("rocketmq-store: endingOffsets=earliest reads nothing")
     if kind == BATCH:

@@ -239,7 +239,8 @@ class IndexCheck:
         """Report entries whose physical offset cannot be that of a record."""
         file.bad.append(numbers)
         for row in self.report.kept(range(len(numbers))):
-            text = f"entry {numbers[row]} names {phy_offset[row]} of the log, no record"
+            where = f"physical offset {phy_offset[row]}, where the log has no record"
+            text = f"entry {numbers[row]} refers to {where}"
             self._problem(file, numbers[row], text)
 
     def _wrong(self, file: _File, block: _Block, wrong: NDArray[np.bool_], keys: Keys) -> None:
@@ -360,7 +361,8 @@ class IndexCheck:
             end_phy_offset = INDEX_HEADER.unpack(_read_header(self.env, path))[3]
             if end_phy_offset >= self.log_end():
                 text = (
-                    f"the file ends at {end_phy_offset}, behind the log; recovery builds it again"
+                    f"the header's end offset {end_phy_offset} is behind the end of the log;"
+                    " recovery builds the file again"
                 )
                 self.report.add(Problem("index", path, 24, text))
 

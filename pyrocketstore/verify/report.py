@@ -173,10 +173,10 @@ class VerifyReport(Verdict):
     @property
     def _readable(self) -> str:
         if self.ends_at_damage < 0:
-            return "reading with on_corrupt='skip' gives the messages that are whole"
+            return "reading with on_corrupt='skip' returns the undamaged messages"
         return (
             f"a read-only opening ends the log at byte {self.ends_at_damage}, where it meets"
-            " damage: reading gives no message behind it, also with on_corrupt='skip', and does"
+            " damage: reading returns no later message, also with on_corrupt='skip', and does"
             " not count these messages as skipped"
         )
 
@@ -189,9 +189,9 @@ class VerifyReport(Verdict):
             )
         elif self.not_indexed:
             yield (
-                f"{self.not_indexed} messages have keys and lie where no index file is: a query"
-                " searches the log for them; open the store for writing once, which puts their"
-                " keys into the index"
+                f"no index file covers {self.not_indexed} messages with keys: a query searches the"
+                " log for them; open the store for writing once, which puts their keys into the"
+                " index"
             )
         if self.missing_keys or any(problem.kind == "index" for problem in self.problems):
             what = f"lacks {self.missing_keys} keys" if self.missing_keys else "is damaged"

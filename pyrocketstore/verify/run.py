@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyrocketstore.columns._record_walk import BAD_PROPERTIES, RecordWalk, read_ext_units
-from pyrocketstore.commit_log._scan import status_name
+from pyrocketstore.commit_log._scan import verdict_of
 from pyrocketstore.consume_queue.ext import MAX_ADDR, un_decorate
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import is_safe_name
@@ -297,7 +297,7 @@ class _Verifier:
         if plan.broken:
             size = sum(chunk[2] for chunk in plan.broken)
             text = (
-                f"{plan.ended_by}; the log ends here, though valid records lie behind, in"
+                f"{plan.ended_by}; the log ends here, though valid records follow, in"
                 f" {size} bytes of {len(plan.broken)} file(s)"
             )
             self.report.add(Problem("log", path, position, text))
@@ -349,7 +349,8 @@ class _Verifier:
     def _damage(self, file: MappedFile, begin: int, end: int, status: int) -> None:
         """Report the damage in [begin, end), bytes into the file."""
         base = file.file_from_offset
-        text = f"{status_name(status)}; {end - begin} bytes hold no record"
+        verdict = verdict_of(status, file.wrote == file.file_size)
+        text = f"{verdict}; {end - begin} bytes hold no record"
         self.report.add(Problem("log", file.path, begin, text))
         self.report.damaged_bytes += end - begin
         self.damaged.add(base + begin, base + end)
@@ -677,8 +678,9 @@ class _Verifier:
 
     def _rebuilt(self, state: _QueueState, path: str, start: int, end: int, exists: bool) -> None:
         self.report.rebuilt_units += end - start
-        what = "missing or wrong" if exists else "missing with the file"
-        text = f"{_units_text(start, end)} {what} on disk; recovery builds them from the log"
+        whose, built = ("its", "it") if end == start + 1 else ("their", "them")
+        what = "missing or wrong on disk" if exists else f"missing because {whose} file is missing"
+        text = f"{_units_text(start, end)} {what}; recovery builds {built} from the log"
         problem = Problem("queue", path, state.position(start), text, end - start)
         if self._clean:
             self.report.add(problem, missing=True)

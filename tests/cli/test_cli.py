@@ -72,7 +72,7 @@ def test_cat(store: Path) -> None:
     tagged = lines(run("cat", store, "orders", "--tags", "T1 || T2", "--json"))
     assert {row["tags"] for row in tagged} == {"T1", "T2"}
     assert len(run("cat", store, "orders").stdout.splitlines()) == 31
-    assert "--start needs --queue" in run("cat", store, "orders", "--start", 1, code=2).stderr
+    assert "--start requires --queue" in run("cat", store, "orders", "--start", 1, code=2).stderr
     beyond = run("cat", store, "orders", "--queue", 0, "--start", 99, code=1)
     assert beyond.stderr.startswith("Error: offset 99 is outside of queue orders/0")
 
@@ -154,7 +154,7 @@ def test_mistakes_get_one_line(store: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     (tmp_path / "empty").mkdir()
     for command in ("info", "dump", "verify"):
-        assert "holds no store" in run(command, tmp_path / "empty", code=1).stderr
+        assert "contains no store" in run(command, tmp_path / "empty", code=1).stderr
     assert list((tmp_path / "empty").iterdir()) == []
     bad = tmp_path / "bad.conf"
     bad.write_text("mappedFileSizeCommitLog=12x\nnoSuchKey=1\n")

@@ -248,3 +248,32 @@ def test_the_advice_for_a_truncated_log_file_is_true(
     assert (end == number * LOG_SIZE) == is_scanned
     assert (root / ".broken").exists() == is_scanned
     assert (damaged_bytes > 0) != is_scanned
+
+
+def test_verify_names_files_that_are_missing(root: Path) -> None:
+    """Of the log, of a queue, and index entries without a record."""
+    lose_last(root)
+    text = run(root, "verify").stdout
+    assert "the header's end offset " in text and " is behind the end of the log; rec" in text
+    shutil.rmtree(root / "commitlog")
+    (root / "commitlog").mkdir()
+    text = run(root, "verify").stdout
+    assert "entry 1 refers to physical offset 0, where the log has no record" in text
+
+
+def test_units_whose_file_is_missing(root: Path) -> None:
+    queue_file(root, 7).unlink()
+    (root / "abort").touch()
+    result = run(root, "verify")
+    assert "140 to 149 are missing because their file is missing; recovery" in result.stdout
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_size_past_the_end_of_a_full_file_is_invalid(root: Path) -> None:
+    """The file is not torn: it has its whole length."""
+    flip(log_file(root, 3), 2, 0x7F)
+    result = run(root, "verify")
+    assert "invalid size: the record would continue past the end of the file" in result.stdout
+    assert "torn" not in result.stdout
+    result = run(root, "cat", "T")
+    assert "bytes, the queue's unit has " in result.stderr and "torn" not in result.stderr

@@ -337,7 +337,7 @@ def test_errors_of_the_command(tmp_path: Path, store: Path) -> None:
         assert printable(str(damaged)) in done.err
     (done,) = run_all(["info", empty])
     assert done.code == 1
-    assert "holds no store" in done.err
+    assert "contains no store" in done.err
     commands: list[list[object]] = [
         ["info", tmp_path / f"none{EVIL}"],
         ["get", store, EVIL],

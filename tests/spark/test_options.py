@@ -120,7 +120,7 @@ class TestRefusals:
             ({"startingOffsets": '{"t": {"0": 5, "1": -1}}'}, r"-1 \(latest\) for queue 't'/1"),
             ({"startingOffsets": '{"t": {"b": {"1": -1}}}'}, r"-1 \(latest\) for queue 't'/1"),
             ({"endingOffsets": '{"t": {"0": -2}}'}, r"-2 \(earliest\) for queue 't'/0"),
-            ({"startingOffsets": "latest"}, "reads nothing"),
+            ({"startingOffsets": "latest"}, "selects no message in a batch; use earliest"),
             ({"endingOffsets": "earliest"}, "reads nothing"),
         ],
     )

@@ -85,7 +85,7 @@ def test_a_stream_on_a_directory_that_holds_no_store(
 ) -> None:
     wrong = tmp_path / "wrong"
     (wrong / "messages").mkdir(parents=True)
-    refused = f"{wrong} holds no store: there is no {wrong}/commitlog"
+    refused = f"{wrong} contains no store: there is no {wrong}/commitlog"
     with pytest.raises(PySparkException, match=refused):
         spark.read.format(FORMAT).load(str(wrong)).count()
     with pytest.raises((PySparkException, StreamingQueryException), match=refused):
@@ -96,7 +96,7 @@ def test_a_stream_on_a_store_to_come(spark: SparkSession, tmp_path: Path) -> Non
     register(spark)
     (tmp_path / "empty").mkdir()
     assert start(spark, tmp_path / "empty", None, tmp_path / "c") == []
-    with pytest.raises(PySparkException, match="holds no store"):
+    with pytest.raises(PySparkException, match="contains no store"):
         spark.read.format(FORMAT).load(str(tmp_path / "empty")).count()
 
 

@@ -602,7 +602,7 @@ class TestRefusals:
             ({"view": "table"}, "must be one of messages"),
             ({"topic": "T", "assign": "{}"}, "only one of"),
             ({"topicPattern": "T["}, "regular expression"),
-            ({"startingOffsets": "latest"}, "reads nothing"),
+            ({"startingOffsets": "latest"}, "selects no message in a batch; use earliest"),
             ({"startingOffsets": "{"}, "is not valid JSON"),
             ({"startingOffsets": '{"T": {"x": 1}}'}, "must be like"),
             ({"assign": '{"T": ["0"]}'}, "must be like"),

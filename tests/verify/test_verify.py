@@ -252,7 +252,7 @@ def test_a_flipped_body_is_found(store_path, queue_offset):
         assert report.records == MESSAGE_COUNT - 1
     else:
         assert report.recovery["broken"]
-        assert "valid records lie behind" in report.problems[0].text
+        assert "valid records follow" in report.problems[0].text
 
 
 def size_at(path: Path, position: int) -> int:

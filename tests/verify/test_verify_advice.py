@@ -192,10 +192,10 @@ def test_advice_on_reading_a_damaged_log(root: Path, number: int, is_scanned: bo
     (text,) = report.advice
     whole = COUNT - COUNT // 12
     if is_scanned:
-        assert f"ends the log at byte {end}" in text and "gives no message behind it" in text
+        assert f"ends the log at byte {end}" in text and "returns no later message" in text
         assert count < whole - 1 and messages.skipped.count == 0
     else:
-        assert text.endswith("reading with on_corrupt='skip' gives the messages that are whole")
+        assert text.endswith("reading with on_corrupt='skip' returns the undamaged messages")
         assert count + messages.skipped.count == whole
 
 

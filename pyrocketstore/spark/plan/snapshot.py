@@ -233,7 +233,7 @@ def store_settings(env: Env, place: StorePlace, broker_conf: str | None) -> Mess
     settings = place_settings(env, place, broker_conf)
     for path in settings.all_commit_log_paths:
         if not env.is_dir(path):
-            raise StoreFormatError(f"{place.root} holds no store: there is no {path}")
+            raise StoreFormatError(f"{place.root} contains no store: there is no {path}")
     return settings
 
 
