@@ -20,7 +20,11 @@ from pyrocketstore.errors import (
     StoreStateError,
 )
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
-from pyrocketstore.files.mapped_file_queue import AllocateMappedFileService, MappedFileQueue
+from pyrocketstore.files.mapped_file_queue import (
+    AllocateMappedFileService,
+    MappedFileQueue,
+    file_name_of,
+)
 from pyrocketstore.files.multi_path import MultiPathMappedFileQueue
 from pyrocketstore.files.queue_directories import check_queue_directory
 from pyrocketstore.files.temporary_files import remove_temporary_files
@@ -259,6 +263,14 @@ class CommitLog:
         return phy_offset + self.file_size - phy_offset % self.file_size
 
     # ---- reads --------------------------------------------------------------------------------
+
+    def position_of(self, phy_offset: int) -> tuple[str, int]:
+        """Return the path of the file that has a byte or should have it, and the position."""
+        position = phy_offset % self.file_size
+        file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
+        if file is not None:
+            return file.path, position
+        return f"{self.config.commit_log_paths[0]}/{file_name_of(phy_offset - position)}", position
 
     def get_message(
         self, phy_offset: int, size: int, first_for_zero: bool = False

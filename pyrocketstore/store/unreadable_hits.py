@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -62,10 +61,7 @@ class UnreadableHits:
 
     def _reason(self, phy_offset: int) -> str:
         """The file that should have that byte, and its defect."""
-        log = self._log
-        position = phy_offset % log.file_size
-        file = log.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
-        if file is not None and log.mapped_file_queue.env.exists(file.path):
-            return f"{file.path} at byte {position}: no whole record begins there"
-        path = os.path.join(log.config.commit_log_paths[0], f"{phy_offset - position:020d}")
+        path, position = self._log.position_of(phy_offset)
+        if self._log.mapped_file_queue.env.exists(path):
+            return f"{path} at byte {position}: no whole record begins there"
         return f"{path} at byte {position}: this file of the log is missing"

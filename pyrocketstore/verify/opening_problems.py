@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.recovery.plan import RecoveryPlan
 from pyrocketstore.results import Status
 from pyrocketstore.verify.report import Problem
 
@@ -16,7 +17,8 @@ USUAL_ENDS = ("", status_name(Status.END), status_name(Status.BLANK))
 
 def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     """Yield files of the index directory that are not index files. For a read-only store, yield
-    also files with a wrong length or name, and files that are missing at the end of the log.
+    also files with a wrong length or name, files that are missing at the end of the log, and damage
+    at that end which no valid record follows.
 
     An opening for writing repairs these, or reports that it cannot.
 
@@ -34,10 +36,30 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
         return
     for path, reason in plan.mismatched:
         yield Problem(_kind_of(store, path), path, -1, reason)
-    usual = not plan.clean or plan.ended_by in USUAL_ENDS
-    lost = lost_end(store, plan.beyond) if usual and not plan.broken else None
+    if plan.broken:
+        return
+    damage = damaged_end(store, plan)
+    if damage is not None:
+        yield damage
+        return
+    lost = lost_end(store, plan.beyond)
     if lost is not None:
         yield Problem("log", lost.path, -1, lost.reason)
+
+
+def damaged_end(store: DefaultMessageStore, plan: RecoveryPlan) -> Problem | None:
+    """Return the damage at which the log ends; None where it ends as that of a valid store does."""
+    if plan.broken:
+        size = sum(chunk[2] for chunk in plan.broken)
+        text = (
+            f"{plan.ended_by}; the log ends here, though valid records follow, in"
+            f" {size} bytes of {len(plan.broken)} file(s)"
+        )
+    elif plan.clean and plan.ended_by not in USUAL_ENDS:
+        text = f"{plan.ended_by}; the log ends here, though the store was stopped cleanly"
+    else:
+        return None
+    return Problem("log", *store.commit_log.position_of(plan.log_end), text)
 
 
 def _kind_of(store: DefaultMessageStore, path: str) -> str:

@@ -25,7 +25,7 @@ from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.index_check import IndexCheck, Keys
-from pyrocketstore.verify.opening_problems import USUAL_ENDS, opening_problems
+from pyrocketstore.verify.opening_problems import damaged_end, opening_problems
 from pyrocketstore.verify.report import Problem, VerifyReport
 
 if TYPE_CHECKING:
@@ -291,19 +291,11 @@ class _Verifier:
         self.report.recovery = dataclasses.asdict(plan)
         if not self.store.read_only or plan.empty:
             return
-        path, position = self._position_of(plan.log_end)
-        is_cut = plan.broken or (plan.clean and plan.ended_by not in USUAL_ENDS)
-        self.report.ends_at_damage = plan.log_end if is_cut else -1
-        if plan.broken:
-            size = sum(chunk[2] for chunk in plan.broken)
-            text = (
-                f"{plan.ended_by}; the log ends here, though valid records follow, in"
-                f" {size} bytes of {len(plan.broken)} file(s)"
-            )
-            self.report.add(Problem("log", path, position, text))
-        elif plan.clean and plan.ended_by not in USUAL_ENDS:
-            text = f"{plan.ended_by}; the log ends here, though the store was stopped cleanly"
-            self.report.add(Problem("log", path, position, text))
+        damage = damaged_end(self.store, plan)
+        if damage is not None:
+            self.report.ends_at_damage = plan.log_end
+            if plan.broken:
+                self.report.add(damage)
         elif plan.clean and not self.is_live and self.store.index_enabled:
             folder = f"{self.store.root}/index"
             paths = [f"{folder}/{name}" for name, size in self.env.list_files(folder) if size]
@@ -375,7 +367,7 @@ class _Verifier:
         )
         report.bad_properties += len(walk.bad_properties)
         for row in report.kept(walk.bad_properties):  # a record's checksum covers the body alone
-            path, position = self._position_of(int(rows.phy_offset[row]))
+            path, position = self.log.position_of(int(rows.phy_offset[row]))
             report.add(Problem("log", path, position, BAD_PROPERTIES))
         report.unqueued += int(np.count_nonzero(queue < 0))
         names = walk.queue_names()
@@ -399,17 +391,9 @@ class _Verifier:
                 rows.store_timestamp,
                 walk.column("key_row"),
                 walk.column("key_hash"),
-                self._position_of,
+                self.log.position_of,
             )
             self.index.chunk(start, end, keys)
-
-    def _position_of(self, phy_offset: int) -> tuple[str, int]:
-        """Return the file and position of a physical offset."""
-        position = phy_offset % self.log.file_size
-        file = self.log.mapped_file_queue.find_mapped_file_by_offset(phy_offset)
-        if file is not None:
-            return file.path, position
-        return f"{self.log.config.commit_log_path}/{phy_offset - position:020d}", position
 
     # ---- queues: from the records to the units --------------------------------------------------
 

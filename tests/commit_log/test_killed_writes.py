@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import faulthandler
+import functools
 import itertools
 import os
 import random
@@ -160,7 +161,8 @@ def test_a_kill_after_a_failed_write_leaves_the_first_records(tmp_path: Path, se
         pages = sum(map(len, bodies)) // PAGE + 1
         fails_at = rng.randint(0, 2 * pages)
         step = fails_at + rng.randint(2, pages + 2)
-        killed += killed_in(lambda: put_and_die(root, settings, b"x", bodies, step, fails_at))  # noqa: B023
+        life = functools.partial(put_and_die, root, settings, b"x", bodies, step, fails_at)
+        killed += killed_in(life)
         assert bodies_of(root, settings, [b"x", *bodies])
     assert killed > 4
 

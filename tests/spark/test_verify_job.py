@@ -153,6 +153,13 @@ def damaged_record(store: Path) -> None:
     change(path, path.read_bytes().index(b"body"), b"BODY")
 
 
+def damaged_last_record(store: Path) -> None:
+    """The log ends before it, and no record follows."""
+    path = sorted((store / "commitlog").iterdir())[-1]
+    data = path.read_bytes()
+    change(path, data.rindex(bytes.fromhex("daa320a7")), b"abcd")
+
+
 def bad_properties(store: Path) -> None:
     """Two records, in one file and in the last: no checksum covers the properties."""
     files = sorted((store / "commitlog").iterdir())
@@ -218,6 +225,7 @@ def other_time(store: Path) -> None:
         (mismatched_units, "are wrong on disk"),
         (older_units, "but a later message of it is at"),
         (damaged_record, "hold no record"),
+        (damaged_last_record, "the log ends here, though the store was stopped cleanly"),
         (other_time, "s old, its record"),
         (bad_properties, "are not valid"),
         (no_queue_file, "missing or wrong on disk"),
