@@ -27,6 +27,7 @@ from pyrocketstore.spark.options import StorePlace
 from pyrocketstore.spark.pipeline import ExportReport, read_manifest
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.task_types import DataLossError
+from support.golden_stores import KEPT
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -180,7 +181,7 @@ def test_a_store_is_known_again(tmp_path, name):
             mark = run.marks[name][topic][queue_id]
             assert mark.queue_offset == stop - 1
             assert mark.store_timestamp is not None
-    with pyrocketstore.open(store, config=options["brokerConf"]) as opened:  # recovers it
+    with pyrocketstore.open(store, config=options["brokerConf"], **KEPT) as opened:  # recovers it
         opened.put("Topic-1", b"one more")
     assert export(store, out, **options).rows == 1
 

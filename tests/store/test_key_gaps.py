@@ -31,7 +31,7 @@ from pyrocketstore.store.key_gaps import KeyGaps
 from pyrocketstore.system.env import Env
 from support import key_stores
 from support.broken_env import broken
-from support.golden_stores import GOLDEN, unpack
+from support.golden_stores import GOLDEN, KEPT, unpack
 from support.key_stores import COUNT, check, index_files, keys_of, open_store
 from support.sizes import SIZES
 from support.snapshot import snapshot
@@ -108,8 +108,7 @@ def test_the_hole_that_a_recovery_of_4_9_3_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = unpack("broker-clean", tmp_path)
-    conf = GOLDEN / "broker-clean.conf"
-    settings: dict[str, Any] = {"config": conf, "file_reserved_time": 1_000_000}
+    settings: dict[str, Any] = {"config": GOLDEN / "broker-clean.conf", **KEPT}
     with pyrocketstore.open(root, read_only=True, **settings) as store:
         messages = store.query("orders", "order-5")
         assert messages and all("order-5" in m.keys.split() for m in messages)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
+#: The broker.conf of a golden store enables cleaning: without this setting, an opening for writing
+#: warns that the messages have expired.
+KEPT = {"file_reserved_time": 1_000_000}
 UNCLEAN = {"killed", "torn", "x-lmqkilled"}
 LOST = {"x-lostfiles"}
 
