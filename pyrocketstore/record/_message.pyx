@@ -364,22 +364,28 @@ def decode_record(
     Source: RocketMQ 4.9.3 MessageDecoder#decode.
     """
     cdef int64_t position = _int64("phy_offset", phy_offset)
-    cdef bint checks_crc = exact_flag("check_crc", check_crc)
-    cdef str name = exact_text("path", path)
+    # The common values without a call: it would cost as much as half of the decoding.
+    cdef bint checks_crc = check_crc is True or (
+        check_crc is not False and exact_flag("check_crc", check_crc))
+    cdef str name = path if type(path) is str else exact_text("path", path)
     cdef Py_buffer view
-    cdef rs_record record
-    cdef rs_status status
-    cdef MessageExt message = None
+    if type(data) is bytes:
+        return _decoded(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), position,
+                        checks_crc, name)
     hold_body(data, &view, "data", -1)
     try:
-        status = check_record(<const uint8_t *>view.buf, view.len, position, checks_crc, &record)
-        if status == RS_OK:
-            message = message_from_record(<const uint8_t *>view.buf, &record)
+        return _decoded(<const uint8_t *>view.buf, view.len, position, checks_crc, name)
     finally:
         PyBuffer_Release(&view)
-    if message is None:
-        raise StoreCorruptionError(name, position, _status_name(status))
-    return message
+
+
+cdef MessageExt _decoded(const uint8_t *p, int64_t size, int64_t phy_offset, bint check_crc,
+                         str path):
+    cdef rs_record record
+    cdef rs_status status = check_record(p, size, phy_offset, check_crc, &record)
+    if status != RS_OK:
+        raise StoreCorruptionError(path, phy_offset, _status_name(status))
+    return message_from_record(p, &record)
 
 
 cdef str _message_id(bytes host, int64_t phy_offset):
