@@ -61,6 +61,11 @@ def reason_without_files(env: Env, config: MessageStoreConfig) -> str:
     return "the log has no file"
 
 
+def gap_text(size: int) -> str:
+    """Return the text for a file of the log before which `size` bytes are missing."""
+    return f"{size} bytes of the log are missing before this file"
+
+
 def missing_files(store: DefaultMessageStore) -> list[str]:
     """Return a text for each range of files that is missing between files of the log."""
     files = store.commit_log.mapped_file_queue.mapped_files
@@ -68,7 +73,7 @@ def missing_files(store: DefaultMessageStore) -> list[str]:
     for before, file in pairwise(files):
         size = file.file_from_offset - before.file_from_offset - before.file_size
         if size > 0:
-            found.append(f"{file.path}: {size} bytes of the log are missing before this file")
+            found.append(f"{file.path}: {gap_text(size)}")
     return found
 
 

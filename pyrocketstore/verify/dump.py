@@ -126,7 +126,7 @@ class Omissions:
         file = self._files.find_mapped_file_by_offset(phy_offset)
         where = f"{queue.topic}/{queue.queue_id}, queue offset {queue_offset}"
         if file is not None:
-            path, position = file.path, phy_offset - file.file_from_offset
+            path, position = self._store.commit_log.position_of(phy_offset)
             reason = f"no valid record begins at byte {position} ({where})"
         elif phy_offset < self._store.get_max_phy_offset():
             return  # `missing_files` has this file

@@ -19,7 +19,7 @@ from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index._file import index_file_size
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.message_store.lost_ends import reason_without_files
+from pyrocketstore.message_store.lost_ends import gap_text, reason_without_files
 from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
@@ -311,8 +311,7 @@ class _Verifier:
             if base >= self.end:
                 break
             if expected is not None and base != expected:
-                text = f"{base - expected} bytes of the log are missing before this file"
-                self.report.add(Problem("log", file.path, 0, text))
+                self.report.add(Problem("log", file.path, 0, gap_text(base - expected)))
                 self.damaged.add(expected, base)
                 self.index.damaged(expected, base)
             expected = base + file.file_size
