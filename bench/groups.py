@@ -721,4 +721,31 @@ READ_GROUPS = (
     ),
 )
 
-GROUPS = (*PUT_GROUPS, *SYNC_GROUPS, *LATENCY_GROUPS, *RECOVERY_GROUPS, *PART_GROUPS, *READ_GROUPS)
+IMPORT_GROUPS = (
+    Group(
+        "import",
+        "Import in a new interpreter",
+        (
+            ours("NumPy", {"what": "import", "module": "numpy"}, "1", "import numpy"),
+            ours(
+                "pyrocketstore",
+                {"what": "import", "module": "pyrocketstore", "names": "open,DefaultMessageStore"},
+                "1",
+                "import pyrocketstore, with the engine and NumPy",
+            ),
+        ),
+        count=5,
+        smoke=1,
+        unit="import",
+    ),
+)
+
+GROUPS = (
+    *PUT_GROUPS,
+    *SYNC_GROUPS,
+    *LATENCY_GROUPS,
+    *RECOVERY_GROUPS,
+    *PART_GROUPS,
+    *READ_GROUPS,
+    *IMPORT_GROUPS,
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -504,7 +505,28 @@ class QueryManyMessages(Querying):
         return Result(self.count, size, seconds, answer, cpu)
 
 
+class Import(Workload):
+    """Import the module `module` and use the names `names` in new interpreters."""
+
+    def unit(self) -> Result:
+        module, names = self.options["module"], self.options.get("names", "").split(",")
+        uses = "; ".join(f"{module}.{name}" for name in names if name)
+        code = (
+            "import time; start = time.perf_counter(), time.process_time()\n"
+            f"import {module}; {uses}\n"
+            "print(time.perf_counter() - start[0], time.process_time() - start[1])"
+        )
+        times = []
+        for _ in range(self.count):
+            command = [sys.executable, "-c", code]
+            run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            times.append([float(word) for word in run.stdout.split()])
+        seconds, cpu = (sum(column) for column in zip(*times, strict=True))
+        return Result(self.count, 0, seconds, len(times), cpu)
+
+
 WORKLOADS: dict[str, type[Workload]] = {
+    "import": Import,
     "put": Put,
     "put_many": Put,
     "batch": Put,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._put_reservations import Reservation, Reservations
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import logger
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["PutRoom", "Room", "call_in"]
 
@@ -57,6 +60,8 @@ class Room:
 
     async def wait(self) -> None:
         """As `reserve`, but wait, in the order of the calls. Threads: an event loop's."""
+        import asyncio  # not above: its import takes as long as that of the engine
+
         self.loop = asyncio.get_running_loop()
         self.future = self.loop.create_future()
         try:

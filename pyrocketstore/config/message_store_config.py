@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import os
 import re
@@ -18,6 +17,7 @@ from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.signal_shield import imported
 
 CQ_STORE_UNIT_SIZE = 20
 DEFAULT_LISTEN_PORT = 10911
@@ -540,7 +540,7 @@ def _nearest(name: str, *, java: bool = False) -> str:
     if not java and name in _SNAKE_NAMES:
         return f"; the nearest is {_SNAKE_NAMES[name]}"
     known = sorted({*_SNAKE_NAMES, *OTHER_KEYS} if java else _KINDS)
-    near = difflib.get_close_matches(name, known, n=1)
+    near = imported("difflib").get_close_matches(name, known, n=1)
     return f"; the nearest is {near[0]}" if near else ""
 
 

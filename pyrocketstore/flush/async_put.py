@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import functools
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyrocketstore.commit_log._put_result import PutMessageResult, with_status
 from pyrocketstore.commit_log.put_room import PutRoom, Room, call_in
@@ -17,6 +16,9 @@ from pyrocketstore.display import logger
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.service_thread import JoinableThread, ServiceThread
 
+if TYPE_CHECKING:
+    import asyncio
+
 LOG = logger(__name__)
 
 NS_PER_MS = 1_000_000
@@ -24,7 +26,7 @@ NS_PER_MS = 1_000_000
 COMPLETE_SECONDS = 1.0
 
 Result = PutMessageResult
-LoopFuture = asyncio.Future[PutMessageResult]
+LoopFuture: TypeAlias = "asyncio.Future[PutMessageResult]"
 
 
 class _Pending(NamedTuple):

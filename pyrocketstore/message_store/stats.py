@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import decimal
 import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.display import logger
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.signal_shield import imported
 
 LOG = logger(__name__)
 
@@ -302,7 +302,7 @@ def java_double(value: float) -> str:
     """Format a number as Java's Double.toString does."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
-    sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
+    sign, digits, exponent = imported("decimal").Decimal(repr(value)).normalize().as_tuple()
     first, *rest = digits
     fraction = "".join(map(str, rest)) or "0"
     return f"{'-' * sign}{first}.{fraction}E{int(exponent) + len(rest)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection
 
@@ -10,6 +9,7 @@ from pyrocketstore.errors import StoreCorruptionError, StoreIOError, UnknownTopi
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.record.message import SYSTEM_TOPICS
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.signal_shield import imported
 
 #: At most this many names are compared: each takes about 10 µs.
 _COMPARED = 2000
@@ -61,5 +61,5 @@ def _nearest(topic: str, known: Collection[str]) -> str | None:
         alike = [name for name in candidates if name[:1].lower() == topic[:1].lower()]
         candidates = (alike or candidates)[:_COMPARED]
     by_lower = {name.lower(): name for name in candidates}
-    found = difflib.get_close_matches(topic.lower(), by_lower, n=1, cutoff=0.5)
+    found = imported("difflib").get_close_matches(topic.lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[found[0]] if found else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -377,6 +376,8 @@ class Store(StoreCalls):
             return self._put_path.put(topic, body, queue_id, tags, keys, properties, *rest)
         if type(body) is not bytes:
             body = body_bytes(body)  # now: the caller may change theirs while this waits
+        import asyncio  # not above: its import takes as long as that of the engine
+
         loop = asyncio.get_running_loop()
         with puts.room(len(body), loop) as room:
             if not room.reserve():
@@ -408,12 +409,16 @@ class Store(StoreCalls):
         The order of these messages relative to concurrent calls is not defined. If the task is
         cancelled meanwhile, the messages are stored nevertheless.
         """
+        import asyncio
+
         put_many = self._batch_puts.put_many
         columns = (queue_ids, tags, keys, properties, born_host)
         return await asyncio.to_thread(put_many, topic, bodies, *columns)
 
     async def aflush(self) -> None:
         """Flush as `flush` does, in a thread of the loop's executor."""
+        import asyncio
+
         await asyncio.to_thread(self.flush)
 
     # ---- waiting ------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -312,8 +311,9 @@ class Env(EnvTable):
 
     def disk_usage(self, path: str) -> tuple[int, int, int]:
         """Return (total, used, usable) bytes of the file system that holds `path`."""
-        usage = _called("statvfs", path, shutil.disk_usage, path)
-        return usage.total, usage.used, usage.free
+        disk = _called("statvfs", path, os.statvfs, path)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        return disk.f_blocks * disk.f_frsize, used, disk.f_bavail * disk.f_frsize
 
     def local_time(self, ms: int | None = None) -> time.struct_time:
         """Return the local time of a Unix time in ms; None: of now."""

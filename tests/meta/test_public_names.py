@@ -46,6 +46,18 @@ def test_a_store_loads_the_engine() -> None:
     assert loaded("from pyrocketstore import Store").issuperset(ENGINE)
 
 
+def test_the_engine_loads_no_large_module_that_few_calls_need() -> None:
+    """asyncio alone takes about as long as the engine."""
+    large = "asyncio ssl decimal difflib pyarrow".split()
+    code = (
+        "import sys, numpy; before = set(sys.modules)\n"
+        "from pyrocketstore import DefaultMessageStore, Store, open\n"
+        f"print(*set(sys.modules).difference(before).intersection({large}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout.split()) == (0, []), run.stderr
+
+
 def test_every_public_name_can_be_imported() -> None:
     found: dict[str, object] = {}
     exec("from pyrocketstore import *", found)
