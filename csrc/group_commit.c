@@ -25,6 +25,12 @@ enum { NOWHERE = 0, PENDING = 1, READY = 2 };
 /* If the last flush took longer, the next one may hang: the serving thread leads. */
 #define SLOW_NS 10000000
 
+/* A flush of at most this duration is shorter than the wake-ups of two other threads. */
+#define QUICK_NS 300000
+
+/* After so many quick flushes in succession the next one is expected to be quick. */
+#define QUICK_RUN 32
+
 struct rs_slot {
     pthread_cond_t changed;
     rs_slot *next;
@@ -43,6 +49,7 @@ struct rs_group {
     int leading;
     int64_t begun_ns; /* start of the current flush */
     int64_t flush_ns; /* duration of the last flush */
+    int quick_run;    /* number of quick flushes since the last other one */
     int handed;    /* the serving thread has the lead, but has not noticed yet */
     int idle;      /* the serving thread sleeps */
     int requested; /* the serving thread must flush once more, even without waiters */
@@ -96,6 +103,14 @@ void rs_group_free(rs_group *group) {
 
 int64_t rs_group_forced(const rs_group *group) {
     return atomic_load_explicit(&((rs_group *)(uintptr_t)group)->flushed, memory_order_acquire);
+}
+
+int rs_group_is_quick(rs_group *group) {
+    pthread_mutex_lock(&group->mutex);
+    int quick = !group->served && !group->leading && !group->failed && !group->closed &&
+                group->quick_run >= QUICK_RUN;
+    pthread_mutex_unlock(&group->mutex);
+    return quick;
 }
 
 static void push(waiters *to, rs_waiter *waiter, int list) {
@@ -294,6 +309,10 @@ void rs_group_finish(rs_group *group, int64_t flushed, int failed) {
     group->failed |= failed;
     if (group->failed) group->requested = 0;
     group->flush_ns = now_ns() - group->begun_ns;
+    if (group->flush_ns > QUICK_NS)
+        group->quick_run = 0;
+    else if (group->quick_run < QUICK_RUN)
+        group->quick_run++;
     settle(group);
     promote(group, &wake);
     if (group->leading)

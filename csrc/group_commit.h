@@ -40,6 +40,9 @@ typedef struct rs_waiter {
 rs_group *rs_group_new(int64_t flushed, int served);
 void rs_group_free(rs_group *group);
 int64_t rs_group_forced(const rs_group *group);
+/* Return 1 if no thread leads and the last 32 flushes took at most 0.3 ms each: the caller may
+ * flush in a thread that must not block for long. */
+int rs_group_is_quick(rs_group *group);
 
 /* Request durability of all bytes before `end`; return the state. */
 int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end);

@@ -20,6 +20,7 @@ cdef extern from "group_commit.h" nogil:
     rs_group *rs_group_new(int64_t forced, int served) noexcept
     void rs_group_free(rs_group *group) noexcept
     int64_t rs_group_forced(const rs_group *group) noexcept
+    int rs_group_is_quick(rs_group *group) noexcept
     int rs_group_join(rs_group *group, rs_waiter *waiter, int64_t end) noexcept
     int rs_group_sleep(rs_group *group, rs_waiter *waiter, int64_t timeout_ms) noexcept
     int rs_group_leave(rs_group *group, rs_waiter *waiter) noexcept

@@ -83,6 +83,15 @@ cdef class GroupCommit:
         """Everything before this physical offset is on the device."""
         return rs_group_forced(self.group)
 
+    @property
+    def is_quick(self):
+        """True while flushes take less time than the wake-ups of two other threads.
+
+        No thread flushes now, and the last 32 flushes took at most 0.3 ms each; False with
+        `served`.
+        """
+        return rs_group_is_quick(self.group) != 0
+
     def wait(self, int64_t end):
         """Wait until everything before `end` is on the device; False when it will not be.
 

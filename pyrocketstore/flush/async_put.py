@@ -123,6 +123,8 @@ class AsyncPuts(PutRoom):
         self.order = threading.RLock()
         #: requests a flush up to an offset, and a call after it; False when no service can do it
         self.request: Callable[[int, Callable[[PutMessageStatus], None]], bool] | None = None
+        #: returns a call that flushes up to an offset at once, if that takes little time now
+        self.quick_flush: Callable[[], Callable[[int], PutMessageStatus] | None] = lambda: None
         #: called for the first put whose deadline is not watched
         self.wake_watcher: Callable[[], None] = lambda: None
         self._clock, self._note = monotonic_ns, note
@@ -188,6 +190,38 @@ class AsyncPuts(PutRoom):
         else:
             self._on_flushed(end, PutMessageStatus.FLUSH_DISK_TIMEOUT)
 
+    def ask_from_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Request a flush for the added puts. Threads: the loop's.
+
+        While flushes take little time, the loop flushes in this thread, in its next iteration: for
+        all puts that its tasks add before. Two hand-overs to another thread would take longer.
+        """
+        if self._requested > self._answered:
+            return  # its end requests the next one
+        if self.quick_flush() is None:
+            self.ask()
+            return
+        try:
+            loop.call_soon(self._flush_in_loop, loop)
+        except BaseException:
+            self.wake_watcher()  # as in `ask`
+            raise
+
+    def _flush_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            if not self._pending or self._requested > self._answered:
+                return
+            end = self._last_end
+        flush = self.quick_flush()
+        try:
+            if flush is None:
+                self.ask()
+            else:
+                self._on_flushed(end, flush(end), loop)
+        except BaseException:
+            self.wake_watcher()
+            raise
+
     def expire(self) -> float | None:
         """Complete puts that have waited for too long.
 
@@ -245,13 +279,18 @@ class AsyncPuts(PutRoom):
         else:
             rest.join(COMPLETE_SECONDS)
 
-    def _on_flushed(self, target: int, status: PutMessageStatus) -> None:
+    def _on_flushed(
+        self,
+        target: int,
+        status: PutMessageStatus,
+        here: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         with self._lock:
             self._answered = max(self._answered, target)
             where = self._flushed()
             while self._pending and self._pending[0].end <= max(where, target):
                 self._pop(where, status)
-        self._deliver()
+        self._deliver(here=here)
         self.ask()
 
     def _pop(self, where: int, status: PutMessageStatus) -> None:
@@ -263,20 +302,29 @@ class AsyncPuts(PutRoom):
         if self._pending and self._pending[0] is entry:
             self._pending.popleft()
 
-    def _deliver(self, *, futures: bool = False) -> None:
+    def _deliver(
+        self, *, futures: bool = False, here: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         """Complete decided puts in order: one thread at a time works for all threads.
+
+        `here` is the event loop that this thread runs, if it runs one.
 
         With `futures` also those that belong to no event loop: only the watcher's thread may wait
         for their locks and callbacks, which are the caller's.
         """
         raised: list[BaseException] = []
-        while self._deliver_all(raised, futures):
+        while self._deliver_all(raised, futures, here):
             self.grant()
         if self._done and not futures:
             self.wake_watcher()
         _report(raised)
 
-    def _deliver_all(self, raised: list[BaseException], futures: bool) -> bool:
+    def _deliver_all(
+        self,
+        raised: list[BaseException],
+        futures: bool,
+        here: asyncio.AbstractEventLoop | None,
+    ) -> bool:
         """Return True when there was a put to complete; `raised` gets the errors of callbacks."""
         mine = False
         try:
@@ -284,7 +332,7 @@ class AsyncPuts(PutRoom):
                 if self._done and not self._delivering:
                     mine = self._delivering = futures or self._done[0][0].loop is not None
             while mine and (batch := self._next_batch(futures)):
-                raised += self._complete(batch)
+                raised += self._complete(batch, here)
                 self._delivered(batch)
         finally:
             if mine:
@@ -311,7 +359,11 @@ class AsyncPuts(PutRoom):
                 if self._done and self._done[0] is done:
                     self._done.popleft()
 
-    def _complete(self, batch: list[tuple[_Pending, PutMessageStatus]]) -> list[BaseException]:
+    def _complete(
+        self,
+        batch: list[tuple[_Pending, PutMessageStatus]],
+        here: asyncio.AbstractEventLoop | None,
+    ) -> list[BaseException]:
         """Complete futures of one loop, or one future; return the errors of its callbacks."""
         results = [_with(entry.result, status) for entry, status in batch]
         appended = (entry.deadline_ns - self._timeout_ns for entry, _ in batch)
@@ -320,8 +372,11 @@ class AsyncPuts(PutRoom):
         if isinstance(entry.future, PutFuture):
             return entry.future.complete(results[0])
         # A closed loop waits for nothing; its messages stay in the log.
-        futures = [entry.future for entry, _ in batch]
-        call_in(entry.loop, _set_results, list(zip(futures, results, strict=True)))
+        pairs = [(done[0].future, result) for done, result in zip(batch, results, strict=True)]
+        if entry.loop is here:
+            _set_results(pairs)
+        else:
+            call_in(entry.loop, _set_results, pairs)
         return []
 
 
@@ -383,7 +438,7 @@ def _report(raised: list[BaseException]) -> None:
         raise raised[0]
 
 
-def _set_results(pairs: list[tuple[LoopFuture, Result]]) -> None:
+def _set_results(pairs: list[tuple[PutFuture | LoopFuture, Result]]) -> None:
     for future, result in pairs:
         if not future.done():  # else the caller has cancelled it
             future.set_result(result)

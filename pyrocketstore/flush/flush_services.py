@@ -67,6 +67,15 @@ class GroupCommitService(ServiceThread):
         ok = self.group.wait(end_offset)
         return PutMessageStatus.PUT_OK if ok else PutMessageStatus.FLUSH_DISK_TIMEOUT
 
+    def quick_flush(self) -> Callable[[int], PutMessageStatus] | None:
+        """Return a call that flushes up to an offset in the caller's thread.
+
+        None unless flushes take less time than the wake-up of this thread (`GroupCommit.is_quick`).
+        """
+        if self._ended or not self.group.is_quick:
+            return None
+        return lambda end_offset: self.handle_disk_flush(end_offset, True)
+
     def request(self, end_offset: int, done: Callable[[PutMessageStatus], None]) -> bool:
         """Have everything before `end_offset` flushed, and `done` called then by this thread.
 

@@ -93,6 +93,7 @@ class StoreServices:
         self.reput_service = store.reput_service
         if isinstance(self.flush_service, GroupCommitService):
             store.async_puts.request = self.flush_service.request
+            store.async_puts.quick_flush = self.flush_service.quick_flush
         self.make_room_service = MakeRoomService(store.async_puts, self.log_flush.flush_to_end)
         self.flush_disk_watcher = FlushDiskWatcher(store.async_puts)
         self._watch(store.stall_log)

@@ -362,7 +362,9 @@ class Store(StoreCalls):
         The message is in the log, and has its offset, when the call first suspends. Calls of one
         task, or calls that `asyncio.gather` starts, therefore keep their order. Calls for one queue
         complete in the order of their offsets. Under SYNC_FLUSH the task then waits for the device;
-        one fsync serves all waiting calls.
+        one fsync serves all waiting calls. While the last 32 flushes took at most 0.3 ms each, the
+        event loop flushes in its own thread; otherwise, and always with `sync_flush_by_service`,
+        the thread of the flush service does.
 
         The settings `max_outstanding_puts` and `max_outstanding_put_bytes`, and under ASYNC_FLUSH
         `max_unforced_bytes`, limit the outstanding puts. At a limit, the call waits in line before
@@ -390,7 +392,7 @@ class Store(StoreCalls):
             with puts.order:
                 result = path.put(topic, body, queue_id, tags, keys, properties, *rest)
                 future = puts.add_to_loop(result, room, loop)
-        puts.ask()
+        puts.ask_from_loop(loop)
         return self._slow_puts.checked(await future, 1)
 
     async def aput_many(

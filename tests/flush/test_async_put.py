@@ -121,6 +121,64 @@ def test_futures_of_a_queue_are_done_in_its_order(tmp_path: Path, env: Env, gate
     assert done == {0: list(range(600)), 1: list(range(600))}
 
 
+# ---- in which thread ----------------------------------------------------------------------------
+
+
+class Threads:
+    """In place of msync: notes the calling threads; `pause_s` makes a flush slow."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.pause_s = 0.0
+
+    def __call__(self, original: Callable[..., int], *arguments: Any) -> int:
+        self.seen.append(threading.get_ident())
+        time.sleep(self.pause_s)
+        return 0
+
+
+def test_a_loop_flushes_itself_while_flushes_are_quick(tmp_path: Path) -> None:
+    env, threads = Env(), Threads()
+    here = threading.get_ident()
+
+    async def flushed_here(store: pyrocketstore.Store) -> bool:
+        del threads.seen[:]
+        await store.aput("t", b"x")
+        return here in threads.seen
+
+    async def main(store: pyrocketstore.Store) -> None:
+        assert not await flushed_here(store)  # nothing is known yet about the device
+        end = time.monotonic() + WAIT_S
+        while not await flushed_here(store):
+            assert time.monotonic() < end
+        await asyncio.gather(*[store.aput("t", b"x") for _ in range(200)])
+        # A slow flush, wherever it is made: the next ones are made by the thread of the service.
+        threads.pause_s = 0.01
+        await flushed_here(store)
+        for _ in range(5):
+            assert not await flushed_here(store)
+
+    with (
+        broken(env, "msync", threads),
+        pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store,
+    ):
+        run(main(store))
+        assert len(list(store.read("t"))) == store.max_offset("t", 0) >= 200
+
+
+def test_a_loop_never_flushes_with_flushes_by_the_service(tmp_path: Path) -> None:
+    env, threads = Env(), Threads()
+
+    async def main(store: pyrocketstore.Store) -> None:
+        for _ in range(100):
+            await store.aput("t", b"x")
+
+    settings = {**SYNC_SIZES, "sync_flush_by_service": True}
+    with broken(env, "msync", threads), pyrocketstore.open(tmp_path, env=env, **settings) as store:
+        run(main(store))
+        assert threading.get_ident() not in threads.seen
+
+
 # ---- cancelled, closed, failed ------------------------------------------------------------------
 
 
