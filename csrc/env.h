@@ -61,6 +61,8 @@ typedef struct rs_env {
     int (*link_unnamed)(int fd, const char *path);
     /* Adds a second name to a file. Returns -EEXIST if the name is in use. */
     int (*link)(const char *source, const char *target);
+    /* Returns how many names an open file has: 0 once it was deleted or replaced. */
+    int64_t (*link_count)(int fd);
     /* State, not functions; see fsync.h. */
     int32_t fsync_is_final;
     int32_t fsync_error;

@@ -260,6 +260,12 @@ static int64_t system_file_size(int fd) {
     return (int64_t)status.st_size;
 }
 
+static int64_t system_link_count(int fd) {
+    struct stat status;
+    if (fstat(fd, &status) < 0) return -errno;
+    return (int64_t)status.st_nlink;
+}
+
 static int64_t system_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -302,6 +308,7 @@ void rs_env_posix(rs_env *env) {
     env->open_unnamed = system_open_unnamed;
     env->link_unnamed = system_link_unnamed;
     env->link = system_link;
+    env->link_count = system_link_count;
 }
 
 /* A forked child inherits objects that its parent's threads sleep on. Destroying them in the child

@@ -33,6 +33,7 @@ cdef extern from "env.h" nogil:
         int (*open_unnamed)(const char *directory, int mode) noexcept nogil
         int (*link_unnamed)(int fd, const char *path) noexcept nogil
         int (*link)(const char *source, const char *target) noexcept nogil
+        int64_t (*link_count)(int fd) noexcept nogil
         int32_t fsync_is_final
         int32_t fsync_error
 

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from pyrocketstore.system._allocation cimport confirm, confirm_range, populate_range
 from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore.system._kept_files cimport kept_file
 from pyrocketstore._rocketstore cimport rs_mapped_file
 from pyrocketstore.files._writes cimport WriterBuffer
 
@@ -23,6 +24,7 @@ cdef class MappedFile:
     cdef int64_t source_size
     cdef int64_t populated
     cdef WriterBuffer writer_buffer
+    cdef kept_file *kept            # read: open between reads; NULL without one
 
     cdef bint take_hold(self) except -1
     cdef int drop_hold(self) except -1
@@ -37,6 +39,8 @@ cdef class MappedFile:
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int sync_name(self) except -1
     cdef bint is_unwanted(self)
+    cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept
+    cdef kept_file *take_descriptor(self) except NULL
     cdef bytes pread(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 

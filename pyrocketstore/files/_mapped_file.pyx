@@ -17,6 +17,7 @@ from pyrocketstore.system._allocation cimport (
     zero_memory, zero_range,
 )
 from pyrocketstore.system._env cimport EnvTable, Event, path_bytes, path_text
+from pyrocketstore.system._kept_files cimport close_kept, kept_file, read_kept, take_kept
 from pyrocketstore.files._new_file cimport make_file
 from pyrocketstore._rocketstore cimport (
     check_io, rs_compare_and_swap, rs_env, rs_event, rs_fsync_directory, rs_fsync_error,
@@ -130,6 +131,7 @@ cdef class MappedFile:
         if self.file.base != NULL:
             self.env.table.munmap(self.file.base, self.file.file_size)
             self.file.base = NULL
+        close_kept(&self.kept)
         rs_lock_free(self.file.fill_lock)
 
     cdef int open_file(self, bint create, bint partial) except -1:
@@ -405,9 +407,17 @@ cdef class MappedFile:
         `interval_ms` is ignored. Differs: 4.9.3 unmaps under live readers after that time.
         """
         self.available = False
+        self.close_kept()
         if self.holds == 0:
             self.unmap()
             self.drop_buffer()
+
+    def close_kept(self):
+        """Close the descriptor that reads have kept; the next read opens the file again.
+
+        Without mapping, reads keep the file open between calls (see `_kept_files`).
+        """
+        close_kept(&self.kept)
 
     def destroy(self, interval_ms=0):
         """Make the file unavailable and delete it; return True when its name is gone.
@@ -438,6 +448,7 @@ cdef class MappedFile:
             raise StoreStateError(f"{self.path}: only a read file can become a memory file")
         self.kind = MEMORY
         self.source_size = self.file.file_size
+        self.close_kept()
         if self.holds > 0:
             self.map()
 
@@ -723,12 +734,30 @@ cdef class MappedFile:
         finally:
             self.drop_hold()
 
+    cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept:
+        # Reads from the file on disk: the bytes read, fewer only at its end; or a negated errno.
+        cdef int64_t got
+        if self.kind == READ and self.available:
+            got = read_kept(&self.kept, self.env, self._path_text, target, size, position)
+            if not self.available:  # shut down meanwhile: not kept
+                close_kept(&self.kept)
+            return got
+        with nogil:
+            got = pread_path(self.file.env, self._path_text, target, size, position)
+        return got
+
+    cdef kept_file *take_descriptor(self) except NULL:
+        # The file of a read file, for several reads, until release_kept. Raises StoreIOError.
+        cdef int error = 0
+        cdef kept_file *file = take_kept(&self.kept, self.env, self._path_text, &error)
+        check_io(error, "open", self.path, -1)
+        if not self.available:  # shut down meanwhile: not kept
+            close_kept(&self.kept)
+        return file
+
     cdef bytes pread(self, int64_t position, int64_t size):
         cdef bytes buffer = PyBytes_FromStringAndSize(NULL, size)
-        cdef char *p = PyBytes_AS_STRING(buffer)
-        cdef int64_t got
-        with nogil:
-            got = pread_path(self.file.env, self._path_text, p, size, position)
+        cdef int64_t got = self.read_into(PyBytes_AS_STRING(buffer), size, position)
         check_io(got, "pread", self.path, position)
         if got < size:
             raise StoreCorruptionError(

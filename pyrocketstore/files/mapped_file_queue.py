@@ -329,10 +329,11 @@ class MappedFileQueue:
             return False
         with self._lock:
             kept = tuple(f for f in self.mapped_files if f.file_from_offset >= min(found))
-            changed = len(kept) < len(self.mapped_files)
-            if changed:
-                self.mapped_files = kept
-        return changed
+            dropped = self.mapped_files[: len(self.mapped_files) - len(kept)]
+            self.mapped_files = kept
+        for mapped_file in dropped:  # else the device would keep the room of a deleted file
+            mapped_file.close_kept()
+        return bool(dropped)
 
     # ---- positions --------------------------------------------------------------------------
 

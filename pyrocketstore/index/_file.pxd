@@ -16,7 +16,6 @@ cdef class IndexFile:
     cdef readonly object path
     cdef readonly int64_t file_size
     cdef EnvTable env
-    cdef bytes path_bytes
     cdef bint holding
     cdef bint available
     cdef int32_t flushed_count

@@ -16,7 +16,8 @@ import numpy as np
 from posix.fcntl cimport O_RDONLY
 
 from pyrocketstore.arguments._numbers_and_bodies cimport int_in
-from pyrocketstore.system._env cimport EnvTable, path_bytes
+from pyrocketstore.system._env cimport EnvTable
+from pyrocketstore.system._kept_files cimport release_kept
 from pyrocketstore.index._keys cimport hash_keys, hash_text, prefix_of
 from pyrocketstore.index._search cimport (
     READ_SHORT,
@@ -93,8 +94,8 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
         r.base = owner.mapped_file.file.base
         return 1
     if owner.mode == "read":
-        r.fd = r.env.open(PyBytes_AS_STRING(owner.path_bytes), O_RDONLY, 0)
-        check_io(r.fd, "open", owner.path, -1)
+        r.kept = owner.mapped_file.take_descriptor()
+        r.fd = r.kept.fd
         return 1
     if owner.mode == "memory" and not owner.holding:
         owner.open_for_writing()
@@ -108,7 +109,7 @@ cdef int close_reader(IndexFile owner, index_reader *r) except -1:
     if r.base != NULL:
         owner.mapped_file.drop_hold()
     elif r.fd >= 0:
-        r.env.close(r.fd)
+        release_kept(r.kept)
     if r.failed < 0:
         check_io(r.failed, "pread", owner.path, r.failed_position)
     if r.failed == READ_SHORT:
@@ -188,7 +189,6 @@ cdef class IndexFile:
             )
         self.env = env
         self.path = path
-        self.path_bytes = None if path is None else path_bytes(path)
         self.name = path.rpartition("/")[2] if name is None else name
         self.mode = mode
         self.file_size = index_file_size(hash_slot_num, index_num)

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore.index._put cimport entry_position, slot_position
+from pyrocketstore.system._kept_files cimport kept_file
 from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE,
     rs_env,
@@ -19,6 +20,7 @@ cdef struct index_reader:
     const uint8_t *base       # NULL: through pread
     const rs_env *env
     int fd
+    kept_file *kept           # has `fd`; until `close_reader`
     int failed                # 0, a negated errno, or READ_SHORT
     int64_t failed_position
     uint8_t buffer[20]

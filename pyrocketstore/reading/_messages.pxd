@@ -17,6 +17,8 @@ cdef class RecordBytes:
     cdef const uint8_t *at(
         self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
     ) except NULL
+    # True if the buffer holds these bytes.
+    cdef bint has(self, MappedFile mapped_file, int64_t position, int64_t size) noexcept
     cdef int fill(
         self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
     ) except -1

@@ -5,7 +5,6 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from pyrocketstore.system._allocation cimport pread_path
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore.record._message cimport MessageExt, known_text, message_from_record
 from pyrocketstore.record._queue_check cimport QueueName, is_of_queue
@@ -51,11 +50,13 @@ cdef class RecordBytes:
     ) except NULL:
         if mapped_file.file.base != NULL:
             return mapped_file.file.base + position
-        if mapped_file is not self.mapped_file or not (
-            self.start <= position and position + size <= self.end
-        ):
+        if not self.has(mapped_file, position, size):
             self.fill(mapped_file, position, size, stop)
         return self.buffer + (position - self.start)
+
+    cdef bint has(self, MappedFile mapped_file, int64_t position, int64_t size) noexcept:
+        return (mapped_file is self.mapped_file and self.start <= position
+                and position + size <= self.end)
 
     cdef int fill(
         self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
@@ -75,24 +76,15 @@ cdef class RecordBytes:
                 raise MemoryError
             self.buffer = grown
             self.capacity = wanted
-        got = _read(mapped_file, self.buffer, wanted, position)
+        got = mapped_file.read_into(self.buffer, wanted, position)
         if got < size and size < wanted:  # the wanted bytes may be valid
             wanted = size
-            got = _read(mapped_file, self.buffer, wanted, position)
+            got = mapped_file.read_into(self.buffer, wanted, position)
         _check_read(mapped_file, got, size, position)
         self.mapped_file = mapped_file
         self.start = position
         self.end = position + got
         return 0
-
-
-cdef inline int64_t _read(
-    MappedFile mapped_file, uint8_t *target, int64_t size, int64_t position
-) noexcept:
-    cdef int64_t got
-    with nogil:
-        got = pread_path(mapped_file.file.env, mapped_file._path_text, target, size, position)
-    return got
 
 
 cdef int _check_read(MappedFile mapped_file, int64_t got, int64_t size, int64_t position) except -1:
@@ -281,7 +273,8 @@ cdef class MessageIterator:
         cdef int status
         if position < 0 or size < 0 or size > wrote - position:
             raise StoreCorruptionError(self.mapped_file.path, position, NOT_HELD)
-        if self.mapped_file.file.base == NULL:
+        if self.mapped_file.file.base == NULL and not self.source.has(
+                self.mapped_file, position, size):
             stop = block_stop(self.phy_offsets, self.sizes, i, CHUNK_BYTES, &end) - start
             stop = min(stop, wrote)
         p = NULL
@@ -508,7 +501,8 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
             if in_place:
                 room -= between
                 source = &out[position] - first
-                _check_read(mapped_file, _read(mapped_file, &out[position], span, first - start),
+                _check_read(mapped_file,
+                            mapped_file.read_into(&out[position], span, first - start),
                             span, first - start)
                 position -= first
             else:

@@ -49,7 +49,7 @@ cdef tuple NAMES = (
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
-    "open_unnamed", "link_unnamed", "link",
+    "open_unnamed", "link_unnamed", "link", "link_count",
 )
 assert len(NAMES) * sizeof(void *) + 2 * sizeof(int32_t) == sizeof(rs_env)
 

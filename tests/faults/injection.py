@@ -33,7 +33,7 @@ TABLE = (
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
-    "open_unnamed", "link_unnamed", "link",
+    "open_unnamed", "link_unnamed", "link", "link_count",
 )  # fmt: skip
 ERROR, SHORT, KILL = range(3)
 FOREVER = 1 << 60

@@ -539,18 +539,19 @@ def test_reads_that_fail(tmp_path):
     for call in calls:
         with failing(env, "pread", errno.EIO), pytest.raises(StoreIOError, match="pread"):
             call()
+        index.mapped_file.close_kept()
         with watched(env, "close") as closed, failing(env, "open", errno.EMFILE):
             with pytest.raises(StoreIOError, match="open"):
                 call()
             assert closed == []
         with (
             watched(env, "open") as opened,
-            watched(env, "close") as closed,
             broken(env, "pread", lambda original, *args: 3),
             pytest.raises(StoreCorruptionError),
         ):
             call()
-        assert len(opened) == len(closed) == 1
+        index.mapped_file.close_kept()
+        assert len(opened) == 1
     assert index.select_hash(1, 9, 0, FOREVER) == [10, 9]
 
 

@@ -82,6 +82,24 @@ def read_everything(store: pyrocketstore.Store) -> int:
     return count
 
 
+def answers(store: pyrocketstore.Store, keys: list[str]) -> list[object]:
+    """What each way to read gives, twice over."""
+    offsets = [message.phy_offset for message in store.read("T")]
+    found: list[object] = [
+        list(store.read("T")),
+        [store.get(offset) for offset in offsets],
+        store.get_many(offsets),
+        [store.query("T", key) for key in keys],
+        store.query_many("T", keys).phy_offset.tolist(),
+        store.query("T", "absent"),
+    ]
+    result = store.message_store.get_message("g", "T", 0, 0, 32)
+    try:
+        return [*found, result.messages()]
+    finally:
+        result.release()
+
+
 def config_path(name: str) -> Path | None:
     path = GOLDEN / f"{name}.conf"
     return path if path.exists() else None
@@ -533,3 +551,58 @@ def test_a_last_record_that_is_being_written_is_waited_for(tmp_path, goes_on):
                 assert store.verify().ok
     finally:
         timer.cancel()
+
+
+# ---- descriptors -------------------------------------------------------------------------------
+
+
+def kept_below(root: Path) -> list[str]:
+    """The files below a directory that this process has open."""
+    links = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    return [link for link in links if link.startswith(f"{root}/")]
+
+
+def test_files_stay_open_between_reads(tmp_path):
+    root = filled(tmp_path / "s", 100)
+    keys = [f"k{i}" for i in range(0, 100, 7)]
+    with open_store(root) as store:
+        expected = answers(store, keys)
+    env = Env()
+    with open_store(root, read_only=True, env=env) as store:
+        assert answers(store, keys) == expected
+        before = len(kept_below(root))
+        with watched(env, "open") as opened, watched(env, "close") as closed:
+            assert answers(store, keys) == expected
+        assert (opened, closed) == ([], [])
+        assert len(kept_below(root)) == before > 0
+    assert kept_below(root) == []
+
+
+def test_a_store_without_free_descriptors_opens_per_call(tmp_path):
+    """The limit leaves room for no kept file: reads work as before, and leave nothing open."""
+    root = filled(tmp_path / "s", 30)
+    with open_store(root) as store:
+        expected = [message.body for message in store.read("T")]
+    done = run(
+        """
+        import resource
+        with open_store(read_only=True) as store:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (7, 7))
+            bodies = [message.body for message in store.read("T")]
+            assert all(store.query("T", f"k{i}") for i in range(30))
+            print(len(bodies), flush=True)
+        """,
+        root,
+    )
+    assert done.stdout.strip() == str(len(expected))
+
+
+def test_a_read_takes_few_calls(tmp_path):
+    """Records next to each other are read together, 512 KiB a call."""
+    root = tmp_path / "s"
+    with open_store(root) as store:
+        store.put_many("T", [b"x" * 1000] * 400)
+    env = Env()
+    with open_store(root, read_only=True, env=env) as store, watched(env, "pread") as reads:
+        assert len(list(store.read("T"))) == 400
+    assert len(reads) <= 10

@@ -48,6 +48,7 @@ PROTOTYPES = {
     "open_unnamed": ctypes.CFUNCTYPE(I32, PATH, I32),
     "link_unnamed": ctypes.CFUNCTYPE(I32, I32, PATH),
     "link": ctypes.CFUNCTYPE(I32, PATH, PATH),
+    "link_count": ctypes.CFUNCTYPE(I64, I32),
 }
 
 
