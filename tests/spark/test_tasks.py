@@ -338,14 +338,15 @@ class TestVanishingFile:
             batches = reader.read(partition)
             assert next(batches).num_rows == 40
             log = root / "commitlog" / ("0" * 20)
-            log.rename(root / "away")
+            data = log.read_bytes()
+            log.unlink()
             if fails == "true":
                 with pytest.raises(DataLossError, match="gone, with 40 requested messages"):
                     next(batches)
             else:
                 assert list(batches) == []
                 assert "omitted 60 records" in caplog.text
-            (root / "away").rename(log)
+            log.write_bytes(data)
 
     def test_damage_that_an_export_has_seen(self, root: Path) -> None:
         """The report has the damage that the export read, whatever the file has now."""
