@@ -162,16 +162,6 @@ cdef class Columns:
                 return None
         return self
 
-    def highest_queue_id(self, int64_t below):
-        """The greatest queue id that is less than `below`, -1 for none."""
-        cdef int64_t highest = self.queue_id if self.queue_ids == NULL else -1
-        cdef Py_ssize_t i
-        if self.queue_ids != NULL:
-            for i in range(self.rows):
-                if highest < self.queue_ids[i] < below:
-                    highest = self.queue_ids[i]
-        return highest if highest < below else -1
-
     cdef int start(self, Py_ssize_t rows) except -1:
         free(self.text_ends)
         self.rows = 0

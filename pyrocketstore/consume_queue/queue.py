@@ -35,7 +35,8 @@ __all__ = ["ConsumeQueue", "QueueUnits"]
 LOG = logger(__name__)
 
 MIN_RECORD_SIZE = 91  # bytes of the smallest record: bounds how many messages a queue can have
-_CONFIRM_STEP = 65536
+#: A file grows from one page by doubling, by at most this much at once (bytes).
+_CONFIRM_STEP = 4 << 20
 _READ_SIZE = 1 << 20
 
 

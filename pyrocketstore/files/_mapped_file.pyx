@@ -67,7 +67,8 @@ cdef class MappedFile:
         make pages ready, or as "pages", so that an fsync of these written blocks writes no more
         than what was stored
     sole_writer : bool, only the writer of the file allocates for it
-    defer_fsync : bool, the first flush makes a created file and its name durable
+    defer_fsync : bool, the first flush makes a created file, its name and the directories that
+        Env.make_directories has made for it durable
     by_write : bool, bytes reach the file by pwrite and never through the mapping, so that a device
         failure is an error and not a SIGBUS
     partial : bool, read: a file of another length is accepted; bytes that it lacks cannot be read
@@ -663,6 +664,13 @@ cdef class MappedFile:
         if error < 0 and self.is_unwanted():
             return 0  # deleted meanwhile, perhaps with its directory
         self.env.check(error, "fsync_directory", self.path, -1)
+        if self.env.made_names:
+            try:
+                self.env.fsync_new_names(path_text(directory))
+            except StoreIOError:
+                if self.is_unwanted():
+                    return 0
+                raise
         self.name_unsynced = False
         return 0
 

@@ -79,9 +79,10 @@ class FileSettings(NamedTuple):
 def create_mapped_file(env: Env, path: str, settings: FileSettings) -> MappedFile:
     """Make a file, and its directory.
 
+    Durability: the names are durable on return; with `sole_writer`, when the first flush returns.
     Raises StoreIOError; StoreCorruptionError when a file of that name exists.
     """
-    env.make_directories(parent_directory(path))
+    env.make_directories(parent_directory(path), durable=not settings.sole_writer)
     mapped_file = settings.open(env, path, create=True)
     if not mapped_file.created:
         # Its content is unknown, and must not follow the next records.

@@ -276,7 +276,11 @@ class FlushRealTimeService(ServiceThread):
 
 
 class FlushConsumeQueueService(ServiceThread):
-    """Flush the consume queues, and the checkpoint after them.
+    """Flush the consume queues, write topics.json, and then the checkpoint.
+
+    Parameters
+    ----------
+    persist_topics : callable(at_once), writes topics.json if it has changed
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#FlushConsumeQueueService.
     Differs: logicsMsgTimestamp covers only records that were dispatched before a complete flush
@@ -290,6 +294,7 @@ class FlushConsumeQueueService(ServiceThread):
         queues: Callable[[], Iterable[ConsumeQueue]],
         logics_timestamp: Callable[[], int],
         dispatched: Callable[[], int],
+        persist_topics: Callable[[bool], None],
         monotonic_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -299,6 +304,7 @@ class FlushConsumeQueueService(ServiceThread):
         self.queues = queues
         self.logics_timestamp = logics_timestamp
         self.dispatched = dispatched
+        self.persist_topics = persist_topics
         self.monotonic_ms = monotonic_ms
         self._fail = on_failure
         self.error: StoreError | None = None
@@ -323,6 +329,8 @@ class FlushConsumeQueueService(ServiceThread):
                 while not queue.flush(pages):
                     if pages:
                         break
+            # Before the checkpoint: recovery adds only the topics of messages that it scans.
+            self.persist_topics(pages == 0)
             if pages == 0:
                 if logics > 0:
                     self.checkpoint.note_queues_flushed(logics, end)

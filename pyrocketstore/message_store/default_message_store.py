@@ -16,7 +16,12 @@ from typing import TypeVar
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
 from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
-from pyrocketstore.arguments.scalars import exact_int64, exact_text, whole_number
+from pyrocketstore.arguments.scalars import (
+    QUEUE_ID_MAX,
+    exact_int64,
+    exact_text,
+    whole_number,
+)
 from pyrocketstore.cleaning import queue_removal
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
@@ -48,6 +53,7 @@ from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
 from pyrocketstore.message_store.stats import StoreStats, StoreStatsService
+from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.reading.rocketmq_reads import (
     GetMessageResult,
     MessageFilter,
@@ -108,6 +114,7 @@ class DefaultMessageStore(StoreContext):
         memory
     on_new_queue : callable(topic, queue_id), called before the first put to a queue
     cleans : bool, expired files are deleted and a full disk ends the puts, as the settings say
+    topics : TopicConfigFile or None, which `load` reads and the flushes of the queues write
 
     Call `load()`, then `start()`, and `shutdown()` at the end. Outcomes that 4.9.3 reports are
     statuses.
@@ -131,7 +138,9 @@ class DefaultMessageStore(StoreContext):
         read_only: bool = False,
         on_new_queue: Callable[[str, int], None] | None = None,
         cleans: bool = True,
+        topics: TopicConfigFile | None = None,
     ) -> None:
+        self.topics = topics
         self._engine: DefaultMessageStore = object.__new__(type(self))
         self._engine.__dict__ = self.__dict__
         self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans)
@@ -173,8 +182,6 @@ class DefaultMessageStore(StoreContext):
         self.on_dead: Callable[[str | None], None] = lambda state: None
         #: called when puts are accepted again: a full disk has room
         self.on_alive: Callable[[], None] = lambda: None
-        #: called when the log is closed, before the directory is unlocked
-        self.on_log_closed: Callable[[], None] = lambda: None
         self.running_flags.on_not_writeable = lambda: self.on_dead(None)
         self.running_flags.on_writeable = lambda: self.on_alive()
         self.running_flags.on_write_error = self._repair_later
@@ -278,6 +285,8 @@ class DefaultMessageStore(StoreContext):
             self.env.fsync_parent_directory(path)
 
     def _load(self) -> None:
+        if self.topics is not None:
+            self.topics.load()
         clean = not self._abort_file.exists()
         self.commit_log.load()
         check_not_newer(self)
@@ -321,6 +330,7 @@ class DefaultMessageStore(StoreContext):
         finally:
             self.plan.chunks.clear()
         self.recover_topic_queue_table()
+        self._complete_topics(self.plan)
         self.reads = StoreReads(
             self.env, self.config, self.commit_log, self.queue_table, self.index_service
         )
@@ -352,6 +362,24 @@ class DefaultMessageStore(StoreContext):
             end = queue.get_max_offset_in_queue()
             self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
             queue.correct_min_offset(lowest)
+
+    def _complete_topics(self, plan: RecoveryPlan) -> None:
+        """Have the topics added to topics.json that an unclean exit may have left out of it.
+
+        Before the checkpoint covers a message, the file has its topic.
+        """
+        if self.topics is None or plan.clean:
+            return
+        for queue in self.consume_queues():
+            light = self.config.enable_lmq and queue.is_lmq
+            possible = 0 <= queue.queue_id <= QUEUE_ID_MAX
+            if possible and not light and queue.covered_phy_offset > plan.scan_from:
+                self.topics.request(queue.topic, queue.queue_id)
+
+    def persist_topics(self, at_once: bool) -> None:
+        """Write topics.json, if the store keeps one and it has changed: see TopicConfigFile."""
+        if self.topics is not None:
+            self.topics.persist(at_once=at_once)
 
     def start(self) -> None:
         """Start the services, and accept puts.
@@ -429,7 +457,6 @@ class DefaultMessageStore(StoreContext):
             return
         self.on_dead("closed")
         self.commit_log.close()
-        self.on_log_closed()
         if self.is_started:
             self._clean = self.services.stop()
             self._stopped = True
@@ -510,6 +537,8 @@ class DefaultMessageStore(StoreContext):
             self._loaded = False
             if self.transient_store_pool is not None:
                 rest.callback(self.transient_store_pool.destroy)
+            if self.topics is not None:
+                rest.callback(self.topics.close)
             rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
             rest.callback(self.queue_table.close)
             # A failed load may not have made these.

@@ -87,6 +87,7 @@ class StoreServices:
             store.consume_queues,
             self._queued_timestamp,
             self._dispatched,
+            store.persist_topics,
             store.env.monotonic_ms,
             fail,
         )

@@ -7,10 +7,17 @@ import json
 import os
 import re
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.arguments.scalars import QUEUE_ID_MAX
-from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreStateError
+from pyrocketstore.errors import (
+    StoreCorruptionError,
+    StoreError,
+    StoreFormatError,
+    StoreStateError,
+    without_frames,
+)
 from pyrocketstore.record._text import java_hash
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
@@ -23,6 +30,8 @@ PERM_READ_WRITE = 6
 #: that is tried: the file has the order of the bins.
 _BINS = 2048
 _MAX_BINS = 1 << 22
+#: A write that is not urgent comes this many times later than the last one took.
+_PAUSE = 20
 #: Levels of nesting; a file with more is damaged.
 _MAX_DEPTH = 50
 _QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
@@ -40,7 +49,9 @@ class TopicConfigFile:
 
     Entries are widened, never narrowed, and unknown fields are kept.
 
-    Threads: any.
+    Attributes: `error`, why the last `persist` has failed, None when it succeeded.
+
+    Threads: any. `request` takes no lock, so that a signal handler may call it anywhere.
     Source: RocketMQ 4.9.3 TopicConfigManager, ConfigManager.
     Differs: written to a temporary file, synced and renamed, where 4.9.3 deletes before it renames.
     """
@@ -48,9 +59,14 @@ class TopicConfigFile:
     def __init__(self, env: Env, path: str) -> None:
         self.env = env
         self.path = path
-        self._lock = threading.Lock()
+        self.error: StoreError | None = None
+        self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
+        self._lock = threading.Lock()  # over _content, whose entries are replaced, never changed
         self._content: dict[str, Any] = {}
+        self._requests: deque[tuple[str, int]] = deque()
         self._changed = self._closed = False
+        self._written = b""
+        self._not_before_ns = 0
 
     def load(self) -> None:
         """Read the file, or its backup where it is missing, empty or unreadable.
@@ -58,6 +74,11 @@ class TopicConfigFile:
         Raises StoreCorruptionError when one exists and neither can be read.
         Source: RocketMQ 4.9.3 ConfigManager#load.
         """
+        with self._lock:
+            self._requests.clear()
+            self._content = {}
+            self._changed = self._closed = False
+        self.error = None
         folder = os.path.dirname(self.path)
         if self.env.exists(folder) and not self.env.is_dir(folder):
             reason = "must be a directory; move it away, or open the store with topics_json=False"
@@ -87,70 +108,129 @@ class TopicConfigFile:
 
     def topics(self) -> dict[str, int]:
         """Return {topic: number of its queues}."""
-        table = self._content.get("topicConfigTable", {})
-        return {name: entry.get("readQueueNums", 0) for name, entry in table.items()}
+        with self._lock:
+            self._settle()
+            table = self._content.get("topicConfigTable", {})
+            return {name: entry.get("readQueueNums", 0) for name, entry in table.items()}
 
-    def ensure(self, topic: str, queue_id: int) -> bool:
-        """Ensure that a topic has at least `queue_id` + 1 queues; return True if that changed it.
+    def request(self, topic: str, queue_id: int) -> None:
+        """Have the next `persist` write a topic with at least `queue_id` + 1 queues.
 
         Topics that a broker makes by itself are not changed.
 
         Raises StoreFormatError: the number is not a Java int, and 4.9.3 could not read the file.
+        StoreStateError after `close`.
         """
         if queue_id > QUEUE_ID_MAX:
             raise StoreFormatError(
                 f"queue_id {queue_id}: must be 0 to {QUEUE_ID_MAX} for config/topics.json, whose "
                 "number of queues is an int32"
             )
-        if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
-            return False
-        with self._lock:
-            table = self._content.setdefault("topicConfigTable", {})
-            entry = table.get(topic)
-            if entry is None:
-                added = _with_topic(table, topic, _new_entry(topic, queue_id + 1))
-                self._content["topicConfigTable"] = added
-            elif not _widen(entry, queue_id + 1):
-                return False
-            self._changed = True
-            return True
+        if self._closed:
+            raise StoreStateError(f"{self.path}: the store is closed")
+        if topic not in SYSTEM_TOPICS and not topic.startswith(SYSTEM_TOPIC_PREFIX):
+            self._requests.append((topic, queue_id + 1))
 
-    def persist(self) -> None:
-        """Write the file if it has changed; the old content becomes the backup.
+    def ensure(self, topic: str, queue_id: int) -> bool:
+        """Make a `request`; return True if that changed the content, False if nothing changed.
 
-        Durability: durable on return; a crash leaves the old content or the new. Raises
-        StoreStateError after `close`.
-        Source: RocketMQ 4.9.3 ConfigManager#persist.
+        Raises as `request`.
         """
         with self._lock:
+            self._settle()
+            self.request(topic, queue_id)
+            return self._settle()
+
+    def _settle(self) -> bool:
+        """Handle all requests; return True if they changed the content. Call with _lock held."""
+        table = self._content.get("topicConfigTable", {})
+        new: dict[str, dict[str, Any]] = {}
+        changed = False
+        while self._requests:
+            topic, queue_count = self._requests[0]
+            entry = new.get(topic) or table.get(topic)
+            if entry is None:
+                new[topic] = _new_entry(topic, queue_count)
+            elif any(entry.get(name, 0) < queue_count for name in _QUEUE_COUNTS):
+                (new if topic in new else table)[topic] = _widened(entry, queue_count)
+                changed = True
+            self._requests.popleft()
+        if new:
+            self._content["topicConfigTable"] = _with_topics(table, new)
+            changed = True
+        self._changed |= changed
+        return changed
+
+    def persist(self, *, at_once: bool = True) -> None:
+        """Write the file if it has changed; the old content becomes the backup.
+
+        Parameters
+        ----------
+        at_once : bool; False: not while the time since the last write is short compared with what
+            that write took, so that the time for all writes is linear in the number of topics
+
+        Durability: durable on return; a crash leaves the old content or the new. Raises StoreError,
+        and the next call tries again; StoreStateError after `close`.
+        Source: RocketMQ 4.9.3 ConfigManager#persist.
+        """
+        with self._write_lock:
+            if not at_once and self.env.monotonic_ns() < self._not_before_ns:
+                return
+            began = self.env.monotonic_ns()
+            try:
+                self._persist_changes()
+            except StoreError as error:
+                self.error = without_frames(error)
+                raise
+            self.error = None
+            now = self.env.monotonic_ns()
+            self._not_before_ns = now + _PAUSE * (now - began)
+
+    def _persist_changes(self) -> None:
+        with self._lock:
+            self._settle()
             if not self._changed:
                 return
             if self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
-            version = self._content.setdefault("dataVersion", {"counter": 0, "timestamp": 0})
+            version = dict(self._content.get("dataVersion", {"counter": 0, "timestamp": 0}))
             version["counter"] = version.get("counter", 0) + 1
             version["timestamp"] = self.env.now_ms()
-            if next(iter(self._content)) != "dataVersion":
-                self._content = {"dataVersion": version, **self._content}
-            self.env.make_directories(os.path.dirname(self.path))
-            old = self._read(self.path)
-            # Only valid content: the backup of a damaged file must be kept.
-            if _parsed(old) is not None:
-                self.env.write_file(self.path + BACKUP_SUFFIX, old)
-            # A lone surrogate has no UTF-8: Java writes "?" too.
-            self.env.write_file(self.path, self.text().encode("utf-8", "replace"))
+            rest = {name: part for name, part in self._content.items() if name != "dataVersion"}
+            self._content = {"dataVersion": version, **rest}
+            content = {**self._content}
+            if "topicConfigTable" in content:
+                content["topicConfigTable"] = {**content["topicConfigTable"]}
             self._changed = False
+        try:
+            self._write(content)
+        except BaseException:
+            self._changed = True
+            raise
+
+    def _write(self, content: dict[str, Any]) -> None:
+        # A lone surrogate has no UTF-8: Java writes "?" too.
+        data = _pretty(content, 0).encode("utf-8", "replace")
+        self.env.make_directories(os.path.dirname(self.path))
+        old = self._read(self.path)
+        # Only valid content: the backup of a damaged file must be kept.
+        if (old and old == self._written) or _parsed(old) is not None:
+            self.env.write_file(self.path + BACKUP_SUFFIX, old)
+        self.env.write_file(self.path, data)
+        self._written = data
 
     def close(self) -> None:
         """Write nothing from now on, after the end of a write in another thread."""
-        with self._lock:
+        with self._write_lock:
             self._closed = True
 
     def text(self) -> str:
         """Return the content as fastjson prints it: tabs, no blank after a colon, no last
         newline.
         """
-        return _pretty(self._content, 0)
+        with self._lock:
+            self._settle()
+            return _pretty(self._content, 0)
 
 
 def _new_entry(topic: str, queue_count: int) -> dict[str, Any]:
@@ -171,35 +251,32 @@ def _bin_of(topic: str) -> int:
     return hashed ^ hashed >> 16
 
 
-def _with_topic(table: dict[str, Any], topic: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with one more topic, at the position where a broker would print it.
+def _with_topics(table: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the table with more topics, each at the position where a broker would print it.
 
-    In a table that no broker has ordered the topic is the last one.
+    In a table that no broker has ordered the new topics are the last ones.
     """
-    bins = {name: _bin_of(name) for name in (*table, topic)}
+    bins = {name: _bin_of(name) for name in (*table, *new)}
     count = _BINS
     while count <= _MAX_BINS and not _is_ordered([bins[name] % count for name in table]):
         count *= 2
     if count > _MAX_BINS:
-        return {**table, topic: entry}
+        return {**table, **new}
     # A Java map that is this full doubles.
     while len(bins) >= count // 4 * 3:
         count *= 2
-    names = sorted(bins, key=lambda name: bins[name] % count)
-    return {name: entry if name == topic else table[name] for name in names}
+    entries = {**table, **new}
+    return {name: entries[name] for name in sorted(bins, key=lambda name: bins[name] % count)}
 
 
 def _is_ordered(bins: list[int]) -> bool:
     return all(a <= b for a, b in itertools.pairwise(bins))
 
 
-def _widen(entry: dict[str, Any], queue_count: int) -> bool:
-    changed = False
-    for name in _QUEUE_COUNTS:
-        if entry.get(name, 0) < queue_count:
-            entry[name] = queue_count
-            changed = True
-    return changed
+def _widened(entry: dict[str, Any], queue_count: int) -> dict[str, Any]:
+    """Return a copy of an entry, with at least that many queues."""
+    wider = {name: max(entry.get(name, 0), queue_count) for name in _QUEUE_COUNTS}
+    return {**entry, **wider}
 
 
 def _parsed(data: bytes) -> dict[str, Any] | None:

@@ -137,7 +137,7 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
     for file in store.commit_log.mapped_file_queue.mapped_files:
         if file.file_from_offset >= plan.scan_from:
             again(file.path)
-    folders = {os.path.join(root, name) for name in ("", "consumequeue", "index")}
+    folders = {os.path.join(root, name) for name in ("", "config", "consumequeue", "index")}
     folders.update(store.config.commit_log_paths)
     for queue in store.consume_queues():
         if queue.covered_phy_offset > plan.scan_from:
@@ -208,9 +208,13 @@ def _set_queues_aside(store: StoreContext) -> None:
 
 
 def flush_recovered(store: StoreContext) -> None:
-    """Flush the changes of recovery in a store whose services were not started."""
+    """Flush the changes of recovery in a store whose services were not started.
+
+    topics.json gets the topics of messages that were recovered.
+    """
     for queue in store.consume_queues():
         while not queue.flush(0):
             pass
     while not store.commit_log.mapped_file_queue.flush(0):
         pass
+    store.persist_topics(True)

@@ -84,6 +84,15 @@ class StoreContext:
         """Return every queue that is known."""
         return self.queue_table.all()
 
+    def persist_topics(self, at_once: bool) -> None:
+        """Write topics.json if it has changed. Raises StoreError.
+
+        Parameters
+        ----------
+        at_once : bool; False: unless the last write was recent
+        """
+        raise NotImplementedError
+
     @property
     def index_enabled(self) -> bool:
         """True when messages are indexed and the index can be read."""

@@ -158,13 +158,17 @@ class Store(StoreCalls):
         given = opening.store_host
         self.store_host = config.store_host if given is None else given
         self._state = StoreState(self.path, self.read_only)
-        self._new_queues = NewQueues(config)
+        topics = None
+        if opening.topics_json and not self.read_only:
+            topics = TopicConfigFile(opening.env, os.path.join(self.path, "config", "topics.json"))
+        self._new_queues = NewQueues(config, topics)
         self.message_store = DefaultMessageStore(
             config,
             env=opening.env,
             read_only=self.read_only,
             on_new_queue=self._new_queues.add,
             cleans=config.enables_cleaning,
+            topics=topics,
         )
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
@@ -189,7 +193,7 @@ class Store(StoreCalls):
         self._slow_puts = SlowPuts(engine, state, host, unique_key)
         self._put_path = PutPath(core, host, state, self._slow_puts)
         self._append_path = PutPath(core, host, state, SlowAppends(engine, state, host, unique_key))
-        self._batch_puts = BatchPuts(self._put_path, self._slow_puts, self._new_queues)
+        self._batch_puts = BatchPuts(self._put_path, self._slow_puts)
 
     def _make_key_search(self) -> KeySearch:
         engine = self.message_store
@@ -207,11 +211,6 @@ class Store(StoreCalls):
     def _start(self, opening: Opening) -> None:
         engine = self.message_store
         engine.start()
-        if opening.topics_json:
-            topics = TopicConfigFile(opening.env, os.path.join(self.path, "config", "topics.json"))
-            topics.load()
-            engine.on_log_closed = topics.close
-            self._new_queues.topics = topics
         service = engine.services.flush_service
         if isinstance(service, GroupCommitService):
             self._put_path.wait_in(service.group)

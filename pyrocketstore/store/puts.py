@@ -43,7 +43,6 @@ from pyrocketstore.record.unique_id import new_unique_id
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
 from pyrocketstore.store._open_state import StoreState
 from pyrocketstore.store._put_path import PutPath
-from pyrocketstore.store.new_queues import NewQueues
 from pyrocketstore.store.rows import column_of, is_number
 
 _BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})
@@ -235,16 +234,14 @@ class BatchPuts:
     ----------
     path : PutPath
     slow : SlowPuts
-    new_queues : NewQueues
 
     Threads: any.
     """
 
-    def __init__(self, path: PutPath, slow: SlowPuts, new_queues: NewQueues) -> None:
+    def __init__(self, path: PutPath, slow: SlowPuts) -> None:
         self._path = path
         self._slow = slow
         self._engine = slow.engine
-        self._new_queues = new_queues
 
     def put_many(
         self,
@@ -269,10 +266,9 @@ class BatchPuts:
             return queue_offsets, phy_offsets
         began = engine.env.monotonic_ms()
         try:
-            with self._new_queues.coming_ids.known(columns):
-                done, status, error = self._path.append_columns(
-                    columns, queue_offsets, phy_offsets, born_host
-                )
+            done, status, error = self._path.append_columns(
+                columns, queue_offsets, phy_offsets, born_host
+            )
         except MessageRefused as refused:
             raise slow.illegal(refused) from refused
         if status != Status.OK:

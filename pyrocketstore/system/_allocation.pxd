@@ -24,11 +24,12 @@ cdef inline int64_t page_up(int64_t position) noexcept nogil:
 
 # Makes [0, end) safe to store to: allocated in the file, so that a full device is an error here
 # and not a SIGBUS later. Bytes below `wrote` count as allocated. The call allocates confirm_step
-# bytes ahead and touches a part of the file's `populate` bytes of pages. With `zero_fill` it writes
-# zeros to the new range: the page cache holds them in large folios, and a mapping faults in a whole
-# folio at once, which is many times cheaper than page by page. With a fill_lock any thread may call
-# while another stores below `confirmed`: the call then allocates confirm_step ahead, fills one
-# chunk, so that no thread waits for long, and touches no page.
+# bytes ahead and touches a part of the file's `populate` bytes of pages. A file that is filled with
+# zeros in folios starts with one page instead, and doubles, by confirm_step bytes at most. With
+# `zero_fill` the call writes zeros to the new range: the page cache holds them in large folios, and
+# a mapping faults in a whole folio at once, which is many times cheaper than page by page. With a
+# fill_lock any thread may call while another stores below `confirmed`: the call then allocates
+# confirm_step ahead, fills one chunk, so that no thread waits for long, and touches no page.
 cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil
 
 # As confirm, with `zero_fill` as an argument: whether to write zeros.

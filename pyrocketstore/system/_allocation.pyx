@@ -10,6 +10,7 @@ from posix.fcntl cimport O_RDONLY, O_RDWR
 from posix.unistd cimport lseek
 
 from pyrocketstore._rocketstore cimport (
+    RS_FILL_FOLIOS,
     RS_FILL_NONE,
     RS_FILL_PAGES,
     rs_compare_and_swap,
@@ -247,6 +248,21 @@ cdef int confirm(rs_mapped_file *f, int64_t end) noexcept nogil:
     return confirm_room(f, end, f.zero_fill != RS_FILL_NONE)
 
 
+cdef int64_t target_of(const rs_mapped_file *f, int64_t end) noexcept nogil:
+    # Up to where a file with one writer is allocated for stores before `end`.
+    cdef int64_t target = PAGE_SIZE
+    if f.zero_fill != RS_FILL_FOLIOS or f.confirm_step == 0:
+        return end + f.confirm_step
+    # Double the file, so that a queue of a few units costs one page. Aligned writes of zeros make
+    # large folios.
+    while target < end:
+        target *= 2
+    if target <= max(f.confirm_step, PAGE_SIZE):
+        return target
+    target = end + f.confirm_step
+    return target - target % f.confirm_step
+
+
 cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept nogil:
     cdef int64_t seen = rs_load_acquire(&f.confirmed)
     cdef int64_t start, target
@@ -266,10 +282,7 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
     if f.fill_lock != NULL:
         return confirm_shared(f, fd, end)
     start = max(seen, page_down(append_position(f)))
-    target = end + f.confirm_step
-    if zero_fill and f.confirm_step > 0:
-        target -= target % f.confirm_step  # aligned writes make large folios
-    target = min(f.file_size, page_up(target))
+    target = min(f.file_size, page_up(target_of(f, end)))
     if start >= target:
         # `wrote` has moved past `end`: bytes below it are not stored to again.
         error = 0
@@ -283,8 +296,8 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
         if error >= 0:
             if error == 1:
                 target = min(page_up(end), f.file_size)
-            if zero_fill and seen > 0:
-                # The first step is not filled, so that a queue of a few units costs one page.
+            if zero_fill and target > PAGE_SIZE:
+                # The first page is not filled: a queue of a few units needs one fault anyway.
                 write_zeros(f.env, fd, page_up(max(seen, append_position(f))), target)
             publish(&f.confirmed, seen, target)
             error = 0

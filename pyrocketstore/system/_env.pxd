@@ -8,7 +8,8 @@ cdef class EnvTable:
     cdef rs_env table
     cdef object fsync_failed              # the StoreFsyncError; None until Python has raised it
     cdef list fsync_watchers
-    cdef readonly set new_directories     # paths of directories that may not be durable yet
+    cdef readonly dict made_names         # directory: number of the newest name made in it
+    cdef readonly dict flushed_names      # directory: number up to which its names are durable
 
     # Raises if a call of the table failed. `operation` names the call where the result does not.
     cdef int check(self, int result, str operation, object path, int64_t position) except -1

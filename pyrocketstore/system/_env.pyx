@@ -94,7 +94,8 @@ cdef class EnvTable:
     def __cinit__(self, *args, **kwargs):
         rs_env_posix(&self.table)
         self.fsync_watchers = []
-        self.new_directories = set()
+        self.made_names = {}
+        self.flushed_names = {}
 
     # ---- failed fsyncs -----------------------------------------------------------------------
     def watch_fsyncs(self, watcher not None):

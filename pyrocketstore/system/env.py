@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +26,11 @@ TEMPORARY_SUFFIX = ".tmp"
 READ_SIZE = 1 << 20
 #: Largest size, in bytes, of a file that is read whole: topics.json, a configuration, a manifest.
 LARGEST_FILE = 64 << 20
+
+#: What pathlib would remove from an absolute path: empty names, `.`, and a last slash.
+_UNUSUAL_PATH = re.compile(r"/(?:\.?/|\.?\Z)")
+#: Numbers for new names, ascending over all threads.
+_name_numbers = itertools.count(1)
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -188,29 +195,48 @@ class Env(EnvTable):
         """Return the absolute path, with `~` replaced by the home directory, and `..` kept."""
         return _absolute(os.path.expanduser(os.fspath(path)))
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str, *, durable: bool = True) -> None:
         """Make a directory and all missing directories above it.
 
-        Durability: on return, each new name is on the device.
+        Durability: with `durable`, each new name is on the device on return; without it, once
+        `fsync_new_names` has returned.
         """
         path = _absolute(path)
         self.check_directory(path)
-        if os.path.isdir(path) and path not in self.new_directories:
+        self._make_missing(path)
+        if durable:
+            self.fsync_new_names(path)
+
+    def _make_missing(self, path: str) -> None:
+        if os.path.isdir(path):
             return
         parent = os.path.dirname(path)
         if parent != path:
-            self.make_directories(parent)
-        self.new_directories.add(path)
+            self._make_missing(parent)
         try:
             self.mkdir(path)
         except StoreIOError:
-            # Another thread may have made the directory, or an earlier call that could not open
-            # the parent. In both cases the name must still be flushed.
-            if not os.path.isdir(path):
-                self.new_directories.discard(path)
+            if not os.path.isdir(path):  # else another thread has made it
                 raise
-        self.fsync_directory(parent)
-        self.new_directories.discard(path)
+        finally:
+            if os.path.isdir(path):
+                self.made_names[parent] = next(_name_numbers)
+
+    def fsync_new_names(self, path: str) -> None:
+        """Flush the names of the directories on the way to `path` that this Env has made.
+
+        Durability: on return, `path` is on the device if it is a directory. Threads: any; a name
+        that another thread makes meanwhile stays for the next call.
+        """
+        at, parents = _absolute(path), []
+        while (parent := os.path.dirname(at)) != at:
+            if self.made_names.get(parent, 0) > self.flushed_names.get(parent, 0):
+                parents.append(parent)
+            at = parent
+        for parent in reversed(parents):
+            number = self.made_names[parent]
+            self.fsync_directory(parent)
+            self.flushed_names[parent] = number
 
     def fsync_parent_directory(self, path: str) -> None:
         """Flush the directory above `path`, so that the name `path` is durable.
@@ -413,6 +439,8 @@ def parent_directory(path: str) -> str:
 
 def _absolute(path: str) -> str:
     """Return the absolute path; `..` stays, because the name before it may be a link's."""
+    if path[:1] == "/" and not _UNUSUAL_PATH.search(path):
+        return path  # the common case: pathlib would return the same
     return str(Path(path).absolute())
 
 

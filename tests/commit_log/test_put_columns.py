@@ -198,6 +198,9 @@ def test_many_new_queues_are_written_to_the_topic_table_once(tmp_path: Path) -> 
     with pyrocketstore.open(tmp_path, env=env, **SIZES) as store:
         with watched(env, "rename") as renamed:
             store.put_many("t", [b""] * 300, queue_ids=list(range(300)))
+        assert len(renamed) == 0
+        with watched(env, "rename") as renamed:
+            store.flush()
         assert len(renamed) <= 2
         table = json.loads((tmp_path / "config" / "topics.json").read_text())
         assert table["topicConfigTable"]["t"]["writeQueueNums"] == 300

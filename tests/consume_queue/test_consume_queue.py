@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import random
 import threading
 from pathlib import Path
@@ -254,7 +255,12 @@ def test_new_files_are_forced_by_flush_and_not_by_a_put(tmp_path):
         assert not named and not forced
         while not queue.flush(0):
             pass
-        assert len(named) == 4
+        directory = os.path.dirname(queue.mapped_file_queue.mapped_files[0].path)
+        folders = [args[0].decode() for args in named]
+        assert folders.count(directory) == 4, "the name of each file"
+        above = [str(folder) for folder in Path(directory).parents][:3]
+        assert set(folders) == {directory, *above}
+        assert [folders.count(folder) for folder in above] == [1] * 3, "and of new directories"
         assert queue.mapped_file_queue.flushed_where == 700
 
 

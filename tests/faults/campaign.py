@@ -138,6 +138,8 @@ class Campaign:
         now.is_first = False
         now.given = journal.given[: moment.promised.given]
         now.safe = journal.safe[: moment.promised.safe]
+        now.returned = journal.returned[: moment.promised.listed]
+        now.listed = len(now.returned)
         runner = Runner(program._replace(seed=name), path, device, now)
         with directory_of(device, f"killed after {moment.call}: {name}"):
             runner.run(rng.choice((0, 3, 12)))

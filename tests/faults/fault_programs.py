@@ -23,6 +23,9 @@ from pyrocketstore.system.env import Env
 NEVER = 10_000_000
 TOPICS = ("orders", "events", "%RETRY%g")
 QUEUES = 3
+#: Number of topics and of queue ids that a growing program may use in addition.
+NEW_TOPICS = 12
+NEW_QUEUES = 30
 DIRECTORY = "store"
 #: Steps by which a wall clock is set back or forward (ms).
 JUMPS = (-3_600_000, -3_600_000, -20_000, 86_400_000, -86_400_000, 3_600_000)
@@ -48,10 +51,12 @@ class Promise(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """The journal at one moment: the numbers of messages that were given and that are safe."""
+    """The journal at one moment: the numbers of messages that were given, that are safe, and whose
+    topics are in topics.json."""
 
     given: int
     safe: int
+    listed: int = 0
 
 
 class Journal:
@@ -67,17 +72,27 @@ class Journal:
         self.is_first = True
         self.given: list[Entry] = []
         self.safe: list[Promise] = []
+        #: numbers of the messages whose put has returned; topics.json has the topics of the first
+        #: `listed` of them
+        self.returned: list[int] = []
+        self.listed = 0
         self._accepted: list[Promise] = []
 
     def moment(self) -> Promised:
         """Return the journal's state for Device.promises."""
-        return Promised(len(self.given), len(self.safe))
+        return Promised(len(self.given), len(self.safe), self.listed)
 
     def accept(self, promises: list[Promise], waited: bool = True) -> None:
         """Note messages whose put has returned; it waited for the device unless `wait` is False."""
         self._accepted += promises
+        self.returned += [promise.number for promise in promises]
         if self.sync and waited:
             self.flushed()
+
+    def all_flushed(self) -> None:
+        """Note that a flush or a close of the whole store has returned."""
+        self.flushed()
+        self.listed = len(self.returned)
 
     def lost_buffers(self) -> None:
         """Forget uncommitted messages: the close of a store with a transient store pool raised.
@@ -147,6 +162,9 @@ class Runner:
         # A separate generator leaves the choices of existing seeds unchanged.
         self.unwaited = random.Random(program.seed + " unwaited")
         self.awaited = random.Random(program.seed + " awaited")
+        self.fresh = random.Random(program.seed + " new queues")
+        #: True if the program makes topics and queues all the time
+        self.grows = self.fresh.random() < 0.5
         #: True if the wall clock is set back and forward while this program runs
         self.clock = random.Random(program.seed + " clock")
         self.jumps = self.clock.random() < 0.5
@@ -161,7 +179,7 @@ class Runner:
                 self.device.moment("between steps")
         finally:
             store.close()
-        self.journal.flushed()
+        self.journal.all_flushed()
         self.device.moment("closed")
 
     def open(self) -> Any:
@@ -182,7 +200,7 @@ class Runner:
         ]
         if self.rng.random() < 0.05:
             store.close()
-            self.journal.flushed()
+            self.journal.all_flushed()
             self.device.moment("closed")
             return self.open()
         if self.jumps and self.clock.random() < 0.2:
@@ -198,12 +216,17 @@ class Runner:
         first = len(self.journal.given)
         rng = self.rng
         topic = rng.choice(TOPICS) if topic is None else topic
+        grows = self.grows and self.fresh.random() < 0.4
+        if grows and self.fresh.random() < 0.7:
+            topic = f"new-{self.fresh.randrange(NEW_TOPICS)}"
         for number in range(first, first + count):
             body = f"{number}|".encode() + rng.randbytes(rng.randrange(self.width))
             if rng.random() < 0.1:
                 body += bytes(rng.randrange(600))
             wide = {"wide": "w" * rng.randrange(1, 2000)} if rng.random() < 0.1 else {}
             queue = rng.randrange(QUEUES) if queue_id is None else queue_id
+            if grows and queue_id is None:
+                queue = self.fresh.randrange(NEW_QUEUES)
             tags = rng.choice((None, "A", "B", "Tag-of-some-length"))
             self.journal.given.append(Entry(topic, queue, f"k{number}", tags, body, wide))
         return first
@@ -294,7 +317,7 @@ class Runner:
 
     def flush(self, store: Any) -> None:
         store.flush()
-        self.journal.flushed()
+        self.journal.all_flushed()
 
     def flush_log(self, store: Any) -> None:
         """Flush as FlushRealTimeService does."""

@@ -77,7 +77,7 @@ class FailingRunner(Runner):
                 store = self.step(store)
             if not self.has_failed():
                 store.close()
-                self.journal.flushed()
+                self.journal.all_flushed()
                 return None
         except pyrocketstore.StoreError:
             if not self.has_failed():
@@ -182,7 +182,7 @@ class Run:
             store = runner.step(store)
         self.look(is_first=False)
         store.close()
-        self.journal.flushed()
+        self.journal.all_flushed()
         self.look(is_first=False)
 
     def examine(self) -> None:
@@ -246,7 +246,7 @@ class Run:
                    store.message_store.why_not_writeable)  # fmt: skip
             time.sleep(0.005)
         store.flush()
-        self.journal.flushed()
+        self.journal.all_flushed()
         store.close()
         demand(not (self.root / DIRECTORY / "abort").exists(), "abort stayed")
 

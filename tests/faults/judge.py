@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import warnings
 from collections import Counter
@@ -40,11 +41,13 @@ class Expected(NamedTuple):
     safe: list[Promise]
     held: list[int] = []  # noqa: RUF012  numbers; a tuple of lists is made once
     is_first: bool = False  # nothing was lost before, so the log is a prefix of the puts
+    listed: list[int] = []  # noqa: RUF012  numbers of messages whose topics are in topics.json
 
     @classmethod
     def of(cls, journal: Journal, moment: Captured) -> Expected:
         """Return the expectations at the moment of a crash."""
-        return cls(journal.given[: moment.promised.given], journal.safe[: moment.promised.safe])
+        given, safe, listed = moment.promised
+        return cls(journal.given[:given], journal.safe[:safe], listed=journal.returned[:listed])
 
 
 def check(store: Any, expected: Expected, counts: Counter[str]) -> list[int]:
@@ -89,6 +92,18 @@ def check(store: Any, expected: Expected, counts: Counter[str]) -> list[int]:
     counts["messages checked"] += len(by_number)
     counts["messages with torn properties"] += len(torn)
     return order
+
+
+def check_topics(path: Path, given: list[Entry], numbers: list[int]) -> None:
+    """Require that topics.json has the queues of these messages."""
+    file = path / DIRECTORY / "config" / "topics.json"
+    table = {}
+    if numbers:
+        demand(file.exists(), "topics.json is missing")
+        table = json.loads(file.read_bytes())["topicConfigTable"]
+    for topic, queue_id in {(given[n].topic, given[n].queue_id) for n in numbers}:
+        counts = [table.get(topic, {}).get(name, 0) for name in ("readQueueNums", "writeQueueNums")]
+        demand(min(counts) > queue_id, "topics.json has", counts, "queues of", topic, queue_id)
 
 
 def check_report(store: Any, torn: int = 0) -> None:
@@ -202,8 +217,10 @@ class Judge:
         write(image, path)
         self.counts["images"] += 1
         if not (path / DIRECTORY).exists():
-            demand(not expected.safe and not expected.held, "the whole store is gone")
+            gone = not (expected.safe or expected.held or expected.listed)
+            demand(gone, "the whole store is gone")
             return
+        check_topics(path, expected.given, expected.listed)
         if rng.random() < 0.2:
             with opened(path, self.settings, read_only=True) as store:
                 self.counts["opened read-only first"] += 1
@@ -217,6 +234,7 @@ class Judge:
         with opened(path, self.settings, device) as store:
             held = check(store, expected, self.counts)
             self.go_on(store, expected, held, rng, device)
+        check_topics(path, expected.given, [*expected.listed, *held])
         again_expected = expected._replace(held=held, is_first=False)
         with opened(path, self.settings, read_only=rng.random() < 0.5) as store:
             demand(is_clean(store), "the store did not close cleanly")
@@ -252,6 +270,6 @@ class Judge:
         rng = random.Random(seed)
         choice = choose(rng)
         self.counts["second crash"] += 1
-        given, safe = moment.promised
+        given, safe, _ = moment.promised
         then = expected._replace(given=expected.given[:given], safe=expected.safe[:safe])
         self.examine(image_of(moment, choice, rng), then, seed, again=False)

@@ -25,8 +25,10 @@ from judge import Broken
 from openings import killed, open_and_flush, open_twice
 from pyrocketstore.errors import StoreError
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.flush.flush_services import FlushConsumeQueueService
 from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
 from pyrocketstore.message_store import default_message_store as message_store
+from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery import apply as recovery
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
 from pyrocketstore.store.api import Store
@@ -211,3 +213,46 @@ def test_a_killed_process_whose_work_is_not_flushed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(recovery, "_fsync_again", lambda store, plan: None)
     with pytest.raises(AssertionError, match="each of the four files"):
         open_and_flush(killed(tmp_path / "store"))
+
+
+def test_new_directories_whose_names_are_never_flushed(tmp_path: Path, monkeypatch: Patch) -> None:
+    fsync = Env.fsync_new_names
+
+    def not_of_queues(env: Env, path: str) -> None:
+        if "/consumequeue/" not in path:
+            fsync(env, path)
+
+    monkeypatch.setattr(Env, "fsync_new_names", not_of_queues)
+    finds(tmp_path, 3)
+
+
+def persist_last(patch: Patch, wrapped: type, method: str) -> None:
+    """Have topics.json written after a method that must write it, and not in it."""
+    call, persist = getattr(wrapped, method), TopicConfigFile.persist
+
+    def then_persist(caller: Any, *arguments: Any) -> None:
+        late: set[TopicConfigFile] = set()
+        with patch.context() as inside:
+            inside.setattr(TopicConfigFile, "persist", lambda file, at_once=True: late.add(file))
+            inside.setattr(TopicConfigFile, "close", lambda file: None)
+            call(caller, *arguments)
+        for file in late:
+            persist(file)
+
+    patch.setattr(wrapped, method, then_persist)
+
+
+def test_a_checkpoint_that_is_written_before_the_topics(tmp_path: Path, monkeypatch: Patch) -> None:
+    persist_last(monkeypatch, FlushConsumeQueueService, "do_flush")
+    assert "topics.json" in finds(tmp_path, 18)
+
+
+def test_a_clean_end_before_the_topics(tmp_path: Path, monkeypatch: Patch) -> None:
+    """The file `abort` is deleted first."""
+    persist_last(monkeypatch, message_store.DefaultMessageStore, "_shutdown")
+    assert "topics.json" in finds(tmp_path)
+
+
+def test_topics_that_a_recovery_does_not_complete(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(message_store.DefaultMessageStore, "_complete_topics", lambda *plan: None)
+    assert "topics.json" in finds(tmp_path)

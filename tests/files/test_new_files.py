@@ -5,6 +5,7 @@ Method: real files; system calls are counted and made to fail."""
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -87,11 +88,16 @@ def test_room_may_be_filled_with_zeros(env, path, pwrite):
         "fails": lambda original, *args: -errno.EIO,
         "is short": lambda original, fd, data, size, at: original(fd, data, min(size, 999), at),
     }
+    confirmed = []
     with broken(env, "pwrite", answers[pwrite]) as calls:
         for _ in range(SIZE // 1000):
             file.append_message(b"x" * 1000)
             assert file.confirmed >= file.wrote
-    assert calls[0][3] >= 65536, "the first step costs no more than its pages"
+            confirmed.append(file.confirmed)
+    sizes = sorted(set(confirmed))
+    assert sizes[:6] == [4096, 8192, 16384, 32768, 65536, 131072], "it doubles, by 64 KiB at most"
+    assert all(later - size <= 65536 for size, later in itertools.pairwise(sizes))
+    assert calls[0][3] >= 4096, "the first step costs no more than its page"
     assert len(calls) < 20 or pwrite == "is short"
     ends = [args[2] + args[3] for args in calls]
     assert max(ends) <= SIZE

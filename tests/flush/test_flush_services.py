@@ -3,7 +3,9 @@ Method: one setting at a time, the others too large or too small to matter; flus
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -107,9 +109,11 @@ def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) 
     checkpoint = StoreCheckpoint(env, str(tmp_path / "checkpoint"))
     queue = Queue()
     config = pyrocketstore.MessageStoreConfig()
+    persisted: list[bool] = []
     service = FlushConsumeQueueService(
-        config, checkpoint, lambda: [queue], lambda: 77, lambda: 0, lambda: now[0], print
-    )
+        config, checkpoint, lambda: [queue], lambda: 77, lambda: 0, persisted.append,
+        lambda: now[0], print,
+    )  # fmt: skip
     with watched(env, "pwrite") as writes:
         service.do_flush(False)
         assert queue.calls == [0, 0, 0], "the first pass is thorough, over all files"
@@ -124,6 +128,7 @@ def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) 
         assert queue.calls[4:] == [0, 0, 0]
         service.do_flush(True)
         assert len(writes) == 3
+    assert persisted == [True, False, True, True], "topics.json, at once before the checkpoint"
 
 
 def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -> None:
@@ -142,6 +147,7 @@ def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -
         lambda: [Late()],
         lambda: dispatched[0],
         lambda: 0,
+        lambda at_once: None,
         lambda: 1_000_000,
         lambda error: None,
     )
@@ -241,3 +247,45 @@ def test_futures_of_a_flush_service_that_has_ended_are_done(tmp_path: Path) -> N
     service = store.message_store.services.flush_service
     assert isinstance(service, GroupCommitService)
     assert not service.request(1 << 40, lambda status: None), "nobody would complete it"
+
+
+def test_the_checkpoint_comes_last(tmp_path: Path) -> None:
+    """Goal: recovery rebuilds neither queues nor topics whose units the checkpoint covers. Their
+    names and topics.json are flushed first, and `abort` is deleted last."""
+    env = Env()
+    calls: list[tuple[str, str]] = []
+    files: dict[int, str] = {}
+
+    def note(name: str) -> Callable[..., int]:
+        def call(original: Callable[..., int], first: Any, *rest: Any) -> int:
+            result = original(first, *rest)
+            path = os.fsdecode(first) if isinstance(first, bytes) else files.get(first, "")
+            if name == "open":
+                files[result] = path
+            calls.append((name, os.path.relpath(path, tmp_path) if path else ""))
+            return result
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name in ("open", "pwrite", "fsync_directory", "rename", "unlink"):
+            stack.enter_context(broken(env, name, note(name)))
+        store = pyrocketstore.open(tmp_path, env=env, **QUIET)
+        store.put("new", b"x", queue_id=3)
+        store.wait_dispatched()
+        assert not [call for call in calls if call[1].startswith("consumequeue/new")
+                    and call[0] == "fsync_directory"], "not before the flush"  # fmt: skip
+        calls.clear()
+        store.flush()
+        names = [("fsync_directory", f"consumequeue{part}") for part in ("", "/new", "/new/3")]
+        topics = [("rename", "config/topics.json.tmp"), ("fsync_directory", "config")]
+        covers = calls.index(("pwrite", "checkpoint"))
+        before = calls[:covers]
+        assert set(names + topics) <= set(before), before
+        assert ("fsync_directory", "config") in before[before.index(topics[0]) :]
+        store.put("later", b"x")
+        calls.clear()
+        store.close()
+    ends = calls.index(("unlink", "abort"))
+    assert ("fsync_directory", "consumequeue/later/0") in calls[:ends]
+    assert topics[0] in calls[:ends]

@@ -90,6 +90,7 @@ def damage_checkpoint(path: Path) -> None:
 
 
 def damage_topics(path: Path) -> None:
+    (path / "config").mkdir(exist_ok=True)
     (path / "config/topics.json").write_text("{")
     shutil.rmtree(path / "config")
     (path / "config").mkdir()

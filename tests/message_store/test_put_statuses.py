@@ -239,6 +239,7 @@ def test_abort_stays_when_a_step_of_closing_fails(tmp_path: Path, step: str) -> 
     for i in range(50):
         store.put("t", b"%d" % i, keys=f"k{i}")
     assert store.max_offset("t") == 50
+    store.message_store.persist_topics(True)
     paths = {
         "log": "/commitlog/",
         "queue": "/consumequeue/",

@@ -7,20 +7,25 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
 import tarfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pyrocketstore
-from pyrocketstore import StoreCorruptionError, StoreIOError, StoreStateError
+from pyrocketstore import PutError, StoreCorruptionError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreFsyncError
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.system.env import Env
-from support.broken_env import broken
+from support.broken_env import broken, watched
 from support.gates import Gate
 from support.sizes import SIZES
 
+#: No service flushes by itself.
+QUIET = {**SIZES, "flush_interval_consume_queue": 10**7, "flush_interval_commit_log": 10**7}
 GOLDEN = Path(__file__).parent.parent / "golden" / "broker-clean.tar.xz"
 NEW_ENTRY = (
     '\t\t"orders":{\n\t\t\t"order":false,\n\t\t\t"perm":6,\n\t\t\t"readQueueNums":3,\n'
@@ -38,6 +43,18 @@ def loaded(path: Path) -> TopicConfigFile:
     file = TopicConfigFile(Env(), str(path))
     file.load()
     return file
+
+
+@contextlib.contextmanager
+def failing_for(env: Env, name: str, code: int) -> Iterator[None]:
+    """Let every open for writing of a file whose name begins so fail."""
+
+    def fail(original, path, flags, mode):
+        wanted = os.path.basename(path.decode()).startswith(name) and flags & os.O_ACCMODE
+        return -code if wanted else original(path, flags, mode)
+
+    with broken(env, "open", fail):
+        yield
 
 
 def broker_file() -> bytes:
@@ -303,13 +320,16 @@ def test_topics_json_names_queues_of_an_earlier_life(tmp_path: Path) -> None:
 
 
 def test_a_close_waits_for_a_write(tmp_path: Path) -> None:
-    """Ctrl-C in a put leaves the write of topics.json to its thread; that must not go on under the
-    next owner of the directory, whose topics it would remove."""
+    """Ctrl-C in a flush leaves the write of topics.json to its thread; that must not go on under
+    the next owner of the directory, whose topics it would remove."""
     env, gate = Env(), Gate()
     store = pyrocketstore.open(tmp_path, env=env, **SIZES)
+    topics = store.message_store.topics
+    assert topics is not None
     with broken(env, "rename", gate):
         gate.close()
-        adding = threading.Thread(target=store._new_queues.add, args=("t", 0))
+        store._new_queues.add("t", 0)
+        adding = threading.Thread(target=topics.persist)
         adding.start()
         assert gate.held.acquire(timeout=20)
         closing = threading.Thread(target=store.close)
@@ -325,3 +345,160 @@ def test_a_close_waits_for_a_write(tmp_path: Path) -> None:
         store.put("v", b"x")
     entries = json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]
     assert sorted(entries) == ["t", "v"]
+
+
+def table_of(root: Path) -> dict[str, int]:
+    """Return {topic: readQueueNums} as topics.json has it; {} without the file."""
+    file = root / "config" / "topics.json"
+    if not file.exists():
+        return {}
+    table = json.loads(file.read_bytes())["topicConfigTable"]
+    return {name: entry["readQueueNums"] for name, entry in table.items()}
+
+
+def test_puts_to_new_topics_write_no_file(tmp_path: Path) -> None:
+    """A thousand topics cost the writes of one."""
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **QUIET) as store:
+        with watched(env, "rename") as renamed:
+            for number in range(1000):
+                store.put(f"t{number}", b"x", queue_id=number % 3)
+            assert not renamed
+            store.flush()
+        assert 1 <= len(renamed) <= 3, "topics.json, and its backup"
+        assert table_of(tmp_path) == {f"t{n}": n % 3 + 1 for n in range(1000)}
+
+
+def test_the_file_is_written_soon_and_not_too_often(path: Path) -> None:
+    env = Env()
+    file = TopicConfigFile(env, str(path))
+    file.load()
+    file.request("a", 0)
+    file.persist(at_once=False)
+    assert loaded(path).topics() == {"a": 1}
+    file._not_before_ns = env.monotonic_ns() + 3600 * 10**9  # the last write was slow
+    file.request("b", 0)
+    file.persist(at_once=False)
+    assert loaded(path).topics() == {"a": 1}
+    file.persist()
+    assert loaded(path).topics() == {"a": 1, "b": 1}
+
+
+def test_a_write_does_not_delay_a_request(path: Path) -> None:
+    """Goal: a put to a new topic does not wait for the device."""
+    env, gate = Env(), Gate()
+    file = TopicConfigFile(env, str(path))
+    file.load()
+    file.request("a", 0)
+    with broken(env, "rename", gate):
+        gate.close()
+        writing = threading.Thread(target=file.persist)
+        writing.start()
+        assert gate.held.acquire(timeout=20)
+        file.request("a", 6)
+        file.request("b", 2)
+        assert file.topics() == {"a": 7, "b": 3}
+        gate.open()
+        writing.join(20)
+    assert loaded(path).topics() == {"a": 1}, "the content at the begin of the write"
+    file.persist()
+    assert loaded(path).topics() == {"a": 7, "b": 3}
+
+
+def test_after_a_crash_the_file_is_completed(tmp_path: Path) -> None:
+    """Goal: a broker serves every topic whose messages survive. Method: topics.json lacks one, as
+    after a kill, and an entry that a broker has changed stays."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("a", b"x", queue_id=5)
+        store.put("b", b"x")
+        store.put("c", b"x", queue_id=1)
+    file = tmp_path / "config" / "topics.json"
+    content = json.loads(file.read_bytes())
+    del content["topicConfigTable"]["b"]
+    content["topicConfigTable"]["a"] |= {"readQueueNums": 9, "writeQueueNums": 2, "perm": 4}
+    file.write_text(json.dumps(content))
+    with pyrocketstore.open(tmp_path, **SIZES):
+        pass
+    assert table_of(tmp_path) == {"a": 9, "c": 2}, "after a clean stop the file is not changed"
+    for name in ("topics.json", "topics.json.bak"):
+        (file.parent / name).write_text(json.dumps(content))
+    (tmp_path / "abort").touch()
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES):
+        pass
+    assert json.loads(file.read_bytes()) == content, "a read-only store writes nothing"
+    with pyrocketstore.open(tmp_path, **SIZES):
+        pass
+    assert table_of(tmp_path) == {"a": 9, "b": 1, "c": 2}
+    entry = json.loads(file.read_bytes())["topicConfigTable"]["a"]
+    assert (entry["writeQueueNums"], entry["perm"]) == (6, 4)
+
+
+def test_a_damaged_file_keeps_the_mark_of_a_crash(tmp_path: Path) -> None:
+    """Once it is repaired, the next opening still completes it."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("a", b"x")
+    (tmp_path / "abort").touch()
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    for file in (tmp_path / "config").iterdir():
+        file.write_text("{")
+    with pytest.raises(StoreCorruptionError):
+        pyrocketstore.open(tmp_path, **SIZES)
+    assert (tmp_path / "abort").exists()
+    for file in (tmp_path / "config").iterdir():
+        file.unlink()
+    with pyrocketstore.open(tmp_path, **SIZES):
+        pass
+    assert table_of(tmp_path) == {"a": 1}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
+def test_a_write_that_fails_for_a_while(tmp_path: Path, code: int) -> None:
+    """Goal: no topic is lost silently, and the store goes on. The checkpoint waits, a flush raises,
+    and new topics are refused until the file can be written."""
+    env = Env()
+    with pyrocketstore.open(tmp_path, env=env, **QUIET) as store:
+        store.put("a", b"x")
+        before = store.message_store.checkpoint.logics_msg_timestamp
+        with failing_for(env, "topics.json", code):
+            for _ in range(2):
+                with pytest.raises(StoreIOError, match=r"topics\.json"):
+                    store.flush()
+            assert store.message_store.checkpoint.logics_msg_timestamp == before
+            with pytest.raises(PutError, match=r"topics\.json"):
+                store.put("b", b"x")
+            store.put("a", b"y")
+        store.flush()
+        assert table_of(tmp_path) == {"a": 1}
+        store.put("b", b"x")
+    assert table_of(tmp_path) == {"a": 1, "b": 1}
+    assert not (tmp_path / "abort").exists()
+
+
+def test_a_close_that_cannot_write_it_says_so(tmp_path: Path) -> None:
+    env = Env()
+    store = pyrocketstore.open(tmp_path, env=env, **QUIET)
+    store.put("a", b"x")
+    with failing_for(env, "topics.json", errno.ENOSPC), pytest.raises(StoreIOError):
+        store.close()
+    assert (tmp_path / "abort").exists()
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        assert [message.body for message in store.read("a")] == [b"x"]
+    assert table_of(tmp_path) == {"a": 1}
+
+
+def test_a_failed_fsync_of_it_is_final(tmp_path: Path) -> None:
+    env = Env()
+    store = pyrocketstore.open(tmp_path, env=env, **QUIET)
+    store.put("a", b"x")
+    store.wait_dispatched()
+    store.message_store.flush()
+    with broken(env, "fsync", lambda original, fd: -errno.EIO):
+        for _ in range(2):
+            with pytest.raises(StoreFsyncError):
+                store.flush()
+    with pytest.raises(PutError):
+        store.put("a", b"x")
+    with pytest.raises(StoreFsyncError):
+        store.close()
+    assert (tmp_path / "abort").exists()

@@ -10,6 +10,7 @@ import pickle
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -306,3 +307,46 @@ def test_the_name_of_an_existing_directory_is_flushed(env, tmp_path):
         env.fsync_parent_directory(str(tmp_path / "a"))
     with failing(env, "fsync_directory", errno.EIO), pytest.raises(StoreIOError):
         env.fsync_parent_directory(str(tmp_path / "a"))
+
+
+def test_names_of_directories_may_be_flushed_later(env, tmp_path):
+    """Goal: each new name is flushed once, also a name that is made during a flush."""
+    top = str(tmp_path)
+    with watched(env, "fsync_directory") as calls:
+        for name in "ab":
+            env.make_directories(f"{top}/q/{name}/0", durable=False)
+        assert not calls
+        env.fsync_new_names(f"{top}/q/a/0")
+        env.fsync_new_names(f"{top}/q/a/0")
+        assert [args[0].decode() for args in calls] == [top, f"{top}/q", f"{top}/q/a"]
+        del calls[:]
+        env.fsync_new_names(f"{top}/q/b/0")
+        assert [args[0].decode() for args in calls] == [f"{top}/q/b"]
+        del calls[:]
+        env.make_directories(f"{top}/q/b/1")
+        assert [args[0].decode() for args in calls] == [f"{top}/q/b"]
+
+    def make_another(original, path):
+        env.make_directories(f"{top}/q/d", durable=False)
+        return original(path)
+
+    env.make_directories(f"{top}/q/c", durable=False)
+    with broken(env, "fsync_directory", make_another):
+        env.fsync_new_names(f"{top}/q/c")
+    with watched(env, "fsync_directory") as calls:
+        env.fsync_new_names(f"{top}/q/d")
+    assert [args[0].decode() for args in calls] == [f"{top}/q"]
+    env.make_directories(f"{top}/q/e", durable=False)
+    with failing(env, "fsync_directory", errno.EMFILE), pytest.raises(StoreIOError):
+        env.fsync_new_names(f"{top}/q/e")
+    with watched(env, "fsync_directory") as calls:
+        env.fsync_new_names(f"{top}/q/e")
+    assert [args[0].decode() for args in calls] == [f"{top}/q"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "//a", "/a//b", "/a/./b", "/a/.", "/a/", "/a/..", "/.a", "/a/.b/...", "/a\n", "a", ""],
+)
+def test_an_absolute_path_is_that_of_pathlib(env, path):
+    assert env.absolute(path) == str(Path(path).absolute())
