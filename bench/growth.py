@@ -20,11 +20,13 @@ MESSAGES = (1_000_000, 10_000_000)
 MESSAGES_LARGE = 50_000_000
 QUEUES = (1, 100, 10_000)
 QUEUE_MESSAGES = 1_000_000
-NEW_QUEUES = 1_000
+NEW_TOPICS = (1_000, 5_000)
 THREADS = (1, 2, 4, 16, 64)
 THREAD_MESSAGES = 1_000_000
 SYNC_MESSAGES_A_THREAD = 1_000
 JAVA_PUT = "putMessage, one call per message"
+JAVA_NEW = "putMessage to one new topic after the other; the store keeps no topics.json"
+OURS_NEW = "Store.put to one new topic after the other; config/topics.json is kept"
 PILED = (
     "all rounds of a variant write to one store that stays open; the faster variant's store "
     "therefore grows larger"
@@ -38,7 +40,7 @@ SPINNING = (
 def growth_groups(*, large: bool) -> tuple[Group, ...]:
     """Return all points of all curves."""
     sizes = (*MESSAGES, MESSAGES_LARGE) if large else MESSAGES
-    return (*_store_sizes(sizes), *_queues(), *_threads(), *_sync_threads())
+    return (*_store_sizes(sizes), *_queues(), *_new_topics(), *_threads(), *_sync_threads())
 
 
 def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
@@ -104,17 +106,21 @@ def _queues() -> Iterator[Group]:
             at=queues,
             note=PILED,
         )
-    put = {"what": "put", "body": 128, "queues": NEW_QUEUES}
-    yield Group(
-        "grow_new_queues",
-        f"Create {NEW_QUEUES} queues, one put each, until queryable",
-        (java(put, PUT_THREADS, JAVA_PUT), ours("put", put, PUT_THREADS, OURS_PUT)),
-        count=NEW_QUEUES,
-        smoke=100,
-        unit="queue",
-        axis="new queues",
-        at=NEW_QUEUES,
-    )
+
+
+def _new_topics() -> Iterator[Group]:
+    put = {"what": "put_new", "body": 128}
+    for topics in NEW_TOPICS:
+        yield Group(
+            f"grow_new_topics_{topics}",
+            f"Put the first message of {topics:,} topics into a new store, until readable",
+            (java(put, PUT_THREADS, JAVA_NEW), ours("put", put, PUT_THREADS, OURS_NEW, 10)),
+            count=topics,
+            smoke=100,
+            unit="topic",
+            axis="new topics",
+            at=topics,
+        )
 
 
 def _threads() -> Iterator[Group]:

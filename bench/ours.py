@@ -201,6 +201,32 @@ class PutIntoOpen(Put):
         self._store.close()
 
 
+class NewTopics(Workload):
+    """Put the first message of each of many topics into a new store, until all can be read.
+
+    A store stays on disk until the worker ends: a file system reuses the numbers of files that were
+    just deleted only after a long search.
+    """
+
+    def __init__(self, path: Path, options: dict[str, str]) -> None:
+        super().__init__(path, options)
+        shutil.rmtree(path, ignore_errors=True)
+        self._units = 0
+
+    def unit(self) -> Result:
+        self._units += 1
+        path = self.path / str(self._units)
+        with pyrocketstore.open(path, disk_max_used_space_ratio=95) as store:
+            put, body = store.put, self.body
+            clock = Clock()
+            for i in range(self.count):
+                put(f"topic-{i}", body, tags="TagA")
+            store.wait_dispatched()
+            seconds, cpu = clock.stop()
+            found = sum(store.max_offset(f"topic-{i}", 0) for i in range(self.count))
+        return Result(self.count, self.count * len(self.body), seconds, found, cpu)
+
+
 class EmptyCall(Put):
     """Run the loop of "put" around a compiled method with put's signature that does nothing."""
 
@@ -532,6 +558,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "batch": Put,
     "batch_items": Put,
     "latency": Put,
+    "put_new": NewTopics,
     "put_open": PutIntoOpen,
     "empty_call": EmptyCall,
     "scan": Scan,

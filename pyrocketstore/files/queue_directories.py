@@ -57,7 +57,9 @@ def check_queue_directory(env: Env, directory: str, topic: str, queue_id: int) -
     """Raise StoreIOError if the path of a queue names something that is not a directory."""
     path = os.path.join(directory, topic)
     for name in (path, os.path.join(path, str(queue_id))):
-        if env.exists(name) and not env.is_dir(name):
+        if not env.exists(name):
+            return
+        if not env.is_dir(name):
             raise StoreIOError(errno.ENOTDIR, "mkdir", name)
 
 

@@ -45,6 +45,7 @@ class Env(EnvTable):
 
     #: Directories below which `check_directory` refuses symbolic links.
     _guarded: frozenset[str] = frozenset()
+    #: Directories that were no symbolic links, and all directories above them below a guarded one.
     _checked: set[str]
 
     def guard(self, directories: Iterable[str]) -> None:
@@ -69,12 +70,14 @@ class Env(EnvTable):
         if not above:
             return
         at = max(above, key=len)
+        passed = []
         for name in path[len(at) + 1 :].split("/"):
             at = f"{at}/{name}"
             if os.path.islink(at):
                 raise StoreIOError(errno.ELOOP, "open", at)
+            passed.append(at)
         if os.path.isdir(path):
-            self._checked.add(path)
+            self._checked.update(passed)
 
     def listdir(self, path: str) -> list[str]:
         """Return the sorted names in a directory; [] if the directory is missing."""
@@ -202,10 +205,32 @@ class Env(EnvTable):
         `fsync_new_names` has returned.
         """
         path = _absolute(path)
-        self.check_directory(path)
-        self._make_missing(path)
+        if not self._make_in_checked(path):
+            self.check_directory(path)
+            self._make_missing(path)
+            self.check_directory(path)
         if durable:
             self.fsync_new_names(path)
+
+    def _make_in_checked(self, path: str) -> bool:
+        """Make a directory below a directory that was checked, with no more calls than mkdir's.
+
+        Returns False without such a directory, or if `path` or a name above it is there already.
+        """
+        parent = os.path.dirname(path)
+        if not self._guarded or path in self._checked or parent == path:
+            return False
+        if parent not in self._checked and not self._make_in_checked(parent):
+            return False
+        try:
+            self.mkdir(path)
+        except StoreIOError as error:
+            if error.errno in (errno.EEXIST, errno.ENOENT):
+                return False
+            raise
+        self.made_names[parent] = next(_name_numbers)
+        self._checked.add(path)
+        return True
 
     def _make_missing(self, path: str) -> None:
         if os.path.isdir(path):

@@ -350,3 +350,29 @@ def test_names_of_directories_may_be_flushed_later(env, tmp_path):
 )
 def test_an_absolute_path_is_that_of_pathlib(env, path):
     assert env.absolute(path) == str(Path(path).absolute())
+
+
+def test_a_new_directory_in_a_checked_one_takes_one_call(env, tmp_path):
+    """Goal: a new queue costs few calls, and a link at its name is refused all the same."""
+    top = str(tmp_path)
+    env.guard([top])
+    env.make_directories(f"{top}/a/0")
+    with watched(env, "mkdir") as calls:
+        env.make_directories(f"{top}/a/1")
+        env.make_directories(f"{top}/b/0", durable=False)
+        assert [args[0].decode() for args in calls] == [f"{top}/a/1", f"{top}/b", f"{top}/b/0"]
+        env.make_directories(f"{top}/b/0")
+        assert len(calls) == 3
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a" / "2").symlink_to(tmp_path / "elsewhere")
+    for path in (f"{top}/a/2", f"{top}/a/2/3"):
+        with pytest.raises(StoreIOError, match="symbolic link"):
+            env.make_directories(path)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (tmp_path / "a" / "4").write_bytes(b"")
+    with pytest.raises(StoreIOError):
+        env.make_directories(f"{top}/a/4")
+    (tmp_path / "b" / "0").rmdir()
+    (tmp_path / "b").rmdir()
+    env.make_directories(f"{top}/b/1")
+    assert (tmp_path / "b" / "1").is_dir(), "a directory that was removed meanwhile"

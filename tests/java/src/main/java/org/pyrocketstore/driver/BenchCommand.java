@@ -82,6 +82,8 @@ final class BenchCommand {
             case "batch":
             case "latency":
                 return new PutWorkload(path, options);
+            case "put_new":
+                return new NewTopicsWorkload(path, options);
             case "get":
                 return new GetWorkload(path, options);
             case "query":
