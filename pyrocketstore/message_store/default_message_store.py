@@ -99,6 +99,10 @@ INTEGER_MAX = (1 << 31) - 1
 #: The engines of all open stores of this process: a fork disables the child's copies, and the exit
 #: closes them. They do not keep the object of a caller alive.
 OPEN_STORES: set[DefaultMessageStore] = set()
+#: The attributes that a reload replaces: what depends on the files.
+RELOADED = (
+    "config commit_log queue_table checkpoint index_service dispatcher plan reads running_flags"
+).split()
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1
 
@@ -205,6 +209,10 @@ class DefaultMessageStore(StoreContext):
         self.store_failure = StoreFailure(
             self.running_flags, self.async_puts, self._abort_file, lambda: not self.has_ended
         )
+        #: the settings of a reload: sizes that were not given may show only by then
+        self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
+        #: called when `refresh` has replaced the parts of the engine, before it returns
+        self.on_reload: Callable[[], None] = lambda: None
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.reports = StoreReports(
             self,
@@ -335,6 +343,52 @@ class DefaultMessageStore(StoreContext):
             self.env, self.config, self.commit_log, self.queue_table, self.index_service
         )
         self._loaded = True
+
+    # ---- refresh ------------------------------------------------------------------------------
+
+    def refresh(self) -> int:
+        """Make everything that the owner of the store has written since the last look readable.
+
+        Returns the bytes by which the end of the log has moved; negative if the log was cut.
+
+        Raises StoreStateError: the store is not open, or is open for writing. StoreIOError,
+        StoreCorruptionError: the store answers as before, and the next call tries again.
+
+        Threads: any, beside readers. Each of them finds the state before or after the call.
+        """
+        if self.pid != os.getpid():
+            raise StoreStateError(f"{self.root}: the store is dead: the process was forked")
+        if not self.read_only:
+            raise StoreStateError(f"{self.root}: the store is open for writing: it has all data")
+        return shielded(self._engine._refresh)
+
+    def _refresh(self) -> int:
+        with self.life_lock:
+            if not self._loaded:
+                raise StoreStateError(f"{self.root}: the store is closed")
+            before = self.commit_log.get_max_offset()
+            self._reload()
+            return self.commit_log.get_max_offset() - before
+
+    def _reload(self) -> None:
+        """Load the store again beside the readers, and replace its parts at once.
+
+        Calls that have begun, and iterators, keep the old parts, which end with their last
+        reference.
+        """
+        fresh = object.__new__(type(self))
+        fresh.topics = None
+        fresh._make_parts(self.settings_of_reload(), self.env, True, None, self.cleans)
+        try:
+            self.env.require_directory(self.root)
+            fresh._load_unchanged()
+        except BaseException:
+            fresh._give_up()
+            raise
+        old = {name: self.__dict__[name] for name in RELOADED}
+        self.__dict__.update({name: fresh.__dict__[name] for name in RELOADED})
+        del old
+        self.on_reload()
 
     def uncovered_by_index(self) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.

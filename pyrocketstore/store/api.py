@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -21,7 +22,12 @@ from pyrocketstore.arguments.scalars import (
 )
 from pyrocketstore.columns._decode import release_memory
 from pyrocketstore.commit_log._put_result import PutMessageResult
-from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig, absolute_path
+from pyrocketstore.config.message_store_config import (
+    BrokerRole,
+    MessageStoreConfig,
+    absolute_path,
+    detect_sizes,
+)
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger
 from pyrocketstore.errors import (
@@ -176,15 +182,39 @@ class Store(StoreCalls):
         self._state.open()
         self.message_store.on_dead = self._state.stop_puts
         try:
-            plan = self.message_store.plan
-            if plan is not None:
-                opening.notices.extend(notices_of(self.message_store, plan))
-            opening.notices.extend(self.message_store.index_service.notices())
-            if not self.read_only:
+            self._notices: set[str] = set()
+            opening.notices.extend(self._new_notices())
+            if self.read_only:
+                self._allow_reloads()
+            else:
                 self._start(opening)
         except BaseException:
             self.close()
             raise
+
+    def _new_notices(self) -> list[str]:
+        """The damage that loading the files has found and no earlier call has returned."""
+        engine = self.message_store
+        found = [] if engine.plan is None else list(notices_of(engine, engine.plan))
+        found += engine.index_service.notices()
+        new = [notice for notice in found if notice not in self._notices]
+        self._notices.update(new)
+        return new
+
+    def _allow_reloads(self) -> None:
+        """Follow the engine when `refresh` loads its parts again. It holds no reference to this."""
+        engine, known = self.message_store, weakref.ref(self)
+        env, config = engine.env, engine.config
+
+        def reloaded() -> None:
+            store = known()
+            if store is not None:
+                store._key_search = store._make_key_search()
+
+        engine.settings_of_reload = lambda: detect_sizes(
+            env, config.store_path_root_dir, config, config.given, read_only=True
+        )
+        engine.on_reload = reloaded
 
     def _make_put_paths(self, unique_key: bool) -> None:
         """The ways of puts into the log: with and without the wait until they are durable."""
@@ -444,6 +474,31 @@ class Store(StoreCalls):
         self._state.check()
         return self.message_store.stats()
 
+    def refresh(self) -> int:
+        """Make everything readable that another process has written to this read-only store.
+
+        The time depends on what is new.
+
+        Returns
+        -------
+        int, the bytes by which the end of the log has moved: 0 if no message is new; negative if
+        the log was cut, as recovery after a power cut does
+
+        Raises
+        ------
+        StoreStateError: the store is closed, or is open for writing
+        StoreIOError, StoreCorruptionError: the store answers as before; the next call tries again
+
+        Iterators of `read` continue to their own end.
+
+        Threads: any. A concurrent reader finds the state before or after the call.
+        """
+        self._state.check()
+        moved = self.message_store.refresh()
+        for notice in self._new_notices():
+            warnings.warn(notice, StoreWarning, stacklevel=2)
+        return moved
+
     # ---- queues -------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
@@ -462,7 +517,7 @@ class Store(StoreCalls):
         queue_id = queue_id_of(queue_id)
         self._state.check()
         self.message_store.wait_dispatched()
-        return self.message_store.find_consume_queue(topic, queue_id)
+        return self.message_store.reads.queues.find(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the first queue offset whose message the log still has.
@@ -473,8 +528,9 @@ class Store(StoreCalls):
         """
         with self._state:
             queue = self._queue(topic, queue_id)
-            self.message_store.commit_log.mapped_file_queue.forget_deleted()
-            return queue.first_readable_offset(max(0, self.message_store.get_min_phy_offset()))
+            log = self.message_store.reads.commit_log
+            log.mapped_file_queue.forget_deleted()
+            return queue.first_readable_offset(max(0, log.get_min_offset()))
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the queue's end, the offset of its next message; 0 for an unknown queue.
@@ -495,7 +551,7 @@ class Store(StoreCalls):
         timestamp_ms = exact_int64("timestamp_ms", timestamp_ms)
         with self._state:
             return self._queue(topic, queue_id).lower_bound_by_time(
-                timestamp_ms, self.message_store.commit_log.pickup_store_timestamp
+                timestamp_ms, self.message_store.reads.commit_log.pickup_store_timestamp
             )
 
     # ---- reads --------------------------------------------------------------------------------
@@ -580,11 +636,11 @@ class Store(StoreCalls):
         topic, queue_id = exact_text("topic", topic), queue_id_of(queue_id)
         damage = options.damage(topic, queue_id)
         self.message_store.wait_dispatched()
-        queue = self.message_store.queue_table.get(topic, queue_id)
+        reads = self.message_store.reads  # once: `refresh` may replace it
+        queue, log = reads.queues.get(topic, queue_id), reads.commit_log
         if queue is None:
             self._check_topic(topic)
-            queue = self.message_store.find_consume_queue(topic, queue_id)
-        log = self.message_store.commit_log
+            queue = reads.queues.find(topic, queue_id)
         floor = max(0, log.get_min_offset())
         low = queue.first_readable_offset(floor)  # first: it may move while messages are put
         high = queue.get_max_offset_in_queue()

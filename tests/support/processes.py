@@ -48,6 +48,7 @@ def calls(store):
         "stats": store.stats,
         "wait_dispatched": lambda: store.wait_dispatched(1),
         "flush": store.flush,
+        "refresh": store.refresh,
         "topics": store.topics,
         "queues": lambda: store.queues("T"),
         "min_offset": lambda: store.min_offset("T", 0),
