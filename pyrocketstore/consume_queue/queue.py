@@ -333,25 +333,37 @@ class ConsumeQueue(UnitAppender):
 
     # ---- minimum ---------------------------------------------------------------------------------
 
-    def correct_min_offset(self, min_phy_offset: int) -> None:
+    def correct_min_offset(self, min_phy_offset: int) -> bool:
         """Set the minimum to the first unit of the first file whose record the log still has.
 
-        Without such a unit in that file the minimum does not change, as in 4.9.3.
+        Without such a unit in that file the minimum does not change, as in 4.9.3, and the result is
+        False.
 
         Source: RocketMQ 4.9.3 ConsumeQueue#correctMinOffset.
         Differs: pre-blank units never match.
         """
         mapped_files = self.mapped_file_queue.mapped_files
         if not mapped_files:
-            return
+            return False
         first = mapped_files[0]
         found = self.reader.find_min(first, min_phy_offset)
         if found is None:
-            return
+            return False
         position, unit = found
         self.core.min_logic_offset = first.file_from_offset + position
         if self.ext is not None:
             self.ext.truncate_by_min_address(unit[2])
+        return True
+
+    def keep_minimum(self, old: ConsumeQueue, min_phy_offset: int) -> None:
+        """Take the minimum from an object of the same queue with the same first file, unless it is
+        out of date."""
+        unit = old.reader.unit(old.min_logic_offset // CQ_STORE_UNIT_SIZE)
+        if unit is not None and unit[0] >= min_phy_offset and unit != PRE_BLANK:
+            self.core.min_logic_offset = old.min_logic_offset
+            self._first_readable = old._first_readable
+        elif not self.correct_min_offset(min_phy_offset):
+            self.core.min_logic_offset = old.min_logic_offset
 
     def first_readable_offset(self, min_phy_offset: int | None = None) -> int:
         """Return the queue offset of the first message that the log still has; the end without one.

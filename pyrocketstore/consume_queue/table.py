@@ -206,6 +206,23 @@ class ConsumeQueueTable:
         for queue in self.all():
             queue.shutdown()
 
+    def replace(self, queue: ConsumeQueue) -> None:
+        """Let new calls find this object of a queue; calls that have begun keep the old one."""
+        key = queue.topic, queue.queue_id
+        with self._lock:
+            if key not in self._table and self._is_lmq(queue.topic):
+                self.lmq_count += 1
+            self._table[key] = queue
+
+    def new_queue(self, topic: str, queue_id: int, flags: RunningFlags) -> ConsumeQueue:
+        """Return an empty object of a queue that is not in the table.
+
+        `flags` gets the error when one of its units is given up.
+        """
+        queue = self._new(topic, queue_id)
+        queue.flags = flags
+        return queue
+
     def _is_lmq(self, topic: str) -> bool:
         return self.config.enable_lmq and topic.startswith(LMQ_PREFIX)
 

@@ -6,7 +6,7 @@ import errno
 import itertools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyrocketstore.arguments.scalars import INT64_MAX, exact_int
 from pyrocketstore.config.file_sizes import (
@@ -266,6 +266,36 @@ class MappedFileQueue:
     def _directories(self) -> tuple[str, ...]:
         """Return the directories of new files."""
         return (self.store_path,)
+
+    def open_from(self, offset: int) -> list[MappedFile]:
+        """Read-only: open the files on disk that begin at byte `offset` or later, in order.
+
+        Their positions are 0, and the sequence does not change. Empty files, and all files after
+        the first one of them, are left out: their owner is making them.
+
+        Raises StoreIOError; StoreCorruptionError for a file of another length or name.
+        """
+        opened = []
+        for name, size, path in self._find_files():
+            if int(name) < offset:
+                continue
+            if size == 0:
+                break
+            reason = mismatch_of(int(name), size, self.mapped_file_size)
+            if reason is not None:
+                raise StoreCorruptionError(path, -1, reason)
+            opened.append(self._open(path))
+        return opened
+
+    def replace_from(self, files: Sequence[MappedFile]) -> None:
+        """Put `files` in the place of the files from the first one's offset on.
+
+        Readers find the old sequence or the new one. Threads: any.
+        """
+        first = files[0].file_from_offset
+        with self._lock:
+            kept = [f for f in self.mapped_files if f.file_from_offset < first]
+            self.mapped_files = (*kept, *files)
 
     # ---- finding ----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pyrocketstore.errors import StoreIOError
 from pyrocketstore.files.temporary_files import is_temporary_queue_file
 from pyrocketstore.system.env import Env
 
-__all__ = ["check_queue_directory", "find_queues"]
+__all__ = ["check_queue_directory", "find_queue_ids", "find_queues", "find_topics"]
 
 LOG = logger(__name__)
 
@@ -26,6 +26,13 @@ def find_queues(env: Env, directory: str, *, warn: bool = True) -> Iterator[tupl
     Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
     Differs: 4.9.3 takes a file for an empty queue, and skips the others silently.
     """
+    for topic in find_topics(env, directory, warn=warn):
+        path = os.path.join(directory, topic)
+        yield topic, sorted(find_queue_ids(env, path, warn=warn))
+
+
+def find_topics(env: Env, directory: str, *, warn: bool = True) -> Iterator[str]:
+    """Yield the topics with a directory, as `find_queues` does."""
     for topic in env.listdir(directory):
         path = os.path.join(directory, topic)
         if not _is_text(topic):
@@ -33,19 +40,24 @@ def find_queues(env: Env, directory: str, *, warn: bool = True) -> Iterator[tupl
         elif not env.is_dir(path):
             _skip(path, "not a directory, so it is not a topic", warn)
         else:
-            ids = set()
-            for name in env.listdir(path):
-                queue_path = os.path.join(path, name)
-                queue_id = _queue_id(name)
-                if queue_id is None and is_temporary_queue_file(name):
-                    continue
-                if queue_id is None:
-                    _skip(queue_path, "the name is not a valid queue id", warn)
-                elif not env.is_dir(queue_path):
-                    _skip(queue_path, "not a directory, so it is not a queue", warn)
-                else:
-                    ids.add(queue_id)
-            yield topic, sorted(ids)
+            yield topic
+
+
+def find_queue_ids(env: Env, path: str, *, warn: bool = True) -> set[int]:
+    """Return the queue ids in the directory of a topic, as `find_queues` does."""
+    ids = set()
+    for name in env.listdir(path):
+        queue_path = os.path.join(path, name)
+        queue_id = _queue_id(name)
+        if queue_id is None and is_temporary_queue_file(name):
+            continue
+        if queue_id is None:
+            _skip(queue_path, "the name is not a valid queue id", warn)
+        elif not env.is_dir(queue_path):
+            _skip(queue_path, "not a directory, so it is not a queue", warn)
+        else:
+            ids.add(queue_id)
+    return ids
 
 
 def _skip(path: str, reason: str, warn: bool) -> None:

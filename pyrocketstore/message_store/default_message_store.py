@@ -79,7 +79,9 @@ from pyrocketstore.record.message import (
 from pyrocketstore.recovery.apply import apply_plan, flush_recovered
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
+from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
+from pyrocketstore.recovery.refresh import Follower
 from pyrocketstore.recovery.repair import repair
 from pyrocketstore.recovery.store_context import StoreContext, set_by_load, set_by_start
 from pyrocketstore.results import DispatchRequest, PutMessageStatus
@@ -102,6 +104,7 @@ OPEN_STORES: set[DefaultMessageStore] = set()
 #: The attributes that a reload replaces: what depends on the files.
 RELOADED = (
     "config commit_log queue_table checkpoint index_service dispatcher plan reads running_flags"
+    " follower"
 ).split()
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1
@@ -133,6 +136,10 @@ class DefaultMessageStore(StoreContext):
 
     reads: StoreReads = set_by_load()
     services: StoreServices = set_by_start()
+    #: of a read-only store
+    follower: Follower = set_by_load()
+    #: first files of queues whose messages have all expired: their owner deletes them soon
+    expired_files: list[str] = set_by_load()
 
     def __init__(
         self,
@@ -264,7 +271,10 @@ class DefaultMessageStore(StoreContext):
         attempts = Attempts(self.env)
         while True:
             try:
+                owner = owner_of(self.env, self.root)
                 self._load()
+                if self.plan is not None:
+                    self.follower = Follower(self, self.plan, owner, self.expired_files)
             except StoreIOError as error:
                 if not was_removed(self.env, error) or not attempts.another():
                     raise
@@ -349,6 +359,8 @@ class DefaultMessageStore(StoreContext):
     def refresh(self) -> int:
         """Make everything that the owner of the store has written since the last look readable.
 
+        Reads only what was appended, or loads the store again (`recovery.refresh` says when).
+
         Returns the bytes by which the end of the log has moved; negative if the log was cut.
 
         Raises StoreStateError: the store is not open, or is open for writing. StoreIOError,
@@ -367,7 +379,8 @@ class DefaultMessageStore(StoreContext):
             if not self._loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
             before = self.commit_log.get_max_offset()
-            self._reload()
+            if not self.follower.follow():
+                self._reload()
             return self.commit_log.get_max_offset() - before
 
     def _reload(self) -> None:
@@ -382,6 +395,8 @@ class DefaultMessageStore(StoreContext):
         try:
             self.env.require_directory(self.root)
             fresh._load_unchanged()
+            if fresh.running_flags.write_error is not None:  # units or keys in memory are missing
+                raise without_frames(fresh.running_flags.write_error)
         except BaseException:
             fresh._give_up()
             raise
@@ -412,10 +427,13 @@ class DefaultMessageStore(StoreContext):
         Differs: also for LMQ queues, whose counters 4.9.3 loses at a restart.
         """
         lowest = self.commit_log.get_min_offset()
+        self.expired_files = []
         for queue in self.consume_queues():
             end = queue.get_max_offset_in_queue()
             self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
-            queue.correct_min_offset(lowest)
+            files = queue.mapped_file_queue.mapped_files
+            if not queue.correct_min_offset(lowest) and lowest > 0 and len(files) > 1:
+                self.expired_files.append(files[0].path)
 
     def _complete_topics(self, plan: RecoveryPlan) -> None:
         """Have the topics added to topics.json that an unclean exit may have left out of it.

@@ -97,6 +97,7 @@ class LogEnd:
     records : int, how many records were scanned
     chunks : chunks of the log that the scan has kept, in order, as far as memory allowed
     seen : the queues that the records belong to
+    last_record : int, byte of the log at which the last record begins; -1 without a record
     """
 
     at_file: int
@@ -105,6 +106,7 @@ class LogEnd:
     records: int = 0
     chunks: deque[LogChunk] = dataclasses.field(default_factory=deque)
     seen: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
+    last_record: int = -1
 
 
 def find_log_end(
@@ -145,6 +147,8 @@ def find_log_end(
                 _warn_of_gap(files[found.at_file - 1], files[found.at_file])
             found.seen.add(chunk.queues)
             found.records += chunk.count
+            if chunk.count:
+                found.last_record = chunk.file_from_offset + chunk.position(chunk.count - 1)
             found.phy_offset = chunk.file_from_offset + chunk.end
             check.add(chunk)
             complete = complete and not chunk.has_own_memory

@@ -93,6 +93,8 @@ class RecoveryPlan:
         self.chunks: deque[LogChunk] = deque()
         #: file and position at which the log ends
         self.end_path, self.end_position = "", 0
+        #: byte of the log at which the last scanned record begins; -1 without a record
+        self.last_record = -1
         #: corrections of units that contradict the log
         self.repairs: Repairs = {}
         #: queues whose units name bytes after the log's end before the cut, and up to which
@@ -136,6 +138,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     plan.scan_from = files[first].file_from_offset
     check, log_end = _scan_log(store, files, first, clean)
     plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
+    plan.last_record = log_end.last_record
     end_file = files[log_end.at_file]
     plan.end_path = end_file.path
     plan.end_position = log_end.phy_offset - end_file.file_from_offset

@@ -242,8 +242,9 @@ def test_a_closed_store_refuses_everything(tmp_path):
             store.put("T", b"%d" % i, keys=f"k{i}")
         iterator = store.read("T")
         message = next(iterator)
-        for call in calls(store).values():
-            call()
+        for name, call in calls(store).items():
+            if name != "refresh":  # of read-only stores
+                call()
         store.close()
         store.close()
         assert store.closed and "closed" in repr(store)

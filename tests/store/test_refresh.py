@@ -1,6 +1,6 @@
 """Goal: after `refresh`, a read-only store answers as one that is opened then.
-Method: a writer puts, rolls files, makes queues, cleans, is closed or killed and recovers; after each
-step every answer of the refreshed store is compared with those of a new opening."""
+Method: a writer puts, rolls files, makes queues, cleans, is closed or killed and recovers; after
+each step every answer of the refreshed store is compared with those of a new opening."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 NAMES = """
     aflush aput aput_many close closed flush get get_many max_offset message_store min_offset
-    offset_at path put put_batch put_many query query_many queues read read_batch read_only stats
-    store_host topics verify wait_dispatched
+    offset_at path put put_batch put_many query query_many queues read read_batch read_only refresh
+    stats store_host topics verify wait_dispatched
 """.split()
 
 RIGHT = """

@@ -1,0 +1,481 @@
+"""Follow the owner of a read-only store: find what it has appended since the last look.
+
+`Follower` scans the log from its known end on. New records are compared with the units that the
+owner has written for them; units that it has not written yet, and keys, are put in memory, as
+recovery does. Each round takes a part of one log file, and publishes in the order in which a writer
+makes things visible: the log, then the queues, then the index. A reader beside it therefore finds
+the state of a store whose dispatcher is a little behind.
+
+When the owner did more than append (it was opened again, cut the log, deleted files), or left
+damage, the store must be loaded again; see `Follower.follow`.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrocketstore.commit_log._scan import TopicQueueMap, verdict_of
+from pyrocketstore.commit_log.lost_records import LostRecords
+from pyrocketstore.commit_log.parallel_scan import LogScan
+from pyrocketstore.consume_queue.growth import QueueChanged, take_written_units
+from pyrocketstore.consume_queue.multi_dispatch import multi_dispatch_lmq_queue
+from pyrocketstore.consume_queue.table import is_safe_name
+from pyrocketstore.consume_queue.unit_check import Log, UnitCheck
+from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, without_frames
+from pyrocketstore.files.running_flags import RunningFlags
+from pyrocketstore.record._record import has_torn_properties
+from pyrocketstore.record.message import LMQ_PREFIX
+from pyrocketstore.recovery.log_end import (
+    LogEnd,
+    await_last_record,
+    has_grown,
+    valid_records_after,
+)
+from pyrocketstore.recovery.owner_trace import Owner, QueueFolders, owner_of
+from pyrocketstore.recovery.replay import replay
+from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.results import Status
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.live_stores import was_removed
+from pyrocketstore.system.signal_shield import check_abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyrocketstore.commit_log._chunk_scan import LogChunk
+    from pyrocketstore.commit_log.log import CommitLog
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.index._file import IndexFile
+    from pyrocketstore.recovery.plan import RecoveryPlan
+    from pyrocketstore.results import DispatchRequest
+
+__all__ = ["Follower"]
+
+LOG = logger(__name__)
+
+#: Bytes of the log that one round takes: bounds its memory.
+ROUND_SIZE = 64 << 20
+#: Bytes of the last known record that are compared; they include its times, offsets and checksum.
+COMPARED_SIZE = 4096
+
+Key = tuple[str, int]
+#: (first queue offset, its physical offset, next queue offset, count); see TopicQueueMap.seen
+Seen = tuple[int, int, int, int]
+
+
+class _Changed(Exception):
+    """The owner did more than append: the store must be loaded again."""
+
+
+class _Part(NamedTuple):
+    """The records of a part of one log file.
+
+    They are in [start, end), bytes of the log; `status` is the verdict at `end`. `log` is a copy of
+    the log's object that has the file up to there.
+    """
+
+    file: MappedFile
+    chunks: list[LogChunk]
+    start: int
+    end: int
+    status: int
+    log: CommitLog
+
+    @property
+    def is_full(self) -> bool:
+        """True when no further record fits into the file."""
+        end = self.file.file_from_offset + self.file.file_size
+        return self.status == Status.BLANK or self.end == end
+
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return sum(chunk.count for chunk in self.chunks)
+
+
+class _Building(StoreContext):
+    """The parts of a store that a replay of new records uses, before readers find them."""
+
+    def __init__(self, store: StoreContext, log: CommitLog, dispatcher: Dispatcher) -> None:
+        self.env, self.config, self.read_only = store.env, store.config, True
+        self.commit_log, self.dispatcher = log, dispatcher
+        self.index_service = store.index_service
+
+
+class Follower:
+    """Finds what the owner of a loaded read-only store appends.
+
+    Parameters
+    ----------
+    store : the loaded store
+    plan : its plan, which is updated
+    owner : the result of `owner_of` from before the store was loaded
+    expired : paths of first files of queues whose messages have all expired
+
+    Threads: one at a time, beside readers.
+    """
+
+    def __init__(
+        self, store: StoreContext, plan: RecoveryPlan, owner: Owner, expired: list[str]
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._owner = owner
+        self._expired = expired
+        self._folders = QueueFolders(store.env, store.queue_table)
+        files = store.commit_log.mapped_file_queue.mapped_files
+        self._first_path = files[0].path if files else ""
+        self._end = plan.log_end
+        self._index_names: set[str] | None = None
+        #: byte of the log at which the last known record begins, -1 without one; its first bytes,
+        #: and device and inode of its file
+        self._last = -1
+        self._last_bytes, self._last_file = b"", (0, 0)
+        #: published records whose keys are not in the index yet
+        self._unindexed: _Part | None = None
+        #: queues with units in memory that the owner may have written meanwhile
+        self._built: set[Key] = {
+            (queue.topic, queue.queue_id)
+            for queue in store.consume_queues()
+            if any(file.mode != "read" for file in queue.mapped_file_queue.mapped_files)
+        }
+        unusual = (plan.broken, plan.mismatched, plan.repairs, plan.missing_first_file)
+        self._can_follow = not any(unusual) and not store.config.enable_consume_queue_ext
+        if plan.last_record >= 0:
+            self._note_last()
+
+    def follow(self) -> bool:
+        """Make readable what was appended; return False when the store must be loaded again.
+
+        Raises StoreIOError: what was published so far is complete; the next call continues.
+        """
+        try:
+            if not self._can_follow or self._has_owner_changed():
+                return False
+            new, is_removed = self._folders.look()
+            if is_removed or not self._is_end_known() or not self._fits_index():
+                return False
+            self._built.update(new)
+            self._index()
+            while self._next_part():
+                check_abandoned()
+            self._note_last()
+        except (_Changed, QueueChanged, StoreCorruptionError) as error:
+            LOG.info("%s: the store is loaded again: %r", self._store.config, error)
+            return False
+        except StoreIOError as error:
+            self._folders.forget()
+            if was_removed(self._store.env, error):
+                return False
+            raise
+        except BaseException:
+            self._folders.forget()
+            raise
+        return True
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    def _has_owner_changed(self) -> bool:
+        env, root = self._store.env, self._store.config.store_path_root_dir
+        if owner_of(env, root) != self._owner:
+            return True
+        paths = [self._first_path, *self._expired] if self._first_path else self._expired
+        return not all(env.exists(path) for path in paths)
+
+    def _is_end_known(self) -> bool:
+        """Return whether the log still has the last known record."""
+        log = self._store.commit_log.mapped_file_queue
+        if self._last < 0:
+            return not log.mapped_files and not log.open_from(0)
+        file = log.find_mapped_file_by_offset(self._last, False)
+        if file is None or self._store.env.identity(file.path) != self._last_file:
+            return False
+        position = self._last - file.file_from_offset
+        return file.read(position, len(self._last_bytes)) == self._last_bytes
+
+    def _note_last(self) -> None:
+        """Remember the last known record."""
+        phy_offset = self._plan.last_record
+        if phy_offset == self._last:
+            return
+        log = self._store.commit_log.mapped_file_queue
+        file = log.find_mapped_file_by_offset(phy_offset, False)
+        if file is None:
+            raise _Changed
+        size = min(COMPARED_SIZE, self._end - phy_offset, file.file_size)
+        self._last_bytes = file.read(phy_offset - file.file_from_offset, size)
+        self._last_file = self._store.env.identity(file.path)
+        self._last = phy_offset
+
+    def _fits_index(self) -> bool:
+        """Return False when the owner has made index files that can replace full ones in memory."""
+        memory = [f for f in self._store.index_service.files if f.mode == "memory"]
+        if self._index_names is not None and len(memory) < 2:
+            return True
+        root = os.path.join(self._store.config.store_path_root_dir, "index")
+        names = set(self._store.env.listdir(root))
+        if self._index_names is None:
+            self._index_names = names
+        return names <= self._index_names
+
+    # ---- the log ---------------------------------------------------------------------------------
+
+    def _next_part(self) -> bool:
+        """Take the next part of the log; return whether more may follow."""
+        files = self._store.commit_log.mapped_file_queue
+        known = files.find_mapped_file_by_offset(self._end, False)
+        if known is not None:
+            part = self._scan(files.settings.open(self._store.env, known.path, mode="read"))
+            if part.record_count or self._built:
+                self._take(part)
+            if not part.is_full:
+                return part.status == Status.OK
+        last = files.get_last_mapped_file(need_create=False)
+        if last is None:
+            return False
+        start = last.file_from_offset + last.file_size
+        newer = files.open_from(start)
+        if not newer:
+            return False
+        if newer[0].file_from_offset != start:
+            raise _Changed
+        last.set_positions(last.file_size)
+        self._end = start
+        part = self._scan(newer[0])
+        self._take(part)
+        return part.status == Status.OK or part.is_full
+
+    def _scan(self, file: MappedFile) -> _Part:
+        """Scan a log file from the known end on, at most ROUND_SIZE bytes."""
+        file.set_positions(file.file_size)
+        chunks = self._chunks(file)
+        found = [chunk for chunk in chunks if chunk.count]
+        if found and chunks[-1].status not in (Status.OK, Status.BLANK):
+            last = found[-1]
+            position = last.position(last.count - 1)
+            if has_torn_properties(file.read(position, last.end - position)):
+                await_last_record(self._store, file, last)
+                chunks = self._chunks(file)
+                found = [chunk for chunk in chunks if chunk.count]
+        end, status = self._end, int(Status.OK)
+        if chunks:
+            end, status = file.file_from_offset + chunks[-1].end, chunks[-1].status
+        if status not in (Status.OK, Status.BLANK, Status.END):
+            self._check_damage(file, end, status)
+        file.set_positions(end - file.file_from_offset)
+        log = copy.copy(self._store.commit_log)
+        log.mapped_file_queue = copy.copy(log.mapped_file_queue)
+        log.mapped_file_queue.replace_from([file])
+        return _Part(file, found, self._end, end, status, log)
+
+    def _chunks(self, file: MappedFile) -> list[LogChunk]:
+        store = self._store
+        stop = min(self._end + ROUND_SIZE, file.file_from_offset + file.file_size)
+        scan = LogScan(
+            store.env,
+            (file,),
+            self._end,
+            stop,
+            delay_levels=store.commit_log.delay_levels,
+            check_crc=store.config.check_crc_on_recover,
+            records_max=None,
+        )
+        return list(scan.chunks())
+
+    def _check_damage(self, file: MappedFile, end: int, status: int) -> None:
+        """Raise _Changed for bytes that are no record, unless the owner is writing one there."""
+        found = LogEnd(0, end, status)
+        is_torn = status == Status.BAD_SIZE or valid_records_after(
+            self._store, (file,), found, False
+        )
+        if is_torn and not has_grown(self._store, file, found):
+            raise _Changed
+
+    # ---- the queues ------------------------------------------------------------------------------
+
+    def _take(self, part: _Part) -> None:
+        """Make the records of a part readable."""
+        grown = self._grow(part)
+        self._publish(part, grown)
+        self._unindexed = part
+        self._index()
+
+    def _grow(self, part: _Part) -> dict[Key, ConsumeQueue]:
+        """Return new objects of the queues that have records in a part, or units in memory."""
+        flags = RunningFlags()
+        flags.begin_repair()  # an error is not tried again: the next call does that
+        seen = self._seen(part)
+        grown: dict[Key, ConsumeQueue] = {}
+        stops: dict[Key, int] = {}
+        for key in seen.keys() | self._built:
+            if is_safe_name(key[0]) and key[1] >= 0:
+                stops[key] = self._stop_of(key, seen.get(key))
+                grown[key] = self._store.queue_table.new_queue(*key, flags)
+                old = self._store.queue_table.get(*key)
+                take_written_units(grown[key], old, stops[key], part.end)
+        self._compare(part, grown)
+        if any(queue.get_max_offset_in_queue() < stops[key] for key, queue in grown.items()):
+            self._put_units(part, grown)
+            if flags.write_error is not None:
+                raise without_frames(flags.write_error)
+            if any(queue.get_max_offset_in_queue() != stops[key] for key, queue in grown.items()):
+                raise _Changed
+        lowest = self._store.commit_log.get_min_offset()
+        for key, queue in grown.items():
+            old = self._store.queue_table.get(*key)
+            if old is None:
+                queue.correct_min_offset(lowest)
+            else:
+                queue.keep_minimum(old, lowest)
+        return grown
+
+    def _seen(self, part: _Part) -> dict[Key, Seen]:
+        """Return the queues that have records in a part."""
+        seen = TopicQueueMap()
+        for chunk in part.chunks:
+            seen.add(chunk.queues)
+        if not self._store.config.enable_multi_dispatch:
+            return seen.seen()
+        check = self._check_of(part, {})
+        check.finish(self._log_of(part))
+        return check.with_further(seen)
+
+    def _stop_of(self, key: Key, seen: Seen | None) -> int:
+        """Return the queue offset after a queue's last record.
+
+        Raises _Changed for records that do not continue the queue: it was deleted and made again,
+        or records are lost.
+        """
+        old = self._store.queue_table.get(*key)
+        count = 0 if old is None else old.get_max_offset_in_queue()
+        if seen is None:
+            return count
+        config = self._store.config
+        if old is None and key[0].startswith(LMQ_PREFIX) and not config.enable_lmq:
+            raise _Changed  # an opening enables light queues once one exists
+        first, _, stop, number = seen
+        if stop - first != number or (count and first != count):
+            raise _Changed
+        return stop
+
+    def _check_of(self, part: _Part, queues: dict[Key, ConsumeQueue]) -> UnitCheck:
+        config = self._store.config
+        check = UnitCheck(queues, multi=config.enable_multi_dispatch, lmq=config.enable_lmq)
+        for chunk in part.chunks:
+            check.add(chunk)
+        return check
+
+    def _log_of(self, part: _Part) -> Log:
+        files = part.log.mapped_file_queue
+        begin, end = files.mapped_files[0].file_from_offset, part.end
+        lost = LostRecords(self._store.env, part.log, begin, end)
+        return Log(lambda at: files.find_mapped_file_by_offset(at, False), begin, end, end, lost)
+
+    def _compare(self, part: _Part, grown: dict[Key, ConsumeQueue]) -> None:
+        """Raise _Changed if a unit contradicts its record."""
+        if self._check_of(part, grown).finish(self._log_of(part)):
+            raise _Changed
+
+    def _put_units(self, part: _Part, grown: dict[Key, ConsumeQueue]) -> None:
+        """Put the units in memory that the owner has not written yet."""
+
+        def find(topic: str, queue_id: int) -> ConsumeQueue | None:
+            return grown.get((topic, queue_id))
+
+        def put(request: DispatchRequest, multi: bool) -> None:
+            queue = find(request.topic, request.queue_id)
+            if queue is not None and queue.put_message_position_info_wrapper(request) and multi:
+                lmq = self._store.config.enable_lmq
+                multi_dispatch_lmq_queue(request, find, enable_lmq=lmq)
+
+        dispatcher = self._dispatcher(find, put, lambda *given: None, index_enabled=False)
+        replay(
+            _Building(self._store, part.log, dispatcher), part.start, part.end, deque(part.chunks)
+        )
+
+    def _dispatcher(
+        self,
+        find: Callable[[str, int], ConsumeQueue | None],
+        put: Callable[[DispatchRequest, bool], None],
+        on_error: Callable[[str, str, int, int], None],
+        *,
+        index_enabled: bool,
+    ) -> Dispatcher:
+        return Dispatcher(
+            on_new_queue=find,
+            on_queue_record=put,
+            on_index_file=self._index_file,
+            on_index_record=self._index_record,
+            on_error=on_error,
+            delay_levels=self._store.commit_log.delay_levels,
+            index_enabled=index_enabled,
+            multi_dispatch=self._store.config.enable_multi_dispatch,
+            moved=Event(),
+        )
+
+    # ---- readers see it --------------------------------------------------------------------------
+
+    def _publish(self, part: _Part, grown: dict[Key, ConsumeQueue]) -> None:
+        """Let readers find the records and units of a part: first the log, then the queues."""
+        log, plan = self._store.commit_log, self._plan
+        files = log.mapped_file_queue
+        files.replace_from([part.file])
+        files.flushed_where = files.committed_where = part.end
+        log.core.set_end_offset(part.end)
+        for key, queue in grown.items():
+            self._store.queue_table.replace(queue)
+            log.core.set_next_offset(*key, queue.get_max_offset_in_queue())
+            self._built.discard(key)
+            if any(file.mode != "read" for file in queue.mapped_file_queue.mapped_files):
+                self._built.add(key)
+        self._end = plan.log_end = part.end
+        plan.end_path = part.file.path
+        plan.end_position = part.end - part.file.file_from_offset
+        plan.ended_by = verdict_of(part.status, True)
+        plan.records += part.record_count
+        plan.beyond = {key: end for key, end in plan.beyond.items() if end > part.end}
+        if part.chunks:
+            last = part.chunks[-1]
+            plan.last_record = last.file_from_offset + last.position(last.count - 1)
+
+    # ---- the index -------------------------------------------------------------------------------
+
+    def _index(self) -> None:
+        """Put the keys of the records that are published. Raises StoreIOError."""
+        part = self._unindexed
+        if part is None:
+            return
+        errors: list[int] = []
+        if self._store.index_enabled and part.record_count:
+            dispatcher = self._dispatcher(
+                self._store.queue_table.get,
+                lambda request, multi: None,  # the queues have it
+                lambda kind, topic, queue_id, error: errors.append(error),
+                index_enabled=True,
+            )
+            building = _Building(self._store, self._store.commit_log, dispatcher)
+            replay(building, part.start, part.end, deque(part.chunks))
+            if errors:
+                path = os.path.join(self._store.config.store_path_root_dir, "index")
+                raise StoreIOError(errors[0] or errno.EIO, "append", path)
+        self._store.dispatcher.position = part.end
+        self._unindexed = None
+
+    def _index_file(self) -> IndexFile:
+        """Return the file for the next key: never one that readers read from disk."""
+        service = self._store.index_service
+        last = service.files[-1] if service.files else None
+        if last is not None and last.mode == "read":
+            return service.begin_new_file(last)
+        return service.get_and_create_last_index_file()
+
+    def _index_record(self, request: DispatchRequest) -> IndexFile:
+        self._store.index_service.build_index(request)
+        return self._index_file()
