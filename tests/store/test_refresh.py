@@ -4,8 +4,12 @@ each step every answer of the refreshed store is compared with those of a new op
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +18,15 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.errors import StoreStateError
+from pyrocketstore.record.message import MessageExtBrokerInner
+from pyrocketstore.results import PutMessageStatus
+from support.processes import PYTHONPATH
 from support.seed import SEED
 from support.sizes import SIZES
 
 KEYS = 40
+#: An index file holds all keys of a test, as one that a live writer has not filled.
+APPENDED = {**SIZES, "max_index_num": 200_000}
 
 
 def answers(store: pyrocketstore.Store) -> dict[str, Any]:
@@ -56,8 +65,8 @@ def answers(store: pyrocketstore.Store) -> dict[str, Any]:
     return found
 
 
-def fresh(root: Path) -> dict[str, Any]:
-    with pyrocketstore.open(root, read_only=True, **SIZES) as store:
+def fresh(root: Path, settings: dict[str, Any] = SIZES) -> dict[str, Any]:
+    with pyrocketstore.open(root, read_only=True, **settings) as store:
         return answers(store)
 
 
@@ -67,30 +76,221 @@ def root(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path / "store", ignore_errors=True)
 
 
-def put_some(store: pyrocketstore.Store, random_: random.Random, topics: int = 3) -> None:
-    for _ in range(random_.choice((1, 1, 10, 200))):
-        topic, queue_id = f"t{random_.randrange(topics)}", random_.randrange(3)
-        keys = f"k{random_.randrange(KEYS)}" if random_.random() < 0.9 else None
-        body = random_.randbytes(random_.randrange(400))
-        store.put(topic, body, queue_id=queue_id, keys=keys, tags=random_.choice(("A", "B", None)))
+WRITER = """
+import contextlib, random, sys, pyrocketstore
+root, settings = sys.argv[1], eval(sys.argv[2])
+store = pyrocketstore.open(root, **settings)
+engine = store.message_store
+paused = contextlib.ExitStack()
+
+def put(seed, count, topics):
+    choose = random.Random(seed)
+    for _ in range(count):
+        store.put(
+            f"t{choose.randrange(topics)}", choose.randbytes(choose.randrange(400)),
+            queue_id=choose.randrange(3), tags=choose.choice(("A", "B", None)),
+            keys=f"k{choose.randrange(40)}" if choose.random() < 0.9 else None,
+        )
+
+def clean(count, with_queues):
+    files = engine.commit_log.mapped_file_queue
+    for file in files.mapped_files[:-1][:count]:
+        files.delete_expired_file_by_time(0, clean_immediately=True, before=file.file_from_offset
+                                          + file.file_size)
+    if with_queues:
+        clean_queues()
+
+def clean_queues():
+    lowest = engine.commit_log.get_min_offset()
+    for queue in engine.consume_queues():
+        queue.delete_expired_file(lowest)
+    engine.index_service.delete_expired_file(lowest)
+
+def remove(topic):
+    engine.clean_unused_topic(set(store.topics()) - {topic})
+
+calls = {
+    "put": put, "wait": store.wait_dispatched, "flush": store.flush, "clean": clean,
+    "clean_queues": clean_queues, "remove": remove, "close": store.close,
+    "pause": lambda: paused.enter_context(engine.dispatch_paused()), "resume": paused.close,
+}
+print("up", flush=True)
+for line in sys.stdin:
+    name, *given = eval(line)
+    calls[name](*given)
+    print("ok", flush=True)
+"""
 
 
-def test_what_a_writer_puts_is_found(root: Path) -> None:
-    random_ = random.Random(SEED)
-    with pyrocketstore.open(root, **SIZES) as writer:
-        put_some(writer, random_)
-        writer.wait_dispatched()
+class Writer:
+    """A process that writes to a store on demand."""
+
+    def __init__(self, root: Path, settings: dict[str, Any] = SIZES) -> None:
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(root), repr(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        )
+        self._answer("up")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def _answer(self, wanted: str) -> None:
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline().strip() == wanted
+
+    def do(self, *call: object) -> None:
+        assert self.child.stdin is not None
+        self.child.stdin.write(f"{call!r}\n")
+        self.child.stdin.flush()
+        self._answer("ok")
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.communicate()
+
+
+def random_calls(choose: random.Random, steps: int) -> Iterator[tuple[object, ...]]:
+    """What a writer does: mostly puts, now and then something that is not an append."""
+    paused = False
+    for step in range(steps):
+        name = choose.choice(
+            "put put put put put pause resume flush clean clean_log clean_queues remove kill close"
+            " look".split()
+        )
+        if paused and name not in ("put", "kill", "look"):
+            paused = False
+            yield ("resume",)
+        if name == "put":
+            count = choose.choice((1, 1, 20, 300))
+            yield ("put", choose.randrange(1 << 30), count, 2 + step // 8)
+        elif name == "pause" and not paused:
+            yield ("wait",)
+            paused = True
+            yield ("pause",)
+        elif name == "clean":
+            yield ("wait",)
+            yield ("clean", choose.randrange(1, 4), True)
+        elif name == "clean_log":
+            yield ("wait",)
+            yield ("clean", choose.randrange(1, 4), False)
+        elif name == "remove":
+            yield ("wait",)
+            yield ("remove", f"t{choose.randrange(3)}")
+        elif name in ("flush", "clean_queues"):
+            yield (name,)
+        elif name == "kill":
+            paused = False
+            yield (name,)
+        elif name == "close":
+            yield (name,)
+
+
+def test_a_refreshed_store_answers_as_a_new_opening(root: Path) -> None:
+    choose = random.Random(SEED)
+    writer = Writer(root)
+    try:
+        writer.do("put", 1, 10, 2)
+        writer.do("wait")
         with pyrocketstore.open(root, read_only=True, **SIZES) as reader:
-            assert answers(reader) == fresh(root)
-            for step in range(12):
-                put_some(writer, random_, topics=3 + step // 4)
-                if random_.random() < 0.7:
+            done: list[object] = []
+            for call in random_calls(choose, 60):
+                done.append(call)
+                if call[0] == "kill":
+                    writer.kill()
+                else:
+                    writer.do(*call)
+                if choose.random() < 0.6:
+                    reader.refresh()
+                    done.append("refresh")
+                    if choose.random() < 0.5:
+                        assert answers(reader) == fresh(root), done
+                if call[0] in ("kill", "close"):
+                    writer.kill()
+                    writer = Writer(root)
+            reader.refresh()
+            assert answers(reader) == fresh(root), done
+    finally:
+        writer.kill()
+
+
+def put_some(
+    store: pyrocketstore.Store,
+    choose: random.Random,
+    settings: dict[str, Any] = SIZES,
+    topics: int = 3,
+) -> None:
+    for _ in range(choose.choice((1, 1, 10, 200))):
+        message = MessageExtBrokerInner(
+            f"t{choose.randrange(topics)}",
+            choose.randbytes(choose.randrange(400)),
+            queue_id=choose.randrange(3),
+            properties={"TAGS": choose.choice(("A", "B"))},
+        )
+        if choose.random() < 0.9:
+            message.properties["KEYS"] = f"k{choose.randrange(KEYS)}"
+        if settings.get("enable_lmq") and choose.random() < 0.5:
+            names = choose.sample(["%LMQ%a", "%LMQ%b", "u"], 2)
+            message.properties["INNER_MULTI_DISPATCH"] = ",".join(names)
+        result = store.message_store.put_message(message)
+        assert result.status is PutMessageStatus.PUT_OK
+
+
+def units_in_memory(store: pyrocketstore.Store) -> list[str]:
+    """The files of queues that a read-only store has in memory."""
+    return [
+        file.path
+        for queue in store.message_store.consume_queues()
+        for file in queue.mapped_file_queue.mapped_files
+        if file.mode == "memory"
+    ]
+
+
+LIGHT = {"enable_lmq": True, "enable_multi_dispatch": True}
+
+
+@pytest.mark.parametrize("settings", [APPENDED, {**APPENDED, **LIGHT}], ids=["plain", "light"])
+def test_what_a_writer_appends_is_found_without_a_reload(
+    root: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reload(engine: object) -> None:
+        raise AssertionError("the store was loaded again")
+
+    monkeypatch.setattr(pyrocketstore.DefaultMessageStore, "_reload", reload)
+    choose = random.Random(SEED)
+    with pyrocketstore.open(root, **settings) as writer:
+        put_some(writer, choose, settings)
+        writer.wait_dispatched()
+        with pyrocketstore.open(root, read_only=True, **settings) as reader:
+            assert answers(reader) == fresh(root, settings)
+            for step in range(25):
+                paused, is_behind = contextlib.ExitStack(), False
+                if choose.random() < 0.5:  # the writer's dispatcher is behind
+                    put_some(writer, choose, settings, topics=3 + step // 4)
                     writer.wait_dispatched()
-                before = reader.message_store.get_max_phy_offset()
-                assert reader.refresh() == writer.message_store.get_max_phy_offset() - before > 0
-                writer.wait_dispatched()
-                assert answers(reader) == fresh(root)
-                assert reader.refresh() == 0
+                    paused.enter_context(writer.message_store.dispatch_paused())
+                    is_behind = True
+                with paused:
+                    put_some(writer, choose, settings, topics=3 + step // 4)
+                    end = writer.message_store.get_max_phy_offset()
+                    before = reader.message_store.get_max_phy_offset()
+                    assert reader.refresh() == end - before
+                    assert reader.refresh() == 0
+                    if is_behind and choose.random() < 0.5:
+                        assert answers(reader) == fresh(root, settings)
+                if choose.random() < 0.5:
+                    writer.wait_dispatched()
+                    reader.refresh()
+                    assert answers(reader) == fresh(root, settings)
+            writer.wait_dispatched()
+            reader.refresh()
+            assert not units_in_memory(reader)
 
 
 def test_a_store_that_is_not_read_only_refuses(root: Path) -> None:
