@@ -218,8 +218,10 @@ class DefaultMessageStore(StoreContext):
         )
         #: the settings of a reload: sizes that were not given may show only by then
         self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
-        #: called when `refresh` has replaced the parts of the engine, before it returns
-        self.on_reload: Callable[[], None] = lambda: None
+        #: called with an engine that was loaded again; the result is called once its parts are used
+        self.on_reload: Callable[[DefaultMessageStore], Callable[[], None]] = (
+            lambda fresh: lambda: None
+        )
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.reports = StoreReports(
             self,
@@ -397,13 +399,14 @@ class DefaultMessageStore(StoreContext):
             fresh._load_unchanged()
             if fresh.running_flags.write_error is not None:  # units or keys in memory are missing
                 raise without_frames(fresh.running_flags.write_error)
+            install = self.on_reload(fresh)
         except BaseException:
             fresh._give_up()
             raise
         old = {name: self.__dict__[name] for name in RELOADED}
         self.__dict__.update({name: fresh.__dict__[name] for name in RELOADED})
-        del old
-        self.on_reload()
+        install()
+        del old  # only now: its last reference may run code
 
     def uncovered_by_index(self) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.

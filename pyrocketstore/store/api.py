@@ -178,7 +178,7 @@ class Store(StoreCalls):
         )
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
-        self._key_search = self._make_key_search()
+        self._key_search = self._make_key_search(self.message_store)
         self._state.open()
         self.message_store.on_dead = self._state.stop_puts
         try:
@@ -206,10 +206,16 @@ class Store(StoreCalls):
         engine, known = self.message_store, weakref.ref(self)
         env, config = engine.env, engine.config
 
-        def reloaded() -> None:
+        def reloaded(fresh: DefaultMessageStore) -> Callable[[], None]:
             store = known()
-            if store is not None:
-                store._key_search = store._make_key_search()
+            search = None if store is None else store._make_key_search(fresh)
+
+            def install() -> None:
+                store = known()
+                if store is not None and search is not None:
+                    store._key_search = search
+
+            return install
 
         engine.settings_of_reload = lambda: detect_sizes(
             env, config.store_path_root_dir, config, config.given, read_only=True
@@ -225,14 +231,14 @@ class Store(StoreCalls):
         self._append_path = PutPath(core, host, state, SlowAppends(engine, state, host, unique_key))
         self._batch_puts = BatchPuts(self._put_path, self._slow_puts)
 
-    def _make_key_search(self) -> KeySearch:
-        engine = self.message_store
+    def _make_key_search(self, engine: DefaultMessageStore) -> KeySearch:
+        """The search in the files of `engine`, which `refresh` may have loaded."""
         search = KeySearch(
             engine.commit_log.core,
             engine.commit_log.mapped_file_queue,
             engine.index_service,
             None if self.read_only else engine.dispatcher,
-            engine.wait_dispatched,
+            self.message_store.wait_dispatched,
         )
         search.gaps = find_key_gaps(engine)
         search.unreadable = UnreadableHits(engine.commit_log)
