@@ -101,18 +101,17 @@ def has_wrong_files(store: Any) -> bool:
 
 def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:
     """One row a queue, by topic and queue id."""
-    for topic in sorted(store.topics()):
-        for queue_id in sorted(store.queues(topic)):
+    for topic in store.topics():
+        for queue_id in store.queues(topic):
             first = store.min_offset(topic, queue_id)
             end = store.max_offset(topic, queue_id)
-            times = [_store_time(store, topic, queue_id, at) for at in (first, end - 1)]
-            yield (topic, queue_id, first, end, end - first, *(times if end > first else (0, 0)))
+            ends = (first, end - 1) if end > first else ()
+            times = [_store_time(store, topic, queue_id, at) for at in ends]
+            yield (topic, queue_id, first, end, end - first, *(times or (0, 0)))
 
 
 def _store_time(store: Any, topic: str, queue_id: int, queue_offset: int) -> int:
     """Store time of a message in Unix ms; 0 if there is no message."""
-    if queue_offset < store.min_offset(topic, queue_id):
-        return 0
     found = store.read(
         topic, queue_id, start=queue_offset, stop=queue_offset + 1, on_corrupt="skip"
     )

@@ -65,7 +65,7 @@ class ConsumeQueueTable:
         self.lmq_count = 0
         self.path = os.path.join(config.store_path_root_dir, "consumequeue")
         self.ext_path = os.path.join(config.store_path_root_dir, "consumequeue_ext")
-        self._table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._attached: dict[tuple[str, int], ConsumeQueue] = {}
@@ -86,7 +86,7 @@ class ConsumeQueueTable:
             for queue_id in ids:
                 queue = self._new(topic, queue_id)
                 queue.load()
-                self._table[topic, queue_id] = queue
+                self._topics.setdefault(topic, {})[queue_id] = queue
             if ids and self._is_lmq(topic):
                 self.lmq_count += 1
         self._check_sizes()
@@ -127,31 +127,37 @@ class ConsumeQueueTable:
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue."""
-        return list(self._table.values())
+        # Copies, since a dispatch may add a queue or a topic meanwhile.
+        return [queue for queues in list(self._topics.values()) for queue in list(queues.values())]
 
     def by_topic(self) -> dict[str, dict[int, ConsumeQueue]]:
         """Return {topic: {queue id: queue}}, sorted."""
-        items = sorted(self._table.items())
-        topics: dict[str, dict[int, ConsumeQueue]] = {}
-        for (topic, queue_id), queue in items:
-            topics.setdefault(topic, {})[queue_id] = queue
-        return topics
+        return {topic: self.of_topic(topic) for topic in self.topics()}
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a queue, sorted."""
+        return sorted(self._topics)
+
+    def of_topic(self, topic: str) -> dict[int, ConsumeQueue]:
+        """Return {queue id: queue} of a topic, sorted; empty for an unknown topic."""
+        return dict(sorted(self._topics.get(topic, {}).items()))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None."""
-        return self._table.get((topic, queue_id))
+        queues = self._topics.get(topic)
+        return None if queues is None else queues.get(queue_id)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue; an unknown one is returned as an empty queue and not kept.
 
         Differs: 4.9.3 keeps it, and its table grows with every unknown name.
         """
-        queue = self._table.get((topic, queue_id))
+        queue = self.get(topic, queue_id)
         return self._new(topic, queue_id) if queue is None else queue
 
     def for_dispatch(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, made if it is new; None for a name that must not become a directory."""
-        queue = self._table.get((topic, queue_id))
+        queue = self.get(topic, queue_id)
         if queue is None:
             if not is_safe_name(topic) or queue_id < 0:
                 if topic not in self._refused:
@@ -163,7 +169,7 @@ class ConsumeQueueTable:
             if queue.ext is not None:
                 _find_ext_files(queue.ext)
             with self._lock:
-                queue = self._table.setdefault((topic, queue_id), queue)
+                queue = self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
             if self._is_lmq(topic):
                 self.lmq_count += 1
         self._bound_mappings(queue)
@@ -181,12 +187,15 @@ class ConsumeQueueTable:
 
     def remove(self, topic: str, queue_id: int) -> None:
         """Destroy a queue and forget it. After a StoreIOError the queue stays in the table."""
-        queue = self._table.get((topic, queue_id))
+        queue = self.get(topic, queue_id)
         if queue is None:
             return
         queue.destroy()
         with self._lock:
-            self._table.pop((topic, queue_id), None)
+            queues = self._topics.get(topic, {})
+            queues.pop(queue_id, None)
+            if not queues:
+                self._topics.pop(topic, None)
             self._attached.pop((topic, queue_id), None)
 
     def destroy(self) -> None:
@@ -197,7 +206,7 @@ class ConsumeQueueTable:
     def forget(self) -> None:
         """Forget every queue, before another `load`; nothing on disk is touched."""
         with self._lock:
-            self._table.clear()
+            self._topics.clear()
             self._attached.clear()
         self.lmq_count = 0
 

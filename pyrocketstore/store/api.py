@@ -510,13 +510,13 @@ class Store(StoreCalls):
     def topics(self) -> list[str]:
         """Return the names of the topics that have a queue, sorted."""
         self.wait_dispatched()
-        return sorted(self.message_store.get_consume_queue_table())
+        return self.message_store.queue_table.topics()
 
     def queues(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, sorted."""
         topic = exact_text("topic", topic)
         self.wait_dispatched()
-        return sorted(self.message_store.get_consume_queue_table().get(topic, {}))
+        return list(self.message_store.queue_table.of_topic(topic))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         exact_text("topic", topic)
@@ -659,9 +659,9 @@ class Store(StoreCalls):
 
     def _check_topic(self, topic: str) -> None:
         """Raise UnknownTopicError for a topic without a queue that nothing else names."""
-        known = self.message_store.get_consume_queue_table()
-        if topic not in known:
-            check_known(self.message_store.env, self.path, topic, known)
+        table = self.message_store.queue_table
+        if not table.of_topic(topic):
+            check_known(self.message_store.env, self.path, topic, table.topics())
 
     def read_batch(
         self,

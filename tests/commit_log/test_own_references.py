@@ -69,10 +69,10 @@ def test_a_topic_of_malformed_bytes_is_forgotten_with_its_queue(tmp_path: Path) 
         append(0)
         append(1)
         key = ("T\ufffdb", 0)
-        assert key in engine.queue_table._table
+        assert engine.queue_table.get(*key) is not None
         engine.clean_unused_topic(["K"])
         gc.collect()
-        assert key not in engine.queue_table._table
+        assert engine.queue_table.get(*key) is None
         # An object that now lies where the queue's writing end was must not be written to.
         others = [ConsumeQueueCore() for _ in range(100_000)]
         for other in others:
@@ -80,7 +80,7 @@ def test_a_topic_of_malformed_bytes_is_forgotten_with_its_queue(tmp_path: Path) 
         append(7)
         touched = [one for one in others if (one.unit_count, one.max_physic_offset) != (7, 0)]
         assert not touched
-        assert key in engine.queue_table._table
+        assert engine.queue_table.get(*key) is not None
 
 
 def test_rows_outlive_the_lists_that_they_came_in(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class StoreMarks(RecordMarks):
         self.label = snapshot.place.broker_name
 
     def _whole(self, topic: str, queue_id: int) -> QueueRange | None:
-        queue = self.snapshot.store.get_consume_queue_table().get(topic, {}).get(queue_id)
+        queue = self.snapshot.store.get_consume_queue(topic, queue_id)
         return None if queue is None else self.snapshot.whole_range(queue)
 
     def check_store(self, marks: Mapping[str, Mapping[int, Mark]]) -> None:

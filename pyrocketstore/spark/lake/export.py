@@ -541,10 +541,10 @@ def _left_of(
 
 def _pinned(split: Split, store: StoreMarks, marks: Marks) -> QueueRange | str:
     """Return the range of a split now, or how its queue has changed."""
-    queues = store.snapshot.store.get_consume_queue_table().get(split.topic, {})
-    if split.queue_id not in queues:
+    queue = store.snapshot.store.get_consume_queue(split.topic, split.queue_id)
+    if queue is None:
         return "its queue was deleted"
-    whole = store.snapshot.whole_range(queues[split.queue_id])
+    whole = store.snapshot.whole_range(queue)
     mark = marks.get(split.broker, {}).get(split.topic, {}).get(split.queue_id)
     if mark is not None and store.is_recreated(whole, mark):
         return "its queue was recreated"
