@@ -174,12 +174,14 @@ typedef struct rs_mapped_file {
 
 /* The write side of one consume queue: one dispatch thread writes, any thread reads. */
 typedef struct rs_queue {
-    rs_mapped_file *file; /* the last file, mapped and held; NULL: Python must provide it */
+    rs_mapped_file *file; /* the last file, held or `unmapped`; NULL: Python must provide it */
     int64_t max_physic_offset;
     int64_t min_logic_offset; /* bytes */
     int64_t unit_count;       /* logical end of the queue in units, including pre-blank units */
     int32_t needs_python;     /* ext units: the compiled loop passes every record to Python */
     int32_t dirty;            /* written since the last flush */
+    int32_t unmapped;         /* 1: `file` is not held mapped, and units are written by pwrite */
+    int32_t unmapped_left;    /* units until Python decides again whether to map the file */
 } rs_queue;
 
 /* One index file while it is open for writing or reading. */

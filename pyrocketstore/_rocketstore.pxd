@@ -263,6 +263,8 @@ cdef extern from "rocketstore.h" nogil:
         int64_t unit_count
         int32_t needs_python
         int32_t dirty
+        int32_t unmapped
+        int32_t unmapped_left
 
     ctypedef struct rs_index_file:
         uint8_t *base

@@ -14,7 +14,7 @@ cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_
 cdef class ConsumeQueueCore:
     cdef rs_queue queue
     cdef MappedFile mapped_file     # the owner of queue.file, held while it is set
-    cdef list retired               # held files that the writer may still store into
+    cdef list retired               # (file, is held): the writer may still store into it
 
 
 cdef class UnitAppender:

@@ -31,7 +31,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_release,
     rs_store_release32,
 )
-from pyrocketstore.files._writes cimport store_bytes
+from pyrocketstore.files._writes cimport write_bytes
 
 import numpy
 
@@ -50,6 +50,7 @@ cdef enum:
     LONG_RUN = 4096
     CHUNK_SIZE = 245760
     BLANK_RUN = 128
+    UNMAPPED_UNITS = 256    # of an unmapped file, until Python decides again whether to map it
 
 # "No ext address": 4.9.3 starts from this value.
 cdef int64_t NO_EXT_ADDRESS = 1
@@ -176,7 +177,7 @@ cdef int64_t last_message(int64_t count, const int64_t *phy_offset, const int32_
 cdef inline int64_t room(rs_queue *q) noexcept nogil:
     # Bytes of complete units that fit into the attached file; 0: another file is needed.
     cdef rs_mapped_file *file = q.file
-    if file == NULL or file.base == NULL:
+    if file == NULL or (q.unmapped_left <= 0 if q.unmapped else file.base == NULL):
         return 0
     # Only the file at the end of the queue is written to.
     if file.file_from_offset + file.wrote != q.unit_count * UNIT:
@@ -190,6 +191,12 @@ cdef inline void publish(rs_queue *q, rs_mapped_file *file, int64_t wrote,
     rs_store_release(&file.wrote, wrote)
     rs_store_release(&q.unit_count, q.unit_count + count)
     rs_store_release32(&q.dirty, 1)
+    if q.unmapped:
+        q.unmapped_left -= <int32_t>min(count, <int64_t>q.unmapped_left)
+
+
+cdef inline bint by_pwrite(const rs_queue *q, const rs_mapped_file *file) noexcept nogil:
+    return file.by_write or q.unmapped
 
 
 cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_t tags_code,
@@ -210,9 +217,9 @@ cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_
         status = confirm(file, wrote + UNIT)
         if status < 0:
             return status
-    if file.by_write:
+    if by_pwrite(q, file):
         store_unit(unit, phy_offset, size, tags_code)
-        status = store_bytes(file, wrote, unit, UNIT)
+        status = write_bytes(file, wrote, unit, UNIT)
         if status < 0:
             return status
     else:
@@ -236,12 +243,12 @@ cdef int64_t fill_pre_blank(rs_queue *q, int64_t count) noexcept nogil:
     status = confirm(file, file.wrote + count * UNIT)
     if status < 0:
         return status
-    if file.by_write:
+    if by_pwrite(q, file):
         for i in range(BLANK_RUN):
             store_unit(units + i * UNIT, 0, PRE_BLANK_SIZE, 0)
         i = 0
         while i < count:
-            status = store_bytes(file, file.wrote + i * UNIT, units,
+            status = write_bytes(file, file.wrote + i * UNIT, units,
                                  min(count - i, <int64_t>BLANK_RUN) * UNIT)
             if status < 0:
                 return status
@@ -253,11 +260,12 @@ cdef int64_t fill_pre_blank(rs_queue *q, int64_t count) noexcept nogil:
     return count
 
 
-cdef int64_t write_run(rs_mapped_file *file, const int64_t *phy_offset, const int32_t *size,
-                       const int64_t *tags_code, int64_t count) noexcept nogil:
+cdef int64_t write_run(rs_mapped_file *file, bint whole, const int64_t *phy_offset,
+                       const int32_t *size, const int64_t *tags_code,
+                       int64_t count) noexcept nogil:
     # Writes a long run after `wrote` by pwrite rather than through the mapping: complete pages need
     # no page fault and no zero-filling. Returns the units written; the caller stores the rest
-    # through the mapping, whose room is allocated already. With by_write all units are written, or
+    # through the mapping, whose room is allocated already. With `whole` all units are written, or
     # -errno is returned.
     cdef uint8_t *buffer
     cdef int64_t position = file.wrote
@@ -265,11 +273,11 @@ cdef int64_t write_run(rs_mapped_file *file, const int64_t *phy_offset, const in
     cdef int64_t part
     cdef int error = 0
     cdef int fd, closed
-    if (count < LONG_RUN and not file.by_write) or file.path == NULL:
+    if (count < LONG_RUN and not whole) or file.path == NULL:
         return 0
     buffer = <uint8_t *>malloc(CHUNK_SIZE)
     if buffer == NULL:
-        return -ENOMEM if file.by_write else 0
+        return -ENOMEM if whole else 0
     fd = file.env.open(file.path, O_RDWR, 0)
     while fd >= 0 and done < count:
         part = min(count - done, (CHUNK_SIZE - position % CHUNK_SIZE) // UNIT)
@@ -283,7 +291,7 @@ cdef int64_t write_run(rs_mapped_file *file, const int64_t *phy_offset, const in
         closed = file.env.close(fd)
         error = closed if error == 0 else error
     free(buffer)
-    if file.by_write and done < count:
+    if whole and done < count:
         return error if fd >= 0 else fd
     return done
 
@@ -303,11 +311,12 @@ cdef int64_t put_run(rs_queue *q, const int64_t *phy_offset, const int32_t *size
                           file.zero_fill and count < LONG_RUN)
     if status < 0:
         return status
-    done = write_run(file, phy_offset, size, tags_code, count)
+    done = write_run(file, by_pwrite(q, file), phy_offset, size, tags_code, count)
     if done < 0:
         return done
-    encode(file.base + file.wrote + done * UNIT, count - done, phy_offset + done, size + done,
-           tags_code + done)
+    if done < count:
+        encode(file.base + file.wrote + done * UNIT, count - done, phy_offset + done, size + done,
+               tags_code + done)
     last = last_message(count, phy_offset, size, tags_code)
     if last >= 0:
         rs_store_release(&q.max_physic_offset, phy_offset[last] + size[last])
@@ -337,8 +346,13 @@ cdef class ConsumeQueueCore:
 
     @property
     def attached(self):
-        """bool, whether the last file is mapped and held for writing."""
+        """bool, whether the last file is there for writing, mapped and held or unmapped."""
         return self.queue.file != NULL
+
+    @property
+    def unmapped(self):
+        """bool, whether units are written by pwrite, because the last file is not mapped."""
+        return self.queue.unmapped != 0
 
     @property
     def attached_file(self):
@@ -402,6 +416,27 @@ cdef class ConsumeQueueCore:
         self.detach()
         if not mapped_file.take_hold():
             return False
+        self.queue.unmapped = 0
+        self.mapped_file = mapped_file
+        self.queue.file = &mapped_file.file
+        return True
+
+    def attach_unmapped(self, MappedFile mapped_file not None):
+        """Write units to this file by pwrite from now on, and leave it unmapped.
+
+        Each unit then costs an open. After 256 units, a put requires another attach.
+
+        Returns
+        -------
+        bool, False if the file is no longer available
+        """
+        if mapped_file.mode != "shared":
+            raise ValueError(f"{mapped_file.path}: a {mapped_file.mode} file must be mapped")
+        self.detach()
+        if not mapped_file.is_available():
+            return False
+        self.queue.unmapped = 1
+        self.queue.unmapped_left = UNMAPPED_UNITS
         self.mapped_file = mapped_file
         self.queue.file = &mapped_file.file
         return True
@@ -411,8 +446,9 @@ cdef class ConsumeQueueCore:
         self.retire()
         cdef list retired = self.retired
         self.retired = []
-        for mapped_file in retired:
-            (<MappedFile>mapped_file).drop_hold()
+        for mapped_file, is_held in retired:
+            if is_held:
+                (<MappedFile>mapped_file).drop_hold()
             mapped_file.unmap_idle()
 
     def retire(self):
@@ -422,7 +458,8 @@ cdef class ConsumeQueueCore:
         self.queue.file = NULL
         self.mapped_file = None
         if mapped_file is not None:
-            self.retired.append(mapped_file)
+            # `unmapped` stays: the writer may be about to look at it.
+            self.retired.append((mapped_file, not self.queue.unmapped))
 
     def put(self, int64_t phy_offset, int32_t size, int64_t tags_code, int64_t queue_offset):
         """Append one unit; return one of VERDICTS, or a negated errno."""

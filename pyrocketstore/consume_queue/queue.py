@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyrocketstore.consume_queue._units import MAX_PHY_OFFSET, UnitAppender
 from pyrocketstore.consume_queue.ext import ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.consume_queue.kept_units import KeptUnits
+from pyrocketstore.consume_queue.mappings import QueueMapping, QueueMappings
 from pyrocketstore.consume_queue.retries import GivenUp, retry
 from pyrocketstore.consume_queue.units import (
     CQ_STORE_UNIT_SIZE,
@@ -54,6 +55,7 @@ class ConsumeQueue(UnitAppender):
         argument
     flags : gets the error when a unit is given up
     by_write : bool, see MappedFile
+    mappings : bounds how many queues keep their last file mapped; None: no bound
 
     Threads: put, provide_file, put_units, attach, detach from the one thread that dispatches;
     reading, flush and deletion of expired files from any; load, recovery and truncation before
@@ -77,6 +79,7 @@ class ConsumeQueue(UnitAppender):
         min_phy_offset: Callable[[], int] | None = None,
         flags: RunningFlags | None = None,
         by_write: bool = False,
+        mappings: QueueMappings | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -88,6 +91,8 @@ class ConsumeQueue(UnitAppender):
         self.min_phy_offset = min_phy_offset
         self.flags = flags
         self.by_write = by_write
+        self.mappings = mappings
+        self._mapping: QueueMapping | None = None
         self.core.needs_python = ext is not None
         self._open_files()
         # The next four belong to `queue_recovery`.
@@ -276,6 +281,7 @@ class ConsumeQueue(UnitAppender):
         self._first_readable = None
         self.kept_units = KeptUnits()
         self.failed = False
+        self._forget_mapping()
 
     def flush(self, flush_least_pages: int) -> bool:
         """Flush written pages of one file to the device; return True when there was nothing to do.
@@ -322,14 +328,16 @@ class ConsumeQueue(UnitAppender):
         Nothing is deleted or flushed.
         """
         self.core.detach()
+        self._forget_mapping()
         self.mapped_file_queue.shutdown()
         if self.ext is not None:
             self.ext.shutdown()
 
     def unmap_idle(self) -> None:
         """Drop the mappings that are not held; the next use maps the files again."""
-        for mapped_file in self.mapped_file_queue.mapped_files:
-            mapped_file.unmap_idle()
+        self.mapped_file_queue.unmap_idle()
+        if self.ext is not None:
+            self.ext.mapped_file_queue.unmap_idle()
 
     # ---- minimum ---------------------------------------------------------------------------------
 
@@ -413,6 +421,8 @@ class ConsumeQueue(UnitAppender):
             address = self.ext.put(unit)
             if is_ext_addr(address):
                 tags_code = address
+            if self.core.unmapped:
+                self.ext.mapped_file_queue.unmap_idle()
         return repeat or self._persist(
             lambda: self.put_message_position_info(
                 request.commit_log_offset,
@@ -479,8 +489,13 @@ class ConsumeQueue(UnitAppender):
         return self._persist(self._attach_last_file)
 
     def detach(self) -> None:
-        """Release the last file, to bound how many files are mapped; a put maps it again."""
+        """Release the last file, to bound how many files are mapped; a put attaches it again."""
         self.core.detach()
+        self.unmap_idle()
+
+    def _forget_mapping(self) -> None:
+        if self.mappings is not None and self._mapping is not None:
+            self.mappings.remove(self._mapping)
 
     def _persist(self, action: Callable[[], bool]) -> bool:
         """Run `action` with retries; when it is given up, mark the queue and the flags."""
@@ -519,7 +534,7 @@ class ConsumeQueue(UnitAppender):
         return False
 
     def _attach_last_file(self) -> bool:
-        """Map and hold the file at the end of the queue, made if necessary; return True."""
+        """Attach the file at the end of the queue, made if necessary; return True."""
         queue = self.mapped_file_queue
         last = queue.get_last_mapped_file(need_create=False)
         if last is None or last.is_full():
@@ -539,8 +554,23 @@ class ConsumeQueue(UnitAppender):
         units = (mapped_file.file_from_offset + mapped_file.wrote) // CQ_STORE_UNIT_SIZE
         if units != self.core.unit_count:
             self.core.reset(units, self.core.max_physic_offset)
-        if not self.core.attach(mapped_file):
+        if not self._attach_shared(mapped_file):
             raise StoreStateError(f"{mapped_file.path} is being deleted")
+
+    def _attach_shared(self, mapped_file: MappedFile) -> bool:
+        """Map and hold the file, or leave it unmapped where there are mappings enough."""
+        if self.mappings is None or mapped_file.mode != "shared":
+            return self.core.attach(mapped_file)
+        if self._mapping is None:
+            self._mapping = QueueMapping(self.core, self.detach)
+        if self.mappings.admit(self._mapping):
+            try:
+                return self.core.attach(mapped_file)
+            except StoreIOError as error:
+                if error.errno != errno.ENOMEM:
+                    raise
+                self.mappings.refuse(self._mapping)
+        return self.core.attach_unmapped(mapped_file)
 
     def _clean_tail(self, mapped_file: MappedFile) -> None:
         """Zero bytes that an earlier process may have left after the end of a file."""

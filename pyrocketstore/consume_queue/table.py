@@ -12,6 +12,7 @@ from pyrocketstore.config.file_sizes import MismatchedFile
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue._units import unit_at
 from pyrocketstore.consume_queue.ext import ConsumeQueueExt
+from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.consume_queue.mismatched_files import restore_queue
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.queue_recovery import keep_units, recover_queue
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
 
 LOG = logger(__name__)
-
-#: Together with the dispatcher's own, well below vm.max_map_count's 65530.
-ATTACHED_MAX = 16384
 
 
 class ConsumeQueueTable:
@@ -68,7 +66,10 @@ class ConsumeQueueTable:
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._lock = threading.Lock()
         self._refused: set[str] = set()
-        self._attached: dict[tuple[str, int], ConsumeQueue] = {}
+        #: None in a read-only store, which writes to no file
+        self.mappings = None
+        if not read_only:
+            self.mappings = QueueMappings(env, 2 if config.enable_consume_queue_ext else 1)
 
     def load(self) -> None:
         """Find the queues on disk.
@@ -172,18 +173,7 @@ class ConsumeQueueTable:
                 queue = self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
             if self._is_lmq(topic):
                 self.lmq_count += 1
-        self._bound_mappings(queue)
         return queue
-
-    def _bound_mappings(self, queue: ConsumeQueue) -> None:
-        """Keep the last file mapped of at most ATTACHED_MAX queues: the ones put to last."""
-        key = queue.topic, queue.queue_id
-        self._attached.pop(key, None)
-        self._attached[key] = queue
-        if len(self._attached) > ATTACHED_MAX:
-            oldest = self._attached.pop(next(iter(self._attached)))
-            oldest.detach()
-            oldest.unmap_idle()
 
     def remove(self, topic: str, queue_id: int) -> None:
         """Destroy a queue and forget it. After a StoreIOError the queue stays in the table."""
@@ -196,7 +186,6 @@ class ConsumeQueueTable:
             queues.pop(queue_id, None)
             if not queues:
                 self._topics.pop(topic, None)
-            self._attached.pop((topic, queue_id), None)
 
     def destroy(self) -> None:
         """Destroy every queue."""
@@ -207,7 +196,6 @@ class ConsumeQueueTable:
         """Forget every queue, before another `load`; nothing on disk is touched."""
         with self._lock:
             self._topics.clear()
-            self._attached.clear()
         self.lmq_count = 0
 
     def close(self) -> None:
@@ -260,6 +248,7 @@ class ConsumeQueueTable:
             min_phy_offset=self.commit_log.get_min_offset,
             flags=self.flags,
             by_write=self.config.write_without_mmap,
+            mappings=self.mappings,
         )
 
 

@@ -81,7 +81,6 @@ from pyrocketstore.results import DispatchRequest
 
 cdef enum:
     SIGNAL_EVERY = 1024
-    ATTACHED_MAX = 16384    # well below vm.max_map_count's 65530
     KEY_BATCH = 1024
 
 
@@ -111,7 +110,6 @@ cdef class Dispatcher:
     cdef dict names         # the table's topics, bytes, of each queue: invalid UTF-8 has many
     cdef bint busy          # a thread dispatches into queues
     cdef bint indexing      # a thread puts the keys of a chunk
-    cdef dict attached
     cdef rs_index_file *index
     cdef IndexFile index_owner
     cdef bint index_enabled
@@ -138,7 +136,6 @@ cdef class Dispatcher:
         self.owners = {}
         self.cores = {}
         self.names = {}
-        self.attached = {}
         self.on_new_queue = on_new_queue
         self.on_queue_record = on_queue_record
         self.on_index_file = on_index_file
@@ -198,7 +195,6 @@ cdef class Dispatcher:
                 entry.queue = NULL
         self.owners.pop(key, None)
         self.cores.pop(key, None)
-        self.attached.pop(key, None)
 
     cdef int begin(self) except -1:
         # One thread at a time, and not from a callback of the dispatcher itself.
@@ -266,19 +262,12 @@ cdef class Dispatcher:
         return entry.queue
 
     cdef bint provide_file(self, const map_entry *seen, int64_t queue_offset) except -1 with gil:
-        # A bounded number of queues keep their last file mapped: the oldest one is detached.
         cdef str topic = java_text(seen.topic, seen.topic_size)
         cdef tuple key = (topic, seen.queue_id)
         owner = self.owners.get(key)
         if owner is None:
             raise StoreStateError(f"the queue {topic}/{seen.queue_id} is gone")
         rs_event_signal(self.moved.event)
-        self.attached.pop(key, None)
-        if len(self.attached) >= ATTACHED_MAX:
-            oldest = self.attached.pop(next(iter(self.attached)))
-            oldest.detach()
-            oldest.unmap_idle()
-        self.attached[key] = owner
         if owner.provide_file(queue_offset):
             return True
         self.on_error("queue", topic, seen.queue_id, 0)

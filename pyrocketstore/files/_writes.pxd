@@ -10,6 +10,10 @@ from pyrocketstore._rocketstore cimport rs_mapped_file
 cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
                      int64_t size) noexcept nogil
 
+# As store_bytes, always by pwrite: the file need not be mapped.
+cdef int write_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
+                     int64_t size) noexcept nogil
+
 # Stores records into a mapping, one after the other and each start last: a kill leaves whole
 # records, and none behind a gap.
 cdef void store_records(uint8_t *to, const uint8_t *data, int64_t size) noexcept nogil

@@ -40,10 +40,15 @@ cdef enum:
 
 cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
                      int64_t size) noexcept nogil:
-    cdef int fd, error, closed
     if not f.by_write or f.buffer != NULL:
         memcpy((f.base if f.buffer == NULL else f.buffer) + position, data, <size_t>size)
         return 0
+    return write_bytes(f, position, data, size)
+
+
+cdef int write_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
+                     int64_t size) noexcept nogil:
+    cdef int fd, error, closed
     fd = f.env.open(f.path, O_RDWR, 0)
     if fd < 0:
         return fd

@@ -24,6 +24,8 @@ O_WRONLY = os.O_WRONLY
 
 TEMPORARY_SUFFIX = ".tmp"
 READ_SIZE = 1 << 20
+#: vm.max_map_count where no one has changed it.
+DEFAULT_MAX_MAP_COUNT = 65530
 #: Largest size, in bytes, of a file that is read whole: topics.json, a configuration, a manifest.
 LARGEST_FILE = 64 << 20
 
@@ -439,6 +441,12 @@ class Env(EnvTable):
     def total_memory(self) -> int:
         """Return the size of this machine's memory in bytes."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def max_map_count(self) -> int:
+        """Return how many mappings a process may have; Linux's default if that is unknown."""
+        with contextlib.suppress(OSError, ValueError), open("/proc/sys/vm/max_map_count") as file:
+            return int(file.read())
+        return DEFAULT_MAX_MAP_COUNT
 
     def processor_count(self) -> int:
         """Return the number of processors that this process may use."""

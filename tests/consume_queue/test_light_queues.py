@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner, MessageStoreConfig, PutMessageStatus
 from pyrocketstore.config.message_store_config import detect_sizes
-from pyrocketstore.consume_queue import table as queue_table
+from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.record._message import properties_to_string
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
@@ -246,7 +247,8 @@ def test_light_queues_do_not_fill_the_address_space(
 ) -> None:
     """Goal: as many light queues as one likes, though each file has a mapping while it is put to.
     Method: the bound is lowered, and the mappings are counted."""
-    monkeypatch.setattr(queue_table, "ATTACHED_MAX", 8)
+    monkeypatch.setattr(Env, "max_map_count", lambda env: 12)
+    monkeypatch.setattr(QueueMappings, "_live", weakref.WeakSet())
     light: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
     with pyrocketstore.open(tmp_path, **SIZES, **light) as store:
         for _ in range(3):
