@@ -386,8 +386,35 @@ SYNC_GROUPS = (
     ),
 )
 
+ASYNC_GROUPS = (
+    Group(
+        "aput1",
+        "Put 1 KiB, sync flush, one task, each put awaited",
+        (
+            java(
+                {**JAVA_SYNC, "what": "aput"},
+                PUT_THREADS,
+                "asyncPutMessage under SYNC_FLUSH, each future joined",
+            ),
+            ours(
+                "aput",
+                {**OURS_SYNC, "what": "aput"},
+                PUT_THREADS,
+                "Store.aput under SYNC_FLUSH in an asyncio event loop, each call awaited",
+                goals=((0.667, "put"),),
+            ),
+            ours("put", OURS_SYNC, PUT_THREADS, "Store.put under SYNC_FLUSH, as in `sync1`"),
+        ),
+        count=2_000,
+        smoke=20,
+        record=RECORD_1K,
+    ),
+)
+
 JAVA_TIMED = "each putMessage timed with System.nanoTime"
 OURS_TIMED = "each Store.put timed with perf_counter_ns"
+PACE: Options = {"pace": 20_000}
+PACED = "; the loop sleeps for a millisecond when it is ahead of its pace"
 LATENCY_GROUPS = (
     Group(
         "latency",
@@ -398,6 +425,18 @@ LATENCY_GROUPS = (
         ),
         count=1_000_000,
         smoke=2_000,
+        record=RECORD_1K,
+        shows_latency=True,
+    ),
+    Group(
+        "latency_paced",
+        "Latency of a put, 1 KiB, async flush, one thread, 20,000 puts a second for a minute",
+        (
+            java({"what": "latency", "body": 1024, **PACE}, PUT_THREADS, JAVA_TIMED + PACED),
+            ours("put", {"what": "latency", "body": 1024, **PACE}, PUT_THREADS, OURS_TIMED + PACED),
+        ),
+        count=1_200_000,
+        smoke=200,
         record=RECORD_1K,
         shows_latency=True,
     ),
@@ -743,6 +782,7 @@ IMPORT_GROUPS = (
 GROUPS = (
     *PUT_GROUPS,
     *SYNC_GROUPS,
+    *ASYNC_GROUPS,
     *LATENCY_GROUPS,
     *RECOVERY_GROUPS,
     *PART_GROUPS,

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import shutil
 import subprocess
@@ -54,6 +55,8 @@ from workload import (  # noqa: E402
 MANY_COUNT = 10_000
 QUERY_MANY_COUNT = 1000
 PULL_COUNT = 32
+#: How long a loop sleeps that is ahead of its pace; puts follow in bursts of as many milliseconds.
+PACE_SLEEP_S = 0.001
 
 
 class Put(Workload):
@@ -64,6 +67,7 @@ class Put(Workload):
         how: dict[str, Callable[[pyrocketstore.Store, int], None]] = {
             "put": self._put_all,
             "latency": self._put_all,
+            "aput": self._aput_all,
             "put_many": self._put_many,
             "batch": self._put_batches,
             "batch_items": self._put_batch_items,
@@ -125,11 +129,23 @@ class Put(Workload):
     def _time_range(self, store: pyrocketstore.Store, base: int, first: int, step: int) -> None:
         put, body, queues = store.put, self.body, self._queues
         times, clock = self._nanoseconds, time.perf_counter_ns
+        interval = 1e9 / int(self.options["pace"]) if "pace" in self.options else 0.0
+        began = clock()
         for i in range(first, self.count, step):
             key = f"k{base + i}"
+            while interval and clock() < began + i * interval:
+                time.sleep(PACE_SLEEP_S)
             start = clock()
             put(TOPIC, body, queue_id=i % queues, tags="TagA", keys=key)
             times[i] = clock() - start
+
+    def _aput_all(self, store: pyrocketstore.Store, base: int) -> None:
+        async def aput_range() -> None:
+            aput, body, queues = store.aput, self.body, self._queues
+            for i in range(self.count):
+                await aput(TOPIC, body, queue_id=i % queues, tags="TagA", keys=f"k{base + i}")
+
+        asyncio.run(aput_range())
 
     def _put_many(self, store: pyrocketstore.Store, base: int) -> None:
         for first in range(0, self.count, MANY_COUNT):
@@ -559,6 +575,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "batch_items": Put,
     "latency": Put,
     "put_new": NewTopics,
+    "aput": Put,
     "put_open": PutIntoOpen,
     "empty_call": EmptyCall,
     "scan": Scan,

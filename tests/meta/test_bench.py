@@ -83,7 +83,7 @@ def test_micro_benchmarks_run():
 @pytest.mark.java
 def test_side_by_side_runs_and_the_answers_agree(tmp_path):
     require_java()
-    names = "index_select,query,latency"
+    names = "index_select,query,latency,latency_paced,aput1"
     out, record = smoke(tmp_path, names)
     assert "SMOKE SIZES" in out
     assert set(record["groups"]) == set(names.split(","))

@@ -81,6 +81,7 @@ final class BenchCommand {
             case "put":
             case "batch":
             case "latency":
+            case "aput":
                 return new PutWorkload(path, options);
             case "put_new":
                 return new NewTopicsWorkload(path, options);

@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
@@ -18,8 +19,9 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /**
  * Puts into a new store: what=put singles, what=latency singles each of which is timed, what=batch
- * batches of batch= messages, by threads= threads into queues= queues. The time ends when the last
- * message is found by its queue and by its key. With "keep" the store stays where it is (to make
+ * batches of batch= messages, what=aput singles by asyncPutMessage, each awaited, by threads= threads
+ * into queues= queues; with pace= that many puts a second. The time ends when the last message is
+ * found by its queue and by its key. With "keep" the store stays where it is (to make
  * the input of the reading workloads). With "open" there is one store for all units of work, whose
  * queues are made before the first.
  */
@@ -28,6 +30,8 @@ final class PutWorkload extends Workload {
     private static final long KEY_BASE = 100_000_000;
 
     private final boolean batched;
+    private final boolean async;
+    private final double nanosApart;
     private final int batchCount;
     private final int threads;
     private final int queues;
@@ -40,6 +44,9 @@ final class PutWorkload extends Workload {
     PutWorkload(String path, Options options) {
         super(path, options);
         batched = options.required("what").equals("batch");
+        async = options.required("what").equals("aput");
+        int pace = options.number("pace", 0);
+        nanosApart = pace > 0 ? 1e9 / pace : 0;
         batchCount = options.number("batch", 32);
         threads = options.number("threads", 1);
         queues = options.number("queues", QUEUES);
@@ -151,8 +158,12 @@ final class PutWorkload extends Workload {
     private void putAll(DefaultMessageStore store, long base, AtomicInteger next,
         AtomicInteger failed) {
         int step = batched ? batchCount : 1;
+        long began = System.nanoTime();
         int at;
         while ((at = next.getAndAdd(step)) < count) {
+            while (nanosApart > 0 && System.nanoTime() - began < at * nanosApart) {
+                LockSupport.parkNanos(1_000_000);
+            }
             boolean ok = batched
                 ? store.putMessages(batch(base, at)).isOk()
                 : putOne(store, base, at);
@@ -163,6 +174,9 @@ final class PutWorkload extends Workload {
     }
 
     private boolean putOne(DefaultMessageStore store, long base, int at) {
+        if (async) {
+            return store.asyncPutMessage(single(base, at)).join().isOk();
+        }
         if (nanos.length == 0) {
             return store.putMessage(single(base, at)).isOk();
         }
