@@ -205,11 +205,10 @@ class ConsumeQueueTable:
 
     def replace(self, queue: ConsumeQueue) -> None:
         """Let new calls find this object of a queue; calls that have begun keep the old one."""
-        key = queue.topic, queue.queue_id
         with self._lock:
-            if key not in self._table and self._is_lmq(queue.topic):
+            if self.get(queue.topic, queue.queue_id) is None and self._is_lmq(queue.topic):
                 self.lmq_count += 1
-            self._table[key] = queue
+            self._topics.setdefault(queue.topic, {})[queue.queue_id] = queue
 
     def new_queue(self, topic: str, queue_id: int, flags: RunningFlags) -> ConsumeQueue:
         """Return an empty object of a queue that is not in the table.

@@ -110,6 +110,10 @@ RELOADED = (
 LOOK_S = 0.1
 
 
+def _install_nothing(fresh: DefaultMessageStore) -> Callable[[], None]:
+    return lambda: None
+
+
 class DefaultMessageStore(StoreContext):
     """A RocketMQ store in one directory.
 
@@ -140,6 +144,11 @@ class DefaultMessageStore(StoreContext):
     follower: Follower = set_by_load()
     #: first files of queues whose messages have all expired: their owner deletes them soon
     expired_files: list[str] = set_by_load()
+
+    #: the settings of a reload: sizes that were not given may show only by then
+    settings_of_reload: Callable[[], MessageStoreConfig]
+    #: called with an engine that was loaded again; the result is called once its parts are used
+    on_reload: Callable[[DefaultMessageStore], Callable[[], None]]
 
     def __init__(
         self,
@@ -216,12 +225,8 @@ class DefaultMessageStore(StoreContext):
         self.store_failure = StoreFailure(
             self.running_flags, self.async_puts, self._abort_file, lambda: not self.has_ended
         )
-        #: the settings of a reload: sizes that were not given may show only by then
-        self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
-        #: called with an engine that was loaded again; the result is called once its parts are used
-        self.on_reload: Callable[[DefaultMessageStore], Callable[[], None]] = (
-            lambda fresh: lambda: None
-        )
+        self.settings_of_reload = lambda: self.config
+        self.on_reload = _install_nothing
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.reports = StoreReports(
             self,
