@@ -32,6 +32,8 @@ MODULES: dict[str, list[str]] = {
     "record._record": ["csrc/crc32.c", "csrc/hash.c", "csrc/status.c"],
     "arguments._numbers_and_bodies": [],
     "record._text": ["csrc/hash.c"],
+    "record._properties": ["csrc/hash.c"],
+    "record._unique_id": [],
     "record._message": ["csrc/status.c"],
     "consume_queue._units": ["csrc/status.c"],
     "index._put": ["csrc/hash.c"],

@@ -142,6 +142,35 @@ static inline void rs_prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2);
  * byte is one. Defined in hash.c. */
 int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code);
 
+/* ---- properties text ------------------------------------------------------------------------- */
+static inline uint64_t rs_zero_bytes(uint64_t v) { /* not 0 if a byte of `v` is 0 */
+    return (v - 0x0101010101010101u) & ~v & 0x8080808080808080u;
+}
+static inline uint64_t rs_separators(uint64_t v) { /* not 0 if a byte of `v` is 1 or 2 */
+    return rs_zero_bytes(v ^ 0x0101010101010101u) | rs_zero_bytes(v ^ 0x0202020202020202u);
+}
+
+/* Return whether one of the bytes is U+0001 or U+0002, which separate names and values. */
+static inline int rs_has_separator(const uint8_t *p, int64_t size) {
+    uint64_t eight, found = 0;
+    uint32_t first, last;
+    if (size < 4) { /* the first, the middle and the last one are all */
+        if (size <= 0) return 0;
+        return rs_separators((uint32_t)p[0] << 16 | (uint32_t)p[size >> 1] << 8 | p[size - 1]) != 0;
+    }
+    if (size < 8) { /* the last four may overlap the first */
+        memcpy(&first, p, sizeof first);
+        memcpy(&last, p + size - 4, sizeof last);
+        return rs_separators((uint64_t)first << 32 | last) != 0;
+    }
+    for (int64_t at = 0; at < size - 8; at += 8) {
+        memcpy(&eight, p + at, sizeof eight);
+        found |= rs_separators(eight);
+    }
+    memcpy(&eight, p + size - 8, sizeof eight);
+    return (found | rs_separators(eight)) != 0;
+}
+
 /* ---- Java's String.hashCode over UTF-8 ------------------------------------------------------- */
 /* Extend `hash` (0 for a new string) by the UTF-16 units that Java decodes `p` to: two surrogates
  * above U+FFFF, and U+FFFD for malformed bytes as in rs_utf8_next. Defined in hash.c. */

@@ -8,11 +8,22 @@ from pyrocketstore.commit_log._append cimport (
     TopicEntry,
     rs_run_row,
 )
+from pyrocketstore.record._unique_id cimport UniqueIds
 from pyrocketstore._rocketstore cimport rs_outgoing
 
 # TAGS and KEYS as a properties text: the size; -1 for all that is not two exact str (or None)
 # that read back equal, by the tag too, and fit.
 cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capacity)
+
+
+cdef class PropertyTexts:
+    cdef RecordBuffer buffer
+    cdef int64_t *ends              # of each text in the buffer, behind a 0
+    cdef Py_ssize_t rows
+    cdef Py_ssize_t capacity
+    cdef bint add_plain(self, object tags, object keys, object properties, UniqueIds ids) except -1
+    cdef uint8_t *room(self) except NULL
+    cdef int end_row(self, int64_t size) except -1
 
 
 cdef class Columns:
@@ -22,10 +33,8 @@ cdef class Columns:
     cdef int32_t *queue_ids         # NULL: `queue_id` is the one of every row
     cdef int64_t queue_id
     cdef int32_t *flags             # NULL: all are 0
-    cdef RecordBuffer texts
-    cdef int64_t *text_ends
+    cdef PropertyTexts texts
     cdef Py_ssize_t rows
-    cdef int start(self, Py_ssize_t rows) except -1
     cdef int take_body(self, Py_ssize_t i, object body) except -1
     cdef int take_queue_ids(self, object queue_ids) except -1
     cdef int set_flag(self, Py_ssize_t i, object flag) except -1
@@ -33,8 +42,8 @@ cdef class Columns:
     # without body and properties has `fixed` bytes, and `bare` are those of no properties.
     cdef Py_ssize_t first_too_large(self, int64_t fixed, int64_t bare, int64_t limit,
                                     int64_t *size)
-    cdef int add_text(self, Py_ssize_t i, object tags, object keys, object text) except -1
-    cdef bint add_item(self, Py_ssize_t i, dict item) except -1
+    cdef int add_text(self, Py_ssize_t i, object tags, object keys) except -1
+    cdef bint add_item(self, Py_ssize_t i, dict item, UniqueIds ids) except -1
 
 
 cdef struct encoded_row:

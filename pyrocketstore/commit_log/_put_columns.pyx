@@ -7,7 +7,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from pyrocketstore.commit_log._append cimport (
     CommitLogCore,
@@ -17,8 +17,10 @@ from pyrocketstore.commit_log._append cimport (
     rs_run_row,
 )
 from pyrocketstore.arguments._numbers_and_bodies cimport bytes_of, int_in
+from pyrocketstore.record._properties cimport plain_properties
 from pyrocketstore.record._record cimport encode_record, encoded_size
-from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE, rs_outgoing
+from pyrocketstore.record._unique_id cimport MAX_UNIQUE_ID_SIZE, UniqueIds
+from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE, rs_has_separator, rs_outgoing
 from pyrocketstore.record._text cimport build_properties, end_of_text, utf8_of
 
 from pyrocketstore.record._text import put_properties
@@ -34,6 +36,8 @@ cdef extern from "Python.h":
 
 cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
 
+cdef Py_ssize_t MAX_ROWS = <Py_ssize_t>1 << 48
+
 cdef enum:
     STAR = 42
     BAR = 124
@@ -44,11 +48,9 @@ cdef bint KEYS_FIRST = put_properties("t", "k", None).startswith(b"KEYS")
 
 cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room, uint8_t mark):
     # The UTF-8 of a str that reads back equal: not empty, without the two separators. Else -1.
-    # Nor may it hold `mark`, which is looked at closely elsewhere.
+    # Nor may it hold `mark` (0: none), which is looked at closely elsewhere.
     cdef Py_ssize_t size
     cdef const uint8_t *p
-    cdef Py_ssize_t i
-    cdef uint8_t bad = 0
     if type(text) is not str:
         return -1
     if PyUnicode_IS_COMPACT_ASCII(text):
@@ -59,12 +61,12 @@ cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room, uint8
             p = <const uint8_t *>utf8_of(text, &size)
         except StoreFormatError:
             return -1
-    if size == 0 or size > room:
+    if size <= 0 or size > room or rs_has_separator(p, size):
         return -1
-    for i in range(size):
-        out[i] = p[i]
-        bad |= (<uint8_t>(p[i] - 1) < 2) | (p[i] == mark)
-    return -1 if bad else size
+    if mark and memchr(p, mark, size) != NULL:
+        return -1
+    memcpy(out, p, size)
+    return size
 
 
 cdef inline bint hides_tag(const uint8_t *tag, Py_ssize_t size) noexcept:
@@ -86,7 +88,7 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
                 out[at] = 2
                 at += 1
             memcpy(out + at, b"KEYS\x01" if keys_turn else b"TAGS\x01", 5)
-            size = copy_plain(value, out + at + 5, capacity - at - 5, 1 if keys_turn else BAR)
+            size = copy_plain(value, out + at + 5, capacity - at - 5, 0 if keys_turn else BAR)
             if size < 0 or (not keys_turn and hides_tag(out + at + 5, size)):
                 return -1
             at += 5 + size
@@ -105,24 +107,110 @@ cdef inline object value_of(dict item, str name, int *known):
 
 @cython.auto_pickle(False)
 @cython.no_gc_clear
+cdef class PropertyTexts:
+    """The properties texts of some messages, one behind the other.
+
+    Parameters
+    ----------
+    rows : int, how many texts are to be added
+    """
+
+    def __cinit__(self, Py_ssize_t rows):
+        if not 0 <= rows <= MAX_ROWS:
+            raise ValueError(f"rows {rows}: must be 0 to {MAX_ROWS}")
+        self.buffer = RecordBuffer()
+        self.ends = <int64_t *>malloc((rows + 1) * sizeof(int64_t))
+        if self.ends == NULL:
+            raise MemoryError()
+        self.ends[0] = 0
+        self.capacity = rows
+
+    def __dealloc__(self):
+        free(self.ends)
+
+    def __len__(self):
+        return self.rows
+
+    @staticmethod
+    def of(list tags or None, list keys or None, list properties not None,
+           UniqueIds ids or None, write not None):
+        """The texts of messages with these tags, keys and properties.
+
+        Parameters
+        ----------
+        ids : UniqueIds or None, makes the UNIQ_KEY of each message
+        write : callable(tags, keys, properties) returning bytes, the text of a message whose values
+            are not ordinary; it raises where a put refuses them
+        """
+        cdef PropertyTexts self = PropertyTexts.__new__(PropertyTexts, len(properties))
+        cdef Py_ssize_t i
+        for i in range(self.capacity):
+            tag = None if tags is None else tags[i]
+            key = None if keys is None else keys[i]
+            if not self.add_plain(tag, key, properties[i], ids):
+                self.add(write(tag, key, properties[i]))
+        return self
+
+    def add(self, bytes text not None):
+        """Add a text. Raises MessageRefused: it is too long."""
+        cdef int64_t size = PyBytes_GET_SIZE(text)
+        if size > RS_MAX_PROPERTIES_SIZE:
+            raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"message {self.rows}: {_TOO_LONG}")
+        memcpy(self.room(), PyBytes_AS_STRING(text), <size_t>size)
+        self.end_row(size)
+
+    cdef bint add_plain(self, object tags, object keys, object properties, UniqueIds ids) except -1:
+        # False where the values are not ordinary.
+        cdef uint8_t[MAX_UNIQUE_ID_SIZE] unique
+        cdef int unique_size = 0
+        cdef int64_t size, now
+        if ids is not None:
+            now = ids.env.table.now_ms()
+            if not ids.knows(now):
+                ids.learn(now)
+            unique_size = ids.write(now, unique)
+        size = plain_properties(tags, keys, properties, unique, unique_size, self.room(),
+                                RS_MAX_PROPERTIES_SIZE)
+        if size < 0:
+            return False
+        self.end_row(size)
+        return True
+
+    cdef uint8_t *room(self) except NULL:
+        # Where the next text goes: room for the longest.
+        if self.rows == self.capacity:
+            raise StoreFormatError(f"there are texts for {self.capacity} messages already")
+        self.buffer.ensure(self.ends[self.rows] + RS_MAX_PROPERTIES_SIZE)
+        return self.buffer.data + self.ends[self.rows]
+
+    cdef int end_row(self, int64_t size) except -1:
+        self.ends[self.rows + 1] = self.ends[self.rows] + size
+        self.rows += 1
+        return 0
+
+
+@cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class Columns:
     """The columns of put_many or put_batch, each value taken once, as the exact type that is
-    stored; their properties texts stand in one arena.
+    stored; their properties texts are in one buffer.
 
     Raises StoreTypeError or StoreFormatError for a row that cannot be stored so that it reads back
     equal, and MessageRefused for properties that are too long.
     """
 
     def __cinit__(self, str topic not None, list bodies not None, queue_ids, list tags or None,
-                  list keys or None, list texts or None, list flags=None):
-        # `queue_ids` is a list or one int; `texts`, where it has bytes, stands for tags and keys.
+                  list keys or None, PropertyTexts texts or None, list flags=None):
+        # `queue_ids` is a list or one int; `texts`, where given, stand for tags and keys.
         cdef Py_ssize_t i
         self.topic = topic
         self.bodies = bodies[:]  # a row's special methods may change the caller's
         for column in (queue_ids if type(queue_ids) is list else None, tags, keys, texts, flags):
             if column is not None and len(column) != len(self.bodies):
                 raise StoreFormatError("the columns differ in length")
-        self.start(len(self.bodies))
+        if texts is not None and texts.rows < texts.capacity:
+            raise StoreFormatError("texts are missing")  # to add one may move the others
+        self.rows = len(self.bodies)
         for i in range(self.rows):
             self.take_body(i, self.bodies[i])
         self.take_queue_ids(queue_ids)
@@ -130,12 +218,14 @@ cdef class Columns:
             flags = flags[:]
             for i in range(self.rows):
                 self.set_flag(i, flags[i])
+        self.texts = texts
+        if texts is not None:
+            return
+        self.texts = PropertyTexts(self.rows)
         for i in range(self.rows):
-            self.add_text(i, None if tags is None else tags[i], None if keys is None else keys[i],
-                          None if texts is None else texts[i])
+            self.add_text(i, None if tags is None else tags[i], None if keys is None else keys[i])
 
     def __dealloc__(self):
-        free(self.text_ends)
         free(self.queue_ids)
         free(self.flags)
 
@@ -143,35 +233,30 @@ cdef class Columns:
         return self.rows
 
     @staticmethod
-    def of_items(str topic not None, list items not None, queue_id):
-        """The columns of put_batch from bytes and from dicts with `body`, `tags`, `keys`, `flag`.
+    def of_items(str topic not None, list items not None, queue_id, UniqueIds ids=None):
+        """The columns of put_batch from bytes and from dicts with `body`, `tags`, `keys`,
+        `properties`, `flag`.
 
-        None where an item is anything else: then Python looks at them one by one.
+        `ids` makes their UNIQ_KEY. None where an item is anything else, or has values that are not
+        ordinary: then Python looks at them one by one.
         Raises as the columns themselves.
         """
         cdef Columns self = Columns.__new__(Columns, topic, [], queue_id, None, None, None)
         cdef Py_ssize_t i
-        self.start(len(items))
+        self.rows = len(items)
+        self.texts = PropertyTexts(self.rows)
         for i in range(self.rows):
             item = items[i]
             if type(item) is bytes:
                 self.bodies.append(item)
                 self.take_body(i, item)
-                self.add_text(i, None, None, None)
-            elif type(item) is not dict or not self.add_item(i, <dict>item):
+                if ids is None:
+                    self.texts.end_row(0)
+                else:
+                    self.texts.add_plain(None, None, None, ids)
+            elif type(item) is not dict or not self.add_item(i, <dict>item, ids):
                 return None
         return self
-
-    cdef int start(self, Py_ssize_t rows) except -1:
-        free(self.text_ends)
-        self.rows = 0
-        self.texts = RecordBuffer()
-        self.text_ends = <int64_t *>malloc((rows + 1) * sizeof(int64_t))
-        if self.text_ends == NULL:
-            raise MemoryError()
-        self.text_ends[0] = 0
-        self.rows = rows
-        return 0
 
     cdef int take_body(self, Py_ssize_t i, object body) except -1:
         if type(body) is not bytes:
@@ -214,40 +299,29 @@ cdef class Columns:
         if fixed + self.largest_body + max(bare, <int64_t>RS_MAX_PROPERTIES_SIZE) <= limit:
             return -1
         for i in range(self.rows):
-            text = self.text_ends[i + 1] - self.text_ends[i]
+            text = self.texts.ends[i + 1] - self.texts.ends[i]
             size[0] = fixed + PyBytes_GET_SIZE(<bytes>self.bodies[i]) + (text if text else bare)
             if size[0] > limit:
                 return i
         return -1
 
-    cdef int add_text(self, Py_ssize_t i, object tags, object keys, object text) except -1:
+    cdef int add_text(self, Py_ssize_t i, object tags, object keys) except -1:
         # The properties of row i, behind those of the rows before it.
-        cdef int64_t at = self.text_ends[i]
         cdef int64_t size
-        if tags is None and keys is None and text is None:
-            self.text_ends[i + 1] = at
-            return 0
-        self.texts.ensure(at + RS_MAX_PROPERTIES_SIZE)
-        if text is not None:
-            if type(text) is not bytes:
-                raise TypeError(f"message {i}: a properties text is {type(text).__name__}")
-            size = PyBytes_GET_SIZE(text)
-            if size <= RS_MAX_PROPERTIES_SIZE:
-                memcpy(self.texts.data + at, PyBytes_AS_STRING(text), <size_t>size)
-        else:
-            size = tags_and_keys(tags, keys, self.texts.data + at, RS_MAX_PROPERTIES_SIZE)
-            if size < 0:
-                if tags is not None:
-                    tags = check_tags(tags, f"tags[{i}]")
-                size = build_properties(tags, join_keys(keys, f"keys[{i}]"), None,
-                                        self.texts.data + at, RS_MAX_PROPERTIES_SIZE)
-        if size < 0 or size > RS_MAX_PROPERTIES_SIZE:
+        if tags is None and keys is None:
+            return self.texts.end_row(0)
+        size = tags_and_keys(tags, keys, self.texts.room(), RS_MAX_PROPERTIES_SIZE)
+        if size < 0:
+            if tags is not None:
+                tags = check_tags(tags, f"tags[{i}]")
+            keys = join_keys(keys, f"keys[{i}]")
+            size = build_properties(tags, keys, None, self.texts.room(), RS_MAX_PROPERTIES_SIZE)
+        if size < 0:
             raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", f"message {i}: {_TOO_LONG}")
-        self.text_ends[i + 1] = at + size
-        return 0
+        return self.texts.end_row(size)
 
-    cdef bint add_item(self, Py_ssize_t i, dict item) except -1:
-        # False where the dict has more than the four ordinary entries.
+    cdef bint add_item(self, Py_ssize_t i, dict item, UniqueIds ids) except -1:
+        # False where the dict has other entries than the ordinary ones, or odd properties.
         cdef int known = 0
         cdef int before
         cdef bint has_flag
@@ -256,14 +330,18 @@ cdef class Columns:
             return False
         tags = value_of(item, "tags", &known)
         keys = value_of(item, "keys", &known)
+        properties = value_of(item, "properties", &known)
         before = known
         flag = value_of(item, "flag", &known)
         has_flag = known > before
         if known != PyDict_Size(item):
             return False
+        if properties is None and ids is None:
+            self.add_text(i, tags, keys)
+        elif not self.texts.add_plain(tags, keys, properties, ids):
+            return False
         self.bodies.append(body)
         self.take_body(i, body)
-        self.add_text(i, tags, keys, None)
         if has_flag:
             self.set_flag(i, flag)
         return True
@@ -321,9 +399,9 @@ cdef class Chunk:
             row = &self.rows[self.count]
             slot = self.slot_at(core, columns, i, slot)
             part.flag = 0 if columns.flags == NULL else columns.flags[i]
-            text_position = columns.text_ends[i]
+            text_position = columns.texts.ends[i]
             part.text_position = text_position
-            part.text_size = <int32_t>(columns.text_ends[i + 1] - text_position)
+            part.text_size = <int32_t>(columns.texts.ends[i + 1] - text_position)
             if part.text_size == 0:
                 part.text_position = -1
                 part.text_size = core.bare_size
@@ -344,7 +422,7 @@ cdef class Chunk:
             bytes_total += size
             self.count += 1
         buffer.ensure(bytes_total)
-        self.texts = columns.texts.data
+        self.texts = columns.texts.buffer.data
         self.bare = core.bare
         self.size = bytes_total
         self.slot = slot

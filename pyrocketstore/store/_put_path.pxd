@@ -1,8 +1,11 @@
 """The put path of a store, for the calls that are compiled."""
-from pyrocketstore.commit_log._append cimport CommitLogCore, rs_append
+from libc.stdint cimport int64_t
+
+from pyrocketstore.commit_log._append cimport CommitLogCore, RecordBuffer, rs_append
 from pyrocketstore.commit_log._group_commit cimport GroupCommit
 from pyrocketstore.commit_log._put_columns cimport Chunk, Columns
 from pyrocketstore.commit_log._put_result cimport PutMessageResult
+from pyrocketstore.record._unique_id cimport UniqueIds
 from pyrocketstore.store._open_state cimport StoreState
 from pyrocketstore._rocketstore cimport rs_outgoing
 
@@ -13,10 +16,13 @@ cdef class PutPath:
     cdef object slow
     cdef rs_outgoing template
     cdef Chunk spare_chunk
+    cdef RecordBuffer spare_text
+    cdef UniqueIds ids
     cdef GroupCommit group
 
     cpdef PutMessageResult put(self, topic, body, queue_id, tags, keys, properties, delay_level,
                                flag, born_timestamp, born_host)
+    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size)
     cdef PutMessageResult wait_durable(self, rs_append *out)
     cdef int check_sizes(self, rs_outgoing *template, Columns columns) except -1
     cdef PutMessageResult result_of(self, rs_append *out)

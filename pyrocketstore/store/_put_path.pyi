@@ -8,6 +8,7 @@ from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.commit_log._group_commit import GroupCommit
 from pyrocketstore.commit_log._put_columns import Columns
 from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.store._open_state import StoreState
 
 __test__: Final[dict[str, object]]
@@ -20,6 +21,7 @@ class PutPath:
         store_host: object,
         state: StoreState,
         slow: Any,  # SlowPuts
+        ids: UniqueIds | None = None,
     ) -> Self: ...
     def wait_in(self, group: GroupCommit) -> None: ...
     def put(

@@ -17,10 +17,13 @@ from pyrocketstore.arguments._numbers_and_bodies cimport hold_body, int_in
 from pyrocketstore.commit_log._group_commit cimport GroupCommit
 from pyrocketstore.commit_log._put_columns cimport Chunk, Columns, tags_and_keys
 from pyrocketstore.commit_log._put_result cimport PutMessageResult
+from pyrocketstore.record._properties cimport plain_properties
 from pyrocketstore.record._record cimport encode_record, encoded_size
+from pyrocketstore.record._unique_id cimport MAX_UNIQUE_ID_SIZE, UniqueIds
 from pyrocketstore.store._open_state cimport StoreState
 from pyrocketstore._rocketstore cimport (
     RS_END_OF_FILE,
+    RS_MAX_PROPERTIES_SIZE,
     RS_NEED_FILE,
     RS_NEED_PYTHON,
     RS_OK,
@@ -63,6 +66,18 @@ cdef int fill_numbers(rs_outgoing *message, object flag, object born_timestamp) 
     return 0
 
 
+cdef inline bint fill_body(rs_outgoing *message, object body, Py_buffer *view) except -1:
+    # True: the body is the view's, which the caller releases.
+    if type(body) is bytes:
+        message.body = <const uint8_t *>PyBytes_AS_STRING(body)
+        message.body_size = PyBytes_GET_SIZE(body)
+        return False
+    hold_body(body, view, "a body", -1)
+    message.body = <const uint8_t *>view.buf
+    message.body_size = view.len
+    return True
+
+
 @cython.final
 @cython.auto_pickle(False)
 @cython.no_gc_clear
@@ -75,12 +90,15 @@ cdef class PutPath:
     store_host : "ip:port", the store host, and the born host of messages without one
     state : StoreState
     slow : SlowPuts, which handles every put that is not ordinary
+    ids : UniqueIds or None, makes the UNIQ_KEY of each message
     """
 
-    def __cinit__(self, CommitLogCore core not None, store_host, StoreState state not None, slow):
+    def __cinit__(self, CommitLogCore core not None, store_host, StoreState state not None, slow,
+                  UniqueIds ids=None):
         self.core = core
         self.state = state
         self.slow = slow
+        self.ids = ids
         memset(&self.template, 0, sizeof(self.template))
         self.template.store_host_size = fill_outgoing_host(store_host, self.template.store_host)
         self.template.born_host_size = fill_outgoing_host(store_host, self.template.born_host)
@@ -100,11 +118,12 @@ cdef class PutPath:
         cdef QueueSlot slot = None
         cdef TopicEntry entry
         cdef RecordBuffer buffer
+        cdef RecordBuffer named = None
         cdef int64_t size = -1, now
         cdef int status
-        cdef bint viewed = False
-        if (self.state.fast_puts and properties is None and delay_level is ZERO
-                and born_host is None and type(topic) is str and type(queue_id) is int):
+        cdef bint viewed
+        if (self.state.fast_puts and delay_level is ZERO and born_host is None
+                and type(topic) is str and type(queue_id) is int):
             entry = core.last_entry
             if entry is None or entry.topic is not topic:
                 entry = <TopicEntry>core.topics.get(topic)
@@ -112,12 +131,17 @@ cdef class PutPath:
             if entry is not None:
                 slot = entry.near(queue_number(queue_id))
             if slot is not None:
-                size = tags_and_keys(tags, keys, text, sizeof(text))
+                if properties is None and self.ids is None:
+                    size = tags_and_keys(tags, keys, text, sizeof(text))
+                else:
+                    named = self.named_text(tags, keys, properties, &size)
         if size < 0:
             return self.slow.put(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                  born_timestamp, born_host)
         memcpy(&message, &self.template, sizeof(message))
         message.properties, message.properties_size = text, <int32_t>size
+        if named is not None:
+            message.properties = named.data
         if size == 0:
             message.properties, message.properties_size = core.bare, core.bare_size
         message.topic, message.topic_size = entry.data, entry.size
@@ -126,14 +150,7 @@ cdef class PutPath:
         message.born_timestamp = now
         if flag is not ZERO or born_timestamp is not None:
             fill_numbers(&message, flag, born_timestamp)
-        if type(body) is bytes:
-            message.body = <const uint8_t *>PyBytes_AS_STRING(body)
-            message.body_size = PyBytes_GET_SIZE(body)
-        else:
-            hold_body(body, &view, "a body", -1)
-            viewed = True
-            message.body = <const uint8_t *>view.buf
-            message.body_size = view.len
+        viewed = fill_body(&message, body, &view)
         try:
             size = encoded_size(&message)
             if message.body_size > 0x7FFFFFFF or size > core.max_message_size:
@@ -146,6 +163,8 @@ cdef class PutPath:
                 else:
                     with nogil:
                         encode_record(&message, buffer.data)
+                if named is not None:
+                    self.spare_text = named
                 status = core.append(buffer.data, size, 1, slot, True, now, &out)
                 core.give_buffer(buffer)
         finally:
@@ -159,6 +178,29 @@ cdef class PutPath:
         if out.took_ms > 0:
             core.note_put_time(out.took_ms)
         return self.result_of(&out)
+
+    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size):
+        # The properties text of a message with properties or UNIQ_KEY; a size of -1 where SlowPuts
+        # decides. One buffer is kept for the next put; a second thread makes its own.
+        cdef uint8_t[MAX_UNIQUE_ID_SIZE] unique
+        cdef int unique_size = 0
+        cdef int64_t now
+        cdef RecordBuffer text = self.spare_text
+        self.spare_text = None
+        if text is None:
+            text = RecordBuffer()
+            text.ensure(RS_MAX_PROPERTIES_SIZE)
+        if self.ids is not None:
+            now = self.core.env.table.now_ms()
+            if not self.ids.knows(now):
+                self.ids.learn(now)
+            unique_size = self.ids.write(now, unique)
+        size[0] = plain_properties(tags, keys, properties, unique, unique_size, text.data,
+                                   RS_MAX_PROPERTIES_SIZE)
+        if size[0] < 0:
+            self.spare_text = text
+            return None
+        return text
 
     cdef PutMessageResult wait_durable(self, rs_append *out):
         # The result of a put once it is on the device. Its append took `took_ms`.

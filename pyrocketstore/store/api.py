@@ -49,6 +49,7 @@ from pyrocketstore.reading.by_queue import QueueChunks, QueueRange
 from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMessages
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import Message, check_properties, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.store._open_state import StoreState
@@ -226,9 +227,11 @@ class Store(StoreCalls):
         """The ways of puts into the log: with and without the wait until they are durable."""
         engine, state, host = self.message_store, self._state, self.store_host
         core = engine.commit_log.core
-        self._slow_puts = SlowPuts(engine, state, host, unique_key)
-        self._put_path = PutPath(core, host, state, self._slow_puts)
-        self._append_path = PutPath(core, host, state, SlowAppends(engine, state, host, unique_key))
+        ids = UniqueIds(engine.env, host) if unique_key else None
+        self._slow_puts = SlowPuts(engine, state, host, ids)
+        self._put_path = PutPath(core, host, state, self._slow_puts, ids)
+        slow_appends = SlowAppends(engine, state, host, ids)
+        self._append_path = PutPath(core, host, state, slow_appends, ids)
         self._batch_puts = BatchPuts(self._put_path, self._slow_puts)
 
     def _make_key_search(self, engine: DefaultMessageStore) -> KeySearch:
@@ -252,7 +255,7 @@ class Store(StoreCalls):
             self._put_path.wait_in(service.group)
         slave = opening.config.broker_role is BrokerRole.SLAVE
         bounded = engine.async_puts.max_unforced_bytes > 0
-        if not (slave or opening.unique_key or bounded):
+        if not (slave or bounded):
             self._state.allow_fast_puts()
         engine.on_alive = self._state.resume_puts
         if not engine.running_flags.is_writeable():

@@ -18,7 +18,7 @@ from pyrocketstore.arguments.scalars import (
     QUEUE_ID_MAX,
     exact_queue_id,
 )
-from pyrocketstore.commit_log._put_columns import Columns
+from pyrocketstore.commit_log._put_columns import Columns, PropertyTexts
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.commit_log.put_rules import named_properties, properties_text
 from pyrocketstore.display import shown
@@ -31,7 +31,9 @@ from pyrocketstore.errors import (
     StoreStateError,
 )
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     Message,
     MessageExtBrokerInner,
     MessageRefused,
@@ -39,7 +41,6 @@ from pyrocketstore.record.message import (
     check_topic,
     property_pairs,
 )
-from pyrocketstore.record.unique_id import new_unique_id
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
 from pyrocketstore.store._open_state import StoreState
 from pyrocketstore.store._put_path import PutPath
@@ -49,25 +50,29 @@ _BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})
 
 
 class SlowPuts:
-    """Puts of one message that are not ordinary: a new queue, properties, a refusal, a full file.
+    """Puts of one message that are not ordinary: a new queue, a refusal, a full file.
 
     Parameters
     ----------
     engine : DefaultMessageStore
     state : StoreState
     store_host : str, in each record
-    unique_key : bool, each message gets a UNIQ_KEY
+    ids : UniqueIds or None, makes the UNIQ_KEY of each message
 
     Threads: any.
     """
 
     def __init__(
-        self, engine: DefaultMessageStore, state: StoreState, store_host: str, unique_key: bool
+        self,
+        engine: DefaultMessageStore,
+        state: StoreState,
+        store_host: str,
+        ids: UniqueIds | None,
     ) -> None:
         self.engine = engine
         self.state = state
         self.store_host = store_host
-        self.unique_key = unique_key
+        self.ids = ids
 
     # ---- called by the compiled path ------------------------------------------------------------
 
@@ -138,8 +143,8 @@ class SlowPuts:
     def properties(self, tags: Any, keys: Any, properties: Any) -> dict[str, str]:
         """The properties of a message by name. Raises StoreFormatError."""
         named = named_properties(tags, keys, properties)
-        if self.unique_key:
-            named["UNIQ_KEY"] = new_unique_id(self.engine.env, self.store_host)
+        if self.ids is not None:
+            named[PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = self.ids.new()
         return named
 
     def text_of(self, named: dict[str, str]) -> str:
@@ -148,6 +153,10 @@ class SlowPuts:
             return properties_text(named)
         except MessageRefused as refused:
             raise self.illegal(refused) from refused
+
+    def text_bytes(self, tags: Any, keys: Any, properties: Any) -> bytes:
+        """The properties text of a message as bytes. Raises as `properties` and `text_of`."""
+        return self.text_of(self.properties(tags, keys, properties)).encode()
 
     # ---- outcomes -------------------------------------------------------------------------------
 
@@ -345,19 +354,10 @@ class BatchPuts:
         ids = exact_queue_id(ids) if is_number(ids) else column_of("queue_ids", queue_ids, count)
         tag_list = None if tags is None else column_of("tags", tags, count)
         key_list = None if keys is None else column_of("keys", keys, count)
-        texts: list[bytes | None] | None = None
-        if properties is not None or slow.unique_key:
+        texts: PropertyTexts | None = None
+        if properties is not None or slow.ids is not None:
             named = column_of("properties", properties, count)
-            texts = [
-                slow.text_of(
-                    slow.properties(
-                        None if tag_list is None else tag_list[i],
-                        None if key_list is None else key_list[i],
-                        named[i],
-                    )
-                ).encode()
-                for i in range(count)
-            ]
+            texts = PropertyTexts.of(tag_list, key_list, named, slow.ids, slow.text_bytes)
             tag_list = key_list = None
         return self._checked_columns(topic, body_list, ids, tag_list, key_list, texts)
 
@@ -370,15 +370,16 @@ class BatchPuts:
     def _batch_columns(self, topic: str, messages: list[Any], queue_id: int) -> Columns:
         """The messages of a batch as columns, all checked."""
         slow = self._slow
-        if not slow.unique_key:
-            try:
-                columns = Columns.of_items(topic, messages, queue_id)
-            except MessageRefused as refused:
-                raise slow.illegal(refused) from refused
-            if columns is not None:
-                return columns
+        try:
+            columns = Columns.of_items(topic, messages, queue_id, slow.ids)
+        except MessageRefused as refused:
+            raise slow.illegal(refused) from refused
+        if columns is not None:
+            return columns
         items = [self._batch_item(topic, item) for item in messages]
-        texts: list[bytes | None] = [slow.text_of(item.properties).encode() for item in items]
+        texts = PropertyTexts(len(items))
+        for item in items:
+            texts.add(slow.text_of(item.properties).encode())
         flags = [item.flag for item in items]
         bodies = [item.body for item in items]
         return self._checked_columns(topic, bodies, queue_id, None, None, texts, flags)

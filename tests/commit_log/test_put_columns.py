@@ -142,7 +142,7 @@ def test_a_batch_of_columns_is_all_or_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "item", ["text", {"tags": "a"}, {"body": b"", "color": 1}, {"body": b"", "properties": {}}, 5]
+    "item", ["text", {"tags": "a"}, {"body": b"", "color": 1}, {"body": b"", "properties": []}, 5]
 )
 def test_uncommon_items_are_left_to_the_careful_path(item: object) -> None:
     assert Columns.of_items("t", [b"", item], 0) is None

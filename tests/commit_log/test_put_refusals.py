@@ -9,6 +9,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -363,7 +364,7 @@ def test_a_put_beside_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
         return
     monkeypatch.setattr(low, "check_store_status", closed_meanwhile)
     with pytest.raises(StoreStateError):
-        ways(b"x", {"a": "b"})[way](store)
+        ways(b"x", MappingProxyType({"a": "b"}))[way](store)
     assert store.closed
 
 

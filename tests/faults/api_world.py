@@ -23,10 +23,11 @@ from pyrocketstore.files import _mapped_file, _writes
 from pyrocketstore.index import _file as _index_file
 from pyrocketstore.reading import _by_key as _key_search
 from pyrocketstore.reading import _messages as _reader
-from pyrocketstore.record import _message, _queue_check
+from pyrocketstore.record import _message, _queue_check, _unique_id
 from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.store import _open_state, _put_and_query, _put_path
 from pyrocketstore.system import _env
+from pyrocketstore.system.env import Env
 from pyrocketstore.verify._chains import ChainWalk
 from support import odd_values
 
@@ -193,6 +194,14 @@ class World:
         return _put_columns.Columns(
             "T", [b"1", b"2"], [0, 1], ["a", None], ["k", None], None, [0, 1]
         )
+
+    def make_PropertyTexts(self) -> Any:
+        texts = _put_columns.PropertyTexts(3)
+        texts.add(b"a\x01b")
+        return texts
+
+    def make_UniqueIds(self) -> Any:
+        return _unique_id.UniqueIds(Env(), "127.0.0.1:10911")
 
     def make_PutMessageResult(self) -> Any:
         return _put_result.make_result(0, 0, 1, 2, 3, 4, 1)

@@ -37,6 +37,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyrocketstore
@@ -173,7 +174,10 @@ class Life:
         self.acknowledged.add(number)
 
     def put_slowly(self) -> None:
-        self.put(properties={"a": "b"})
+        self.put(properties=MappingProxyType({"a": "b"}))
+
+    def put_named(self) -> None:
+        self.put(properties={"order": "é7", **{f"name{i}": f"{i}" for i in range(70)}})
 
     def put_rolling(self) -> None:
         """Put enough messages to reach the end of a log file."""
@@ -280,9 +284,9 @@ class Life:
                 store.topics()
 
     CALLS = (
-        put, put_slowly, put_rolling, put_rolling, put_new_queue, put_new_queue, put_many, put_many,
-        put_batch, put_multi, put_inner, put_future, aput, aput, flush, read, query, stats, clean,
-        reopen, read_only,
+        put, put_slowly, put_named, put_rolling, put_rolling, put_new_queue, put_new_queue,
+        put_many, put_many, put_batch, put_multi, put_inner, put_future, aput, aput, flush, read,
+        query, stats, clean, reopen, read_only,
     )  # fmt: skip
 
     def prepare(self, call: Callable[[Life], None]) -> None:
@@ -501,9 +505,9 @@ def enters(life: Life, seconds: float) -> None:
     """Call the store from a handler, at random moments of all calls."""
     rng = life.rng
     entered = (
-        Life.put, Life.put_slowly, Life.put_rolling, Life.put_new_queue, Life.put_many,
-        Life.put_batch, Life.put_multi, Life.put_future, Life.flush, Life.read, Life.query,
-        Life.stats, Life.clean, Life.close, Life.close,
+        Life.put, Life.put_slowly, Life.put_named, Life.put_rolling, Life.put_new_queue,
+        Life.put_many, Life.put_batch, Life.put_multi, Life.put_future, Life.flush, Life.read,
+        Life.query, Life.stats, Life.clean, Life.close, Life.close,
     )  # fmt: skip
 
     def act() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ def test_every_way_to_put_is_counted_once(tmp_path: Path, flush: str) -> None:
         low = store.message_store
         for _ in range(100):
             store.put("t", b"x")
-        store.put("t", b"x", properties={"a": "b"})
+        store.put("t", b"x", properties=MappingProxyType({"a": "b"}))  # not the compiled way
         store.put_many("t", [b"x"] * 50)
         store.put_batch("t", [b"x"] * 7)
         low.put_message(MessageExtBrokerInner("t", b"x"))
@@ -396,7 +397,7 @@ def test_stats_while_threads_put(tmp_path: Path) -> None:
 
         def work() -> None:
             for i in range(200):
-                store.put("t", b"x", properties={"n": str(i)})
+                store.put("t", b"x", properties=MappingProxyType({"n": str(i)}))
                 store.put("t", b"x" * 9000)  # encoded without the GIL
 
         threads = [threading.Thread(target=work) for _ in range(4)]
