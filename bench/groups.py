@@ -779,8 +779,11 @@ IMPORT_GROUPS = (
     ),
 )
 
+from property_groups import PROPERTY_GROUPS  # noqa: E402 - it uses the names above
+
 GROUPS = (
     *PUT_GROUPS,
+    *PROPERTY_GROUPS,
     *SYNC_GROUPS,
     *ASYNC_GROUPS,
     *LATENCY_GROUPS,

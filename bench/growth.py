@@ -14,6 +14,7 @@ from groups import (
     java,
     ours,
 )
+from property_groups import property_curve
 
 MESSAGES = (1_000_000, 10_000_000)
 #: Optional: 12 GB per store, more than the kernel's dirty limit on most machines.
@@ -40,7 +41,14 @@ SPINNING = (
 def growth_groups(*, large: bool) -> tuple[Group, ...]:
     """Return all points of all curves."""
     sizes = (*MESSAGES, MESSAGES_LARGE) if large else MESSAGES
-    return (*_store_sizes(sizes), *_queues(), *_new_topics(), *_threads(), *_sync_threads())
+    return (
+        *_store_sizes(sizes),
+        *_queues(),
+        *_new_topics(),
+        *_threads(),
+        *_sync_threads(),
+        *property_curve(),
+    )
 
 
 def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:

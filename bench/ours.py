@@ -26,6 +26,7 @@ import numpy
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 
+import named_messages  # noqa: E402
 import pyrocketstore  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
@@ -69,6 +70,8 @@ class Put(Workload):
             "latency": self._put_all,
             "aput": self._aput_all,
             "put_many": self._put_many,
+            "put_named": self._put_named,
+            "put_many_named": self._put_many_named,
             "batch": self._put_batches,
             "batch_items": self._put_batch_items,
         }
@@ -82,6 +85,7 @@ class Put(Workload):
         settings: dict[str, Any] = {"disk_max_used_space_ratio": 95}
         if self.options.get("sync"):
             settings["flush_disk_type"] = pyrocketstore.FlushDiskType.SYNC_FLUSH
+        settings["unique_key"] = "unique" in self.options
         keep = "keep" in self.options
         base, self._base = self._base, self._base + self.count * (not keep)
         with pyrocketstore.open(self.path, **settings) as store:
@@ -169,6 +173,16 @@ class Put(Workload):
                 tags=["TagA"] * count,
                 keys=[f"k{i}" for i in range(base + first, base + first + count)],
             )
+
+    def _put_named(self, store: pyrocketstore.Store, base: int) -> None:
+        named = self.options["named"]
+        named_messages.put_all(store, self.body, self._queues, named, base, self.count)
+
+    def _put_many_named(self, store: pyrocketstore.Store, base: int) -> None:
+        named, end = self.options["named"], base + self.count
+        for first in range(base, end, MANY_COUNT):
+            count = min(MANY_COUNT, end - first)
+            named_messages.put_many(store, self.body, self._queues, named, first, count)
 
     def _put_batch_items(self, store: pyrocketstore.Store, base: int) -> None:
         size = int(self.options["batch"])
@@ -571,6 +585,8 @@ WORKLOADS: dict[str, type[Workload]] = {
     "import": Import,
     "put": Put,
     "put_many": Put,
+    "put_named": Put,
+    "put_many_named": Put,
     "batch": Put,
     "batch_items": Put,
     "latency": Put,

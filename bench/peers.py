@@ -10,11 +10,13 @@ checks the CRC.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import struct
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,6 +188,45 @@ class Lmdb(Peer):
         if not self.sync:
             self._flusher.join()
         self._env.close()
+
+
+class LmdbNamed(Lmdb):
+    """LMDB with the properties of a client's message: their text in the value, and the unique id
+    as a second key."""
+
+    def put_all(self, body: bytes, first: int, count: int, per_commit: int) -> None:
+        offset, header, tag, crc32 = self.OFFSET.pack, self.HEADER.pack, TAG.encode(), zlib.crc32
+        messages, keys, now_ns = self._messages, self._keys, time.time_ns
+        prefix = f"7F000001{os.getpid() & 0xFFFF:04X}{id(self) & 0xFFFFFFFF:08X}"
+        for start in range(0, count, per_commit):
+            with self._env.begin(write=True) as transaction:
+                put = transaction.put
+                for i in range(start, min(start + per_commit, count)):
+                    where = offset(i % QUEUES, i // QUEUES)
+                    key = f"k{first + i}"
+                    unique = f"{prefix}{now_ns() // 1_000_000 & 0xFFFFFFFF:08X}{i & 0xFFFF:04X}"
+                    named = {
+                        "UNIQ_KEY": unique,
+                        "WAIT": "true",
+                        "CLUSTER": "DefaultCluster",
+                        "orderId": key,
+                        "source": "checkout",
+                    }
+                    text = "\x02".join([f"{name}\x01{value}" for name, value in named.items()])
+                    encoded, key_bytes = text.encode(), key.encode()
+                    record = header(crc32(body), len(tag), len(key_bytes)) + tag + key_bytes
+                    put(where, record + encoded + b"\0" + body, db=messages)
+                    put(key_bytes, where, db=keys)
+                    put(unique.encode(), where, db=keys)
+
+    def _item(self, record: bytes) -> Item:
+        crc, tag_size, key_size = self.HEADER.unpack_from(record)
+        key_at = self.HEADER.size + tag_size
+        text_at = key_at + key_size
+        body = record[record.index(b"\0", text_at) + 1 :]
+        checked(body, crc)
+        tag = record[self.HEADER.size : key_at].decode()
+        return Item(tag, record[key_at:text_at].decode(), body)
 
 
 class Sqlite(Peer):
@@ -361,6 +402,7 @@ class DiskCache(Peer):
 
 PEERS: dict[str, type[Peer]] = {
     "lmdb": Lmdb,
+    "lmdb_named": LmdbNamed,
     "sqlite": Sqlite,
     "persist_queue": PersistQueue,
     "diskcache": DiskCache,

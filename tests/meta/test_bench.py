@@ -114,6 +114,15 @@ def test_growth_runs_beside_java(tmp_path):
     assert "grow_queues_10000" in page
 
 
+@pytest.mark.java
+def test_messages_with_properties_have_one_size_on_both_sides(tmp_path):
+    require_java()
+    _, record = smoke(tmp_path, "put_client,put_unique", "--without", "rust,peers")
+    _, growth = smoke(tmp_path, "grow_properties_0,grow_properties_50", "--growth")
+    for group in (*record["groups"].values(), *growth["groups"].values()):
+        assert _names(group) == ["4.9.3", "put", "put_many"]
+
+
 @pytest.mark.slow
 def test_without_java_ours_and_the_others_are_measured(tmp_path):
     _, record = smoke(tmp_path, "put128,sync1,get", "--without", "java,rust")
@@ -145,6 +154,7 @@ def _names(group: dict[str, Any]) -> list[str]:
     [
         ("sqlite", "sqlite3"),
         ("lmdb", "lmdb"),
+        ("lmdb_named", "lmdb"),
         ("diskcache", "diskcache"),
         ("persist_queue", "persistqueue"),
     ],

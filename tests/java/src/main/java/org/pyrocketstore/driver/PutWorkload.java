@@ -10,6 +10,9 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
 import org.apache.rocketmq.store.ConsumeQueue;
@@ -23,11 +26,14 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
  * into queues= queues; with pace= that many puts a second. The time ends when the last message is
  * found by its queue and by its key. With "keep" the store stays where it is (to make
  * the input of the reading workloads). With "open" there is one store for all units of work, whose
- * queues are made before the first.
+ * queues are made before the first. Single messages have properties by named= (client, or how many)
+ * and UNIQ_KEY with "unique".
  */
 final class PutWorkload extends Workload {
     /** Of the first key: all have as many digits, so that all records have one size. */
     private static final long KEY_BASE = 100_000_000;
+    /** With an IPv4 address. */
+    private static final int UNIQUE_ID_SIZE = 32;
 
     private final boolean batched;
     private final boolean async;
@@ -37,6 +43,10 @@ final class PutWorkload extends Workload {
     private final int queues;
     private final long[] nanos;
     private final byte[] body;
+    private final boolean unique;
+    private final boolean client;
+    private final String[] names;
+    private final String[] values;
     private final InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
     private final AtomicLong keyBase = new AtomicLong(KEY_BASE);
     private DefaultMessageStore shared;
@@ -51,6 +61,14 @@ final class PutWorkload extends Workload {
         threads = options.number("threads", 1);
         queues = options.number("queues", QUEUES);
         nanos = new long[options.required("what").equals("latency") ? count : 0];
+        unique = options.has("unique");
+        client = options.text("named", "").equals("client");
+        names = new String[client ? 0 : options.number("named", 0)];
+        values = new String[names.length];
+        for (int i = 0; i < names.length; i++) {
+            names[i] = String.format("property%02d", i);
+            values[i] = String.format("value%08d", i);
+        }
         body = new byte[bodySize];
         new Random(1).nextBytes(body);
     }
@@ -198,12 +216,32 @@ final class PutWorkload extends Workload {
         message.setBody(body);
         message.setTags("TagA");
         message.setKeys(key);
+        addProperties(message, key);
         message.setBornTimestamp(System.currentTimeMillis());
         message.setBornHost(host);
         message.setStoreHost(host);
         message.setPropertiesString(
             MessageDecoder.messageProperties2String(message.getProperties()));
         return message;
+    }
+
+    private void addProperties(Message message, String key) {
+        if (unique) {
+            // Without the start of an IPv6 address: records then have one size on every machine.
+            String id = MessageClientIDSetter.createUniqID();
+            id = id.substring(Math.max(0, id.length() - UNIQUE_ID_SIZE));
+            MessageAccessor.putProperty(message,
+                MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, id);
+        }
+        if (client) {
+            message.setWaitStoreMsgOK(true);
+            MessageAccessor.putProperty(message, MessageConst.PROPERTY_CLUSTER, "DefaultCluster");
+            message.putUserProperty("orderId", key);
+            message.putUserProperty("source", "checkout");
+        }
+        for (int i = 0; i < names.length; i++) {
+            message.putUserProperty(names[i], values[i]);
+        }
     }
 
     private MessageExtBatch batch(long base, int at) {
