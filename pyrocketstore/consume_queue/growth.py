@@ -15,7 +15,7 @@ __all__ = ["QueueChanged", "take_written_units"]
 
 
 class QueueChanged(Exception):
-    """The files of a queue are not those that were known, with units appended."""
+    """A queue is not what was known, with units appended."""
 
 
 def take_written_units(
@@ -86,15 +86,18 @@ def _read(queue: ConsumeQueue, first: int, stop: int) -> QueueUnits:
 
 
 def _valid_count(units: QueueUnits, memory: QueueUnits | None, log_end: int) -> int:
-    """Return how many units are valid, and equal those in memory as far as they reach."""
+    """Return how many units are valid. Raises QueueChanged if one of them differs from memory."""
     begin, size, code = units
     valid = (begin >= 0) & (size > 0) & ((begin <= log_end - size) | units.is_pre_blank())
+    wrong = np.flatnonzero(~valid)
+    count = int(wrong[0]) if len(wrong) else len(valid)
     if memory is not None:
-        both = min(len(size), len(memory.size))
-        valid[:both] &= (
+        both = min(count, len(memory.size))
+        same = (
             (begin[:both] == memory.phy_offset[:both])
             & (size[:both] == memory.size[:both])
             & (code[:both] == memory.tags_code[:both])
         )
-    wrong = np.flatnonzero(~valid)
-    return int(wrong[0]) if len(wrong) else len(valid)
+        if not same.all():
+            raise QueueChanged
+    return count

@@ -110,10 +110,6 @@ RELOADED = (
 LOOK_S = 0.1
 
 
-def _install_nothing(fresh: DefaultMessageStore) -> Callable[[], None]:
-    return lambda: None
-
-
 class DefaultMessageStore(StoreContext):
     """A RocketMQ store in one directory.
 
@@ -144,11 +140,6 @@ class DefaultMessageStore(StoreContext):
     follower: Follower = set_by_load()
     #: first files of queues whose messages have all expired: their owner deletes them soon
     expired_files: list[str] = set_by_load()
-
-    #: the settings of a reload: sizes that were not given may show only by then
-    settings_of_reload: Callable[[], MessageStoreConfig]
-    #: called with an engine that was loaded again; the result is called once its parts are used
-    on_reload: Callable[[DefaultMessageStore], Callable[[], None]]
 
     def __init__(
         self,
@@ -225,8 +216,12 @@ class DefaultMessageStore(StoreContext):
         self.store_failure = StoreFailure(
             self.running_flags, self.async_puts, self._abort_file, lambda: not self.has_ended
         )
-        self.settings_of_reload = lambda: self.config
-        self.on_reload = _install_nothing
+        #: the settings of a reload: sizes that were not given may show only by then
+        self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
+        #: called with an engine that was loaded again; the result is called once its parts are used
+        self.on_reload: Callable[[DefaultMessageStore], Callable[[], None]] = lambda fresh: (
+            lambda: None
+        )
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.reports = StoreReports(
             self,
@@ -412,6 +407,15 @@ class DefaultMessageStore(StoreContext):
         self.__dict__.update({name: fresh.__dict__[name] for name in RELOADED})
         install()
         del old  # only now: its last reference may run code
+
+    def snapshot(self) -> DefaultMessageStore:
+        """Return an object whose parts a later `refresh` does not replace.
+
+        For long calls of reading. It must be used only while this store is open.
+        """
+        found: DefaultMessageStore = object.__new__(type(self))
+        found.__dict__ = self.__dict__.copy()
+        return found
 
     def uncovered_by_index(self) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.

@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log._scan import TopicQueueMap, verdict_of
+from pyrocketstore.commit_log.log import END_FILE_MIN_BLANK_LENGTH
 from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.consume_queue.growth import QueueChanged, take_written_units
@@ -168,7 +169,8 @@ class Follower:
                 check_abandoned()
             self._note_last()
         except (_Changed, QueueChanged, StoreCorruptionError) as error:
-            LOG.info("%s: the store is loaded again: %r", self._store.config, error)
+            root = self._store.config.store_path_root_dir
+            LOG.info("%s: the store is loaded again: %r", root, error)
             return False
         except StoreIOError as error:
             self._folders.forget()
@@ -232,6 +234,8 @@ class Follower:
         files = self._store.commit_log.mapped_file_queue
         known = files.find_mapped_file_by_offset(self._end, False)
         if known is not None:
+            if not self._built and self._is_blank(known):
+                return False
             part = self._scan(files.settings.open(self._store.env, known.path, mode="read"))
             if part.record_count or self._built:
                 self._take(part)
@@ -251,6 +255,12 @@ class Follower:
         part = self._scan(newer[0])
         self._take(part)
         return part.status == Status.OK or part.is_full
+
+    def _is_blank(self, file: MappedFile) -> bool:
+        """Return whether nothing follows the known end: no record or BLANK begins with zeros."""
+        position = self._end - file.file_from_offset
+        size = min(END_FILE_MIN_BLANK_LENGTH, file.file_size - position)
+        return not any(file.read(position, size))
 
     def _scan(self, file: MappedFile) -> _Part:
         """Scan a log file from the known end on, at most ROUND_SIZE bytes."""

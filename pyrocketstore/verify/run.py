@@ -65,6 +65,7 @@ def verify_store(
 
     Threads: any; the store may be used meanwhile.
     """
+    store = store.snapshot()
     attempts = Attempts(store.env)
     before: VerifyReport | None = None
     while True:

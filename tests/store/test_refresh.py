@@ -10,7 +10,11 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
+import time
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +24,14 @@ import pyrocketstore
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
+from support.broken_env import watched
 from support.processes import PYTHONPATH
 from support.seed import SEED
 from support.sizes import SIZES
 
 KEYS = 40
+#: A scan reads this many bytes of the log at a time.
+WINDOW_BYTES = 524288
 #: An index file holds all keys of a test, as one that a live writer has not filled.
 APPENDED = {**SIZES, "max_index_num": 200_000}
 
@@ -200,13 +207,19 @@ def test_a_refreshed_store_answers_as_a_new_opening(root: Path) -> None:
         writer.do("wait")
         with pyrocketstore.open(root, read_only=True, **SIZES) as reader:
             done: list[object] = []
+            is_behind = False
             for call in random_calls(choose, 60):
                 done.append(call)
                 if call[0] == "kill":
                     writer.kill()
                 else:
                     writer.do(*call)
+                is_behind = call[0] in ("pause", "kill", "close") or (
+                    is_behind and call[0] == "put"
+                )
                 if choose.random() < 0.6:
+                    if not is_behind:
+                        writer.do("wait")
                     reader.refresh()
                     done.append("refresh")
                     if choose.random() < 0.5:
@@ -305,3 +318,181 @@ def test_a_store_that_is_not_read_only_refuses(root: Path) -> None:
     for call in (reader.refresh, engine.refresh):
         with pytest.raises(StoreStateError, match="closed"):
             call()
+
+
+def test_a_topic_that_was_removed_and_made_again(root: Path) -> None:
+    """Its new messages have the queue offsets of the old ones, which recovery finds in the log."""
+    with pyrocketstore.open(root, **SIZES) as writer:
+        writer.put_many("t", [b"old"] * 3)
+        writer.wait_dispatched()
+        with pyrocketstore.open(root, read_only=True, **SIZES) as reader:
+            reader.refresh()
+            writer.message_store.clean_unused_topic([])
+            reader.refresh()
+            assert answers(reader) == fresh(root)
+            with writer.message_store.dispatch_paused():
+                writer.put_many("t", [b"new"] * 5)
+                reader.refresh()
+                assert answers(reader) == fresh(root)
+            writer.wait_dispatched()
+            reader.refresh()
+            assert answers(reader) == fresh(root)
+            assert [m.body for m in reader.read("t")] == [b"new"] * 5
+
+
+def test_a_log_that_was_cut_and_written_again(root: Path) -> None:
+    """As after a power cut that the reader's machine has survived."""
+    with pyrocketstore.open(root, **SIZES) as writer:
+        writer.put_many("t", [b"kept"] * 5, keys=["k"] * 5)
+        writer.wait_dispatched()
+        kept = root.parent / "kept"
+        shutil.copytree(root, kept)
+        writer.put_many("t", [b"lost"] * 5, keys=["k"] * 5)
+    reader = pyrocketstore.open(root, read_only=True, **SIZES)
+    for path in kept.rglob("*"):
+        if path.is_file():
+            (root / path.relative_to(kept)).write_bytes(path.read_bytes())
+    assert reader.refresh() < 0
+    assert answers(reader) == fresh(root)
+    with pyrocketstore.open(root, **SIZES) as writer:
+        writer.put_many("t", [b"new!"] * 5, keys=["k"] * 5)
+    assert reader.refresh() > 0
+    assert answers(reader) == fresh(root)
+    assert [m.body for m in reader.read("t")] == [b"kept"] * 5 + [b"new!"] * 5
+    reader.close()
+    shutil.rmtree(kept)
+
+
+def test_a_log_of_the_same_length_with_another_end(root: Path) -> None:
+    """The bytes of the last known record decide, whatever traces the owner has left."""
+    with pyrocketstore.open(root, **SIZES) as writer:
+        writer.put_many("t", [b"old"] * 5)
+        writer.wait_dispatched()
+        reader = pyrocketstore.open(root, read_only=True, **SIZES)
+        reader.refresh()
+        log = root / "commitlog" / f"{0:020d}"
+        data = bytearray(log.read_bytes())
+        end = reader.message_store.get_max_phy_offset()
+        at = data.rindex(b"old", 0, end)
+        data[at : at + 3] = b"new"
+        crc = zlib.crc32(b"new") & 0x7FFFFFFF
+        first = [m.phy_offset for m in reader.read("t")][-1]
+        data[first + 8 : first + 12] = crc.to_bytes(4, "big")
+        with log.open("r+b") as file:
+            file.write(data)
+        assert reader.refresh() == 0
+        assert [m.body for m in reader.read("t", check_crc=True)] == [b"old"] * 4 + [b"new"]
+        reader.close()
+
+
+def test_a_new_opening_finds_the_sizes_of_an_empty_store(root: Path) -> None:
+    root.mkdir()
+    with pyrocketstore.open(root, read_only=True) as reader:
+        assert reader.refresh() == 0 and reader.topics() == []
+        with pyrocketstore.open(root, **SIZES) as writer:
+            writer.put_many("t", [b"x" * 500] * 500)
+            writer.wait_dispatched()
+            assert reader.refresh() > 0
+            assert len(list(reader.read("t"))) == 500
+            writer.put("u", b"y")
+            writer.wait_dispatched()
+            assert reader.refresh() > 0
+            assert reader.topics() == ["t", "u"]
+
+
+def cost_of(reader: pyrocketstore.Store) -> tuple[int, int, int]:
+    """Refresh; return the bytes that the end moved by, and that were read, and the opened files."""
+    env = reader.message_store.env
+    with watched(env, "pread") as reads, watched(env, "open") as opened:
+        moved = reader.refresh()
+    return moved, sum(size for _, _, size, _ in reads), len(opened)
+
+
+def test_the_cost_depends_on_what_is_new(root: Path) -> None:
+    """In a store of twenty times the size, as many bytes are read and files are opened."""
+    costs = []
+    settings = {"max_hash_slot_num": 1000, "max_index_num": 200_000}
+    with pyrocketstore.open(root, **settings) as writer:
+        for count in (500, 10_000):
+            writer.put_many("t", [bytes(200)] * count, keys=["k"] * count)
+            writer.wait_dispatched()
+            with pyrocketstore.open(root, read_only=True, **settings) as reader:
+                reader.refresh()  # the first one lists the directories of the queues
+                writer.put_many("t", [bytes(200)] * 100, keys=["k"] * 100)
+                writer.wait_dispatched()
+                costs += [cost_of(reader), cost_of(reader)]
+                assert reader.max_offset("t") == writer.max_offset("t")
+    assert costs[0][1:] == costs[2][1:]
+    assert costs[0][1] < costs[0][0] + 3 * WINDOW_BYTES
+    assert costs[1] == costs[3]
+    assert costs[1][0] == 0 and costs[1][1] < 8192
+
+
+def test_iterators_continue_to_their_own_end(root: Path) -> None:
+    """Over refreshes that append, and over one that loads the store again."""
+    with pyrocketstore.open(root, **SIZES) as writer:
+        writer.put_many("t", [b"%d" % i for i in range(1000)])
+        writer.wait_dispatched()
+        reader = pyrocketstore.open(root, read_only=True, **SIZES)
+        iterators = [reader.read("t")]
+        for start in (1000, 2000):
+            next(iterators[-1])
+            writer.put_many("t", [b"%d" % i for i in range(start, start + 1000)])
+            writer.wait_dispatched()
+            assert reader.refresh() > 0
+            iterators.append(reader.read("t"))
+    for iterator in iterators:
+        next(iterator)
+    assert reader.refresh() == 0  # the owner has closed the store
+    first = [next(iterator).body for iterator in iterators]
+    assert first == [b"2", b"2", b"1"]
+    left = [len(list(iterator)) for iterator in iterators]
+    assert left == [997, 1997, 2998]
+    reader.close()
+
+
+@pytest.mark.parametrize("reloads", [False, True], ids=["appended", "loaded again"])
+def test_readers_in_other_threads(root: Path, reloads: bool) -> None:
+    """A message that a reader has found stays; the end never moves back; nothing is damaged."""
+    settings = APPENDED
+    ended = threading.Event()
+    with pyrocketstore.open(root, **settings) as writer:
+        writer.put_many("t", [b"x"] * 10, keys=["k"] * 10)
+        writer.wait_dispatched()
+        reader = pyrocketstore.open(root, read_only=True, **settings)
+
+        def read() -> int:
+            end = hits = 0
+            while not ended.is_set():
+                before, end = end, reader.max_offset("t")
+                assert before <= end
+                bodies = [m.body for m in reader.read("t", start=max(0, end - 50))]
+                assert len(bodies) >= min(end, 50)
+                before, hits = hits, len(reader.query("t", "k", max_num=10_000))
+                assert before <= hits
+            return end
+
+        def refresh() -> None:
+            while not ended.is_set():
+                reader.refresh()
+
+        with ThreadPoolExecutor(4) as pool:
+            reading = [pool.submit(read) for _ in range(2)]
+            refreshing = [pool.submit(refresh) for _ in range(2)]
+            try:
+                for _ in range(60):
+                    writer.put_many("t", [b"x"] * 20, keys=["k"] * 20)
+                    if reloads:
+                        os.utime(root / "lock")
+                    time.sleep(0.005)
+                    if any(future.done() for future in (*reading, *refreshing)):
+                        break
+            finally:
+                ended.set()
+            for future in (*reading, *refreshing):
+                future.result()
+        writer.wait_dispatched()
+        reader.refresh()
+        assert reader.max_offset("t") == writer.max_offset("t") == 1210
+        assert reader.verify().ok
+        reader.close()
