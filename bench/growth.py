@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from groups import (
+    LMDB_LAYOUT,
     OURS_PUT,
     PUT_THREADS,
     READ,
@@ -13,6 +14,7 @@ from groups import (
     Group,
     java,
     ours,
+    peer,
 )
 from property_groups import property_curve
 
@@ -32,6 +34,11 @@ PILED = (
     "all rounds of a variant write to one store that stays open; the faster variant's store "
     "therefore grows larger"
 )
+LMDB_FOLLOW = f"a new read transaction, a cursor for each queue; {LMDB_LAYOUT}"
+FOLLOWED = (
+    "only the reader is timed; 4.9.3 cannot open a store that another process writes, so it has no "
+    "row"
+)
 SPINNING = (
     "4.9.3 with its default put lock, which spins; the table `sync64` also has the reentrant lock, "
     "which its documentation recommends for sync flush"
@@ -48,6 +55,7 @@ def growth_groups(*, large: bool) -> tuple[Group, ...]:
         *_threads(),
         *_sync_threads(),
         *property_curve(),
+        *_follow(sizes),
     )
 
 
@@ -94,6 +102,38 @@ def _store_sizes(sizes: tuple[int, ...]) -> Iterator[Group]:
             unit="query",
             axis="messages stored, query by key",
             at=count,
+        )
+
+
+def _follow(sizes: tuple[int, ...]) -> Iterator[Group]:
+    for count in sizes:
+        name = f"{count // 1_000_000}m"
+        options = {"body": 128, "stored": count}
+        yield Group(
+            f"grow_follow_{name}",
+            f"Read 1,000 new messages in a live store of {count // 1_000_000} M × 128 B",
+            (
+                ours(
+                    "refresh",
+                    {**options, "what": "follow"},
+                    "1",
+                    f"Store.refresh of a read-only store; {READ}",
+                ),
+                ours(
+                    "open again",
+                    {**options, "what": "open_again"},
+                    "2",
+                    f"close it and open another one; {READ}",
+                    share=0.05,
+                ),
+                peer("LMDB", {**options, "what": "follow", "peer": "lmdb"}, LMDB_FOLLOW),
+            ),
+            count=20,
+            smoke=20,
+            unit="refresh",
+            axis="messages stored, 1,000 new ones",
+            at=count,
+            note=FOLLOWED,
         )
 
 

@@ -28,6 +28,7 @@ sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 
 import named_messages  # noqa: E402
 import pyrocketstore  # noqa: E402
+from following import Follow  # noqa: E402  (after pyrocketstore was found)
 from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
 from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
@@ -583,6 +584,8 @@ class Import(Workload):
 
 WORKLOADS: dict[str, type[Workload]] = {
     "import": Import,
+    "follow": Follow,
+    "open_again": Follow,
     "put": Put,
     "put_many": Put,
     "put_named": Put,

@@ -1,7 +1,8 @@
 """Workers of run.py for other stores that a Python program could use (README.md, "Protocol").
 
-    python bench/peers.py PATH what=put|get|scan|query peer=lmdb|sqlite|persist_queue|diskcache \\
-        count=N [per_commit=N] [sync=1] [plain=1] [NAME=VALUE ...]
+    python bench/peers.py PATH what=put|get|scan|query|follow \\
+        peer=lmdb|sqlite|persist_queue|diskcache count=N [per_commit=N] [sync=1] [plain=1] \\
+        [NAME=VALUE ...]
 
 Every peer stores queue, queue offset, tag, key, body and the body's CRC, and finds a message by
 queue offset and by key. With `plain=1` it stores neither key nor CRC, for rows that say so. Reading
@@ -32,6 +33,8 @@ LMDB_MAP_SIZE = 16 << 30
 WAL_PAGES = 32_768
 #: Messages per transaction when filling a store to read.
 FILL_PER_COMMIT = 10_000
+#: Messages that are put between two reads, as in bench/following.py.
+NEW_COUNT = 1_000
 
 
 class Item(NamedTuple):
@@ -136,6 +139,16 @@ class Lmdb(Peer):
                     put(where, record, db=messages)
                     put(key, where, db=keys)
 
+    def put_more(self, body: bytes, first: int, count: int) -> None:
+        """Put the messages number `first` on in one transaction, after the `first` ones before."""
+        offset, header, tag, crc32 = self.OFFSET.pack, self.HEADER.pack, TAG.encode(), zlib.crc32
+        with self._env.begin(write=True) as transaction:
+            for i in range(first, first + count):
+                where, key = offset(i % QUEUES, i // QUEUES), f"k{i}".encode()
+                record = header(crc32(body), len(tag), len(key)) + tag + key + body
+                transaction.put(where, record, db=self._messages)
+                transaction.put(key, where, db=self._keys)
+
     def by_queue(self, queue_id: int, queue_offset: int) -> Item | None:
         with self._env.begin() as transaction:
             found = transaction.get(self.OFFSET.pack(queue_id, queue_offset), db=self._messages)
@@ -158,10 +171,11 @@ class Lmdb(Peer):
         tag = record[self.HEADER.size : key_at].decode()
         return Item(tag, record[key_at : key_at + key_size].decode(), body)
 
-    def read(self, queue_id: int) -> Iterator[Item]:
+    def read(self, queue_id: int, start: int = 0) -> Iterator[Item]:
+        """Yield the messages of a queue from an offset on."""
         prefix = struct.pack(">i", queue_id)
         with self._env.begin() as transaction, transaction.cursor(self._messages) as cursor:
-            if not cursor.set_range(prefix):
+            if not cursor.set_range(self.OFFSET.pack(queue_id, start)):
                 return
             for where, record in cursor:
                 if not where.startswith(prefix):
@@ -421,6 +435,7 @@ class PeerWork(Workload):
             "get": self._get,
             "scan": self._scan,
             "query": self._query,
+            "follow": self._follow,
         }
         self.unit = work[options["what"]]  # type: ignore[method-assign]
         if options["what"] != "put":
@@ -480,10 +495,31 @@ class PeerWork(Workload):
         seconds, cpu = clock.stop()
         return Result(self.count, size, seconds, answer, cpu)
 
+    def _follow(self) -> Result:
+        """As Follow of bench/following.py; a new read transaction finds what was committed."""
+        peer = self._peer
+        if not isinstance(peer, Lmdb):
+            raise SystemExit("follow: only with peer=lmdb")
+        found = size = 0
+        seconds = cpu = 0.0
+        for _ in range(self.count):
+            first, self._stored = self._stored, self._stored + NEW_COUNT
+            peer.put_more(self.body, first, NEW_COUNT)
+            clock = Clock()
+            for queue_id in range(QUEUES):
+                for item in peer.read(queue_id, first // QUEUES):
+                    found += 1
+                    size += len(item.body)
+            took, used = clock.stop()
+            seconds, cpu = seconds + took, cpu + used
+        answer = self.count * (found == self.count * NEW_COUNT)
+        return Result(self.count, size, seconds, answer, cpu)
+
     def close(self) -> None:
         if self.options["what"] != "put":
             self._peer.close()
 
 
 if __name__ == "__main__":
-    serve(dict.fromkeys(("put", "get", "scan", "query"), PeerWork), *sys.argv[1:])
+    kinds = ("put", "get", "scan", "query", "follow")
+    serve(dict.fromkeys(kinds, PeerWork), *sys.argv[1:])
