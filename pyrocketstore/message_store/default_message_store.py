@@ -219,9 +219,7 @@ class DefaultMessageStore(StoreContext):
         #: the settings of a reload: sizes that were not given may show only by then
         self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
         #: called with an engine that was loaded again; the result is called once its parts are used
-        self.on_reload: Callable[[DefaultMessageStore], Callable[[], None]] = lambda fresh: (
-            lambda: None
-        )
+        self.on_reload: OnReload = _ignore
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.reports = StoreReports(
             self,
@@ -1084,6 +1082,13 @@ class DefaultMessageStore(StoreContext):
         if not self.is_started or self.services.clean_commit_log is None:
             raise StoreStateError("the store is not started, or was opened with cleans=False")
         self.services.clean_commit_log.execute_delete_files_manually()
+
+
+OnReload = Callable[[DefaultMessageStore], Callable[[], None]]
+
+
+def _ignore(fresh: DefaultMessageStore) -> Callable[[], None]:
+    return lambda: None
 
 
 def _done(result: PutMessageResult) -> Future[PutMessageResult]:
