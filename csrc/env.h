@@ -63,6 +63,9 @@ typedef struct rs_env {
     int (*link)(const char *source, const char *target);
     /* Returns how many names an open file has: 0 once it was deleted or replaced. */
     int64_t (*link_count)(int fd);
+    /* Flushes all files and names of the file system of an open directory. Returns -EOPNOTSUPP
+     * where an error of a write-back might not be reported through `fd`. */
+    int (*syncfs)(int fd);
     /* State, not functions; see fsync.h. */
     int32_t fsync_is_final;
     int32_t fsync_error;

@@ -18,6 +18,8 @@
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #endif
 #include <time.h>
 #include <unistd.h>
@@ -141,6 +143,38 @@ static int system_fsync(int fd) {
         result = fsync(fd);
     } while (result < 0 && errno == EINTR);
     return negated(result);
+}
+
+#if defined(__linux__)
+/* Before Linux 5.8 syncfs returns 0 also after a failed write-back. Later, the kernel reports to an
+ * open file each error of its superblock. A stacked or remote file system has its errors elsewhere:
+ * only those are listed whose syncfs writes all data and reports all errors. */
+static int syncfs_reports_errors(int fd) {
+    struct utsname system;
+    struct statfs found;
+    int major = 0, minor = 0;
+    if (uname(&system) < 0 || sscanf(system.release, "%d.%d", &major, &minor) != 2) return 0;
+    if (major < 5 || (major == 5 && minor < 8)) return 0;
+    if (fstatfs(fd, &found) < 0) return 0;
+    switch ((uint64_t)found.f_type & 0xffffffff) {
+    case 0xef53:     /* ext4 */
+    case 0x58465342: /* XFS */
+    case 0x9123683e: /* btrfs */
+    case 0x01021994: /* tmpfs, which has no device */
+        return 1;
+    default:
+        return 0;
+    }
+}
+#endif
+
+static int system_syncfs(int fd) {
+#if defined(__linux__)
+    return syncfs_reports_errors(fd) ? negated(syncfs(fd)) : -EOPNOTSUPP;
+#else
+    (void)fd;
+    return -EOPNOTSUPP;
+#endif
 }
 
 static int64_t system_pread(int fd, void *buffer, int64_t size, int64_t position) {
@@ -309,6 +343,7 @@ void rs_env_posix(rs_env *env) {
     env->link_unnamed = system_link_unnamed;
     env->link = system_link;
     env->link_count = system_link_count;
+    env->syncfs = system_syncfs;
 }
 
 /* A forked child inherits objects that its parent's threads sleep on. Destroying them in the child

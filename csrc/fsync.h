@@ -17,6 +17,7 @@ enum {
     RS_FAILED_FSYNC = 4 << 16,
     RS_FAILED_FSYNC_DIRECTORY = 5 << 16,
     RS_FSYNC_REFUSED = 6 << 16, /* not executed: an earlier one failed with this errno */
+    RS_FAILED_SYNCFS = 7 << 16,
     RS_FAILED_CALL = ~0xffff
 };
 
@@ -58,6 +59,13 @@ static inline int rs_fdatasync(const rs_env *env, int fd) {
 static inline int rs_fsync(const rs_env *env, int fd) {
     RS_FSYNC_BEGIN(env);
     return rs_fsync_settle(env, env->fsync(fd), RS_FAILED_FSYNC);
+}
+
+/* Returns -EOPNOTSUPP if the call is not available: nothing was flushed, and nothing has failed. */
+static inline int rs_syncfs(const rs_env *env, int fd) {
+    RS_FSYNC_BEGIN(env);
+    const int result = env->syncfs(fd);
+    return result == -EOPNOTSUPP ? result : rs_fsync_settle(env, result, RS_FAILED_SYNCFS);
 }
 
 /* `fsync_directory` opens the directory first. The function of env_posix.c marks a failed open; a

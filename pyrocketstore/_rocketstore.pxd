@@ -64,6 +64,7 @@ cdef extern from "fsync.h" nogil:
         RS_FAILED_FDATASYNC
         RS_FAILED_FSYNC
         RS_FAILED_FSYNC_DIRECTORY
+        RS_FAILED_SYNCFS
         RS_FSYNC_REFUSED
         RS_FAILED_CALL
     int rs_fsync_error(const rs_env *env) noexcept
@@ -72,6 +73,7 @@ cdef extern from "fsync.h" nogil:
     int rs_fdatasync(const rs_env *env, int fd) noexcept
     int rs_fsync(const rs_env *env, int fd) noexcept
     int rs_fsync_directory(const rs_env *env, const char *path) noexcept
+    int rs_syncfs(const rs_env *env, int fd) noexcept
 
 
 cdef extern from "bytes.h" nogil:

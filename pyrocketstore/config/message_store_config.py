@@ -97,6 +97,7 @@ class MessageStoreConfig:
     max_key_search_bytes : limit of the log bytes without index entries that a key search scans
     stall_warning_mills : a longer operation is logged; 0: none is
     sync_flush_by_service : under SYNC_FLUSH, flush in the service thread alone
+    syncfs_least_files : from so many dirty queue files on, syncfs flushes them; 0: never
     write_without_mmap : write log and queues by pwrite
 
     Raises
@@ -149,6 +150,8 @@ class MessageStoreConfig:
     flush_least_pages_when_warm_maped_file: int = 4096
     #: The service thread makes every flush, so that a put times out even if the device hangs.
     sync_flush_by_service: bool = False
+    #: From so many dirty queue files on, syncfs flushes them all; 0: never.
+    syncfs_least_files: int = 64
     #: Log and queues are written by pwrite: a failing device then causes an error, not a SIGBUS.
     write_without_mmap: bool = False
 

@@ -5,7 +5,7 @@ Units are written by `_units` and recovered by `queue_recovery`."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy
 from numpy.typing import NDArray
@@ -25,13 +25,14 @@ from pyrocketstore.consume_queue.units import (
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.files._mapped_file import MappedFile, SelectMappedBufferResult
+from pyrocketstore.files.file_systems import FileSystems, Unflushed
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.results import DispatchRequest, Status
 from pyrocketstore.system.env import Env
 
-__all__ = ["ConsumeQueue", "QueueUnits"]
+__all__ = ["ConsumeQueue", "QueueUnits", "flush_queues"]
 
 LOG = logger(__name__)
 
@@ -300,6 +301,25 @@ class ConsumeQueue(UnitAppender):
         if self.ext is not None:
             result = self.ext.flush(flush_least_pages) and result
         return result
+
+    def unflushed(self) -> list[Unflushed]:
+        """Return the files that `flush(0)` would write; after FileSystems.flush, call
+        `pass_flushed`."""
+        found = []
+        if self.core.dirty or not self._is_flushed():
+            self.core.dirty = False
+            found = self.mapped_file_queue.unflushed()
+        if self.ext is not None:
+            found += self.ext.mapped_file_queue.unflushed()
+        return found
+
+    def pass_flushed(self) -> None:
+        """Take note that the files of `unflushed` are flushed."""
+        self.mapped_file_queue.pass_flushed()
+        if not self._is_flushed():
+            self.core.dirty = True
+        if self.ext is not None:
+            self.ext.mapped_file_queue.pass_flushed()
 
     def _is_flushed(self) -> bool:
         return bool(self.mapped_file_queue.flushed_where >= self.mapped_file_queue.get_max_offset())
@@ -743,3 +763,22 @@ class ConsumeQueue(UnitAppender):
         unit = self.reader.last_unit(with_ext=True)
         if unit is not None:
             self.ext.truncate_by_max_address(unit[2])
+
+
+def flush_queues(queues: Iterable[ConsumeQueue], file_systems: FileSystems) -> None:
+    """Flush all units that were put before, of all queues together.
+
+    Raises StoreIOError: some queues may be flushed.
+    """
+    files: list[Unflushed] = []
+    touched = []
+    for queue in queues:
+        found = queue.unflushed()
+        if found:
+            touched.append(queue)
+            files += found
+    try:
+        file_systems.flush(files)
+    finally:
+        for queue in touched:
+            queue.pass_flushed()

@@ -38,6 +38,7 @@ cdef class MappedFile:
     cdef int64_t checked_position(self, object value) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1
     cdef int sync_name(self) except -1
+    cdef int64_t move_flushed(self, int64_t flushed, int64_t position) noexcept
     cdef bint is_unwanted(self)
     cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept
     cdef kept_file *take_descriptor(self) except NULL

@@ -638,6 +638,11 @@ cdef class MappedFile:
                 return flushed  # deleted during the flush: its content is not needed any more
             self.env.check(error, "msync", self.path, flushed)
             self.sync_name()
+        return self.move_flushed(flushed, position)
+
+    cdef int64_t move_flushed(self, int64_t flushed, int64_t position) noexcept:
+        # After a flush that began at `flushed`.
+        cdef int64_t now
         while True:
             now = rs_load_acquire(&self.file.flushed)
             # Below `flushed`: the file was cut during the flush, and the flushed bytes are gone.
@@ -645,6 +650,22 @@ cdef class MappedFile:
                 return now
             if rs_compare_and_swap(&self.file.flushed, now, position):
                 return position
+
+    def unflushed(self):
+        """Return (flushed, wrote) if a flush would write the file, else None: see note_flushed."""
+        cdef int64_t flushed = rs_load_acquire(&self.file.flushed)
+        cdef int64_t position = rs_load_acquire(&self.file.wrote)
+        if self.kind != SHARED or not self.available or flushed >= position:
+            return None
+        return flushed, position
+
+    def note_flushed(self, int64_t flushed, int64_t position):
+        """Take note that the whole file system was flushed after `unflushed` returned these
+        values."""
+        self.checked_position(flushed)
+        self.checked_position(position)
+        self.move_flushed(flushed, position)
+        self.name_unsynced = False
 
     cdef bint is_unwanted(self):
         # True for a deleted file, unless an fsync has failed: that is final.

@@ -90,6 +90,13 @@ class LockFile:
         """True while this object has the lock (never in a forked child)."""
         return bool(self._file_fds) and self._process_id == self._env.process_id()
 
+    def descriptors(self) -> dict[int, tuple[int, str]]:
+        """Return {device: (descriptor, path) of a locked directory}; empty without the lock."""
+        if not self.is_held:
+            return {}
+        found = zip(self._folder_fds, self._folders.items(), strict=False)
+        return {device: (fd, path) for fd, ((device, _), path) in found}
+
     def take(self) -> None:
         """Take the lock. Raises StoreStateError when one of the directories is already open.
 

@@ -23,6 +23,7 @@ from pyrocketstore.files.allocate_mapped_file_service import (
     FileSettings,
     create_mapped_file,
 )
+from pyrocketstore.files.file_systems import Unflushed
 from pyrocketstore.system.env import Env, check_env
 from pyrocketstore.system.live_stores import was_removed
 
@@ -426,6 +427,27 @@ class MappedFileQueue:
         if flush_least_pages == 0:
             self.store_timestamp = timestamp
         return where == start
+
+    def unflushed(self) -> list[Unflushed]:
+        """Return the files that a thorough flush would write, for FileSystems.flush."""
+        found = []
+        for mapped_file in reversed(self.mapped_files):
+            if mapped_file.file_from_offset + self.mapped_file_size <= self.flushed_where:
+                break
+            positions = mapped_file.unflushed()
+            if positions is not None:
+                found.append(Unflushed(mapped_file, *positions))
+        return found
+
+    def pass_flushed(self) -> None:
+        """Move `flushed_where` over the bytes whose files are flushed."""
+        while (mapped_file := self._file_at_or_after(self.flushed_where)) is not None:
+            is_there = mapped_file.is_available()
+            flushed = mapped_file.flushed if is_there else self.mapped_file_size
+            where = mapped_file.file_from_offset + flushed
+            if where <= self.flushed_where:
+                return
+            self.flushed_where = where
 
     def commit(self, commit_least_pages: int) -> bool:
         """Copy the buffer of the file that contains `committed_where` into the file.

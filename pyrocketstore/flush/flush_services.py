@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pyrocketstore.commit_log._group_commit import GroupCommit
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import MessageStoreConfig
-from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.consume_queue.queue import ConsumeQueue, flush_queues
 from pyrocketstore.display import logger
 from pyrocketstore.errors import (
     StoreError,
@@ -18,6 +18,7 @@ from pyrocketstore.errors import (
     without_frames,
 )
 from pyrocketstore.files._mapped_file import OS_PAGE_SIZE
+from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.log_flush import CommitLogFlush, may_pass
 from pyrocketstore.results import PutMessageStatus
@@ -292,6 +293,7 @@ class FlushConsumeQueueService(ServiceThread):
         config: MessageStoreConfig,
         checkpoint: StoreCheckpoint,
         queues: Callable[[], Iterable[ConsumeQueue]],
+        file_systems: FileSystems,
         logics_timestamp: Callable[[], int],
         dispatched: Callable[[], int],
         persist_topics: Callable[[bool], None],
@@ -302,6 +304,7 @@ class FlushConsumeQueueService(ServiceThread):
         self.config = config
         self.checkpoint = checkpoint
         self.queues = queues
+        self.file_systems = file_systems
         self.logics_timestamp = logics_timestamp
         self.dispatched = dispatched
         self.persist_topics = persist_topics
@@ -325,10 +328,11 @@ class FlushConsumeQueueService(ServiceThread):
                 pages = 0
             end = self.dispatched()
             logics = self.logics_timestamp()
-            for queue in list(self.queues()):
-                while not queue.flush(pages):
-                    if pages:
-                        break
+            if pages == 0:
+                flush_queues(self.queues(), self.file_systems)
+            else:
+                for queue in self.queues():
+                    queue.flush(pages)
             # Before the checkpoint: recovery adds only the topics of messages that it scans.
             self.persist_topics(pages == 0)
             if pages == 0:

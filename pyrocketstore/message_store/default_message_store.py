@@ -42,6 +42,7 @@ from pyrocketstore.errors import (
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.allocate_mapped_file_service import make_allocate_service
+from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.lock_file import store_lock
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
@@ -221,6 +222,9 @@ class DefaultMessageStore(StoreContext):
         #: called with an engine that was loaded again; the result is called once its parts are used
         self.on_reload: OnReload = _ignore
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
+        self.file_systems = FileSystems(
+            self.env, self._lock_file.descriptors, config.syncfs_least_files
+        )
         self.reports = StoreReports(
             self,
             self.stats_service,

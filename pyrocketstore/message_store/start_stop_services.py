@@ -85,6 +85,7 @@ class StoreServices:
             config,
             checkpoint,
             store.consume_queues,
+            store.file_systems,
             self._queued_timestamp,
             self._dispatched,
             store.persist_topics,

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pyrocketstore.consume_queue.kept_units import KeptUnit
+from pyrocketstore.consume_queue.queue import flush_queues
 from pyrocketstore.consume_queue.queue_recovery import (
     begin_again,
     cover_at_most,
@@ -157,9 +158,9 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
                 files.flushed_where = min(files.flushed_where, file.file_from_offset)
                 if int.from_bytes(file.read(0, 8), "big", signed=True) < plan.scan_from:
                     break  # earlier files were durable before
-    for folder in sorted(folders):
-        if store.env.is_dir(folder):
-            store.env.fsync_directory(folder)
+    store.file_systems.fsync_directories(
+        [folder for folder in sorted(folders) if store.env.is_dir(folder)]
+    )
 
 
 def _keep(path: str) -> None:
@@ -212,9 +213,7 @@ def flush_recovered(store: StoreContext) -> None:
 
     topics.json gets the topics of messages that were recovered.
     """
-    for queue in store.consume_queues():
-        while not queue.flush(0):
-            pass
+    flush_queues(store.consume_queues(), store.file_systems)
     while not store.commit_log.mapped_file_queue.flush(0):
         pass
     store.persist_topics(True)

@@ -14,6 +14,7 @@ from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.files.allocate_mapped_file_service import AllocateMappedFileService
+from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.async_put import AsyncPuts
@@ -67,6 +68,7 @@ class StoreContext:
     moved: Event  # signalled by the dispatcher
     commit_log: CommitLog
     queue_table: ConsumeQueueTable
+    file_systems: FileSystems
     #: None in a read-only store
     allocate_service: AllocateMappedFileService | None
     async_puts: AsyncPuts

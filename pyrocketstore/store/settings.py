@@ -46,6 +46,7 @@ class StoreSettings(TypedDict, total=False):
     warm_maped_file_enable: bool
     flush_least_pages_when_warm_maped_file: int
     sync_flush_by_service: bool
+    syncfs_least_files: int
     write_without_mmap: bool
     clean_resource_interval: int
     delete_commit_log_files_interval: int

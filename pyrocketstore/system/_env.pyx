@@ -8,7 +8,7 @@ from threading import get_ident, main_thread
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EACCES, EAGAIN, EIO, errno
+from libc.errno cimport EACCES, EAGAIN, EIO, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from posix.stat cimport stat as stat_call, struct_stat
 
@@ -19,6 +19,7 @@ from pyrocketstore._rocketstore cimport (
     RS_FAILED_FSYNC_DIRECTORY,
     RS_FAILED_MSYNC,
     RS_FAILED_OPEN,
+    RS_FAILED_SYNCFS,
     RS_FSYNC_REFUSED,
     check_io,
     rs_env,
@@ -33,6 +34,7 @@ from pyrocketstore._rocketstore cimport (
     rs_fsync,
     rs_fsync_directory,
     rs_fsync_error,
+    rs_syncfs,
 )
 
 from pyrocketstore.display import shown
@@ -49,7 +51,7 @@ cdef tuple NAMES = (
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
-    "open_unnamed", "link_unnamed", "link", "link_count",
+    "open_unnamed", "link_unnamed", "link", "link_count", "syncfs",
 )
 assert len(NAMES) * sizeof(void *) + 2 * sizeof(int32_t) == sizeof(rs_env)
 
@@ -57,6 +59,7 @@ assert len(NAMES) * sizeof(void *) + 2 * sizeof(int32_t) == sizeof(rs_env)
 cdef dict FAILED_CALLS = {
     RS_FAILED_OPEN: "open", RS_FAILED_MSYNC: "msync", RS_FAILED_FDATASYNC: "fdatasync",
     RS_FAILED_FSYNC: "fsync", RS_FAILED_FSYNC_DIRECTORY: "fsync_directory",
+    RS_FAILED_SYNCFS: "syncfs",
 }
 
 # The longest sleep of the main thread before it checks for signals such as Ctrl-C.
@@ -343,6 +346,21 @@ cdef class EnvTable:
         with nogil:
             result = rs_fsync_directory(&self.table, p)
         self.check(result, "fsync_directory", path, -1)
+
+    def syncfs(self, int fd, path=""):
+        """Flush all files and names of the file system of the directory `fd`; False, and nothing is
+        flushed, where a failed write-back of one of them might not be reported.
+
+        An error is that of any write-back since `fd` was opened, also of other programs' files.
+        Threads: one at a time for each `fd`, because only one call receives an error.
+        """
+        cdef int result
+        with nogil:
+            result = rs_syncfs(&self.table, fd)
+        if result == -EOPNOTSUPP:
+            return False
+        self.check(result, "syncfs", path, -1)
+        return True
 
     def lock(self, int fd, path=""):
         """Take the record lock on byte 0 without waiting; False if another open file holds it."""

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -265,6 +265,14 @@ class Env(EnvTable):
             self.fsync_directory(parent)
             self.flushed_names[parent] = number
 
+    def note_flushed_names(self, names: Mapping[str, int], device: int) -> None:
+        """Take note that a file system was flushed after `made_names` was copied to `names`."""
+        for parent, number in names.items():
+            if number > self.flushed_names.get(parent, 0):
+                with contextlib.suppress(StoreIOError):  # a directory that is gone again
+                    if self.identity(parent)[0] == device:
+                        self.flushed_names[parent] = number
+
     def fsync_parent_directory(self, path: str) -> None:
         """Flush the directory above `path`, so that the name `path` is durable.
 
@@ -441,6 +449,17 @@ class Env(EnvTable):
     def total_memory(self) -> int:
         """Return the size of this machine's memory in bytes."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def dirty_bytes(self) -> int:
+        """Return the bytes of all files, also of other programs, that the kernel has to write; 0 if
+        that is unknown.
+        """
+        found = 0
+        with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith(("Dirty:", "Writeback:")):
+                    found += int(line.split()[1]) << 10
+        return found
 
     def max_map_count(self) -> int:
         """Return how many mappings a process may have; Linux's default if that is unknown."""

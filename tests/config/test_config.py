@@ -58,7 +58,7 @@ PATH_KEYS = {"storePathRootDir", "storePathCommitLog", "readOnlyCommitLogStorePa
 OWN_KEYS = set(
     """
     brokerIP1 listenPort maxOutstandingPuts maxOutstandingPutBytes maxUnforcedBytes
-    maxKeySearchBytes stallWarningMills writeWithoutMmap syncFlushByService
+    maxKeySearchBytes stallWarningMills syncfsLeastFiles writeWithoutMmap syncFlushByService
     """.split()
 )
 NAMES = {

@@ -7,7 +7,9 @@ durable. `capture` copies both states, and survivors.py derives from them what a
 leave.
 
 The device makes durable what POSIX promises, with one addition of Linux: an msync is an fdatasync
-of a range, and so makes the length of the file durable too.
+of a range, and so makes the length of the file durable too. A syncfs writes all files and names,
+but the written bytes stay in the cache of the device, where a power cut loses them, until another
+call flushes that cache: XFS behaves so if it has no metadata to write.
 
 An fsync can fail (`fail_sync`) as in the kernel: once. The dirty pages of its range are clean
 afterwards. Every reader still sees their bytes, but no later fsync writes them unless they are
@@ -38,7 +40,7 @@ PAGE = 4096
 #: for which a thread may wait while it holds the GIL, and a Python function would then deadlock.
 NOTED = (
     "open close ftruncate mmap munmap msync fdatasync fsync rename unlink mkdir rmdir"
-    " fsync_directory open_unnamed link_unnamed link"
+    " fsync_directory open_unnamed link_unnamed link syncfs"
 ).split()
 #: Frequent calls, between which little changes: only some of their moments are considered.
 FREQUENT = {"open", "close", "mmap", "munmap", "open_unnamed"}
@@ -46,7 +48,7 @@ FREQUENT_RATE = 0.1
 #: Number of recent calls in the text of a failure.
 EVENTS = 40
 #: Calls that make data durable, each of which can be made to fail.
-SYNCS = {"msync", "fdatasync", "fsync", "fsync_directory"}
+SYNCS = {"msync", "fdatasync", "fsync", "fsync_directory", "syncfs"}
 #: A call that began so soon after the failed one may have passed the store's check before it (s).
 GRACE_S = 0.05
 #: Every function that was put into a table, kept forever: the garbage collector may free an Env
@@ -78,6 +80,8 @@ class File:
         self.inode = -1 if path is None else os.fstat(self._fd).st_ino
         #: position -> bytes of each page whose fsync failed
         self.lost: dict[int, bytes] = {}
+        #: the bytes that a syncfs has written to the cache of the device, None without
+        self._written: bytearray | None = None
 
     def cached(self) -> bytes:
         """Return the bytes that readers see."""
@@ -99,6 +103,18 @@ class File:
             start = at + PAGE
         if start < stop:
             self.durable[start:stop] = data[start:stop]
+
+    def write_back(self) -> None:
+        """Write all bytes to the cache of the device."""
+        durable = self.durable
+        self.durable = bytearray(durable)
+        self.sync()
+        self._written, self.durable = self.durable, durable
+
+    def flush_cache(self) -> None:
+        """Make durable what is in the cache of the device."""
+        if self._written is not None:
+            self.durable, self._written = self._written, None
 
     def drop(self, start: int = 0, stop: int | None = None) -> None:
         """Fail the fsync of [start, stop): its dirty pages become clean without being durable."""
@@ -289,6 +305,7 @@ class Device:
         CALLBACKS.append(clock)
         env.replace("now_ms", ctypes.cast(clock, ctypes.c_void_p).value)
         env.keep = [self]  # type: ignore[attr-defined]
+        env.dirty_bytes = lambda: 0  # type: ignore[method-assign]
         owner = weakref.ref(env)
 
         def write_again_and_note(path: str) -> None:
@@ -330,6 +347,9 @@ class Device:
         if name == "msync":
             file, start = self._mapped_at(args[0])
             file.drop(start, _page_up(start + args[1]))
+        elif name == "syncfs":
+            for file in self._every_file():
+                file.drop()
         elif name != "fsync_directory":
             self._fds[args[0]].drop()
         self.failed = f"{name} {self._path_of(name, args)}"
@@ -350,6 +370,8 @@ class Device:
     def _path_of(self, name: str, args: tuple[Any, ...]) -> str:
         if name == "fsync_directory":
             return os.path.relpath(os.fsdecode(args[0]), self.root)
+        if name == "syncfs":
+            return "."
         file = self._mapped_at(args[0])[0] if name == "msync" else self._fds[args[0]]
         return file.path
 
@@ -544,6 +566,7 @@ class Device:
     def _msync(self, original: Callable[..., int], base: int, size: int) -> int:
         result = original(base, size)
         if result >= 0:
+            self._flush_cache()
             file, start = self._mapped_at(base)
             file.sync(start, _page_up(start + size))
         return result
@@ -558,10 +581,27 @@ class Device:
     def _fsync(self, original: Callable[..., int], fd: int) -> int:
         result = original(fd)
         if result >= 0:
+            self._flush_cache()
             self._fds[fd].sync()
         return result
 
     _fdatasync = _fsync
+
+    def _syncfs(self, original: Callable[..., int], fd: int) -> int:
+        # The real call would flush the file system of the machine, where that is supported.
+        for file in self._every_file():
+            file.write_back()
+        for change in self._changes:
+            change.apply(_DurableNames())
+        self._changes = []
+        return 0
+
+    def _flush_cache(self) -> None:
+        for file in self._every_file():
+            file.flush_cache()
+
+    def _every_file(self) -> list[File]:
+        return list(dict.fromkeys([*self._reachable(), *self._fds.values()]))
 
     def release(self) -> None:
         """Close the descriptors, and raise the error of a noted call."""

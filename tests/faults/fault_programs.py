@@ -138,6 +138,8 @@ def make(seed: str) -> Program:
             "enable_consume_queue_ext": True,
             "mapped_file_size_consume_queue_ext": rng.choice((500, 6000)),
         }
+    # Separate, so that the choices of existing seeds stay unchanged.
+    settings["syncfs_least_files"] = random.Random(f"{seed} syncfs").choice((0, 1, 2, 5))
     return Program(seed, settings, rng.randrange(15, 50))
 
 

@@ -24,7 +24,7 @@
 
 enum {
     OPEN, FTRUNCATE, FALLOCATE, PUNCH, MMAP, MSYNC, FDATASYNC, FSYNC, FSYNC_DIRECTORY,
-    PREAD, PWRITE, RENAME, UNLINK, MKDIR, OPEN_UNNAMED, LINK, CALL_KINDS, ANY = CALL_KINDS
+    PREAD, PWRITE, RENAME, UNLINK, MKDIR, OPEN_UNNAMED, LINK, SYNCFS, CALL_KINDS, ANY = CALL_KINDS
 };
 enum { ACTION_ERROR, ACTION_SHORT, ACTION_KILL };
 
@@ -234,6 +234,10 @@ static int fault_mkdir(const char *path, mode_t mode) {
     return hit(MKDIR, path, -1, NULL, 0, -1) ? fail() : mkdir(path, mode);
 }
 
+static int fault_syncfs(int fd) {
+    return hit(SYNCFS, NULL, fd, NULL, 0, -1) ? fail() : syncfs(fd);
+}
+
 #define open(...) fault_open(__VA_ARGS__)
 #define ftruncate(...) fault_ftruncate(__VA_ARGS__)
 #define fallocate(...) fault_fallocate(__VA_ARGS__)
@@ -248,4 +252,5 @@ static int fault_mkdir(const char *path, mode_t mode) {
 #define mkdir(...) fault_mkdir(__VA_ARGS__)
 #define link(...) fault_link(__VA_ARGS__)
 #define linkat(...) fault_linkat(__VA_ARGS__)
+#define syncfs(...) fault_syncfs(__VA_ARGS__)
 #include "env_posix.c"

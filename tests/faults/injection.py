@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 CALLS = (
     "open", "ftruncate", "fallocate", "punch", "mmap", "msync", "fdatasync", "fsync",
     "fsync_directory", "pread", "pwrite", "rename", "unlink", "mkdir", "open_unnamed", "link",
+    "syncfs",
 )  # fmt: skip
 ANY = "any"
 #: The fields of rs_env in order.
@@ -33,7 +34,7 @@ TABLE = (
     "fdatasync", "fsync", "pread", "pwrite", "rename", "unlink", "mkdir", "rmdir",
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
-    "open_unnamed", "link_unnamed", "link", "link_count",
+    "open_unnamed", "link_unnamed", "link", "link_count", "syncfs",
 )  # fmt: skip
 ERROR, SHORT, KILL = range(3)
 FOREVER = 1 << 60
@@ -117,6 +118,7 @@ class Faults:
         env = Env()
         for name, address in zip(TABLE, table, strict=True):
             env.replace(name, address)
+        env.dirty_bytes = lambda: 0  # type: ignore[method-assign]
         return env
 
     def arm(

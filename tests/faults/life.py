@@ -43,6 +43,7 @@ class Life:
         self.journal_path = folder / "journal"
         self.image_journal_path = folder / "image-journal"
         self.settings: dict[str, Any] = {**SETTINGS, **QUIET, "flush_disk_type": flush}
+        self.settings["syncfs_least_files"] = 3
         self.seed = seed
         #: number of openings
         self.session = 0

@@ -75,7 +75,7 @@ def skipping(patch: Patch, *names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("msync",), ("fdatasync", "fsync"), ("fsync_directory",)], ids=" ".join
+    "names", [("msync",), ("fdatasync", "fsync"), ("fsync_directory",), ("syncfs",)], ids=" ".join
 )
 def test_a_flush_that_does_nothing(tmp_path: Path, monkeypatch: Patch, names: tuple[str]) -> None:
     skipping(monkeypatch, *names)

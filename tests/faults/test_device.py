@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from device import PAGE, Device
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.system.env import Env
 from support.broken_env import PROTOTYPES
 from survivors import NAME_CLASSES, PAGE_CLASSES, Choice, Tree, image_of, read, write
@@ -93,6 +94,29 @@ def test_a_length_is_durable_after_a_flush(device: Device, env: Env) -> None:
     env.fdatasync(fd)
     assert after(device, OLD)["new"] == bytes(5)
     env.close(fd)
+
+
+def test_a_syncfs_leaves_bytes_in_the_cache_of_the_device(device: Device, env: Env) -> None:
+    fd = open_file(env, device, "new")
+    other = open_file(env, device, "there")
+    env.pwrite_all(fd, b"written", 0)
+    assert env.syncfs(fd)
+    assert after(device, OLD)["new"] == b"", "the name is in the journal"
+    env.pwrite_all(fd, b"later", 7)
+    env.fdatasync(other)
+    assert after(device, OLD)["new"] == b"written"
+    env.fdatasync(fd)
+    assert after(device, OLD)["new"] == b"writtenlater"
+    env.pwrite_all(fd, b"lost", 0)
+    device.sync_fails_from_here(1)
+    with pytest.raises(StoreIOError):
+        env.syncfs(fd)
+    assert env.syncfs(fd)
+    env.fdatasync(fd)
+    assert after(device, OLD)["new"] == b"writtenlater"
+    assert after(device, NEW)["new"] == b"losttenlater"
+    env.close(fd)
+    env.close(other)
 
 
 def test_a_rename_leaves_the_old_or_the_new(device: Device, env: Env) -> None:

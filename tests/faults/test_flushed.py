@@ -60,6 +60,34 @@ def check(store: pyrocketstore.Store, count: int) -> None:
     assert store.verify().ok
 
 
+@pytest.mark.parametrize("least_files", [0, 1])
+@pytest.mark.parametrize("ends", ["flush", "close"])
+def test_the_queues_are_on_the_device_before_the_checkpoint(
+    device: Device, monkeypatch: pytest.MonkeyPatch, ends: str, least_files: int
+) -> None:
+    """With syncfs too, which may leave the bytes in the cache of the device."""
+    seen: list[bool] = []
+    note = StoreCheckpoint.note_queues_flushed
+
+    def look_and_note(checkpoint: StoreCheckpoint, *covered: int) -> None:
+        durable, cached = image(device, DURABLE), image(device, SEEN)
+        seen.append(durable["consumequeue"] == cached["consumequeue"])
+        note(checkpoint, *covered)
+
+    monkeypatch.setattr(StoreCheckpoint, "note_queues_flushed", look_and_note)
+    settings = {**QUIET, "syncfs_least_files": least_files}
+    store = open_store(Path(device.root), settings, device)
+    put(store, device)
+    store.flush()  # writes topics.json, whose fsync would flush the cache of the device
+    put(store, device, COUNT)
+    seen.clear()
+    device.events.clear()
+    getattr(store, ends)()
+    assert seen and all(seen)
+    assert ("syncfs" in device.events) == (least_files == 1)
+    store.close()
+
+
 def test_flush_leaves_nothing_to_the_page_cache(tmp_path: Path, device: Device) -> None:
     """A power cut leaves neither queues nor index that depend on a replay of the log."""
     store = open_store(Path(device.root), QUIET, device)

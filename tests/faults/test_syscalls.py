@@ -160,7 +160,7 @@ def is_harmless(case: Case, hit: Hit) -> bool:
 
 def is_made_good(case: Case, hit: Hit) -> bool:
     """Return True if the failed call was repeated with success, or became unnecessary."""
-    if case.call in ("msync", "fdatasync", "fsync"):
+    if case.call in ("msync", "fdatasync", "fsync", "syncfs"):
         # The success of a repeated flush says nothing about the bytes of the failed one.
         return hit.removed
     if case.call == "link" and not case.unnamed:

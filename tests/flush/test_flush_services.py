@@ -92,15 +92,27 @@ class Queue:
     """Two files with one dirty page each."""
 
     def __init__(self) -> None:
-        self.calls: list[int] = []
-        self.dirty = 2
+        self.calls: list[object] = []
 
     def flush(self, pages: int) -> bool:
         self.calls.append(pages)
-        if pages > 1 or not self.dirty:
-            return True
-        self.dirty -= 1
-        return False
+        return True
+
+    def unflushed(self) -> list[str]:
+        return ["one", "two"]
+
+    def pass_flushed(self) -> None:
+        self.calls.append("passed")
+
+
+class Together:
+    """Flushes the files of all queues."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def flush(self, files: list[str]) -> None:
+        self.queue.calls.append(files)
 
 
 def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) -> None:
@@ -111,21 +123,21 @@ def test_queues_are_forced_by_pages_and_now_and_then_thoroughly(tmp_path: Path) 
     config = pyrocketstore.MessageStoreConfig()
     persisted: list[bool] = []
     service = FlushConsumeQueueService(
-        config, checkpoint, lambda: [queue], lambda: 77, lambda: 0, persisted.append,
-        lambda: now[0], print,
+        config, checkpoint, lambda: [queue], Together(queue), lambda: 77, lambda: 0,
+        persisted.append, lambda: now[0], print,
     )  # fmt: skip
+    thorough = [["one", "two"], "passed"]
     with watched(env, "pwrite") as writes:
         service.do_flush(False)
-        assert queue.calls == [0, 0, 0], "the first pass is thorough, over all files"
+        assert queue.calls == thorough, "the first pass is thorough, over all files"
         assert (checkpoint.logics_msg_timestamp, len(writes)) == (77, 1)
-        queue.dirty = 2
         now[0] += config.flush_consume_queue_thorough_interval - 1
         service.do_flush(False)
-        assert queue.calls[3:] == [config.flush_consume_queue_least_pages]
+        assert queue.calls[2:] == [config.flush_consume_queue_least_pages]
         assert len(writes) == 1, "the checkpoint is written by a thorough pass alone"
         now[0] += 1
         service.do_flush(False)
-        assert queue.calls[4:] == [0, 0, 0]
+        assert queue.calls[3:] == thorough
         service.do_flush(True)
         assert len(writes) == 3
     assert persisted == [True, False, True, True], "topics.json, at once before the checkpoint"
@@ -135,16 +147,18 @@ def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -
     """What is dispatched while they are being forced may have come too late."""
     checkpoint = StoreCheckpoint(Env(), str(tmp_path / "checkpoint"))
     dispatched = [1000]
+    queue = Queue()
 
-    class Late(Queue):
-        def flush(self, pages: int) -> bool:
+    class Late(Together):
+        def flush(self, files: list[str]) -> None:
             dispatched[0] += 1000
-            return super().flush(pages)
+            super().flush(files)
 
     service = FlushConsumeQueueService(
         pyrocketstore.MessageStoreConfig(),
         checkpoint,
-        lambda: [Late()],
+        lambda: [queue],
+        Late(queue),
         lambda: dispatched[0],
         lambda: 0,
         lambda at_once: None,
@@ -152,7 +166,7 @@ def test_the_time_of_the_queues_is_read_before_they_are_forced(tmp_path: Path) -
         lambda error: None,
     )
     service.do_flush(True)
-    assert (checkpoint.logics_msg_timestamp, dispatched) == (1000, [4000])
+    assert (checkpoint.logics_msg_timestamp, dispatched) == (1000, [2000])
     service.do_flush(False)
     assert checkpoint.logics_msg_timestamp == 1000, "a pass by pages forces not all"
 

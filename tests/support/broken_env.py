@@ -49,6 +49,7 @@ PROTOTYPES = {
     "link_unnamed": ctypes.CFUNCTYPE(I32, I32, PATH),
     "link": ctypes.CFUNCTYPE(I32, PATH, PATH),
     "link_count": ctypes.CFUNCTYPE(I64, I32),
+    "syncfs": ctypes.CFUNCTYPE(I32, I32),
 }
 
 
