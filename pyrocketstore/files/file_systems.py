@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreIOError, is_failed_open
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
@@ -125,15 +125,20 @@ class FileSystems:
     def _flush_each(self, files: list[Unflushed]) -> None:
         left = deque(each.file for each in files)
 
-        def flush_left() -> None:
-            try:
-                while left:
-                    left.popleft().flush(0)
-            except IndexError:
-                return  # another thread has taken the last one
-            except BaseException:
-                left.clear()
-                raise
+        def flush_left(*, alone: bool = False) -> None:
+            while True:
+                try:
+                    file = left.popleft()
+                except IndexError:
+                    return
+                try:
+                    file.flush(0)
+                except BaseException as error:
+                    if not alone and is_failed_open(error):
+                        left.append(file)  # fewer threads need fewer descriptors
+                        return
+                    left.clear()
+                    raise
 
         if len(files) >= THREADS_LEAST_FILES:
             running = []
@@ -146,4 +151,4 @@ class FileSystems:
                     running.append(pool.submit(flush_left))
             for done in running:
                 done.result()
-        flush_left()
+        flush_left(alone=True)

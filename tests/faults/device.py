@@ -214,12 +214,16 @@ class Device:
         self.clock_ms = 1_700_000_000_000
         #: returns the store's promises so far, at each capture
         self.promises: Callable[[], Any] = lambda: None
+        #: number of mappings that the system allows: units of some or all queues go through pwrite
+        self.max_map_count = random.Random(f"{seed} mappings").choice((0, 4, 65530))
         self.error: Exception | None = None
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.calls = 0
         #: number of calls that make data durable, and the number of the one that fails
         self.syncs = 0
         self.fail_sync = 0
+        #: the numbers of those that flush the whole file system
+        self.syncfs_numbers: list[int] = []
         #: a text on the failed call, and the calls that followed it
         self.failed = ""
         self.late: list[str] = []
@@ -306,6 +310,8 @@ class Device:
         env.replace("now_ms", ctypes.cast(clock, ctypes.c_void_p).value)
         env.keep = [self]  # type: ignore[attr-defined]
         env.dirty_bytes = lambda: 0  # type: ignore[method-assign]
+        count = self.max_map_count
+        env.max_map_count = lambda: count  # type: ignore[method-assign]
         owner = weakref.ref(env)
 
         def write_again_and_note(path: str) -> None:
@@ -340,6 +346,8 @@ class Device:
     def _fails(self, name: str, began: float, args: tuple[Any, ...]) -> bool:
         """Count a call that makes data durable; return True if it is the one that fails."""
         self.syncs += 1
+        if name == "syncfs":
+            self.syncfs_numbers.append(self.syncs)
         if self.failed and began > self._failed_at + GRACE_S:
             self.late.append(f"{name} {self._path_of(name, args)}")
         if self.syncs != self.fail_sync:

@@ -123,12 +123,13 @@ class Run:
                 for runner in self.runners:
                     runner.end()
 
-    def count_calls(self) -> tuple[int, int]:
-        """Return the numbers of fsyncs and opens of a run without faults."""
+    def count_calls(self) -> tuple[int, list[int], int]:
+        """Return the number of fsyncs, the numbers of the syncfs calls among them, and the number
+        of opens of a run without faults."""
         with self.alone():
             store = self.runner().run_until_it_fails()
             demand(store is None, "the program did not end")
-            return self.device.syncs, self.device.opens
+            return self.device.syncs, self.device.syncfs_numbers, self.device.opens
 
     # ---- an fsync that fails ------------------------------------------------------------------
 

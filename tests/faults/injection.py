@@ -119,6 +119,7 @@ class Faults:
         for name, address in zip(TABLE, table, strict=True):
             env.replace(name, address)
         env.dirty_bytes = lambda: 0  # type: ignore[method-assign]
+        env.max_map_count = lambda: 4  # type: ignore[method-assign]
         return env
 
     def arm(

@@ -65,13 +65,18 @@ def runs(path: Path, counts: Counter[str], some: int, names: Callable[..., list[
             run(path, name, counts)
 
 
-def failing_fsyncs(seed: str, rng: random.Random, syncs: int, opens: int) -> list[str]:
-    """Return each fsync of a program in the soak, else some of them."""
+def failing_fsyncs(
+    seed: str, rng: random.Random, syncs: int, together: list[int], opens: int
+) -> list[str]:
+    """Return each fsync of a program in the soak, else some of them and one syncfs."""
     some = rng.sample(range(1, syncs + 1), min(OF_A_PROGRAM, syncs))
+    some += rng.sample(together, min(1, len(together)))
     return [f"{seed}/f{number}" for number in (range(1, syncs + 1) if RUNS else some)]
 
 
-def failing_opens(seed: str, rng: random.Random, syncs: int, opens: int) -> list[str]:
+def failing_opens(
+    seed: str, rng: random.Random, syncs: int, together: list[int], opens: int
+) -> list[str]:
     """Return short and long periods without a free descriptor."""
     return [f"{seed}/o{rng.randrange(1, opens + 1)}-{rng.choice(LENGTHS)}" for _ in range(3)]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +173,39 @@ def test_an_error_of_one_thread_ends_the_others(env, file_systems, tmp_path, fai
     assert sum(file.flushed == 20 for file in files) == fails_from - 1
     file_systems.flush(unflushed(files))
     assert [file.flushed for file in files] == [20] * COUNT
+
+
+def test_threads_that_lack_descriptors_leave_files_to_the_others(
+    env, file_systems, tmp_path
+) -> None:
+    files = dirty_files(env, tmp_path)
+    for file in files:
+        file.unmap_idle()
+    opened: set[int] = set()
+
+    def few(original, *arguments: object) -> int:  # type: ignore[no-untyped-def]
+        if len(opened) >= 2:
+            return -errno.EMFILE
+        fd = int(original(*arguments))
+        opened.add(fd)
+        time.sleep(0.0005)  # so that other threads come in
+        return fd
+
+    def close(original, fd: int) -> int:  # type: ignore[no-untyped-def]
+        opened.discard(fd)
+        return int(original(fd))
+
+    with no_syncfs(env), broken(env, "open", few) as opens, broken(env, "close", close):
+        file_systems.flush(unflushed(files))
+        assert len(opens) > COUNT, "some opens have failed"
+    assert [file.flushed for file in files] == [20] * COUNT
+    files[0].append_message(b"z")
+    with failing(env, "open", errno.EMFILE):
+        files[0].unmap_idle()
+        with pytest.raises(StoreIOError, match="open"):
+            file_systems.flush(unflushed(files))
+    file_systems.flush(unflushed(files))
+    assert files[0].flushed == 21
 
 
 def test_without_threads_the_caller_flushes(env, file_systems, tmp_path, monkeypatch) -> None:
