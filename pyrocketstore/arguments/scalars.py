@@ -34,6 +34,8 @@ def exact_int(what: str, value: Any, low: int, high: int) -> int:
     ------
     StoreTypeError: `value` is not an integer. StoreFormatError: it is out of the range.
     """
+    if type(value) is int and low <= value <= high:  # as nearly always
+        return value
     number = _number_of(value)
     if number is None:
         kind = type(value).__name__
@@ -75,6 +77,8 @@ def whole_number(what: str, value: Any) -> int:
 
     Raises StoreTypeError.
     """
+    if type(value) is int:
+        return value
     number = _number_of(value)
     if number is None:
         raise StoreTypeError(f"{what} must be an int, not {type(value).__name__}")
@@ -83,7 +87,9 @@ def whole_number(what: str, value: Any) -> int:
 
 def exact_flag(what: str, value: Any) -> bool:
     """True or False, also of NumPy, or 1 or 0. Raises StoreTypeError."""
-    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+    if value is True or value is False:
+        return value
+    if isinstance(value, np.bool_) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     raise StoreTypeError(f"{what} must be True or False, not {type(value).__name__}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
+from pyrocketstore.commit_log._store_times import StoreTimes
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
@@ -30,7 +31,7 @@ from pyrocketstore.files.queue_directories import check_queue_directory
 from pyrocketstore.files.temporary_files import remove_temporary_files
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.record._record import RecordHeader, record_size
+from pyrocketstore.record._record import record_size
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -171,6 +172,8 @@ class CommitLog:
         )
         before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
         self.core = CommitLogCore(env, largest_record(config), appended, before)
+        #: callable(phy_offset, size): store time (ms) of a record, -1 when it is not readable
+        self.pickup_store_timestamp = StoreTimes(self.core, self.mapped_file_queue)
         self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         self.bare_properties = BARE_PROPERTIES if config.enable_multi_dispatch else ""
         self.core.fill_bare(self.bare_properties.encode())
@@ -326,19 +329,6 @@ class CommitLog:
             return None
         with view:
             return try_decode(view)
-
-    def pickup_store_timestamp(self, phy_offset: int, size: int) -> int:
-        """Store time (ms) of the record at `phy_offset`, -1 when it is not readable.
-
-        Source: RocketMQ 4.9.3 CommitLog#pickupStoreTimestamp.
-        """
-        if phy_offset < self.get_min_offset():
-            return -1
-        view = self.get_message(phy_offset, size)
-        if view is None:
-            return -1
-        with view:
-            return RecordHeader(view.byte_buffer).store_timestamp
 
     # ---- puts ---------------------------------------------------------------------------------
 

@@ -4,11 +4,18 @@ from libc.stdint cimport int32_t, int64_t
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_queue
 
+cdef enum:
+    PRE_BLANK_SIZE = 0x7FFFFFFF
 
 # Appends one unit. RS_OK; RS_REPEAT: the queue has it; RS_NEED_FILE: no file, or a full one;
 # RS_NEED_PYTHON: a gap before queue_offset, or values that no unit may hold; below 0: -errno.
 cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_t tags_code,
                            int64_t queue_offset) noexcept nogil
+
+
+cdef inline bint is_pre_blank(int64_t phy_offset, int32_t size, int64_t tags_code) noexcept nogil:
+    """Whether a unit fills a queue offset that never had a message."""
+    return phy_offset == 0 and size == PRE_BLANK_SIZE and tags_code == 0
 
 
 cdef class ConsumeQueueCore:

@@ -44,7 +44,6 @@ CQ_UNIT_DTYPE = numpy.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code
 
 cdef enum:
     UNIT = RS_CQ_STORE_UNIT_SIZE
-    PRE_BLANK_SIZE = 0x7FFFFFFF
     # Runs of at least LONG_RUN units are written by pwrite, in chunks that end at multiples of
     # CHUNK_SIZE: 60 pages, 12288 units, and the buffer stays in the processor's cache.
     LONG_RUN = 4096
@@ -64,10 +63,6 @@ cdef struct unit_scan:
     int64_t valid_size          # bytes of the units that were accepted
     int64_t max_phy_offset      # one past the last message they name; -1: none
     int64_t last_ext_address    # of the last one with an ext address; 1: none
-
-
-cdef inline bint is_pre_blank(int64_t phy_offset, int32_t size, int64_t tags_code) noexcept nogil:
-    return phy_offset == 0 and size == PRE_BLANK_SIZE and tags_code == 0
 
 
 cdef inline void store_unit(uint8_t *p, int64_t phy_offset, int32_t size,

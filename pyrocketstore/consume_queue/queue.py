@@ -404,6 +404,8 @@ class ConsumeQueue(UnitAppender):
         end = self.get_max_offset_in_queue()
         known = self._first_readable
         if known is not None and known[0] <= limit and known[1] < end:
+            if known[0] == limit and not self.read_only:
+                return known[1]  # only an owner's cleaning deletes files, after those of the log
             unit = self.reader.unit(known[1])
             if unit is not None and unit[0] >= limit and unit != PRE_BLANK:
                 return known[1]

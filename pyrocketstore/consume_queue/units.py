@@ -10,6 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from pyrocketstore.config.message_store_config import CQ_STORE_UNIT_SIZE
+from pyrocketstore.consume_queue._unit_window import UnitWindow
 from pyrocketstore.consume_queue._units import (
     decode_units,
     find_last_unit,
@@ -32,7 +33,6 @@ LAST_FILES = 3
 _FIRST_READ_SIZE = 1024 * CQ_STORE_UNIT_SIZE
 #: Below malloc's mmap threshold of 128 KiB: each larger chunk would fault its pages in again.
 _LAST_READ_SIZE = 6144 * CQ_STORE_UNIT_SIZE
-_LAST_READ_COUNT = 65536
 _TAIL_READ_SIZE = 8192
 #: The last message that a file names is decided by this many units at its end.
 NEWEST_UNITS = 64
@@ -366,36 +366,11 @@ class UnitReader:
         mapped_file = self.mapped_file_queue.get_mapped_file_by_time(timestamp)
         if mapped_file is None or mapped_file.wrote <= 0:
             return 0
-        base = mapped_file.file_from_offset
-        low = max(0, min_logic_offset - base)
-        high = mapped_file.wrote - CQ_STORE_UNIT_SIZE
-        left = right = left_time = right_time = -1
-        while high >= low:
-            middle = (low + high) // (2 * CQ_STORE_UNIT_SIZE) * CQ_STORE_UNIT_SIZE
-            unit = unit_at(self.read(mapped_file, middle, CQ_STORE_UNIT_SIZE))
-            if unit is None:
-                return 0
-            if unit[0] < min_phy_offset:
-                low = middle + CQ_STORE_UNIT_SIZE
-                left = middle
-                continue
-            stored = pickup_store_timestamp(unit[0], unit[1])
-            if stored < 0:
-                return 0
-            if stored == timestamp:
-                return _units_of(base + middle)
-            if stored > timestamp:
-                high = middle - CQ_STORE_UNIT_SIZE
-                right, right_time = middle, stored
-            else:
-                low = middle + CQ_STORE_UNIT_SIZE
-                left, left_time = middle, stored
-        if left_time == -1:
-            return _units_of(base + right)
-        if right_time == -1:
-            return _units_of(base + left)
-        is_right = abs(timestamp - left_time) > abs(timestamp - right_time)
-        return _units_of(base + (right if is_right else left))
+        return _units_of(
+            UnitWindow(self).nearest_by_time(
+                mapped_file, timestamp, pickup_store_timestamp, min_logic_offset, min_phy_offset
+            )
+        )
 
     def lower_bound_by_time(
         self, low: int, high: int, timestamp: int, pickup_store_timestamp: PickupStoreTimestamp
@@ -403,37 +378,7 @@ class UnitReader:
         """Return the first queue offset in [low, high) stored at `timestamp` or later, or
         `high`.
         """
-        answer = high
-        while low < high:
-            middle = (low + high) // 2
-            found = self._first_stored(middle, high, pickup_store_timestamp)
-            if found is None:
-                high = middle
-            elif found[1] >= timestamp:
-                high = middle
-                answer = found[0]
-            else:
-                low = found[0] + 1
-        return answer
-
-    def _first_stored(
-        self, start: int, end: int, pickup_store_timestamp: PickupStoreTimestamp
-    ) -> tuple[int, int] | None:
-        """Return the first message in [start, end) that can be read: (queue offset, store time)."""
-        count = 1
-        while start < end:
-            units = self.columns(start, min(count, end - start))
-            for index in numpy.flatnonzero(~units.is_pre_blank()).tolist():
-                stored = pickup_store_timestamp(
-                    int(units.phy_offset[index]), int(units.size[index])
-                )
-                if stored >= 0:
-                    return start + index, stored
-            # No units: the file is deleted; the next file may have some.
-            per_file = self.mapped_file_size // CQ_STORE_UNIT_SIZE
-            start += len(units.phy_offset) or per_file - start % per_file
-            count = min(4 * count, _LAST_READ_COUNT)
-        return None
+        return UnitWindow(self).lower_bound_by_time(low, high, timestamp, pickup_store_timestamp)
 
 
 def _is_before(units: QueueUnits, phy_offset: int) -> bool:

@@ -46,6 +46,10 @@ cdef class MappedFile:
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 
 
+# The file of a sequence that holds byte `offset`, or None.
+cdef MappedFile file_with(tuple files, int64_t offset, int64_t file_size)
+
+
 cdef class SelectMappedBufferResult:
     cdef const uint8_t *data
     cdef readonly int64_t start_offset

@@ -6,6 +6,7 @@ not allocated. Positions are shared between threads by acquire and release.
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.errno cimport ENOENT
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
@@ -379,6 +380,7 @@ cdef class MappedFile:
                 env.munmap(base, size)
             return 0
         self.file.base = <uint8_t *>base
+        self.close_kept()  # no read needs it while the file is mapped
         return 0
 
     cdef int unmap(self) except -1:
@@ -416,7 +418,7 @@ cdef class MappedFile:
     def close_kept(self):
         """Close the descriptor that reads have kept; the next read opens the file again.
 
-        Without mapping, reads keep the file open between calls (see `_kept_files`).
+        Without a mapping, reads keep the file open between calls (see `_kept_files`).
         """
         close_kept(&self.kept)
 
@@ -766,7 +768,7 @@ cdef class MappedFile:
     cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept:
         # Reads from the file on disk: the bytes read, fewer only at its end; or a negated errno.
         cdef int64_t got
-        if self.kind == READ and self.available:
+        if self.kind != MEMORY and self.available:
             got = read_kept(&self.kept, self.env, self._path_text, target, size, position)
             if not self.available:  # shut down meanwhile: not kept
                 close_kept(&self.kept)
@@ -830,6 +832,27 @@ cdef class MappedFile:
 
     def __repr__(self):
         return f"MappedFile({self.path!r}, {self.mode}, wrote={self.wrote}/{self.file_size})"
+
+
+cdef MappedFile file_with(tuple files, int64_t offset, int64_t file_size):
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(files)
+    cdef Py_ssize_t i
+    cdef int64_t start
+    cdef MappedFile found
+    if count == 0 or file_size <= 0:
+        return None
+    start = (<MappedFile?>files[0]).file.file_from_offset
+    if offset < start:
+        return None
+    i = <Py_ssize_t>min(offset // file_size - start // file_size, <int64_t>count - 1)
+    found = <MappedFile?>files[i]
+    if 0 <= offset - found.file.file_from_offset < file_size:
+        return found
+    for i in range(count):  # a file is missing in between
+        found = <MappedFile?>files[i]
+        if 0 <= offset - found.file.file_from_offset < file_size:
+            return found
+    return None
 
 
 @cython.final

@@ -91,7 +91,7 @@ def decode_file_records(
         if records == NULL:
             raise MemoryError
         while first < count:
-            end = block_stop(phy_offsets, sizes, first, BLOCK_BYTES, &stop)
+            end = block_stop(&phy_offsets[0], &sizes[0], count, first, BLOCK_BYTES, &stop)
             _check_offsets(mapped_file, phy_offsets[first:stop], sizes[first:stop], wrote)
             begin = phy_offsets[first] - start
             end -= start

@@ -26,10 +26,10 @@ cdef class RecordBytes:
 
 cdef str NOT_HELD
 
-# Returns the end offset of the records from `first` on that one read should include: gaps are
-# small, and the sum is at most `limit` bytes; `end` is the index after the last one. INT64_MAX for
-# an offset that no log has.
+# Returns the end offset of the records from `first` on, of `n`, that one read should include: gaps
+# are small, and the sum is at most `limit` bytes; `end` is the index after the last one. INT64_MAX
+# for an offset that no log has.
 cdef int64_t block_stop(
-    const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
-    Py_ssize_t *end
+    const int64_t *phy_offsets, const int32_t *sizes, Py_ssize_t n, Py_ssize_t first,
+    int64_t limit, Py_ssize_t *end
 ) noexcept

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._queue_check import QueueName
+from pyrocketstore.reading._queue_runs import RecordRun
 from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
 
 __test__: Final[dict[str, object]]
@@ -22,7 +23,8 @@ class MessageIterator:
     def __init__(
         self,
         chunks: Iterable[
-            tuple[MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32]]
+            RecordRun
+            | tuple[MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32]]
             | tuple[
                 MappedFile, npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]
             ]

@@ -6,6 +6,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore.reading._queue_runs cimport RecordRun
 from pyrocketstore.record._message cimport MessageExt, known_text, message_from_record
 from pyrocketstore.record._queue_check cimport QueueName, is_of_queue
 from pyrocketstore.record._record cimport check_record, largest_record, scan_properties
@@ -97,10 +98,9 @@ cdef int _check_read(MappedFile mapped_file, int64_t got, int64_t size, int64_t 
 
 
 cdef int64_t block_stop(
-    const int64_t[::1] phy_offsets, const int32_t[::1] sizes, Py_ssize_t first, int64_t limit,
-    Py_ssize_t *end
+    const int64_t *phy_offsets, const int32_t *sizes, Py_ssize_t n, Py_ssize_t first,
+    int64_t limit, Py_ssize_t *end
 ) noexcept:
-    cdef Py_ssize_t n = min(phy_offsets.shape[0], sizes.shape[0])
     cdef int64_t start = phy_offsets[first]
     cdef int64_t stop
     cdef Py_ssize_t i = first + 1
@@ -126,8 +126,8 @@ cdef class MessageIterator:
 
     Parameters
     ----------
-    chunks : iterable of (MappedFile, int64[n] physical offsets, int32[n] sizes in bytes), the
-        records to read in one file; with `queue` also int64[n] queue offsets
+    chunks : iterable of RecordRun, or of (MappedFile, int64[n] physical offsets, int32[n] sizes in
+        bytes), the records to read in one file; with `queue` also int64[n] queue offsets
     tags : frozenset of str, to skip messages without one of these tags; None: all
     file_gone : callable(MappedFile, start, stop), called when a file was deleted, with the queue
         offsets [start, stop) of its remaining messages, or -1 and 0. These are skipped, after the
@@ -154,9 +154,10 @@ cdef class MessageIterator:
     cdef QueueName queue
     cdef bint check_crc
     cdef MappedFile mapped_file
-    cdef const int64_t[::1] phy_offsets
-    cdef const int32_t[::1] sizes
-    cdef const int64_t[::1] queue_offsets
+    cdef object columns             # has the memory of the next three
+    cdef const int64_t *phy_offsets
+    cdef const int32_t *sizes
+    cdef const int64_t *queue_offsets   # NULL: not given
     cdef Py_ssize_t at
     cdef Py_ssize_t count
     cdef RecordBytes source
@@ -191,22 +192,41 @@ cdef class MessageIterator:
             self.busy = False
         return message
 
-    cdef int begin(self, tuple chunk) except -1:
+    cdef int begin(self, object chunk) except -1:
+        cdef RecordRun run
+        cdef tuple given
+        cdef const int64_t[::1] phy_offsets
+        cdef const int32_t[::1] sizes
+        cdef const int64_t[::1] queue_offsets = None
         self.count = self.at = 0
-        self.queue_offsets = None
-        if len(chunk) == 4:
-            self.mapped_file, self.phy_offsets, self.sizes, self.queue_offsets = chunk
-            if self.queue_offsets.shape[0] < self.phy_offsets.shape[0]:
+        self.queue_offsets = NULL
+        if type(chunk) is RecordRun:
+            run = <RecordRun>chunk
+            if run.mapped_file is None:
+                raise ValueError("a run of records must have a file")
+            self.mapped_file, self.columns = run.mapped_file, run
+            self.phy_offsets, self.sizes = run.phy_offset, run.size
+            self.queue_offsets, self.count = run.queue_offset, run.count
+            return 0
+        given = <tuple?>chunk
+        if len(given) == 4:
+            self.mapped_file, phy_offsets, sizes, queue_offsets = given
+            if queue_offsets.shape[0] < phy_offsets.shape[0]:
                 raise ValueError("queue_offsets must have one entry a record")
         elif self.queue is None:
-            self.mapped_file, self.phy_offsets, self.sizes = chunk
+            self.mapped_file, phy_offsets, sizes = given
         else:
             raise ValueError("queue_offsets are required with a queue")
-        self.count = min(self.phy_offsets.shape[0], self.sizes.shape[0])
+        if min(phy_offsets.shape[0], sizes.shape[0]) > 0:
+            self.columns = (phy_offsets, sizes, queue_offsets)
+            self.phy_offsets, self.sizes = &phy_offsets[0], &sizes[0]
+            if queue_offsets is not None:
+                self.queue_offsets = &queue_offsets[0]
+            self.count = min(phy_offsets.shape[0], sizes.shape[0])
         return 0
 
     cdef int64_t queue_offset(self, Py_ssize_t i):
-        return -1 if self.queue_offsets is None else self.queue_offsets[i]
+        return -1 if self.queue_offsets == NULL else self.queue_offsets[i]
 
     cdef MessageExt take(self):
         """Return the next message; None if it is skipped."""
@@ -275,7 +295,9 @@ cdef class MessageIterator:
             raise StoreCorruptionError(self.mapped_file.path, position, NOT_HELD)
         if self.mapped_file.file.base == NULL and not self.source.has(
                 self.mapped_file, position, size):
-            stop = block_stop(self.phy_offsets, self.sizes, i, CHUNK_BYTES, &end) - start
+            stop = block_stop(
+                self.phy_offsets, self.sizes, self.count, i, CHUNK_BYTES, &end
+            ) - start
             stop = min(stop, wrote)
         p = NULL
         status = RS_TORN
@@ -491,7 +513,7 @@ def gather_records(MappedFile mapped_file not None, const int64_t[::1] phy_offse
     try:
         while i < count:
             first = phy_offsets[i]
-            stop = block_stop(phy_offsets, sizes, i, CHUNK_BYTES, &j) - start
+            stop = block_stop(&phy_offsets[0], &sizes[0], count, i, CHUNK_BYTES, &j) - start
             if first < start or sizes[i] <= 0 or stop > wrote:
                 raise StoreCorruptionError(mapped_file.path, first - start, NOT_HELD)
             span = stop - (first - start)

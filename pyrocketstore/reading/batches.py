@@ -18,12 +18,11 @@ from pyrocketstore.columns._decode import (
     decode_records,
 )
 from pyrocketstore.columns.arrow import require_pyarrow, to_record_batch
-from pyrocketstore.consume_queue.units import QueueUnits
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.reading._file_columns import decode_file_records
+from pyrocketstore.reading._queue_runs import RecordRun, runs_of
 from pyrocketstore.reading.by_queue import QueueRange, RecordRefs
 from pyrocketstore.record._queue_check import QueueName
-from pyrocketstore.record._record import record_size_max
 from pyrocketstore.record.tags import TagsExpression
 from pyrocketstore.system.signal_shield import imported
 
@@ -63,16 +62,8 @@ def read_record_batch(
     names = list(COLUMNS) if columns is None else list(column_names(columns))
     decoded = names if wanted is None or "tags" in names else [*names, "tags"]
     decoded = decoded or ["queue_offset"]  # a batch without columns has rows all the same
-    units = part.queue.read_units(start, stop - start)
-    keep = part.readable(units)
-    # No record is larger than any: a damaged unit must not end the batch.
-    sizes = np.where(keep, units.size, 0).clip(0, record_size_max()).astype(np.int64)
-    taken = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
-    first = int(np.argmax(keep)) if keep.any() else len(keep)
-    taken = min(len(sizes), max(taken, first + 1))
-    units = QueueUnits(units.phy_offset[:taken], units.size[:taken], units.tags_code[:taken])
-    refs = part.select(units, keep[:taken], start)
-    batches, next_offset = _decode_rows(part, refs, decoded, max_bytes)
+    runs, taken = runs_of(part, start, stop - start, max_bytes)
+    batches, next_offset = _decode_rows(part, runs, decoded, max_bytes)
     batch = _one_batch(batches, part, start + taken if next_offset is None else next_offset)
     if wanted is not None:
         batch = _with_tags(batch, wanted)
@@ -80,7 +71,7 @@ def read_record_batch(
 
 
 def _decode_rows(
-    part: QueueRange, refs: RecordRefs, names: list[str], max_body_bytes: int
+    part: QueueRange, runs: list[RecordRun], names: list[str], max_body_bytes: int
 ) -> tuple[list[pyarrow.RecordBatch], int | None]:
     """The batches of one file each, and the queue offset of the first row that did not fit.
 
@@ -88,10 +79,12 @@ def _decode_rows(
     """
     batches: list[pyarrow.RecordBatch] = []
     left = max_body_bytes
-    for file, rows in part.by_file(refs):
+    for run in runs:
+        file = run.mapped_file
         if file is None:
-            _raise_any(part.missing(rows))
+            _raise_any(part.missing(run))
             continue
+        rows = RecordRefs(*run.refs())
         found = _decode(part, file, rows, names, left)
         if found is not None and found.row_count == 0 and not batches:
             rows = rows.rows(slice(0, 1))

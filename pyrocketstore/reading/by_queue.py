@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, QueueUnits
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.reading._messages import MessageIterator
+from pyrocketstore.reading._queue_runs import QueueChunks, RecordRun
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record._queue_check import QueueName
 from pyrocketstore.record.tags import TagsExpression
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
-
-#: Units that an iterator reads ahead: at first, since many want a few messages, and later.
-FIRST_READ_COUNT, READ_COUNT = 256, 8192
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -69,47 +66,12 @@ class QueueRange(NamedTuple):
     damage: QueueDamage
     check_crc: bool
 
-    def readable(self, units: QueueUnits) -> npt.NDArray[np.bool_]:
-        """bool[n]: units that are not pre-blank ones and whose message has not expired."""
-        expired = units.phy_offset < self.log.get_min_offset()
-        if expired.any():  # a damaged unit may refer to any offset
-            expired &= units.phy_offset >= self.floor
-        return np.asarray(~(expired | units.is_pre_blank()), np.bool_)
-
-    def select(self, units: QueueUnits, keep: npt.NDArray[np.bool_], start: int) -> RecordRefs:
-        """The records to read of units from queue offset `start` on.
-
-        Units that surely have another tag are left out.
-        """
-        if self.wanted is not None:
-            keep = keep & self.wanted.may_match(units.tags_code, self.queue.topic)
-        offsets = np.arange(start, start + len(units.phy_offset), dtype=np.int64)
-        refs = RecordRefs(units.phy_offset, units.size, offsets)
-        return refs if keep.all() else refs.rows(keep)
-
-    def by_file(self, refs: RecordRefs) -> Iterator[tuple[MappedFile | None, RecordRefs]]:
-        """Yield the records of one commit log file each, with that file or None.
-
-        An offset that no log of this length has is yielded alone.
-        """
-        first = 0
-        numbers = refs.phy_offset // self.log.file_size
-        for stop in [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]:
-            if stop > first:
-                rows = refs.rows(slice(first, stop))
-                phy_offset = int(rows.phy_offset[0])
-                file = self.log.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
-                if file is not None or self._is_in_log(phy_offset):
-                    yield file, rows
-                else:
-                    yield from ((None, rows.rows(slice(i, i + 1))) for i in range(stop - first))
-            first = stop
-
-    def missing(self, refs: RecordRefs) -> Exception | None:
-        """Note records without a file, from `by_file`; return the error to raise, if any.
+    def missing(self, run: RecordRun) -> Exception | None:
+        """Note records without a file; return the error to raise, if any.
 
         Expired messages are not damage.
         """
+        refs = RecordRefs(*run.refs())
         phy_offset, queue_offset = int(refs.phy_offset[0]), int(refs.queue_offset[0])
         if not self._is_in_log(phy_offset):
             position = queue_offset * CQ_STORE_UNIT_SIZE
@@ -131,7 +93,7 @@ class QueueRange(NamedTuple):
         return self.damage.missing_file(file.path, start, stop)
 
     def messages(
-        self, chunks: Iterable[FileChunk], file_gone: FileGone, damage: QueueDamage
+        self, chunks: Iterable[RecordRun | FileChunk], file_gone: FileGone, damage: QueueDamage
     ) -> MessageIterator:
         """Iterate over the messages, each compared with the queue and its queue offset."""
         return MessageIterator(
@@ -143,90 +105,27 @@ class QueueRange(NamedTuple):
             check_crc=self.check_crc,
         )
 
-    def _is_in_log(self, phy_offset: int) -> bool:
-        return self.floor <= phy_offset < self.log.get_max_offset()
-
-
-class QueueChunks:
-    """The records of a range of a queue, file by file, for MessageIterator.
-
-    Unlike a generator it continues after an error: at the next chunk.
-
-    Parameters
-    ----------
-    part : what is read
-    start, stop : queue offsets
-    while_open : returns a context that raises where the store is closed before or meanwhile
-    note_get : called with the number of messages of each run
-    """
-
-    def __init__(
+    def messages_between(
         self,
-        part: QueueRange,
         start: int,
         stop: int,
         while_open: Callable[[], AbstractContextManager[None]],
         note_get: Callable[[int], None],
-    ) -> None:
-        self._part = part
-        self._start = start
-        self._stop = stop
-        self._count = FIRST_READ_COUNT
-        self._while_open = while_open
-        self._note_get = note_get
-        #: chunks of the units read so far: (a chunk, or None; its records); `_at` is the next
-        self._ready: list[tuple[FileChunk | None, RecordRefs]] = []
-        self._at = 0
+    ) -> MessageIterator:
+        """Iterate over the messages of the queue offsets [start, stop).
 
-    def __iter__(self) -> Self:
-        return self
+        Parameters
+        ----------
+        while_open : returns a context that raises where the store is closed before or meanwhile
+        note_get : called with the number of messages of each read of units
+        """
 
-    def __next__(self) -> FileChunk:
-        while True:
-            if self._at < len(self._ready):
-                # No call from here to the end: a signal handler that raises loses nothing.
-                chunk, refs = self._ready[self._at]
-                self._at += 1
-                if chunk is not None:
-                    return chunk
-                error = self._part.missing(refs)
-                if error is not None:
-                    raise error
-            elif self._start < self._stop:
-                self._read_on()
-            else:
-                raise StopIteration
+        def file_gone(file: MappedFile, first: int, end: int) -> Exception | None:
+            with while_open():
+                return self.file_gone(file, first, end)
 
-    def _read_on(self) -> None:
-        start, queue = self._start, self._part.queue
-        with self._while_open():
-            try:
-                units = queue.read_units(start, min(self._count, self._stop - start))
-            except StoreIOError as error:
-                self._part.damage.no_units(error, start, self._stop)
-                self._start = self._stop
-                raise
-            count = len(units.phy_offset)
-            first = start
-            if count == 0:
-                first = queue.first_readable_offset(max(0, self._part.log.get_min_offset()))
-        if count == 0:
-            # Deleted meanwhile: the rest of the queue follows behind it.
-            self._start = first if first > start else self._stop
-            return
-        refs = self._part.select(units, self._part.readable(units), start)
-        ready: list[tuple[FileChunk | None, RecordRefs]] = [
-            (None if file is None else (file, *rows), rows)
-            for file, rows in self._part.by_file(refs)
-        ]
-        self._note_get(len(refs.phy_offset))
-        self._count = min(2 * self._count, READ_COUNT)
-        self._ready, self._at, self._start = ready, 0, start + count
+        chunks = QueueChunks(self, start, stop, while_open, note_get)
+        return self.messages(chunks, file_gone, self.damage)
 
-    def messages(self) -> MessageIterator:
-        """The messages."""
-        return self._part.messages(self, self._file_gone, self._part.damage)
-
-    def _file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
-        with self._while_open():
-            return self._part.file_gone(file, start, stop)
+    def _is_in_log(self, phy_offset: int) -> bool:
+        return self.floor <= phy_offset < self.log.get_max_offset()

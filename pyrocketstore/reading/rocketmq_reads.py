@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyrocketstore.commit_log.log import CommitLog, try_decode
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
-from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE, QueueUnits
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.reading._pull import UnitPull
 from pyrocketstore.record import _message
 from pyrocketstore.record._text import tags_code
 from pyrocketstore.results import GetMessageStatus
@@ -139,6 +139,7 @@ class StoreReads:
         self.queues = queues
         self.index_service = index_service
         self.memory_bound = env.total_memory() * config.access_message_in_memory_max_ratio // 100
+        self.pull = UnitPull(commit_log, config, self.memory_bound)
 
     def is_in_disk(self, phy_offset: int) -> bool:
         """True when a record is so far before the end that it is probably not in memory."""
@@ -165,12 +166,11 @@ class StoreReads:
             return result
         limit = max(MAX_FILTER_MESSAGE_SIZE // CQ_STORE_UNIT_SIZE, min(max_msg_nums, MAX_MSG_NUMS))
         in_file = queue.units_per_file - offset % queue.units_per_file
-        units = queue.read_units(offset, min(limit, in_file))
-        if len(units.phy_offset) == 0:
+        count = min(limit, in_file, high - offset)
+        wanted = min(max(max_msg_nums, 0), MAX_MSG_NUMS)
+        if not self.pull.collect(result, queue, offset, count, wanted, message_filter):
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = self._corrected(offset, queue.roll_next_file(offset))
-            return result
-        self._collect(result, queue, offset, units, max_msg_nums, message_filter)
         return result
 
     def _outside(self, offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
@@ -189,83 +189,6 @@ class StoreReads:
     def _corrected(self, offset: int, target: int) -> int:
         slave = self.config.broker_role is BrokerRole.SLAVE
         return offset if slave and not self.config.offset_check_in_slave else target
-
-    def _collect(
-        self,
-        result: GetMessageResult,
-        queue: ConsumeQueue,
-        offset: int,
-        units: QueueUnits,
-        max_msg_nums: int,
-        message_filter: MessageFilter | None,
-    ) -> None:
-        """Walk the units; numbered as in the specification of the pull loop."""
-        result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-        log_end = self.commit_log.get_max_offset()
-        log_begin = self.commit_log.get_min_offset()
-        skip_until, last, visited = -1, 0, 0
-        rows = zip(*(column.tolist() for column in units), strict=True)
-        for phy_offset, size, unit_code in rows:
-            last = phy_offset
-            blank = _is_pre_blank(phy_offset, size)
-            if blank and not result.message_mapped_list:
-                result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-            if blank or phy_offset < skip_until:
-                visited += 1
-                continue
-            if self._is_full(result, size, max_msg_nums, log_end - phy_offset > self.memory_bound):
-                break
-            visited += 1
-            ext, code = queue.resolve_tags(unit_code)
-            empty = not result.message_mapped_list
-            if message_filter is not None and not message_filter.is_matched_by_consume_queue(
-                code, ext
-            ):
-                if empty:
-                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-                continue
-            view = self.commit_log.get_message(phy_offset, size, first_for_zero=True)
-            if view is None:
-                if empty:
-                    result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                # Only a file that is gone takes the units behind this one along: a damaged unit
-                # says nothing of a file of the log.
-                if size > 0 and phy_offset < log_begin:
-                    skip_until = self.commit_log.roll_next_file(phy_offset)
-                continue
-            if message_filter is not None and not message_filter.is_matched_by_commit_log(
-                view.byte_buffer
-            ):
-                view.release()
-                if empty:
-                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-                continue
-            result.message_mapped_list.append(view)
-            result.message_queue_offsets.append(offset + visited - 1)
-            result.buffer_total_size += size
-            result.msg_count_4_commercial += -(-size // 65536)
-            result.status = GetMessageStatus.FOUND
-            skip_until = -1
-        result.next_begin_offset = offset + visited
-        result.suggest_pulling_from_slave = log_end - last > self.memory_bound
-
-    def _is_full(
-        self, result: GetMessageResult, size: int, max_msg_nums: int, in_disk: bool
-    ) -> bool:
-        """The batch-full rule. Source: RocketMQ 4.9.3 DefaultMessageStore#isTheBatchFull."""
-        count = len(result.message_mapped_list)
-        if result.buffer_total_size == 0 or count == 0:
-            return False
-        if max_msg_nums <= count:
-            return True
-        config = self.config
-        if in_disk:
-            bytes_max = config.max_transfer_bytes_on_message_in_disk
-            count_max = config.max_transfer_count_on_message_in_disk
-        else:
-            bytes_max = config.max_transfer_bytes_on_message_in_memory
-            count_max = config.max_transfer_count_on_message_in_memory
-        return result.buffer_total_size + size > bytes_max or count > count_max - 1
 
     def query_message(
         self, topic: str, key: str, max_num: int, begin: int, end: int

@@ -2,7 +2,18 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr
 
-from pyrocketstore._rocketstore cimport rs_outgoing, rs_properties, rs_record, rs_status
+from pyrocketstore._rocketstore cimport (
+    RS_HOST_V6_SIZE,
+    RS_MESSAGE_POSITION_BORN_HOST,
+    rs_outgoing,
+    rs_properties,
+    rs_record,
+    rs_status,
+)
+
+cdef enum:
+    # From a record's beginning up to the end of its store timestamp, with an IPv6 born host.
+    HEADER_BYTES = RS_MESSAGE_POSITION_BORN_HOST + RS_HOST_V6_SIZE + 8
 
 # Structure only: RS_OK, RS_BLANK, RS_END, RS_TORN, RS_BAD_MAGIC or RS_BAD_SIZE. At most `left`
 # bytes are read. RS_OK sets all of `out`, RS_BLANK only total_size. A size above largest_record()
@@ -49,6 +60,9 @@ cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) no
 cdef int32_t java_digit(const uint8_t *p, int64_t size, int64_t *used) noexcept nogil
 # Java's Integer.parseInt of UTF-8 text; False if it would throw.
 cdef bint parse_java_int(const uint8_t *p, int64_t size, int32_t *out) noexcept nogil
+
+# The store timestamp in the first `size` bytes of a record; -1 if they do not reach so far.
+cdef int64_t store_time_in(const uint8_t *p, int64_t size) noexcept nogil
 
 cdef class RecordHeader:
     cdef readonly int64_t size          # bytes of the header in the data, at most HEADER_SIZE

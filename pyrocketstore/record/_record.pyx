@@ -12,7 +12,6 @@ from pyrocketstore._rocketstore cimport *
 
 cdef enum:
     NOGIL_MIN_BYTES = 5120  # CPython lets the GIL go above this size in zlib.crc32
-    HEADER_BYTES = RS_MESSAGE_POSITION_BORN_HOST + RS_HOST_V6_SIZE + 8
 
 #: Bytes from a record's beginning up to the end of its store timestamp, with an IPv6 born host.
 HEADER_SIZE = HEADER_BYTES
@@ -346,6 +345,15 @@ def check_message(data, int64_t phy_offset=-1, *, bint check_crc=True) -> "tuple
     return STATUS_NAMES[status], record.total_size
 
 
+cdef int64_t store_time_in(const uint8_t *p, int64_t size) noexcept nogil:
+    cdef int64_t at = RS_MESSAGE_POSITION_BORN_HOST + RS_HOST_V4_SIZE
+    if size >= RS_MESSAGE_POSITION_SYS_FLAG + 4 and (
+        rs_load_be32(p + RS_MESSAGE_POSITION_SYS_FLAG) & RS_BORNHOST_V6_FLAG
+    ):
+        at = RS_MESSAGE_POSITION_BORN_HOST + RS_HOST_V6_SIZE
+    return rs_load_be64(p + at) if size >= at + 8 else -1
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class RecordHeader:
@@ -361,7 +369,6 @@ cdef class RecordHeader:
     def __cinit__(self, data):
         cdef Py_buffer view
         cdef uint8_t[HEADER_BYTES] copied
-        cdef int64_t at
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         self.size = min(view.len, <Py_ssize_t>HEADER_BYTES)
         memset(copied, 0, HEADER_BYTES)
@@ -374,10 +381,7 @@ cdef class RecordHeader:
         self.queue_offset = rs_load_be64(copied + RS_MESSAGE_POSITION_QUEUE_OFFSET)
         self.phy_offset = rs_load_be64(copied + RS_MESSAGE_POSITION_PHYSICAL_OFFSET)
         self.sys_flag = rs_load_be32(copied + RS_MESSAGE_POSITION_SYS_FLAG)
-        at = RS_MESSAGE_POSITION_BORN_HOST + (
-            RS_HOST_V6_SIZE if self.sys_flag & RS_BORNHOST_V6_FLAG else RS_HOST_V4_SIZE
-        )
-        self.store_timestamp = rs_load_be64(copied + at) if self.size >= at + 8 else -1
+        self.store_timestamp = store_time_in(copied, self.size)
 
     @property
     def is_whole(self) -> bool:

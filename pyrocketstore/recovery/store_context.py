@@ -115,9 +115,12 @@ class StoreContext:
         Returns False when `timeout` (seconds, None for no limit) passed first. Raises
         StoreTypeError, StoreFormatError: not a valid number.
         """
-        seconds = timeout_of(timeout)
+        seconds = None if timeout is None else timeout_of(timeout)
         if self.read_only:
             return True
-        if self.commit_log.get_appended_offset() > self.commit_log.get_max_offset():
+        appended = self.commit_log.get_appended_offset()
+        if self.dispatcher.position >= appended:
+            return True
+        if appended > self.commit_log.get_max_offset():
             shielded(self.commit_log.commit_buffers)
         return self.reput_service.wait_dispatched(self.commit_log.get_max_offset(), seconds)

@@ -45,7 +45,7 @@ from pyrocketstore.message_store.topic_names import check_known
 from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.reading._messages import MergedMessages, MessageIterator
 from pyrocketstore.reading.batches import read_record_batch
-from pyrocketstore.reading.by_queue import QueueChunks, QueueRange
+from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMessages
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
@@ -631,7 +631,7 @@ class Store(StoreCalls):
         with self._state:
             part, first, end = self._part(topic, queue_id, start, stop, options)
         note_get = self.message_store.stats_service.note_get
-        return QueueChunks(part, first, end, self._while_open, note_get).messages()
+        return part.messages_between(first, end, self._while_open, note_get)
 
     def _part(
         self,
@@ -654,7 +654,7 @@ class Store(StoreCalls):
         low = queue.first_readable_offset(floor)  # first: it may move while messages are put
         high = queue.get_max_offset_in_queue()
         first = low if start is None else whole_number("start", start)
-        end = high if stop is None else min(whole_number("stop", stop), high)
+        end = high if stop is None else max(0, min(whole_number("stop", stop), high))
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first, topic, queue_id)
         part = QueueRange(log, queue, floor, options.wanted, damage, options.check_crc)

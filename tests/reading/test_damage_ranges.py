@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import pyrocketstore
 from pyrocketstore import DamagedMessageError
 from pyrocketstore.cli.commands import app
-from pyrocketstore.reading.by_queue import FIRST_READ_COUNT
+from pyrocketstore.reading._queue_runs import FIRST_READ_COUNT
 
 LOG_SIZE = 1 << 17
 SETTINGS: dict[str, Any] = {

@@ -20,6 +20,8 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import DamagedMessageError, MessageExtBrokerInner, StoreIOError
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
+from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading.skipped import MAX_RANGES, SkippedMessages, SkippedRange
 from pyrocketstore.record._message import properties_to_string
 from pyrocketstore.record._queue_check import QueueName
@@ -280,18 +282,21 @@ def test_units_that_cannot_be_read_end_the_queue(
             reader = store.read("T", None, on_corrupt=mode)
             first = [next(reader) for _ in range(2)]
 
-            def fails(start: int, count: int) -> None:
-                raise StoreIOError(errno.EIO, "pread", "path", 20 * start)
+            read_bytes = queue.reader.read
 
-            read_units = queue.read_units
-            monkeypatch.setattr(queue, "read_units", fails)
+            def fails(file: MappedFile, at: int, size: int, whole: Any = read_bytes) -> bytes:
+                if size == CQ_STORE_UNIT_SIZE:  # the look at the first readable unit
+                    return bytes(whole(file, at, size))
+                raise StoreIOError(errno.EIO, "pread", "path", at)
+
+            monkeypatch.setattr(queue.reader, "read", fails)
             assert len([*first, *reader]) == 2 * COUNT  # its units were read already
             with pytest.raises(StoreIOError):
                 next(store.read("T", 0, on_corrupt=mode))
             reader = store.read("T", None, on_corrupt=mode)
             with pytest.raises(StoreIOError):
                 next(reader)
-            monkeypatch.setattr(queue, "read_units", read_units)
+            monkeypatch.setattr(queue.reader, "read", read_bytes)
             assert [m.queue_id for m in reader] == [1] * COUNT
             assert reader.skipped.count == COUNT
 

@@ -1,0 +1,280 @@
+"""From the units of a queue to the records that they name, in runs of one commit log file each."""
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+import numpy as np
+
+from pyrocketstore.consume_queue._unit_window cimport UnitWindow
+from pyrocketstore.consume_queue._units cimport is_pre_blank
+from pyrocketstore.files._mapped_file cimport MappedFile, file_with
+from pyrocketstore.record._record cimport largest_record
+from pyrocketstore._rocketstore cimport rs_load_be32, rs_load_be64
+
+from pyrocketstore.errors import StoreIOError
+
+#: Units that an iterator reads ahead: at first, since many want a few messages, and later.
+FIRST_READ_COUNT, READ_COUNT = 256, 8192
+
+cdef int64_t ANY_SIZE = <int64_t>1 << 62
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc
+cdef class RecordRows:
+    """Columns of records: physical offset, size, queue offset and tags code."""
+
+    def __cinit__(self, Py_ssize_t capacity):
+        # One allocation: three columns of int64, one of int32.
+        cdef Py_ssize_t room = max(capacity, <Py_ssize_t>1)
+        self.phy_offset = <int64_t *>malloc(<size_t>room * (3 * sizeof(int64_t) + sizeof(int32_t)))
+        if self.phy_offset == NULL:
+            raise MemoryError
+        self.queue_offset = self.phy_offset + room
+        self.tags_code = self.queue_offset + room
+        self.size = <int32_t *>(self.tags_code + room)
+
+    def __dealloc__(self):
+        free(self.phy_offset)
+
+    cdef int select(self, object wanted, str topic) except -1:
+        """Keep the rows that may have a wanted tag."""
+        cdef const uint8_t[::1] keep
+        cdef Py_ssize_t i
+        cdef Py_ssize_t kept = 0
+        codes = np.empty(self.count, np.int64)
+        cdef int64_t[::1] view = codes
+        if self.count == 0:
+            return 0
+        memcpy(&view[0], self.tags_code, self.count * sizeof(int64_t))
+        keep = wanted.may_match(codes, topic).view(np.uint8)
+        for i in range(min(self.count, keep.shape[0])):
+            if keep[i]:
+                self.phy_offset[kept] = self.phy_offset[i]
+                self.queue_offset[kept] = self.queue_offset[i]
+                self.size[kept] = self.size[i]
+                kept += 1
+        self.count = kept
+        return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc
+cdef class RecordRun:
+    """Records of one commit log file, or one record without a file, in the order of their queue.
+
+    Attributes: `mapped_file`, MappedFile or None; `count`, records; `refs()` has the columns.
+    """
+
+    def __init__(self):
+        raise TypeError("QueueChunks and runs_of make runs")
+
+    def refs(self):
+        """Return (phy_offset int64[n], size int32[n], queue_offset int64[n]), copies."""
+        phy_offset = np.empty(self.count, np.int64)
+        size = np.empty(self.count, np.int32)
+        queue_offset = np.empty(self.count, np.int64)
+        cdef int64_t[::1] phy_view = phy_offset
+        cdef int32_t[::1] size_view = size
+        cdef int64_t[::1] queue_view = queue_offset
+        if self.count > 0:
+            memcpy(&phy_view[0], self.phy_offset, self.count * sizeof(int64_t))
+            memcpy(&size_view[0], self.size, self.count * sizeof(int32_t))
+            memcpy(&queue_view[0], self.queue_offset, self.count * sizeof(int64_t))
+        return phy_offset, size, queue_offset
+
+
+# ---- selecting ---------------------------------------------------------------------------------
+
+cdef RecordRows select_rows(object part, int64_t start, int64_t count, int64_t max_bytes,
+                            int64_t *taken):
+    # The records of `count` units from `start` on, and how many of these units they took: fewer at
+    # the queue's end, and where `max_bytes` of records are reached; one record always fits.
+    # Pre-blank units and expired messages are left out, and records that surely have another tag.
+    cdef object log = part.log
+    cdef object queue = part.queue
+    cdef UnitWindow window = UnitWindow.__new__(UnitWindow, queue.reader)
+    cdef int64_t floor = part.floor
+    cdef int64_t lowest = log.get_min_offset()
+    cdef int64_t left = queue.get_max_offset_in_queue() - start
+    cdef int64_t total = 0
+    cdef int64_t phy_offset, code
+    cdef int32_t size
+    cdef Py_ssize_t kept = 0
+    cdef bint any_taken = False
+    cdef const uint8_t *p
+    cdef RecordRows rows
+    if start < 0 or left < 0:
+        left = 0
+    count = min(count, left)
+    rows = RecordRows.__new__(RecordRows, max(count, <int64_t>0))
+    taken[0] = 0
+    try:
+        while taken[0] < count:
+            p = window.at(start + taken[0], 0, count - taken[0])
+            if p == NULL:
+                break
+            phy_offset, size = rs_load_be64(p), rs_load_be32(p + 8)
+            code = rs_load_be64(p + 12)
+            # A damaged unit may refer to any offset: only a known expired one is left out.
+            if floor <= phy_offset < lowest or is_pre_blank(phy_offset, size, code):
+                if total > max_bytes:
+                    break
+                taken[0] += 1
+                continue
+            # No record is larger than any: a damaged unit must not end the selection.
+            total += min(max(<int64_t>size, <int64_t>0), largest_record())
+            if any_taken and total > max_bytes:
+                break
+            any_taken = True
+            rows.phy_offset[kept] = phy_offset
+            rows.size[kept] = size
+            rows.queue_offset[kept] = start + taken[0]
+            rows.tags_code[kept] = code
+            kept += 1
+            taken[0] += 1
+    finally:
+        window.close()
+    rows.count = kept
+    if part.wanted is not None:
+        rows.select(part.wanted, queue.topic)
+    return rows
+
+
+cdef RecordRun _run(RecordRows rows, MappedFile mapped_file, Py_ssize_t first, Py_ssize_t stop):
+    cdef RecordRun run = RecordRun.__new__(RecordRun)
+    run.mapped_file = mapped_file
+    run.rows = rows
+    run.phy_offset = rows.phy_offset + first
+    run.queue_offset = rows.queue_offset + first
+    run.size = rows.size + first
+    run.count = stop - first
+    return run
+
+
+cdef list split(RecordRows rows, object part):
+    # The runs; an offset that no log of this length has is a run of its own.
+    cdef object log = part.log
+    cdef tuple files = log.mapped_file_queue.mapped_files
+    cdef int64_t file_size = log.file_size
+    cdef int64_t floor = part.floor
+    cdef int64_t log_end = log.get_max_offset()
+    cdef int64_t begin, phy_offset
+    cdef Py_ssize_t first = 0
+    cdef Py_ssize_t stop
+    cdef MappedFile mapped_file
+    cdef list runs = []
+    while first < rows.count:
+        phy_offset = rows.phy_offset[first]
+        stop = first + 1
+        mapped_file = file_with(files, phy_offset, file_size)
+        if mapped_file is not None or floor <= phy_offset < log_end:
+            begin = phy_offset - phy_offset % file_size
+            while stop < rows.count and 0 <= rows.phy_offset[stop] - begin < file_size:
+                stop += 1
+        runs.append(_run(rows, mapped_file, first, stop))
+        first = stop
+    return runs
+
+
+def runs_of(part, int64_t start, int64_t count, int64_t max_bytes):
+    """Return the runs of records that the units from `start` on name, and the units that they took.
+
+    Parameters
+    ----------
+    part : QueueRange
+    start : int, queue offset
+    count : int, units at most
+    max_bytes : bytes of records, as their units state them; one record always fits
+
+    Raises StoreIOError.
+    """
+    cdef int64_t taken = 0
+    cdef RecordRows rows = select_rows(part, start, count, max_bytes, &taken)
+    return split(rows, part), taken
+
+
+# ---- one range ---------------------------------------------------------------------------------
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class QueueChunks:
+    """The records of a range of a queue, file by file, for MessageIterator.
+
+    Unlike a generator it continues after an error: at the next chunk.
+
+    Parameters
+    ----------
+    part : QueueRange, what is read
+    start, stop : queue offsets
+    while_open : returns a context that raises where the store is closed before or meanwhile
+    note_get : called with the number of messages of each run
+    """
+
+    cdef object part
+    cdef object while_open
+    cdef object note_get
+    cdef int64_t start
+    cdef int64_t stop
+    cdef int64_t count
+    cdef list ready             # runs of the units read so far
+    cdef Py_ssize_t next_run
+
+    def __cinit__(self, part, int64_t start, int64_t stop, while_open, note_get):
+        self.part = part
+        self.start = start
+        self.stop = stop
+        self.count = FIRST_READ_COUNT
+        self.while_open = while_open
+        self.note_get = note_get
+        self.ready = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef RecordRun run
+        while True:
+            if self.next_run < len(self.ready):
+                run = <RecordRun>self.ready[self.next_run]
+                self.next_run += 1
+                if run.mapped_file is not None:
+                    return run
+                error = self.part.missing(run)
+                if error is not None:
+                    raise error
+            elif self.start < self.stop:
+                self.read_on()
+            else:
+                raise StopIteration
+
+    cdef int read_on(self) except -1:
+        cdef object part = self.part
+        cdef int64_t start = self.start
+        cdef int64_t taken = 0
+        cdef int64_t first = start
+        cdef RecordRows rows
+        cdef list ready
+        with self.while_open():
+            try:
+                rows = select_rows(part, start, min(self.count, self.stop - start), ANY_SIZE,
+                                   &taken)
+            except StoreIOError as error:
+                part.damage.no_units(error, start, self.stop)
+                self.start = self.stop
+                raise
+            if taken == 0:
+                first = part.queue.first_readable_offset(max(0, part.log.get_min_offset()))
+        if taken == 0:
+            # Deleted meanwhile: the rest of the queue follows behind it.
+            self.start = first if first > start else self.stop
+            return 0
+        ready = split(rows, part)
+        self.note_get(rows.count)
+        # No call from here to the end: a signal handler that raises loses nothing.
+        self.count = min(2 * self.count, <int64_t>READ_COUNT)
+        self.ready, self.next_run, self.start = ready, 0, start + taken
+        return 0
