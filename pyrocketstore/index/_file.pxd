@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore.index._search cimport index_reader
+from pyrocketstore.index._search cimport index_order, index_reader
 from pyrocketstore.index._put cimport index_key_hash, index_key_prefix, put_hash, put_hashes
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_index_file
@@ -21,6 +21,7 @@ cdef class IndexFile:
     cdef int32_t flushed_count
     cdef int flush_errno
     cdef object flush_lock
+    cdef index_order order          # changed with the GIL
 
     cpdef open_for_writing(self)
 

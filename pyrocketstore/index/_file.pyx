@@ -21,6 +21,8 @@ from pyrocketstore.system._kept_files cimport release_kept
 from pyrocketstore.index._keys cimport hash_keys, hash_text, prefix_of
 from pyrocketstore.index._search cimport (
     READ_SHORT,
+    begin_reads,
+    end_reads,
     index_hits,
     index_reader,
     index_walk,
@@ -88,6 +90,7 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
     r.fd = -1
     r.failed = 0
     r.env = &owner.env.table
+    begin_reads(r)
     if not owner.available:
         return 0
     if owner.mapped_file.file.base != NULL and owner.mapped_file.take_hold():
@@ -106,6 +109,7 @@ cdef int open_reader(IndexFile owner, index_reader *r) except -1:
 
 
 cdef int close_reader(IndexFile owner, index_reader *r) except -1:
+    end_reads(r)
     if r.base != NULL:
         owner.mapped_file.drop_hold()
     elif r.fd >= 0:

@@ -23,7 +23,20 @@ cdef struct index_reader:
     kept_file *kept           # has `fd`; until `close_reader`
     int failed                # 0, a negated errno, or READ_SHORT
     int64_t failed_position
+    int64_t last_position     # of the last read of an entry
+    int64_t block_start       # bytes [block_start, block_end) of the file are in `block`
+    int64_t block_end
+    int64_t next_size         # of the next block
+    uint8_t *block            # from malloc, until `close_reader`; NULL: none yet
     uint8_t buffer[20]
+
+
+# What is known of the times in one index file. Entries are put in the order of the log, and so in
+# the order of time, unless a clock was set back.
+cdef struct index_order:
+    int32_t known             # entries 2 .. known - 1 ascend in time, none before the file's begin
+    int32_t diff              # of the last one of them, seconds
+    int32_t unordered         # 1: the entry `known` does not follow them
 
 
 cdef struct index_walk:
@@ -35,6 +48,8 @@ cdef struct index_walk:
     int32_t next_index        # 0: the chain has ended
     int32_t limit             # entries that may be read: numbers 1 .. limit
     int32_t every             # 1: follow the whole chain, allow for clamped times
+    int32_t low               # an entry below this number ends the chain
+    int64_t steps             # entries that may still be looked at; 0 pauses the walk
 
 
 cdef struct index_hit:
@@ -82,10 +97,31 @@ cdef inline int64_t phy_offset_of(
 # The bytes of a slot or an entry, valid until the next call; NULL with r.failed.
 cdef const uint8_t *load_entry(index_reader *r, int64_t position, int64_t size) noexcept nogil
 
+# As load_entry, for entries in ascending order up to the byte `stop`.
+cdef const uint8_t *load_next(
+    index_reader *r, int64_t position, int64_t size, int64_t stop
+) noexcept nogil
+cdef void begin_reads(index_reader *r) noexcept nogil
+cdef void end_reads(index_reader *r) noexcept nogil
+
+# The numbers of the entries of an `index_order` whose times may be in the window: [low, high], and
+# low > high for none. RS_OK, or -1 with r.failed.
+cdef int numbers_in_window(
+    const rs_index_file *x, index_reader *r, const index_walk *w, int32_t known,
+    int32_t *low, int32_t *high
+) noexcept nogil
+# The greatest number in [low, high] whose entry has the key's hash, within `limit` entries from
+# `high` down; 0: there is none; -1 with r.failed; -2: none within the limit.
+cdef int32_t number_of_key(
+    const rs_index_file *x, index_reader *r, const index_walk *w, int32_t low, int32_t high,
+    int64_t limit
+) noexcept nogil
+
 # Finds the newest entry of the key's slot; RS_OK, or -1 with r.failed.
 cdef int start_walk(const rs_index_file *x, index_reader *r, index_walk *w) noexcept nogil
 
-# Gathers up to `room` hits, newest first, from w.next_index on; -1 with r.failed.
+# Gathers up to `room` hits, newest first, from w.next_index on, in w.steps steps at most; -1 with
+# r.failed.
 cdef int64_t walk_chain(
     index_reader *r, index_walk *w, int64_t room, int64_t *phy_offsets, int64_t *times
 ) noexcept nogil

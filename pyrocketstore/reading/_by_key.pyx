@@ -14,11 +14,15 @@ import numpy as np
 
 from pyrocketstore.commit_log._append cimport CommitLogCore
 from pyrocketstore.index._file cimport IndexFile, close_reader, open_reader
-from pyrocketstore.index._put cimport index_key_hash, index_key_prefix
+from pyrocketstore.index._put cimport entry_position, index_key_hash, index_key_prefix
 from pyrocketstore.index._search cimport (
+    index_order,
     index_reader,
     index_walk,
+    load_next,
     newest_entry,
+    number_of_key,
+    numbers_in_window,
     phy_offset_of,
     prefetch_hash_of,
     start_walk,
@@ -29,18 +33,20 @@ from pyrocketstore.record._message cimport MessageExt, message_from_record
 from pyrocketstore.record._queue_check cimport is_java_text
 from pyrocketstore.reading._messages cimport RecordBytes
 from pyrocketstore.record._record cimport (
+    HEADER_BYTES,
     check_record,
     largest_record,
     parse_record,
     scan_properties,
+    store_time_in,
 )
 from pyrocketstore._rocketstore cimport (
-    RS_OK, rs_index_file, rs_load_acquire, rs_load_be32, rs_mapped_file, rs_prefetch_read,
-    rs_properties, rs_record, rs_span,
+    RS_INDEX_ENTRY_SIZE, RS_OK, rs_index_file, rs_load_acquire, rs_load_acquire32, rs_load_be32,
+    rs_load_be64, rs_mapped_file, rs_prefetch_read, rs_properties, rs_record, rs_span,
 )
 from pyrocketstore.record._text cimport utf8_bytes
 
-from pyrocketstore.errors import StoreIOError, without_frames
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError, without_frames
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
@@ -57,6 +63,15 @@ cdef enum:
     COPIED_BYTES = 1152      # prefetched of a record that will be copied, of unknown size
     READ_BYTES = 4096        # of the first read of a record of unknown size
     MAX_HELD_GIL = 64        # hits; a search for more releases the GIL
+    # Of a search in a window of time, entries: steps along a chain before the times of the file are
+    # looked at, in files of few entries and of many, and where the times are known; records looked
+    # at in one search; entries that are looked at in place of the next steps.
+    MIN_STEPS = 1024
+    ENTRIES_A_STEP = 64
+    KNOWN_STEPS = 64
+    MAX_ZEROS = 262144
+    FIRST_LOOK = 4096
+    AHEAD_BYTES = 65536      # read with the header of a record
     AHEAD = 8                # messages whose memory is prefetched while one is made
     FEW_HITS = 8             # hits that need no memory of their own
     FEW_WORDS = 64
@@ -207,6 +222,7 @@ cdef class _Search:
     cdef Py_ssize_t index_count
     cdef index_reader *readers
     cdef rs_index_file **index
+    cdef index_order **orders
     cdef uint8_t *opened          # one byte an index file: 0 not yet, 1 open, 2 gone
     cdef RecordBytes source
     cdef key_hit *hits
@@ -240,8 +256,8 @@ cdef class _Search:
         self.log_end = log_end
         self.index_files = index_files
         self.index_count = PyTuple_GET_SIZE(index_files)
-        # One allocation: readers, index, opened, held.
-        cdef Py_ssize_t each = sizeof(index_reader) + sizeof(rs_index_file *) + 1
+        # One allocation: readers, index, orders, opened, held.
+        cdef Py_ssize_t each = sizeof(index_reader) + 2 * sizeof(void *) + 1
         cdef Py_ssize_t size = self.index_count * each + log.count
         self.readers = <index_reader *>self.few_words
         if size > <Py_ssize_t>sizeof(self.few_words):
@@ -249,7 +265,8 @@ cdef class _Search:
         if self.readers == NULL:
             raise MemoryError
         self.index = <rs_index_file **>(self.readers + self.index_count)
-        self.opened = <uint8_t *>(self.index + self.index_count)
+        self.orders = <index_order **>(self.index + self.index_count)
+        self.opened = <uint8_t *>(self.orders + self.index_count)
         self.held = self.opened + self.index_count
         return 0
 
@@ -286,6 +303,7 @@ cdef class _Search:
         try:
             if open_reader(index_file, &self.readers[i]):
                 self.index[i] = &index_file.index
+                self.orders[i] = &index_file.order
                 self.opened[i] = 1
         except StoreIOError as error:
             # Another process owns the store: its cleaner deletes a file whose records are gone.
@@ -471,7 +489,7 @@ cdef class _Search:
         self.count = 0
         self.descending = True
         while i >= 0 and self.count < self.max_num:
-            if self.opened[i] == 0:
+            if self.opened[i] == 0 and not (self.has_window() and self.is_outside(i)):
                 self.open_index(i)
             if self.opened[i] == 1:
                 self.collect_file(i, copied)
@@ -521,7 +539,13 @@ cdef class _Search:
         if start_walk(self.index[number], reader, &walk) != RS_OK:
             return self.raise_failed(number)
         room = FIRST_ROOM
+        if self.has_window():
+            walk.steps = self.steps_before_order(number)
         while walk.next_index > 0 and self.count < self.max_num:
+            if walk.steps <= 0:
+                walk.steps = MAX_COUNT
+                self.skip_by_time(number, &walk)
+                continue
             found = walk_chain(
                 reader, &walk, min(room, self.max_num - self.count), phy_offsets, times
             )
@@ -533,6 +557,128 @@ cdef class _Search:
                 self.consider(phy_offsets[i])
             room = min(4 * room, <int64_t>MAX_ROOM)
         return 0
+
+    # ---- the index and time ------------------------------------------------------------------
+
+    cdef inline bint has_window(self) noexcept nogil:
+        return self.begin > 0 or self.end < INT64_MAX
+
+    cdef bint is_outside(self, Py_ssize_t number) except -1 with gil:
+        """Whether all entries of a full file are known to be outside of the window."""
+        cdef IndexFile index_file = <IndexFile?>self.index_files[number]
+        cdef rs_index_file *x = &index_file.index
+        return (index_file.order.known >= x.index_num and not index_file.order.unordered
+                and x.begin_timestamp > self.end)
+
+    cdef int64_t steps_before_order(self, Py_ssize_t number) noexcept nogil:
+        """How far a chain is followed before the times of the file are looked at.
+
+        That costs about as much for each entry as a few hundredths of a step of the chain.
+        """
+        cdef int64_t left = rs_load_acquire32(&self.index[number].index_count)
+        left -= self.orders[number].known
+        if left <= 0:  # only a few entries have to be looked at
+            return KNOWN_STEPS
+        return max(<int64_t>MIN_STEPS, left // ENTRIES_A_STEP)
+
+    cdef int skip_by_time(self, Py_ssize_t number, index_walk *walk) except -1 nogil:
+        """Move a walk over a long chain to the next entry that may be in the window."""
+        cdef const rs_index_file *x = self.index[number]
+        cdef index_reader *reader = &self.readers[number]
+        cdef int32_t low = 0, high = 0, found
+        cdef int32_t known = self.learn_order(number, walk)
+        if walk.next_index >= known:
+            walk.steps = max(<int64_t>MIN_STEPS, <int64_t>(walk.next_index - known))
+            return 0
+        if numbers_in_window(x, reader, walk, known, &low, &high) != RS_OK:
+            return self.raise_failed(number)
+        walk.low = low if low > 2 else 1  # the first entry's time is in the header
+        if walk.next_index <= high or walk.next_index == 1:
+            return 0
+        found = number_of_key(x, reader, walk, low, high, FIRST_LOOK + walk.next_index - high)
+        if found == 0 and low == 2:
+            found = number_of_key(x, reader, walk, 1, 1, FIRST_LOOK)
+        if found == -1:
+            return self.raise_failed(number)
+        if found >= 0:
+            walk.next_index = found
+        return 0
+
+    cdef int32_t learn_order(self, Py_ssize_t number, const index_walk *walk) except -1 nogil:
+        """Look at the times of entries that are not known to ascend; return `known` of the order.
+
+        A clock that was set back leaves entries of 0 seconds. Their records have the times.
+        """
+        cdef const rs_index_file *x = self.index[number]
+        cdef index_order order
+        cdef int32_t stop = rs_load_acquire32(&x.index_count)
+        cdef int32_t zeros = 0
+        cdef int32_t diff
+        cdef const uint8_t *p
+        stop = <int32_t>min(<int64_t>stop, x.index_num)
+        self.get_order(number, &order)
+        if order.unordered or order.known >= stop or walk.base_timestamp <= 0:
+            return order.known
+        while order.known < stop and zeros < MAX_ZEROS:
+            p = load_next(
+                &self.readers[number], entry_position(x.hash_slot_num, order.known),
+                RS_INDEX_ENTRY_SIZE, entry_position(x.hash_slot_num, stop),
+            )
+            if p == NULL:
+                return self.raise_failed(number)
+            diff = rs_load_be32(p + 12)
+            if diff == 0:
+                zeros += 1
+            if diff < order.diff or (
+                diff == 0 and not self.is_stored_since(walk.base_timestamp, rs_load_be64(p + 4))
+            ):
+                order.unordered = 1
+                break
+            order.diff = diff
+            order.known += 1
+        self.note_order(number, &order)
+        return order.known
+
+    cdef int get_order(self, Py_ssize_t number, index_order *order) except -1 with gil:
+        order[0] = self.orders[number][0]
+        order.known = max(order.known, 2)
+        return 0
+
+    cdef int note_order(self, Py_ssize_t number, const index_order *order) except -1 with gil:
+        if order.known >= self.orders[number].known:  # else another thread knows more
+            self.orders[number][0] = order[0]
+        return 0
+
+    cdef bint is_stored_since(self, int64_t time, int64_t phy_offset) except -1 nogil:
+        """Whether the record at an offset cannot be one of an earlier time."""
+        cdef Py_ssize_t i = self.log.find(phy_offset)
+        cdef rs_mapped_file *file
+        cdef const uint8_t *p
+        cdef int64_t position, size
+        if i < 0 and self.log.count > 0 and phy_offset < self.log.table[0].file_from_offset:
+            return True  # it has expired
+        if i < 0 or (not self.held[i] and not self.hold_log(i)):
+            return False
+        file = self.log.table[i]
+        position = phy_offset - file.file_from_offset
+        size = min(rs_load_acquire(&file.wrote) - position, <int64_t>HEADER_BYTES)
+        if size <= 0:
+            return False
+        if file.base != NULL:
+            p = file.base + position
+        else:
+            p = self.try_read(i, position, size)
+        return p != NULL and store_time_in(p, size) >= time
+
+    cdef const uint8_t *try_read(
+        self, Py_ssize_t i, int64_t position, int64_t size
+    ) except? NULL with gil:
+        """As `read`; NULL also for bytes that cannot be read."""
+        cdef int64_t wrote = rs_load_acquire(&self.log.table[i].wrote)
+        try:
+            return self.read(i, position, size, min(position + AHEAD_BYTES, wrote))
+        except (StoreCorruptionError, StoreIOError):
+            return NULL
 
     cdef int raise_failed(self, Py_ssize_t number) except -1 with gil:
         """Raise the error of an index file."""
