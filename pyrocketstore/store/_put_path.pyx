@@ -336,6 +336,28 @@ cdef class PutPath:
             self.give_chunk(chunk)
             core.give_buffer(buffer)
 
+    def append_ordinary_batch(self, topic, messages, queue_id, tags, keys):
+        """Append a batch as `append_batch` does, from arguments of `Store.put_batch`.
+
+        Returns None, and appends nothing, unless the arguments are lists, for a topic that was put
+        to, and a put need not wait for the device.
+        """
+        cdef Columns columns
+        if (not self.state.fast_puts or self.group is not None or type(topic) is not str
+                or type(messages) is not list or not messages or type(queue_id) is not int
+                or not 0 <= queue_id <= QUEUE_ID_MAX or topic not in self.core.topics):
+            return None
+        if tags is None and keys is None:
+            columns = Columns.of_items(topic, messages.copy(), queue_id)
+            return None if columns is None else self.append_batch(columns)
+        for column in (tags, keys):
+            if column is not None and (
+                    type(column) is not list or len(column) != len(messages)):
+                return None
+        return self.append_batch(Columns(topic, messages, queue_id,
+                                         None if tags is None else tags.copy(),
+                                         None if keys is None else keys.copy(), None))
+
     cdef int check_sizes(self, rs_outgoing *template, Columns columns) except -1:
         # Raises MessageRefused for a row that no put could store, before any of them is.
         cdef CommitLogCore core = self.core

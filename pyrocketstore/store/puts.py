@@ -294,6 +294,16 @@ class BatchPuts:
     ) -> PutMessageResult:
         """As `Store.put_batch`."""
         slow, engine = self._slow, self._engine
+        if properties is None:
+            try:
+                done = self._path.append_ordinary_batch(topic, messages, queue_id, tags, keys)
+            except MessageRefused as refused:
+                raise slow.illegal(refused) from refused
+            if done is not None:
+                if done[0] is None:
+                    self._fail(0, done[1], done[2], engine.now())
+                engine.stats_service.note_put(0, done[0].message_count, 0)
+                return done[0]
         slow.state.check_writable()
         topic = check_topic(topic)
         queue_id = exact_queue_id(queue_id)

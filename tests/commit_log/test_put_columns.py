@@ -121,6 +121,49 @@ def test_a_batch_of_columns_is_a_batch_of_dicts(tmp_path: Path) -> None:
         assert store.put_batch("t", (bytearray(b"x"),), 1, keys=np.array(["k"])).queue_offset == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"messages": [b"a", "b"], "tags": [None, None]},
+        {"messages": [b"a", b"b"], "tags": ["x", 1]},
+        {"messages": [b"a", b"b"], "tags": ["x", " "]},
+        {"messages": [b"a", b"b"], "keys": ["x", "a\x01"]},
+        {"messages": [b"a", b"b"], "keys": ["x"]},
+        {"messages": [b"a", b"b"], "keys": ["x", "k" * 40_000]},
+        {"messages": [b"a", bytes(5 << 20)], "tags": [None, None]},
+        {"messages": [bytes(3 << 20)] * 2, "tags": [None, None]},
+        {"messages": [{"body": b"a", "tags": 1}]},
+        {"messages": [{"body": b"a", "colour": 1}]},
+        {"messages": [{"body": b"a", "flag": 1 << 31}]},
+        {"messages": [b"a"], "queue_id": -1},
+        {"messages": [b"a"], "queue_id": 1 << 31},
+        {"messages": [b"a"], "queue_id": True},
+        {"messages": []},
+        {"messages": [b"a"], "tags": ["x"], "keys": [["k", "l"]], "queue_id": 3},
+        {"messages": [memoryview(b"a")], "keys": [None], "queue_id": 3},
+    ],
+)
+def test_a_batch_has_one_outcome_for_a_new_topic_and_a_known_one(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    """Method: the compiled path handles batches for topics that were put to, in lists."""
+    outcomes: list[tuple[Any, ...]] = []
+    for name in ("new", "known"):
+        with pyrocketstore.open(tmp_path / name, **SIZES) as store:
+            if name == "known":
+                store.put("t", b"", queue_id=3)
+            end, start = store.message_store.get_max_phy_offset(), store.max_offset("t", 3)
+            try:
+                done = store.put_batch("t", **arguments)
+                outcomes.append((done.message_count, done.wrote_bytes, done.queue_offset - start))
+            except pyrocketstore.StoreError as error:
+                outcomes.append((type(error), str(error), 0))
+                assert store.message_store.get_max_phy_offset() == end
+            calls = sum(store.message_store.stats_service.put_times()) - (name == "known")
+            outcomes[-1] = (*outcomes[-1], calls)
+    assert outcomes[0] == outcomes[1]
+
+
 def test_a_batch_of_columns_is_all_or_nothing(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put("t", b"")
