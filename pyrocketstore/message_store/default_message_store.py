@@ -190,13 +190,7 @@ class DefaultMessageStore(StoreContext):
             self.env, config, self.commit_log, self.running_flags, read_only
         )
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
-        #: called when puts end: after a failure, in a forked child, and by `shutdown`
-        self.on_dead: Callable[[str | None], None] = lambda state: None
-        #: called when puts are accepted again: a full disk has room
-        self.on_alive: Callable[[], None] = lambda: None
-        self.running_flags.on_not_writeable = lambda: self.on_dead(None)
-        self.running_flags.on_writeable = lambda: self.on_alive()
-        self.running_flags.on_write_error = self._repair_later
+        self._make_hooks()
         self.life_lock = threading.RLock()
         self.is_started = self._loaded = self._made_abort = False
         self._stopped = False  # the services have ended
@@ -217,10 +211,6 @@ class DefaultMessageStore(StoreContext):
         self.store_failure = StoreFailure(
             self.running_flags, self.async_puts, self._abort_file, lambda: not self.has_ended
         )
-        #: the settings of a reload: sizes that were not given may show only by then
-        self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
-        #: called with an engine that was loaded again; the result is called once its parts are used
-        self.on_reload: OnReload = _ignore
         self._lock_file = store_lock(self.env, config, self.store_failure.fail)
         self.file_systems = FileSystems(
             self.env, self._lock_file.descriptors, config.syncfs_least_files
@@ -231,6 +221,19 @@ class DefaultMessageStore(StoreContext):
             earliest=lambda: self.get_earliest_message_time() if self._loaded else -1,
             failure=lambda: self.why_not_writeable,
         )
+
+    def _make_hooks(self) -> None:
+        #: called when puts end: after a failure, in a forked child, and by `shutdown`
+        self.on_dead: Callable[[str | None], None] = lambda state: None
+        #: called when puts are accepted again: a full disk has room
+        self.on_alive: Callable[[], None] = lambda: None
+        self.running_flags.on_not_writeable = lambda: self.on_dead(None)
+        self.running_flags.on_writeable = lambda: self.on_alive()
+        self.running_flags.on_write_error = self._repair_later
+        #: the settings of a reload: sizes that were not given may show only by then
+        self.settings_of_reload: Callable[[], MessageStoreConfig] = lambda: self.config
+        #: called with an engine that was loaded again; the result is called once its parts are used
+        self.on_reload: OnReload = _ignore
 
     @property
     def transient_store_pool(self) -> TransientStorePool | None:
