@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_PACKAGES = ("lmdb", "persist-queue", "diskcache")
+#: Descriptors that a worker needs for everything but queues.
+OWN_FILES = 1000
 
 
 def facts(home: Path, *, java: bool, rust: bool) -> dict[str, str]:
@@ -59,6 +62,11 @@ def dirty_limit() -> int:
     ratio = _number("/proc/sys/vm/dirty_ratio") or 20
     available = re.search(r"MemAvailable:\s+(\d+)", _text("/proc/meminfo"))
     return (int(available[1]) * 1024 if available else memory_bytes()) * ratio // 100
+
+
+def open_files_max() -> int:
+    """Return how many files a process may open, besides those of its own parts."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] - OWN_FILES
 
 
 def has(package: str) -> bool:

@@ -29,6 +29,7 @@ sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 import named_messages  # noqa: E402
 import pyrocketstore  # noqa: E402
 from following import Follow  # noqa: E402  (after pyrocketstore was found)
+from flush_queues import FlushQueues  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
 from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
@@ -596,6 +597,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "put_new": NewTopics,
     "aput": Put,
     "put_open": PutIntoOpen,
+    "flush_queues": FlushQueues,
     "empty_call": EmptyCall,
     "scan": Scan,
     "rebuild": Recover,

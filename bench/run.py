@@ -226,6 +226,12 @@ class Bench:
         """Return the command without options. Raises Unavailable."""
         if reason := self._missing.get(variant.program):
             raise Unavailable(reason)
+        queues = int(str(variant.options.get("queues", 0)))
+        if variant.program == "java" and self.sizes.full and queues > machine.open_files_max():
+            raise Unavailable(
+                f"4.9.3 keeps each queue file open: {queues:,} queues need more than the limit of"
+                f" {machine.open_files_max():,} open files"
+            )
         package = PACKAGES.get(str(variant.options.get("peer")))
         if package and not machine.has(package):
             raise Unavailable(f"{package} is not installed (`make bench` installs it)")

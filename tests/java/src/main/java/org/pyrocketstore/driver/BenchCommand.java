@@ -94,6 +94,8 @@ final class BenchCommand {
             case "rebuild":
             case "recover":
                 return new RecoverWorkload(path, options);
+            case "flush_queues":
+                return new FlushWorkload(path, options);
             case "cq":
                 return new QueueWorkload(path, options);
             case "index_put":
