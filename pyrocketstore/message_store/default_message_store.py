@@ -139,8 +139,8 @@ class DefaultMessageStore(StoreContext):
     services: StoreServices = set_by_start()
     #: of a read-only store
     follower: Follower = set_by_load()
-    #: first files of queues whose messages have all expired: their owner deletes them soon
-    expired_files: list[str] = set_by_load()
+    #: queues with a first file whose messages have all expired: its owner deletes it soon
+    expired_in: list[tuple[str, int]] = set_by_load()
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class DefaultMessageStore(StoreContext):
                 owner = owner_of(self.env, self.root)
                 self._load()
                 if self.plan is not None:
-                    self.follower = Follower(self, self.plan, owner, self.expired_files)
+                    self.follower = Follower(self, self.plan, owner, self.expired_in)
             except StoreIOError as error:
                 if not was_removed(self.env, error) or not attempts.another():
                     raise
@@ -444,13 +444,13 @@ class DefaultMessageStore(StoreContext):
         Differs: also for LMQ queues, whose counters 4.9.3 loses at a restart.
         """
         lowest = self.commit_log.get_min_offset()
-        self.expired_files = []
+        self.expired_in = []
         for queue in self.consume_queues():
             end = queue.get_max_offset_in_queue()
             self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
             files = queue.mapped_file_queue.mapped_files
             if not queue.correct_min_offset(lowest) and lowest > 0 and len(files) > 1:
-                self.expired_files.append(files[0].path)
+                self.expired_in.append((queue.topic, queue.queue_id))
 
     def _complete_topics(self, plan: RecoveryPlan) -> None:
         """Have the topics added to topics.json that an unclean exit may have left out of it.

@@ -6,8 +6,8 @@ recovery does. Each round takes a part of one log file, and publishes in the ord
 makes things visible: the log, then the queues, then the index. A reader beside it therefore finds
 the state of a store whose dispatcher is a little behind.
 
-When the owner did more than append (it was opened again, cut the log, deleted files), or left
-damage, the store must be loaded again; see `Follower.follow`.
+Files that have expired are forgotten. When the owner did anything else (it opened the store again,
+cut the log, removed a queue), or left damage, the store must be loaded again: see `Follower`.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ class Follower:
     store : the loaded store
     plan : its plan, which is updated
     owner : the result of `owner_of` from before the store was loaded
-    expired : paths of first files of queues whose messages have all expired
+    expired : queues with a first file whose messages have all expired
 
     Threads: one at a time, beside readers.
     """
 
     def __init__(
-        self, store: StoreContext, plan: RecoveryPlan, owner: Owner, expired: list[str]
+        self, store: StoreContext, plan: RecoveryPlan, owner: Owner, expired: list[Key]
     ) -> None:
         self._store = store
         self._plan = plan
@@ -160,6 +160,7 @@ class Follower:
         try:
             if not self._can_follow or self._has_owner_changed():
                 return False
+            self._forget_expired()
             new, is_removed = self._folders.look()
             if is_removed or not self._is_end_known() or not self._fits_index():
                 return False
@@ -186,10 +187,37 @@ class Follower:
 
     def _has_owner_changed(self) -> bool:
         env, root = self._store.env, self._store.config.store_path_root_dir
-        if owner_of(env, root) != self._owner:
-            return True
-        paths = [self._first_path, *self._expired] if self._first_path else self._expired
-        return not all(env.exists(path) for path in paths)
+        return owner_of(env, root) != self._owner
+
+    def _forget_expired(self) -> None:
+        """Forget files that the owner has deleted because their messages have expired.
+
+        The minimum of a queue becomes that of a new opening.
+        """
+        env, table = self._store.env, self._store.queue_table
+        files, first_path = self._store.commit_log.mapped_file_queue, self._first_path
+        if first_path and not env.exists(first_path):
+            files.forget_deleted()  # unless a reader has done so
+            first = files.get_first_mapped_file()
+            if first is None:
+                raise _Changed
+            first_path, queues, expired = first.path, table.all(), []
+            built = [queue for key in self._built if (queue := table.get(*key)) is not None]
+            if not all(_has_first_file(queue) for queue in built):
+                raise _Changed  # its expired units are in memory alone
+        else:
+            known = [queue for key in self._expired if (queue := table.get(*key)) is not None]
+            queues = [queue for queue in known if not _has_first_file(queue)]
+            expired = [(queue.topic, queue.queue_id) for queue in known if queue not in queues]
+        lowest = self._store.commit_log.get_min_offset()
+        for queue in queues:
+            check_abandoned()
+            queue.mapped_file_queue.forget_deleted()
+            if not queue.correct_min_offset(lowest):
+                queue.core.min_logic_offset = 0
+                if len(queue.mapped_file_queue.mapped_files) > 1:
+                    expired.append((queue.topic, queue.queue_id))
+        self._expired, self._first_path = expired, first_path
 
     def _is_end_known(self) -> bool:
         """Return whether the log still has the last known record."""
@@ -489,3 +517,9 @@ class Follower:
     def _index_record(self, request: DispatchRequest) -> IndexFile:
         self._store.index_service.build_index(request)
         return self._index_file()
+
+
+def _has_first_file(queue: ConsumeQueue) -> bool:
+    """Return whether the first file of a queue is on disk."""
+    first = queue.mapped_file_queue.get_first_mapped_file()
+    return first is not None and queue.env.exists(first.path)
