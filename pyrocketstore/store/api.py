@@ -402,7 +402,8 @@ class Store(StoreCalls):
         complete in the order of their offsets. Under SYNC_FLUSH the task then waits for the device;
         one fsync serves all waiting calls. While the last 32 flushes took at most 0.3 ms each, the
         event loop flushes in its own thread; otherwise, and always with `sync_flush_by_service`,
-        the thread of the flush service does.
+        the thread of the flush service does. A task whose last 16 puts met no other put flushes
+        in the call itself, and suspends every 0.3 ms, so that other tasks run.
 
         The settings `max_outstanding_puts` and `max_outstanding_put_bytes`, and under ASYNC_FLUSH
         `max_unforced_bytes`, limit the outstanding puts. At a limit, the call waits in line before
@@ -419,6 +420,8 @@ class Store(StoreCalls):
         import asyncio  # not above: its import takes as long as that of the engine
 
         loop = asyncio.get_running_loop()
+        if puts.sync and puts.is_lone(asyncio.current_task(loop)):
+            return self._put_path.put(topic, body, queue_id, tags, keys, properties, *rest)
         with puts.room(len(body), loop) as room:
             if not room.reserve():
                 keys = join_keys(keys)  # now, as the body

@@ -125,16 +125,17 @@ def test_futures_of_a_queue_are_done_in_its_order(tmp_path: Path, env: Env, gate
 
 
 class Threads:
-    """In place of msync: notes the calling threads; `pause_s` makes a flush slow."""
+    """In place of msync: notes the calling threads; `pause_s` makes a flush slow, `answer` fail."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
         self.pause_s = 0.0
+        self.answer = 0
 
     def __call__(self, original: Callable[..., int], *arguments: Any) -> int:
         self.seen.append(threading.get_ident())
         time.sleep(self.pause_s)
-        return 0
+        return self.answer
 
 
 def test_a_loop_flushes_itself_while_flushes_are_quick(tmp_path: Path) -> None:
@@ -164,6 +165,73 @@ def test_a_loop_flushes_itself_while_flushes_are_quick(tmp_path: Path) -> None:
     ):
         run(main(store))
         assert len(list(store.read("t"))) == store.max_offset("t", 0) >= 200
+
+
+async def suspends(put: Coroutine[Any, Any, Any]) -> bool:
+    """Await a put; return whether it suspends its task, which lets other tasks run."""
+    ran = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(ran.set_result, None)
+    await put
+    suspended = ran.done()
+    await ran
+    return suspended
+
+
+def test_a_lone_task_flushes_at_once(tmp_path: Path) -> None:
+    """Method: a clock that stands still until the test moves it, for the time between yields."""
+    env, threads = Env(), Threads()
+
+    async def lone(store: pyrocketstore.Store) -> None:
+        end = time.monotonic() + WAIT_S
+        while await suspends(store.aput("t", b"x")):
+            assert time.monotonic() < end
+
+    async def main(store: pyrocketstore.Store) -> None:
+        puts = store.message_store.async_puts
+        await lone(store)
+        before = len(threads.seen)
+        puts._clock = lambda: 1
+        for _ in range(5):
+            assert not await suspends(store.aput("t", b"x"))
+            assert puts._flushed() == store.message_store.get_max_phy_offset()
+        puts._clock = lambda: 1 << 62
+        assert await suspends(store.aput("t", b"x")), "now and then the loop runs"
+        puts._clock = time.monotonic_ns
+        assert len(threads.seen) >= before + 6
+        await lone(store)
+        # With another task, flushes serve both again.
+        others = [asyncio.ensure_future(store.aput("t", b"x")) for _ in range(50)]
+        before = len(threads.seen)
+        await asyncio.gather(store.aput("t", b"x"), *others)
+        assert len(threads.seen) <= before + 3
+        assert await suspends(store.aput("t", b"x"))
+
+    with (
+        broken(env, "msync", threads),
+        pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES) as store,
+    ):
+        run(main(store))
+        assert len(list(store.read("t"))) == store.max_offset("t", 0)
+
+
+def test_a_put_that_flushes_at_once_reports_a_failed_flush(tmp_path: Path) -> None:
+    env, threads = Env(), Threads()
+
+    async def main(store: pyrocketstore.Store) -> None:
+        end = time.monotonic() + WAIT_S
+        while await suspends(store.aput("t", b"x")):
+            assert time.monotonic() < end
+        threads.answer = -errno.EIO
+        with pytest.raises(PutError, match="FLUSH_DISK_TIMEOUT"):
+            await store.aput("t", b"x")
+        with pytest.raises(PutError):
+            await store.aput("t", b"x")
+
+    with broken(env, "msync", threads):
+        store = pyrocketstore.open(tmp_path, env=env, **SYNC_SIZES)
+        run(main(store))
+        with pytest.raises(pyrocketstore.StoreError, match="msync"):
+            store.close()
 
 
 def test_a_loop_never_flushes_with_flushes_by_the_service(tmp_path: Path) -> None:
