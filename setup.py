@@ -38,6 +38,7 @@ MODULES: dict[str, list[str]] = {
     "consume_queue._units": ["csrc/status.c"],
     "index._put": ["csrc/hash.c"],
     "index._search": [],
+    "index._slot_table": [],
     "index._keys": ["csrc/hash.c"],
     "index._file": ["csrc/hash.c", "csrc/status.c"],
     "columns._builder": ["csrc/env_posix.c", "csrc/hash.c"],

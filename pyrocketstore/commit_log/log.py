@@ -31,7 +31,7 @@ from pyrocketstore.files.queue_directories import check_queue_directory
 from pyrocketstore.files.temporary_files import remove_temporary_files
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.record._record import record_size
+from pyrocketstore.record._record import HEADER_SIZE, RecordHeader, crc32, record_size
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -77,6 +77,8 @@ POPULATE_ASYNC = 32 << 20
 CONFIRM_STEP_SYNC = 512 << 10
 #: How long a put waits for another one that makes the next file (s).
 ROLL_TIMEOUT = 5.0
+#: Bytes of a record that `record_mark` reads: its header and more.
+MARK_SIZE = 4096
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -318,6 +320,25 @@ class CommitLog:
             return 0
         with view:
             return record_size(view.byte_buffer)
+
+    def record_mark(self, phy_offset: int) -> tuple[int, int] | None:
+        """The size of the record at `phy_offset`, and the CRC of its first bytes: those of no other
+        record are equal. None when nothing there is a record of that physical offset.
+
+        The bytes may be behind the end of the log, which is unknown before recovery.
+        Raises StoreIOError.
+        """
+        file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
+        if file is None or phy_offset < file.file_from_offset:
+            return None
+        position = phy_offset - file.file_from_offset
+        data = file.read(position, min(MARK_SIZE, file.file_size - position))
+        header = RecordHeader(data)
+        is_whole = header.size == HEADER_SIZE and header.is_message
+        size = header.total_size
+        if not is_whole or header.phy_offset != phy_offset or not 0 < size <= file.wrote - position:
+            return None
+        return size, crc32(data[:size])
 
     def look_message(self, phy_offset: int, size: int = 0) -> MessageExt | None:
         """The message at `phy_offset`, None when nothing there is one.

@@ -117,6 +117,7 @@ cdef class Dispatcher:
     cdef bint multi_dispatch
     cdef delay_table delays
     cdef int64_t at
+    cdef int64_t last           # physical offset of the last record that was dispatched; -1: none
     cdef int64_t logics
     cdef Event moved
     cdef object on_new_queue
@@ -144,6 +145,7 @@ cdef class Dispatcher:
         self.index_enabled = index_enabled
         self.multi_dispatch = multi_dispatch
         self.moved = moved
+        self.last = -1
         self.logics = 0
         set_delays(&self.delays, delay_levels)
 
@@ -156,6 +158,18 @@ cdef class Dispatcher:
     def position(self, int64_t value):
         rs_store_release(&self.at, value)
         rs_event_signal(self.moved.event)
+
+    @property
+    def last_phy_offset(self):
+        """Physical offset of the last record that is in its queue and in the index; -1: unknown.
+
+        Records after a failure of the index count too: ask RunningFlags first.
+        """
+        return rs_load_acquire(&self.last)
+
+    @last_phy_offset.setter
+    def last_phy_offset(self, int64_t value):
+        rs_store_release(&self.last, value)
 
     @property
     def logics_timestamp(self):
@@ -364,6 +378,7 @@ cdef class Dispatcher:
             self.begin_index_file()
         if self.index_enabled:
             self.index_record(p)
+        rs_store_release(&self.last, self.record.phy_offset)
         rs_store_release(&self.at, self.record.phy_offset + self.record.total_size)
         self.unsignalled += 1
         if self.unsignalled >= SIGNAL_EVERY:
@@ -619,6 +634,7 @@ cdef class Dispatcher:
                 rs_store_release(&self.logics, store_timestamp_of(chunk, i))
                 break
         if done > first:
+            rs_store_release(&self.last, phy_offset_of(chunk, done - 1))
             rs_store_release(&self.at, phy_offset_of(chunk, done))
 
     cdef int64_t chunk_into_index(self, LogChunk chunk, int64_t first, int64_t stop,

@@ -131,6 +131,12 @@ class RunningFlags:
         self.set_bits(bit)
         self.on_write_error()
 
+    def is_complete(self) -> bool:
+        """Return True unless units or keys are missing: queues and index could be written, or were
+        repaired since."""
+        errors = self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR
+        return not self._bits & (errors | self.REPAIRING)
+
     def is_write_error(self) -> bool:
         """Return True after a queue or an index file could not be written."""
         return bool(self._bits & (self.WRITE_LOGICS_QUEUE_ERROR | self.WRITE_INDEX_FILE_ERROR))

@@ -20,6 +20,7 @@ from pyrocketstore.errors import (
 from pyrocketstore.files._mapped_file import OS_PAGE_SIZE
 from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
+from pyrocketstore.flush.index_flush import IndexFlush, IndexState
 from pyrocketstore.flush.log_flush import CommitLogFlush, may_pass
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.service_thread import ServiceThread
@@ -277,10 +278,11 @@ class FlushRealTimeService(ServiceThread):
 
 
 class FlushConsumeQueueService(ServiceThread):
-    """Flush the consume queues, write topics.json, and then the checkpoint.
+    """Flush the consume queues, write topics.json, and then the checkpoint; flush the index.
 
     Parameters
     ----------
+    index_flush : flushes the index in each thorough pass; None: messages are not indexed
     persist_topics : callable(at_once), writes topics.json if it has changed
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#FlushConsumeQueueService.
@@ -299,8 +301,10 @@ class FlushConsumeQueueService(ServiceThread):
         persist_topics: Callable[[bool], None],
         monotonic_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
+        index_flush: IndexFlush | None = None,
     ) -> None:
         super().__init__("FlushConsumeQueueService")
+        self.index_flush = index_flush
         self.config = config
         self.checkpoint = checkpoint
         self.queues = queues
@@ -314,8 +318,10 @@ class FlushConsumeQueueService(ServiceThread):
         self._last_thorough_ms = NEVER_MS
         self._lock = threading.Lock()
 
-    def do_flush(self, thorough: bool) -> None:
-        """Flush all queues once; a thorough pass also writes the checkpoint.
+    def do_flush(self, thorough: bool, index_state: IndexState | None = None) -> None:
+        """Flush all queues once; a thorough pass also writes the checkpoint and flushes the index.
+
+        `index_state` is the state before a flush of the log, None: that of the beginning.
 
         Raises StoreError when a flush failed.
         """
@@ -326,6 +332,9 @@ class FlushConsumeQueueService(ServiceThread):
             if thorough or now >= self._last_thorough_ms + interval:
                 self._last_thorough_ms = now
                 pages = 0
+            index = self.index_flush
+            if index is not None and index_state is None and pages == 0:
+                index_state = index.begin()
             end = self.dispatched()
             logics = self.logics_timestamp()
             if pages == 0:
@@ -339,6 +348,10 @@ class FlushConsumeQueueService(ServiceThread):
                 if logics > 0:
                     self.checkpoint.note_queues_flushed(logics, end)
                 self.checkpoint.flush()
+            if index is not None and pages == 0:
+                index.finish(index_state)
+            elif index is not None:
+                index.write()
 
     def run(self) -> None:
         """Run a pass every `flush_interval_consume_queue` ms, and a thorough one at the end."""

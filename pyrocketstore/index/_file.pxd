@@ -1,8 +1,9 @@
 """IndexFile for compiled code."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore.index._search cimport index_order, index_reader
+from pyrocketstore.index._slot_table cimport SlotTable
 from pyrocketstore.index._put cimport index_key_hash, index_key_prefix, put_hash, put_hashes
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_index_file
@@ -22,6 +23,9 @@ cdef class IndexFile:
     cdef int flush_errno
     cdef object flush_lock
     cdef index_order order          # changed with the GIL
+    cdef SlotTable slots          # in place of the slots of the file; None: those of the file
+    cdef int32_t crc_count        # number of the first entry that `crc` does not cover
+    cdef uint32_t crc
 
     cpdef open_for_writing(self)
 

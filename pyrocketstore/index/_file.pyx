@@ -7,7 +7,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
@@ -31,6 +31,7 @@ from pyrocketstore.index._search cimport (
     start_walk,
     walk_chain,
 )
+from pyrocketstore.index._slot_table cimport SlotTable, crc_of_entries
 from pyrocketstore.index._put cimport (
     confirm_chunks,
     entry_position,
@@ -58,6 +59,7 @@ from pyrocketstore._rocketstore cimport (
     rs_store_be64,
 )
 
+import struct
 from collections.abc import Sequence
 from threading import RLock
 
@@ -79,6 +81,9 @@ INDEX_HEADER_SIZE = RS_INDEX_HEADER_SIZE
 HASH_SLOT_SIZE = RS_INDEX_HASH_SLOT_SIZE
 INDEX_SIZE = RS_INDEX_ENTRY_SIZE
 
+#: Begin and end timestamp, begin and end physical offset, slots in use, number of the next entry.
+INDEX_HEADER = struct.Struct(">qqqqii")
+
 cdef enum:
     STEP = 256               # hits that one walk gathers before it asks for more room
     MAX_HELD_GIL = 64        # hits
@@ -87,6 +92,7 @@ cdef enum:
 # ---- readers ----------------------------------------------------------------------------------
 cdef int open_reader(IndexFile owner, index_reader *r) except -1:
     r.base = NULL
+    r.slots = NULL if owner.slots is None else owner.slots.base
     r.fd = -1
     r.failed = 0
     r.env = &owner.env.table
@@ -177,7 +183,7 @@ cdef class IndexFile:
         bint create=False,
         object name=None,
     ):
-        self.index.index_count = 1
+        self.index.index_count = self.crc_count = 1
         self.available = True
         # When an msync fails, the kernel reports that to one of its callers only.
         self.flush_lock = RLock()
@@ -291,6 +297,85 @@ cdef class IndexFile:
         self.index.index_count = count
         return 0
 
+    # ---- recovery ---------------------------------------------------------------------------
+    def limit_to(self, SlotTable slots not None, header: bytes) -> None:
+        """Search only the first entries of a file in "read" mode, whose owner may be putting keys.
+
+        Parameters
+        ----------
+        slots : SlotTable of these entries, used in place of the slots of the file
+        header : bytes, as it was after the last of these entries
+
+        Raises StoreStateError: another mode, or a table of another file.
+        """
+        if self.mode != "read" or slots.hash_slot_num != self.index.hash_slot_num:
+            raise StoreStateError(f"{self.path}: its mode is {self.mode!r}: must be 'read'")
+        self._take_header(header)
+        self.slots = slots
+
+    @property
+    def is_limited(self) -> bool:
+        """True after `limit_to`: no key can be put."""
+        return self.slots is not None
+
+    def mark_unflushed(self) -> None:
+        """Have the next flush write everything: recovery has written to the file."""
+        self.flushed_count = -1
+
+    def expect_crc(self, int32_t index_count, uint32_t crc) -> None:
+        """Continue `crc_of` from a CRC of the entries before number `index_count`.
+
+        A wrong one makes wrong CRCs, for which recovery builds the file again.
+        """
+        if 1 <= index_count <= self.index.index_count:
+            self.crc_count = index_count
+            self.crc = crc
+
+    def crc_of(self, int32_t index_count) -> int:
+        """Return the CRC-32 of the entries before number `index_count`, which must be put.
+
+        Reads only the entries after those of the last call. Threads: any, one at a time.
+
+        Raises: StoreStateError when the file was destroyed or is in another mode than "shared".
+        """
+        cdef int32_t first
+        cdef uint32_t crc
+        cdef const uint8_t *begin
+        with self.flush_lock:
+            if not 1 <= index_count <= rs_load_acquire32(&self.index.index_count):
+                raise ValueError(f"entry {index_count} of {self.index.index_count}")
+            if self.mode != "shared" or not self.available or not self.mapped_file.take_hold():
+                raise StoreStateError(f"{self.name}: the index file is not open")
+            try:
+                if index_count < self.crc_count:
+                    self.crc_count, self.crc = 1, 0
+                first, crc = self.crc_count, self.crc
+                begin = self.mapped_file.file.base + self._used(first)
+                with nogil:
+                    crc = crc_of_entries(crc, begin, index_count - first)
+                self.crc_count, self.crc = index_count, crc
+                return crc
+            finally:
+                self.mapped_file.drop_hold()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes of the file, as searches see them.
+
+        Raises StoreIOError; StoreCorruptionError when the file is shorter.
+        """
+        if self.slots is None:
+            return self.mapped_file.read(position, size)
+        slots_end = self._used(0)
+        if position >= slots_end:
+            return self.mapped_file.read(position, size)
+        header = INDEX_HEADER.pack(
+            self.index.begin_timestamp, self.index.end_timestamp, self.index.begin_phy_offset,
+            self.index.end_phy_offset, self.index.hash_slot_count, self.index.index_count)
+        start = max(0, position - RS_INDEX_HEADER_SIZE)
+        stop = max(start, min(position + size, slots_end) - RS_INDEX_HEADER_SIZE)
+        found = header[position:position + size] + self.slots.read(start, stop - start)
+        return found + self.mapped_file.read(position + len(found), size - len(found))
+
     # ---- life -------------------------------------------------------------------------------
     cpdef open_for_writing(self):
         """Map the file and keep it mapped; `index.base` is set.
@@ -301,6 +386,8 @@ cdef class IndexFile:
         """
         if self.holding:
             return
+        if self.slots is not None:
+            raise StoreStateError(f"{self.path}: only its first entries are in use")
         if self.mode == "read":
             self.to_memory()
         if self.mode == "memory" and self.path is not None:
@@ -588,6 +675,7 @@ cdef class IndexFile:
         # Made before the mapping is used: code that the garbage collector runs may close it.
         result = PyList_New(1)
         reader.base = self.mapped_file.file.base
+        reader.slots = NULL
         if self.available and reader.base != NULL and max_num <= MAX_HELD_GIL:
             # Releasing the GIL takes longer than the walk, and no thread unmaps while it is held.
             start_walk(&self.index, &reader, &walk)

@@ -18,6 +18,7 @@ cdef enum:
 
 cdef struct index_reader:
     const uint8_t *base       # NULL: through pread
+    const uint8_t *slots      # the slots in memory; NULL: those of the file
     const rs_env *env
     int fd
     kept_file *kept           # has `fd`; until `close_reader`

@@ -9,6 +9,7 @@ from libc.stdlib cimport free, malloc, realloc
 from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE,
     RS_INDEX_HASH_SLOT_SIZE,
+    RS_INDEX_HEADER_SIZE,
     RS_NO_MEMORY,
     RS_OK,
     rs_index_file,
@@ -101,7 +102,12 @@ cdef int start_walk(const rs_index_file *x, index_reader *r, index_walk *w) noex
     """Find the newest entry of the key's slot; RS_OK, or -1 with r.failed."""
     cdef int32_t number
     cdef int32_t count
-    cdef const uint8_t *p = load_entry(r, slot_position(x, w.key_hash), RS_INDEX_HASH_SLOT_SIZE)
+    cdef int64_t slot = slot_position(x, w.key_hash)
+    cdef const uint8_t *p
+    if r.slots != NULL:
+        p = r.slots + (slot - RS_INDEX_HEADER_SIZE)
+    else:
+        p = load_entry(r, slot, RS_INDEX_HASH_SLOT_SIZE)
     w.next_index = 0
     w.low = 1
     w.steps = INT64_MAX

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Sequence
 
 from pyrocketstore.arguments.scalars import INT64_MAX
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.files.broken_folder import broken_folder
-from pyrocketstore.index._file import HASH_SLOT_SIZE, INDEX_HEADER_SIZE, INDEX_SIZE
-from pyrocketstore.system.env import Env, parent_directory
+from pyrocketstore.index._file import (
+    HASH_SLOT_SIZE,
+    INDEX_HEADER,
+    INDEX_HEADER_SIZE,
+    INDEX_SIZE,
+)
+from pyrocketstore.system.env import O_RDWR, READ_SIZE, Env, parent_directory
 
 __all__ = [
     "INDEX_HEADER",
@@ -21,12 +25,12 @@ __all__ = [
     "has_lost_header",
     "read_exactly",
     "set_aside",
+    "set_begin",
+    "zero_rest",
 ]
 
 LOG = logger(__name__)
 
-#: Begin and end timestamp, begin and end physical offset, slots in use, number of the next entry.
-INDEX_HEADER = struct.Struct(">qqqqii")
 #: Bytes of a file's first entries that are checked; entries are filled in order.
 _LOOK_BYTES = 64 << 10
 
@@ -144,3 +148,26 @@ def set_aside(env: Env, root: str, paths: Sequence[str]) -> None:
         env.rename(path, f"{folder}/{path.rpartition('/')[2]}")
         LOG.warning("%s: moved to %s; its keys are put again from the log", path, folder)
     env.fsync_directory(root)
+
+
+def set_begin(env: Env, path: str, header: bytes) -> None:
+    """Write the header of an index file. Raises StoreIOError."""
+    fd = env.open(path, O_RDWR)
+    try:
+        env.pwrite_all(fd, header, 0, path)
+    finally:
+        env.close(fd, path)
+
+
+def zero_rest(env: Env, path: str, position: int, stop: int) -> None:
+    """Write zeros to the bytes [position, stop) of a file, except to holes. Raises StoreIOError."""
+    ranges = env.data_ranges(path, position, stop)
+    fd = env.open(path, O_RDWR)
+    try:
+        for begin, end in ranges:
+            for at in range(begin, end, READ_SIZE):
+                size = min(READ_SIZE, end - at)
+                if any(env.pread(fd, size, at, path)):
+                    env.pwrite_all(fd, bytes(size), at, path)
+    finally:
+        env.close(fd, path)

@@ -24,17 +24,25 @@ from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.temporary_files import remove_temporary_files
 from pyrocketstore.index._file import IndexFile, index_file_size
 from pyrocketstore.index._keys import index_key_hashes, key_hash_of
+from pyrocketstore.index._slot_table import SlotTable
 from pyrocketstore.index.directory import (
     FoundIndexFile,
     find_index_files,
     first_out_of_order,
     has_lost_header,
     set_aside,
+    set_begin,
+    zero_rest,
 )
 from pyrocketstore.index.geometry import (
     candidates_of,
     check_files,
     infer_geometry,
+)
+from pyrocketstore.index.sync_point import (
+    SyncPoint,
+    SyncPointFile,
+    proven_slots,
 )
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.system._env import Event
@@ -205,6 +213,7 @@ class IndexService:
     checkpoint : StoreCheckpoint, whose index_msg_timestamp covers the durable full files
     flags : RunningFlags, gets the index bit when no file can be made
     read_only : bool, files are read through pread, and new keys stay in memory
+    sync_point_file : SyncPointFile or None, which names durable entries of the last file
 
     Threads: one thread builds (`build_index`, `get_and_create_last_index_file`); any thread
     queries; `load`, `flush`, `delete_expired_file`, `destroy`, `shutdown` by the store.
@@ -222,6 +231,7 @@ class IndexService:
         checkpoint: StoreCheckpoint,
         flags: RunningFlags,
         read_only: bool = False,
+        sync_point_file: SyncPointFile | None = None,
     ) -> None:
         self._env = env
         self._root = root
@@ -252,13 +262,28 @@ class IndexService:
         self._lost_from = -1  # where the first of them began
         #: int, bytes: the last record of which `load` found index entries; -1 without any file.
         self.indexed_phy_offset = -1
+        self._sync_point_file = sync_point_file
+        #: the content of `sync_point_file` at `load`, and since the last `write_sync_point`
+        self.sync_point: SyncPoint | None = None
+        #: bytes of the log whose keys need not be put again, by `sync_point`; -1: unknown
+        self._synced_phy_offset = -1
+        self._is_rejected = False
+        #: the last file, kept after an unclean exit for the durable entries that it begins with
+        self.continued: IndexFile | None = None
 
     # ---- load ----------------------------------------------------------------------------------
-    def load(self, last_exit_ok: bool) -> bool:
+    def load(
+        self,
+        last_exit_ok: bool,
+        is_of_log: Callable[[SyncPoint], bool] = lambda point: False,
+    ) -> bool:
         """Open the files of the index directory.
 
         After an unclean exit files that may not be durable (StoreCheckpoint.durable_index_files)
         are removed (read-only: skipped); keys after `indexed_phy_offset` must be put again.
+
+        If the files and the log (`is_of_log`) prove `sync_point_file`, the first file that would be
+        removed keeps the entries that are durable.
 
         Raises: StoreFormatError when the geometry cannot be inferred, or a file fits another one;
         StoreIOError. Nothing is removed then.
@@ -275,8 +300,16 @@ class IndexService:
         count = len(kept) if last_exit_ok else self._checkpoint.durable_index_files(
             [(f.end_timestamp, f.index_count) for f in kept])  # fmt: skip
         kept, dropped = kept[:count], dropped[count:]
+        self.sync_point = None if self._sync_point_file is None else self._sync_point_file.read()
+        slots = None if last_exit_ok else self._prove(kept, dropped, is_of_log)
         try:
-            self._geometry, self.wrong = check_files(self._env, kept or dropped, self._configured)
+            if slots is not None and not kept and self.sync_point is not None:
+                self._geometry, self.wrong = self.sync_point.geometry, {}
+            else:
+                self._geometry, self.wrong = check_files(
+                    self._env, kept or dropped, self._configured)  # fmt: skip
+            if slots is not None and slots.hash_slot_num != self._geometry[0]:
+                slots, self._synced_phy_offset = None, -1
         except StoreFormatError as error:
             # Files that are removed anyway may be torn: only their length counts.
             guess = [] if kept else candidates_of(dropped[0].size, *self._configured)
@@ -294,7 +327,13 @@ class IndexService:
         files = [self._open(f.path) for f in whole]
         if self._read_only and not last_exit_ok:
             _drop_growing(files, limit)
+        if len(files) < len(kept):
+            self._synced_phy_offset = -1
+        elif slots is not None:
+            kept = [*kept, dropped[0]]
+            files.append(self._continue(dropped[0].path, slots))
         if not self._read_only:
+            self._forget_unproven(last_exit_ok)
             # The newest is removed first: a crash in between never leaves a later file alone, which
             # the checkpoint's time may cover if the clock was set back.
             for item in reversed(found):
@@ -303,11 +342,114 @@ class IndexService:
         with self._lock:
             self._files = tuple(files)
         self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)
+        if self.sync_point is not None and last_exit_ok:
+            self._expect_crc(files, self.sync_point)
         if lost:
             self._set_aside = [f.path for f in lost]
             begin = 0 if lost[0].size >= self.file_size else max(0, lost[0].begin_phy_offset)
             self._lost_from = files[-1].end_phy_offset if files else begin
         return True
+
+    def _prove(
+        self,
+        kept: list[FoundIndexFile],
+        dropped: list[FoundIndexFile],
+        is_of_log: Callable[[SyncPoint], bool],
+    ) -> SlotTable | None:
+        """Decide whether `sync_point` is true of the index and the log.
+
+        Returns the slots of the first of the files `dropped` if it begins with durable entries.
+        Raises StoreIOError.
+        """
+        point = self.sync_point
+        self._synced_phy_offset = -1
+        # Without times the checkpoint demands that everything is read again.
+        if point is None or self._checkpoint.get_min_timestamp() <= 0 or not is_of_log(point):
+            return None
+        slots = None
+        if point.name:
+            item = next((f for f in [*kept[-1:], *dropped[:1]] if f.name == point.name), None)
+            given = zip(self._configured, point.geometry, strict=True)
+            if item is None or any(number not in (None, its) for number, its in given):
+                return None
+            slots = proven_slots(self._env, item, point)
+            if slots is None:
+                return None
+            if item in kept:
+                slots = None
+        self._synced_phy_offset = point.phy_offset
+        return slots
+
+    def _continue(self, path: str, slots: SlotTable) -> IndexFile:
+        """Open a file with its durable entries; later ones are put again."""
+        point = self.sync_point
+        assert point is not None
+        header = point.header(slots.slot_count)
+        if not self._read_only:
+            slots.write_to(self._env, path)
+            set_begin(self._env, path, header)
+        index_file = self._open(path)
+        if self._read_only:
+            index_file.limit_to(slots, header)
+        else:
+            index_file.mark_unflushed()
+            index_file.expect_crc(point.index_count, point.entries_crc)
+        self.continued = index_file
+        return index_file
+
+    def _forget_unproven(self, last_exit_ok: bool) -> None:
+        """Delete a file `sync_point_file` that is not believed, before files of the index are."""
+        is_believed = last_exit_ok or self._synced_phy_offset >= 0
+        if self._sync_point_file is not None and not is_believed:
+            self.sync_point = None
+            self._sync_point_file.remove()
+
+    def forget_sync_point(self, phy_offset: int) -> None:
+        """Delete the file `sync_point_file` if it was rejected, or names bytes of the log after
+        `phy_offset`, where the log is cut.
+
+        Raises StoreIOError. Durability: durable on return, before new records are there.
+        """
+        if self._sync_point_file is None or self._read_only or self.sync_point is None:
+            return
+        if self._is_rejected or self.sync_point.phy_offset > phy_offset:
+            self.sync_point = None
+            self._sync_point_file.remove()
+
+    @staticmethod
+    def _expect_crc(files: list[IndexFile], point: SyncPoint) -> None:
+        for index_file in files[-2:]:
+            if index_file.name == point.name:
+                index_file.expect_crc(point.index_count, point.entries_crc)
+
+    def synced_before(self, phy_offset: int) -> int:
+        """Return up to which physical offset no key need be put again, in a log that ends at
+        `phy_offset`; -1: unknown."""
+        synced = self._synced_phy_offset
+        return synced if synced <= phy_offset else -1
+
+    def reject_sync_point(self) -> None:
+        """Believe the sync point no more: the scan of the log contradicts it."""
+        self._synced_phy_offset = -1
+        self._is_rejected = True
+
+    def write_sync_point(self, content: SyncPoint) -> None:
+        """Write `sync_point_file`, after a flush of everything before it. Raises StoreIOError."""
+        if self._sync_point_file is not None and not self._read_only and content != self.sync_point:
+            self._sync_point_file.write(content)
+            self.sync_point = content
+
+    def erase_rest(self) -> None:
+        """Zero what the file that is continued has after its entries: a cut log lacks those keys.
+
+        Raises StoreIOError. Threads: no thread builds.
+        """
+        index_file = self.continued
+        if index_file is None or index_file.path is None or self._read_only:
+            return
+        if index_file in self._files:
+            size, end = index_file.used_size, index_file.file_size
+            zero_rest(self._env, index_file.path, size, end)
 
     def _check_order(self, kept: list[FoundIndexFile], dropped: list[FoundIndexFile]) -> None:
         """Note the first file that does not precede the later ones in the log: keys missing between
@@ -386,7 +528,8 @@ class IndexService:
         Differs: a name is never used twice, and never sorts before an older one (clock set back).
         """
         previous = self._files[-1] if self._files else None
-        if previous is not None and not previous.is_write_full():
+        is_limited = previous is not None and previous.is_limited
+        if previous is not None and not previous.is_write_full() and not is_limited:
             if not self._read_only:
                 before = max((f.end_timestamp for f in self._files[:-1]), default=0)
                 self._checkpoint.uncover_index_file(previous.end_timestamp, before)
@@ -757,7 +900,11 @@ class IndexService:
         later = (
             number
             for number, index_file in enumerate(self._files)
-            if index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset
+            if (index_file.index_count > 1 and index_file.end_phy_offset >= phy_offset)
+            or (
+                index_file is self.continued
+                and (self._is_rejected or self._synced_phy_offset > phy_offset)
+            )
         )
         first = next(later, len(self._files))
         while first > 0 and self._has_lost_header(self._files[first - 1]):

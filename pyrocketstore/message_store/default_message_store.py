@@ -48,8 +48,14 @@ from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.files.transient_store_pool import TransientStorePool
 from pyrocketstore.flush.async_put import AsyncPuts
+from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.index.sync_point import (
+    SYNC_POINT,
+    SyncPoint,
+    SyncPointFile,
+)
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
@@ -330,8 +336,9 @@ class DefaultMessageStore(StoreContext):
             self.checkpoint,
             self.running_flags,
             self.read_only,
+            SyncPointFile(self.env, self.root),
         )
-        self.index_service.load(clean)
+        self.index_service.load(clean, self._has_record)
         self.queue_table.checkpoint = self.checkpoint
         self.commit_log.begin_file = self.checkpoint.begin_log_file
         self.dispatcher = Dispatcher(
@@ -345,6 +352,7 @@ class DefaultMessageStore(StoreContext):
             multi_dispatch=self.config.enable_multi_dispatch,
             moved=self.moved,
         )
+        self.index_flush = self._make_index_flush()
         unsure_from = scan_start(self, clean)
         self.queue_table.recover(unsure_from)
         self.plan = make_plan(self, clean, unsure_from)
@@ -421,6 +429,21 @@ class DefaultMessageStore(StoreContext):
         found: DefaultMessageStore = object.__new__(type(self))
         found.__dict__ = self.__dict__.copy()
         return found
+
+    def _has_record(self, point: SyncPoint) -> bool:
+        """Return True if the log has the record of a sync point."""
+        mark = self.commit_log.record_mark(point.last_phy_offset)
+        return mark == (point.phy_offset - point.last_phy_offset, point.record_crc)
+
+    def _make_index_flush(self) -> IndexFlush | None:
+        if self.read_only or not self.index_enabled:
+            return None
+        return IndexFlush(
+            self.commit_log,
+            self.index_service,
+            lambda: int(self.dispatcher.last_phy_offset),
+            self.running_flags.is_complete,
+        )
 
     def uncovered_by_index(self) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of the log, bytes, that may hold keys that the index lacks.
@@ -609,15 +632,18 @@ class DefaultMessageStore(StoreContext):
 
     def _finish(self) -> bool:
         """Flush files without a service; return True when everything is dispatched and durable."""
+        clean = self._clean or not self._stopped
         try:
             if not self._stopped:
                 flush_recovered(self)
             self._lock_file.check()
-            self.index_service.flush()
+            if self.index_flush is None or not clean:
+                self.index_service.flush()
+            else:
+                self.index_flush.finish(self.index_flush.begin())
             self.checkpoint.flush()
         except StoreError as error:
             self.store_failure.fail(error)
-        clean = self._clean or not self._stopped
         return clean and self.failure is None and not self.running_flags.is_write_error()
 
     def _close_files(self) -> None:
@@ -661,7 +687,8 @@ class DefaultMessageStore(StoreContext):
             if name.isdigit():
                 self.env.remove(os.path.join(index_path, name))
         self._abort_file.delete()
-        self.env.remove(os.path.join(self.root, "checkpoint"))
+        for name in ("checkpoint", SYNC_POINT):
+            self.env.remove(os.path.join(self.root, name))
 
     # ---- dispatch -----------------------------------------------------------------------------
 
@@ -875,8 +902,9 @@ class DefaultMessageStore(StoreContext):
         shielded(self._flush_all)
 
     def _flush_all(self) -> None:
+        index_state = None if self.index_flush is None else self.index_flush.begin()
         self.flush()
-        self.services.flush_queue_service.do_flush(True)
+        self.services.flush_queue_service.do_flush(True, index_state)
         self.index_service.flush()
         self.services.log_flush.check_fsyncs()
 

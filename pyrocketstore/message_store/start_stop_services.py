@@ -91,6 +91,7 @@ class StoreServices:
             store.persist_topics,
             store.env.monotonic_ms,
             fail,
+            store.index_flush,
         )
         self.reput_service = store.reput_service
         if isinstance(self.flush_service, GroupCommitService):

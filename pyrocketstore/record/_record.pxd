@@ -82,4 +82,6 @@ cdef void patch_record(
     uint8_t *record, int64_t queue_offset, int64_t phy_offset, int64_t store_timestamp
 ) noexcept nogil
 cdef uint32_t body_crc32(const uint8_t *p, size_t size) noexcept nogil
+# zlib's crc32(crc, p, size), for modules without csrc/crc32.c.
+cdef uint32_t crc32_of(uint32_t crc, const uint8_t *p, size_t size) noexcept nogil
 cdef int64_t tags_code_of(const uint8_t *tags, int32_t size) noexcept nogil

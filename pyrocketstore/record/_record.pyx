@@ -312,6 +312,10 @@ cdef uint32_t body_crc32(const uint8_t *p, size_t size) noexcept nogil:
     return rs_crc32(0, p, size) & 0x7FFFFFFF
 
 
+cdef uint32_t crc32_of(uint32_t crc, const uint8_t *p, size_t size) noexcept nogil:
+    return rs_crc32(crc, p, size)
+
+
 cdef int64_t tags_code_of(const uint8_t *tags, int32_t size) noexcept nogil:
     return rs_java_hash(0, tags, size)
 

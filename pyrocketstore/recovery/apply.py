@@ -44,9 +44,11 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
     and durable before anything is cut. Raises StoreIOError.
     """
     log = store.commit_log
-    is_early = plan.replay_from is not None and plan.replay_from < scan_start(store, False)
+    trusted = scan_start(store, False) if plan.clean else plan.synced_to
+    is_early = plan.replay_from is not None and plan.replay_from < trusted
     if is_early or (plan.repairs and not store.read_only):
         store.checkpoint.uncover_log()
+    store.index_service.forget_sync_point(plan.log_end)
     if plan.empty:
         _set_queues_aside(store)
         log.open_end(0)
@@ -73,12 +75,13 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
             begin_again(queue)
         elif queue.ext is not None and not plan.clean:
             # Units and ext units are flushed separately: the replay writes both again.
-            queue.truncate_dirty_logic_files(min(plan.scan_from, plan.log_end))
+            queue.truncate_dirty_logic_files(min(plan.synced_to, plan.log_end))
         cover_at_most(queue, plan.log_end)
     if plan.replay_from is not None:
         replay_plan(store, plan, plan.replay_from)
     if store.index_enabled and not store.read_only:
         plan.keyless += fill_gaps(store, plan.log_end)
+        store.index_service.erase_rest()
     _give_back_units(store, plan)
     for queue in store.consume_queues():
         erase_torn_end(queue)
@@ -138,6 +141,9 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
     for file in store.commit_log.mapped_file_queue.mapped_files:
         if file.file_from_offset >= plan.scan_from:
             again(file.path)
+    index_file = store.index_service.continued
+    if index_file in store.index_service.files and index_file.path is not None:
+        again(index_file.path)
     folders = {os.path.join(root, name) for name in ("", "config", "consumequeue", "index")}
     folders.update(store.config.commit_log_paths)
     for queue in store.consume_queues():

@@ -98,6 +98,7 @@ class LogEnd:
     chunks : chunks of the log that the scan has kept, in order, as far as memory allowed
     seen : the queues that the records belong to
     last_record : int, byte of the log at which the last record begins; -1 without a record
+    has_keep_from : bool, a record ends at `keep_from` of the scan, if that lies in it
     """
 
     at_file: int
@@ -107,6 +108,7 @@ class LogEnd:
     chunks: deque[LogChunk] = dataclasses.field(default_factory=deque)
     seen: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     last_record: int = -1
+    has_keep_from: bool = True
 
 
 def find_log_end(
@@ -115,14 +117,15 @@ def find_log_end(
     first: int,
     check: UnitCheck,
     *,
-    keep: bool,
+    keep_from: int,
 ) -> LogEnd:
     """Scan the log from its file number `first` on, up to its end.
 
     Parameters
     ----------
     check : gets the records
-    keep : bool, `chunks` keeps the records, because they are likely to be dispatched again
+    keep_from : int, `chunks` keeps the records from this physical offset on, because they are
+        likely to be dispatched again; no chunk begins before it and ends after it
 
     Raises StoreIOError.
     """
@@ -131,14 +134,16 @@ def find_log_end(
     stop = files[-1].file_from_offset + files[-1].file_size
     complete = True
     while True:
+        keeps = keep_from <= start
+        until = stop if keeps else min(keep_from, stop)
         scan = LogScan(
             store.env,
             files[first:],
             start,
-            stop,
+            until,
             delay_levels=store.commit_log.delay_levels,
             check_crc=store.config.check_crc_on_recover,
-            records_max=max(1, min(RECORDS_MAX, stop - start)) if keep else None,
+            records_max=max(1, min(RECORDS_MAX, stop - start)) if keeps else None,
         )
         for chunk in scan.chunks():
             check_abandoned()
@@ -151,10 +156,17 @@ def find_log_end(
                 found.last_record = chunk.file_from_offset + chunk.position(chunk.count - 1)
             found.phy_offset = chunk.file_from_offset + chunk.end
             check.add(chunk)
-            complete = complete and not chunk.has_own_memory
-            if complete:
+            complete = complete and not (keeps and chunk.has_own_memory)
+            if complete and keeps:
                 found.chunks.append(chunk)
             found.status = chunk.status
+        if until < stop and found.status in (Status.OK, Status.BLANK):
+            found.has_keep_from = found.phy_offset == until
+            start = found.phy_offset
+            if found.status == Status.BLANK:
+                start = store.commit_log.roll_next_file(start)
+            keep_from = start
+            continue
         if found.status in (Status.OK, Status.BLANK) or not _continues_after(
             store, files, found.at_file
         ):

@@ -95,6 +95,8 @@ class RecoveryPlan:
         self.end_path, self.end_position = "", 0
         #: byte of the log at which the last scanned record begins; -1 without a record
         self.last_record = -1
+        #: physical offset before which everything was durable
+        self.synced_to = 0
         #: corrections of units that contradict the log
         self.repairs: Repairs = {}
         #: queues whose units name bytes after the log's end before the cut, and up to which
@@ -135,8 +137,13 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     first = max(0, len(files) - LAST_FILES) if clean else start_file(store, files)
     if unsure_from != NO_LIMIT:
         first = [file.file_from_offset for file in files].index(unsure_from)
-    plan.scan_from = files[first].file_from_offset
-    check, log_end = _scan_log(store, files, first, clean)
+    plan.scan_from = plan.synced_to = files[first].file_from_offset
+    synced = NO_LIMIT if clean else store.index_service.synced_before(NO_LIMIT)
+    check, log_end = _scan_log(store, files, first, synced)
+    if not clean and not log_end.has_keep_from:
+        store.index_service.reject_sync_point()
+    if not clean:
+        plan.synced_to = max(plan.scan_from, store.index_service.synced_before(log_end.phy_offset))
     plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
     plan.last_record = log_end.last_record
     end_file = files[log_end.at_file]
@@ -160,7 +167,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     lowest = store.commit_log.get_min_offset()
     if not plan.clean:
         for queue in store.consume_queues():
-            give_up_torn_end(queue, plan.scan_from)
+            give_up_torn_end(queue, plan.synced_to)
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
         wrong = plan.repairs.get(key, {})
@@ -173,9 +180,11 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
 
 
 def _scan_log(
-    store: StoreContext, files: tuple[MappedFile, ...], first: int, clean: bool
+    store: StoreContext, files: tuple[MappedFile, ...], first: int, keep_from: int
 ) -> tuple[UnitCheck, LogEnd]:
     """Find the log's end, and compare the records with the units of the queues.
+
+    The records from `keep_from` on are kept: hardly any before it is to be replayed.
 
     The scan is repeated when only the limit on record sizes ended it.
     """
@@ -185,8 +194,7 @@ def _scan_log(
             multi=store.config.enable_multi_dispatch,
             lmq=store.config.enable_lmq,
         )
-        # After a clean exit there is hardly ever anything to replay: no record is kept.
-        found = find_log_end(store, files, first, check, keep=not clean)
+        found = find_log_end(store, files, first, check, keep_from=keep_from)
         is_refused = found.status == Status.BAD_SIZE
         if not is_refused or not allow_record(store, files[found.at_file], found.phy_offset):
             return check, found
@@ -344,7 +352,7 @@ def _replay_from(
     index.
     """
     lowest = max(0, store.commit_log.get_min_offset())
-    starts = [] if plan.clean else [plan.scan_from]
+    starts = [] if plan.clean else [plan.synced_to]
     table = {(q.topic, q.queue_id): q for q in store.consume_queues()}
     covered_by = {key: q.covered_phy_offset for key, q in table.items()} | plan.covered
     starts += [max(0, covered_by[key]) for key, q in table.items() if q.cut_short]
@@ -361,7 +369,9 @@ def _replay_from(
             covered = -1 if queue is None else covered_by[key]
             starts.append(lowest if covered < 0 else min(covered, plan.log_end))
     if not plan.clean and store.index_enabled:
-        starts.append(max(lowest, store.index_service.indexed_phy_offset))
+        index = store.index_service
+        covered = max(index.indexed_phy_offset, index.synced_before(plan.log_end))
+        starts.append(max(lowest, covered))
     if store.config.message_index_enable:
         behind = store.index_service.begin_of_files_after(plan.log_end)
         starts += [] if behind < 0 else [behind]

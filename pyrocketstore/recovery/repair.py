@@ -46,6 +46,7 @@ def repair(store: StoreContext) -> bool:
         failed = [queue for queue in store.consume_queues() if queue.failed]
         end = int(dispatcher.position)
         position = _lost_from(store, index_failed)
+        dispatcher.last_phy_offset = -1  # keys before it are missing
         flags.begin_repair()
         whole = False
         try:

@@ -18,6 +18,7 @@ from pyrocketstore.files.file_systems import FileSystems
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.async_put import AsyncPuts
+from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
@@ -77,6 +78,8 @@ class StoreContext:
     checkpoint: StoreCheckpoint = set_by_load()
     index_service: IndexService = set_by_load()
     dispatcher: Dispatcher = set_by_load()
+    #: None: messages are not indexed, or the store is read-only
+    index_flush: IndexFlush | None = set_by_load()
 
     reput_service: ReputMessageService = set_by_start()
     #: True from `start` to `shutdown`

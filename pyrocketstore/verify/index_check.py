@@ -91,7 +91,7 @@ class _File:
             index_file.open_for_writing()
 
     def read(self, position: int, size: int) -> bytes:
-        return self.index_file.mapped_file.read(position, size)
+        return self.index_file.read(position, size)
 
     def count_on_disk(self) -> int:
         """Return `count` of the file on disk; a read-only store may have completed it in memory."""

@@ -1,0 +1,158 @@
+"""`sync_point`: a file in the store's root that says how much of the store is durable.
+
+4.9.3 covers full index files only, and log and queues by the first record of a log file, both by
+the times in `checkpoint`. This file names the last record that is durable in the log, in its queue
+and in the index: recovery need not read the log before its end. 4.9.3 ignores the file, and may
+have written to the store since: recovery believes only what the files prove.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import struct
+import zlib
+
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreIOError
+from pyrocketstore.index._file import INDEX_HEADER, index_file_size
+from pyrocketstore.index._slot_table import SlotTable
+from pyrocketstore.index.directory import FoundIndexFile
+from pyrocketstore.system.env import Env
+
+__all__ = ["SYNC_POINT", "SyncPoint", "SyncPointFile", "proven_slots"]
+
+LOG = logger(__name__)
+
+#: The name of the file.
+SYNC_POINT = "sync_point"
+MAGIC = b"rssync01"
+_NAME_SIZE = 32
+#: The magic, and the fields of SyncPoint in their order. The CRC of all these bytes follows.
+_FIELDS = struct.Struct(f">8sqqIiiiIqqqq{_NAME_SIZE}s")
+_CRC = struct.Struct(">I")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """Says: the records before `phy_offset` are durable, with all their units and keys.
+
+    Parameters
+    ----------
+    phy_offset : int, end of the record at `last_phy_offset`
+    record_crc : int, CRC of that record's first bytes
+    hash_slot_num, index_num : int, of the last index file that has entries
+    index_count : int, number of the entry after those that are durable; 1 without such a file
+    entries_crc : int, their CRC
+    begin_timestamp, end_timestamp : int, Unix ms, in the file's header after them
+    begin_phy_offset, end_phy_offset : int, as well
+    name : str, the file's name; "" without such a file
+    """
+
+    phy_offset: int
+    last_phy_offset: int
+    record_crc: int
+    hash_slot_num: int = 0
+    index_num: int = 0
+    index_count: int = 1
+    entries_crc: int = 0
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    name: str = ""
+
+    def encode(self) -> bytes:
+        """Return the bytes of the file."""
+        *numbers, name = dataclasses.astuple(self)
+        data = _FIELDS.pack(MAGIC, *numbers, name.encode("ascii"))
+        return data + _CRC.pack(zlib.crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes) -> SyncPoint | None:
+        """Return the content of a file; None if it is damaged."""
+        body, crc = data[: _FIELDS.size], data[_FIELDS.size :]
+        if len(body) < _FIELDS.size or crc != _CRC.pack(zlib.crc32(body)):
+            return None
+        magic, raw = body[: len(MAGIC)], body[-_NAME_SIZE:]
+        name = raw.rstrip(b"\0")
+        if magic != MAGIC or name.strip(b"0123456789"):
+            return None
+        numbers: list[int] = list(_FIELDS.unpack(body)[1:-1])
+        fields = dict(zip(cls.__slots__, numbers, strict=False))
+        found = cls(**fields, name=name.decode("ascii"))
+        return found if found._is_possible() else None
+
+    def _is_possible(self) -> bool:
+        if not 0 <= self.last_phy_offset < self.phy_offset:
+            return False
+        if not self.name:
+            return self.index_count == 1
+        has_geometry = self.hash_slot_num >= 1 and 2 <= self.index_count <= self.index_num
+        return has_geometry and 0 <= self.begin_phy_offset <= self.end_phy_offset
+
+    @property
+    def geometry(self) -> tuple[int, int]:
+        """(slots, entries) of the index file."""
+        return self.hash_slot_num, self.index_num
+
+    def header(self, slot_count: int) -> bytes:
+        """Return the header of the index file after the last durable entry."""
+        return INDEX_HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_phy_offset,
+            self.end_phy_offset,
+            slot_count,
+            self.index_count,
+        )
+
+
+class SyncPointFile:
+    """The file in the directory `root`.
+
+    Raises StoreIOError. Threads: one at a time.
+    """
+
+    def __init__(self, env: Env, root: str) -> None:
+        self._env = env
+        self._path = f"{root}/{SYNC_POINT}"
+
+    def read(self) -> SyncPoint | None:
+        """Return the content; None without a valid one."""
+        try:
+            data = self._env.read_file(self._path, size=_FIELDS.size + _CRC.size + 1)
+        except StoreIOError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        found = SyncPoint.decode(data)
+        if found is None:
+            LOG.warning("%s: damaged: it is ignored", self._path)
+        return found
+
+    def write(self, content: SyncPoint) -> None:
+        """Replace the content. Durability: durable on return; a crash leaves the old or the new."""
+        self._env.write_file(self._path, content.encode())
+
+    def remove(self) -> None:
+        """Delete the file. Durability: durable on return."""
+        self._env.remove(self._path)
+
+
+def proven_slots(env: Env, found: FoundIndexFile, content: SyncPoint) -> SlotTable | None:
+    """Return the slots for the entries of `content`; None unless the file begins with them.
+
+    The file may have more entries, and slots that name them. Raises StoreIOError.
+    """
+    size = index_file_size(content.hash_slot_num, content.index_num)
+    header = (found.begin_timestamp, found.begin_phy_offset)
+    if (
+        found.name != content.name
+        or found.size < size
+        or found.index_count < content.index_count
+        or header != (content.begin_timestamp, content.begin_phy_offset)
+    ):
+        return None
+    table = SlotTable(env, found.path, content.hash_slot_num, content.index_count)
+    return table if table.valid and table.entries_crc == content.entries_crc else None
