@@ -98,6 +98,7 @@ class LogEnd:
     chunks : chunks of the log that the scan has kept, in order, as far as memory allowed
     seen : the queues that the records belong to
     last_record : int, byte of the log at which the last record begins; -1 without a record
+    later : those of the records from `keep_from` of the scan on
     has_keep_from : bool, a record ends at `keep_from` of the scan, if that lies in it
     """
 
@@ -108,6 +109,7 @@ class LogEnd:
     chunks: deque[LogChunk] = dataclasses.field(default_factory=deque)
     seen: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     last_record: int = -1
+    later: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     has_keep_from: bool = True
 
 
@@ -151,6 +153,8 @@ def find_log_end(
                 found.at_file += 1
                 _warn_of_gap(files[found.at_file - 1], files[found.at_file])
             found.seen.add(chunk.queues)
+            if keeps:
+                found.later.add(chunk.queues)
             found.records += chunk.count
             if chunk.count:
                 found.last_record = chunk.file_from_offset + chunk.position(chunk.count - 1)

@@ -97,6 +97,8 @@ class RecoveryPlan:
         self.last_record = -1
         #: physical offset before which everything was durable
         self.synced_to = 0
+        #: the queues of the records after it, as `TopicQueueMap.seen` returns them
+        self.unsynced: dict[tuple[str, int], tuple[int, int, int, int]] = {}
         #: corrections of units that contradict the log
         self.repairs: Repairs = {}
         #: queues whose units name bytes after the log's end before the cut, and up to which
@@ -144,6 +146,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
         store.index_service.reject_sync_point()
     if not clean:
         plan.synced_to = max(plan.scan_from, store.index_service.synced_before(log_end.phy_offset))
+        plan.unsynced = log_end.later.seen()
     plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
     plan.last_record = log_end.last_record
     end_file = files[log_end.at_file]
@@ -363,6 +366,10 @@ def _replay_from(
         queue = None if key in plan.missing_first_file else table.get(key)
         held = 0 if queue is None else queue.units_before(plan.log_end)
         if held >= next_offset:
+            continue
+        unsynced = plan.unsynced.get(key)
+        if unsynced is not None and held >= unsynced[0]:
+            starts.append(unsynced[1])
             continue
         starts.append(first_phy_offset)
         if held < first_offset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,19 @@ def open_and_flush(root: Path) -> None:
         before = len(synced) + len(mapped)
         store.flush()
         assert len(synced) + len(mapped) >= before + 4, "each of the four files"
+
+
+def exchanged_index(path: Path) -> None:
+    """Raise AssertionError if keys are lost when the last index file is exchanged after a kill."""
+    stores = [path / "one", path / "two"]
+    for at, store_path in enumerate(stores):
+        with pyrocketstore.open(store_path, **SIZES, **GEOMETRY) as store:
+            for number in range(COUNT):
+                store.put("T", b"%d" % number, keys=f"k{at}-{number}", tags="A")
+            store.flush()
+            shutil.copytree(store_path, store_path.with_suffix(".killed"))
+    ours, other = (next((each.with_suffix(".killed") / "index").iterdir()) for each in stores)
+    shutil.copy(other, ours)
+    with pyrocketstore.open(path / "one.killed", **SIZES, **GEOMETRY) as store:
+        for number in range(COUNT):
+            assert len(store.query("T", f"k0-{number}")) == 1, number

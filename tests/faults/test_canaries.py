@@ -22,11 +22,15 @@ import pytest
 from campaign import Campaign, memory_directory
 from device import Device
 from judge import Broken
-from openings import killed, open_and_flush, open_twice
+from openings import exchanged_index, killed, open_and_flush, open_twice
 from pyrocketstore.errors import StoreError
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.flush_services import FlushConsumeQueueService
+from pyrocketstore.index import index_service
+from pyrocketstore.index._slot_table import SlotTable
+from pyrocketstore.index.directory import FoundIndexFile
 from pyrocketstore.index.index_service import FlushIndexFileThread, IndexService
+from pyrocketstore.index.sync_point import SyncPoint
 from pyrocketstore.message_store import default_message_store as message_store
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.recovery import apply as recovery
@@ -256,3 +260,34 @@ def test_a_clean_end_before_the_topics(tmp_path: Path, monkeypatch: Patch) -> No
 def test_topics_that_a_recovery_does_not_complete(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(message_store.DefaultMessageStore, "_complete_topics", lambda *plan: None)
     assert "topics.json" in finds(tmp_path)
+
+
+def test_slots_that_are_not_derived_from_the_entries(tmp_path: Path, monkeypatch: Patch) -> None:
+    class Kept:
+        """The slots of the file as a power cut left them."""
+
+        def __init__(self, table: SlotTable) -> None:
+            self.slot_count = table.slot_count
+            self.hash_slot_num = table.hash_slot_num
+
+        def write_to(self, env: Env, path: str) -> None:
+            pass
+
+    proven = index_service.proven_slots
+
+    def kept(env: Env, found: FoundIndexFile, point: SyncPoint) -> Any:
+        table = proven(env, found, point)
+        return None if table is None else Kept(table)
+
+    monkeypatch.setattr(index_service, "proven_slots", kept)
+    finds(tmp_path)
+
+
+def test_a_sync_point_that_is_believed_blindly(tmp_path: Path, monkeypatch: Patch) -> None:
+    def believe(env: Env, found: FoundIndexFile, point: SyncPoint) -> SlotTable:
+        return SlotTable(env, found.path, point.hash_slot_num, point.index_count)
+
+    exchanged_index(tmp_path / "valid")
+    monkeypatch.setattr(index_service, "proven_slots", believe)
+    with pytest.raises(AssertionError):
+        exchanged_index(tmp_path / "broken")
