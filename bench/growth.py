@@ -63,6 +63,7 @@ def growth_groups(*, large: bool) -> tuple[Group, ...]:
         *property_curve(),
         *_follow(sizes),
         *flush_groups(),
+        *_killed(sizes),
     )
 
 
@@ -142,6 +143,23 @@ def _follow(sizes: tuple[int, ...]) -> Iterator[Group]:
             at=count,
             note=FOLLOWED,
         )
+
+
+def _killed(sizes: tuple[int, ...]) -> Iterator[Group]:
+    words = "load(); the store was flushed before the kill"
+    for count in sizes:
+        for keys in (True, False):
+            what = {"what": "open_killed", "body": 128, **({} if keys else {"keyless": 1})}
+            which = "" if keys else ", no keys"
+            yield Group(
+                f"grow_open_killed_{'' if keys else 'keyless_'}{count // 1_000_000}m",
+                f"Open {count // 1_000_000} M × 128 B after a kill{which}",
+                (java(what, "1", words), ours("load", what, "2", words)),
+                count=count,
+                smoke=2_000,
+                axis=f"messages, opening after a kill{which}",
+                at=count,
+            )
 
 
 def _queues() -> Iterator[Group]:

@@ -28,8 +28,9 @@ sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 
 import named_messages  # noqa: E402
 import pyrocketstore  # noqa: E402
-from following import Follow  # noqa: E402  (after pyrocketstore was found)
 from flush_queues import FlushQueues  # noqa: E402
+from following import Follow  # noqa: E402  (after pyrocketstore was found)
+from killed import OpenKilled  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
 from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
@@ -602,6 +603,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "scan": Scan,
     "rebuild": Recover,
     "recover": Recover,
+    "open_killed": OpenKilled,
     "cq": Queue,
     "cq_arrays": Queue,
     "index_put": Index,

@@ -96,6 +96,8 @@ final class BenchCommand {
                 return new RecoverWorkload(path, options);
             case "flush_queues":
                 return new FlushWorkload(path, options);
+            case "open_killed":
+                return new OpenKilledWorkload(path, options);
             case "cq":
                 return new QueueWorkload(path, options);
             case "index_put":

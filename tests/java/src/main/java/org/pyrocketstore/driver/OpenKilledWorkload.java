@@ -1,0 +1,69 @@
+package org.pyrocketstore.driver;
+
+import java.io.File;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageExtBrokerInner;
+
+/**
+ * Loads a store that was flushed and then killed: closed, with the file abort made again. With
+ * "keyless" its messages have neither a key nor a tag.
+ */
+final class OpenKilledWorkload extends Workload {
+    OpenKilledWorkload(String path, Options options) {
+        super(path, options);
+    }
+
+    @Override
+    void prepare() throws Exception {
+        SocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
+        byte[] body = new byte[bodySize];
+        DefaultMessageStore store = Stores.open(path, options);
+        for (int at = 0; at < count; at++) {
+            MessageExtBrokerInner message = new MessageExtBrokerInner();
+            message.setTopic(TOPIC);
+            message.setQueueId(at % QUEUES);
+            message.setBody(body);
+            if (!options.has("keyless")) {
+                message.setTags("TagA");
+                message.setKeys("k" + at);
+            }
+            message.setBornTimestamp(System.currentTimeMillis());
+            message.setBornHost(host);
+            message.setStoreHost(host);
+            message.setPropertiesString(
+                MessageDecoder.messageProperties2String(message.getProperties()));
+            if (!store.putMessage(message).isOk()) {
+                throw new IllegalStateException("put " + at + " failed");
+            }
+        }
+        Stores.awaitDispatch(store);
+        store.shutdown();
+    }
+
+    @Override
+    Result unit() throws Exception {
+        new File(path, "abort").createNewFile();
+        DefaultMessageStore store = Stores.create(path, options);
+        long cpuStart = cpuNanos();
+        long start = System.nanoTime();
+        boolean loaded = store.load();
+        long end = System.nanoTime();
+        long cpuEnd = cpuNanos();
+        if (!loaded) {
+            throw new IllegalStateException("load() said no");
+        }
+        long total = 0;
+        for (int queueId = 0; queueId < QUEUES; queueId++) {
+            total += store.getMaxOffsetInQueue(TOPIC, queueId);
+        }
+        long bytes = store.getMaxPhyOffset() - store.getMinPhyOffset();
+        store.getAllocateMappedFileService().shutdown();
+        store.shutdown();
+        Result result = new Result(total, bytes, start, end, total);
+        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        return result;
+    }
+}
