@@ -7,7 +7,16 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint32_t,
+)
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 

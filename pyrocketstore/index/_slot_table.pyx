@@ -171,6 +171,7 @@ cdef class SlotTable:
 
     def read(self, int64_t position, int64_t size) -> bytes:
         """Return bytes of the slots, from `position` of the first slot on."""
-        if position < 0 or size < 0 or size > self.hash_slot_num * RS_INDEX_HASH_SLOT_SIZE - position:
+        cdef int64_t total = self.hash_slot_num * RS_INDEX_HASH_SLOT_SIZE
+        if position < 0 or size < 0 or size > total - position:
             raise ValueError(f"{size} bytes at {position} of {self.hash_slot_num} slots")
         return self.base[position:position + size]
