@@ -309,6 +309,7 @@ def test_reading_a_store_that_another_process_writes(tmp_path):
     assert child.returncode == 0, err
     assert int(out) >= seen
     known = {"abort", "lock", "checkpoint", "commitlog", "config", "consumequeue", "index"}
+    known.add("sync_point")
     assert {path.name for path in root.iterdir()} <= known - {"abort"}
     with open_store(root) as store:
         assert store.message_store.plan.clean
