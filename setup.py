@@ -36,6 +36,7 @@ MODULES: dict[str, list[str]] = {
     "record._unique_id": [],
     "record._message": ["csrc/status.c"],
     "consume_queue._units": ["csrc/status.c"],
+    "consume_queue._queue_files": [],
     "index._put": ["csrc/hash.c"],
     "index._search": [],
     "index._slot_table": [],

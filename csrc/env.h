@@ -10,6 +10,9 @@
  * fsync.h defines the other flags. */
 enum { RS_FAILED_OPEN = 1 << 16 };
 
+/* Types of the entries of a directory. A file system may report none: RS_ENTRY_OTHER. */
+enum { RS_ENTRY_FILE = 'f', RS_ENTRY_DIRECTORY = 'd', RS_ENTRY_OTHER = '?' };
+
 typedef struct rs_env {
     /* Opens a regular file, or a directory with O_DIRECTORY. Returns -EISDIR for a directory
      * without O_DIRECTORY and -EBADFD for a FIFO, a socket or a device; never blocks on them.
@@ -66,6 +69,10 @@ typedef struct rs_env {
     /* Flushes all files and names of the file system of an open directory. Returns -EOPNOTSUPP
      * where an error of a write-back might not be reported through `fd`. */
     int (*syncfs)(int fd);
+    /* Lists a directory without "." and "..": for each entry a byte for its type, RS_ENTRY_..., and
+     * its name with a NUL at the end. Returns the size of all entries; the caller frees `entries`.
+     * Without `follow`, a symbolic link in place of the directory is an error. */
+    int64_t (*list_directory)(const char *path, int follow, char **entries);
     /* State, not functions; see fsync.h. */
     int32_t fsync_is_final;
     int32_t fsync_error;

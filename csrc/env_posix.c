@@ -5,6 +5,7 @@
 #include "env.h"
 #include "timed_wait.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -300,6 +301,64 @@ static int64_t system_link_count(int fd) {
     return (int64_t)status.st_nlink;
 }
 
+static char entry_type(const struct dirent *entry) {
+#if defined(DT_DIR)
+    if (entry->d_type == DT_DIR) return RS_ENTRY_DIRECTORY;
+    if (entry->d_type == DT_REG) return RS_ENTRY_FILE;
+#else
+    (void)entry;
+#endif
+    return RS_ENTRY_OTHER;
+}
+
+/* Appends the entries to a growing buffer; returns their size. */
+static int64_t read_entries(DIR *directory, char **entries) {
+    size_t used = 0, room = 0;
+    char *buffer = NULL;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(directory);
+        if (entry == NULL) break;
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        const size_t size = strlen(name) + 2;
+        if (room - used < size) {
+            room = 2 * room + size + 64;
+            char *larger = realloc(buffer, room);
+            if (larger == NULL) {
+                free(buffer);
+                return -ENOMEM;
+            }
+            buffer = larger;
+        }
+        buffer[used] = entry_type(entry);
+        memcpy(buffer + used + 1, name, size - 1);
+        used += size;
+    }
+    if (errno != 0) {
+        const int error = errno;
+        free(buffer);
+        return -error;
+    }
+    *entries = buffer;
+    return (int64_t)used;
+}
+
+static int64_t system_list_directory(const char *path, int follow, char **entries) {
+    *entries = NULL;
+    int fd = system_open(path, O_RDONLY | O_DIRECTORY | (follow ? 0 : O_NOFOLLOW), 0);
+    if (fd < 0) return fd;
+    DIR *directory = fdopendir(fd);
+    if (directory == NULL) {
+        const int error = errno;
+        close(fd);
+        return -error;
+    }
+    const int64_t size = read_entries(directory, entries);
+    closedir(directory);
+    return size;
+}
+
 static int64_t system_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -344,6 +403,7 @@ void rs_env_posix(rs_env *env) {
     env->link = system_link;
     env->link_count = system_link_count;
     env->syncfs = system_syncfs;
+    env->list_directory = system_list_directory;
 }
 
 /* A forked child inherits objects that its parent's threads sleep on. Destroying them in the child

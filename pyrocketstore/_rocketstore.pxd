@@ -3,6 +3,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 
 
 cdef extern from "env.h" nogil:
+    enum:
+        RS_ENTRY_FILE
     ctypedef struct rs_env:
         int (*open)(const char *path, int flags, int mode) noexcept nogil
         int (*close)(int fd) noexcept nogil
@@ -34,6 +36,7 @@ cdef extern from "env.h" nogil:
         int (*link_unnamed)(int fd, const char *path) noexcept nogil
         int (*link)(const char *source, const char *target) noexcept nogil
         int64_t (*link_count)(int fd) noexcept nogil
+        int64_t (*list_directory)(const char *path, int follow, char **entries) noexcept nogil
         int32_t fsync_is_final
         int32_t fsync_error
 

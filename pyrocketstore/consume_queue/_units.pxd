@@ -1,5 +1,5 @@
 """Writing units of consume queues, for the dispatch loop."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_queue
@@ -16,6 +16,17 @@ cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_
 cdef inline bint is_pre_blank(int64_t phy_offset, int32_t size, int64_t tags_code) noexcept nogil:
     """Whether a unit fills a queue offset that never had a message."""
     return phy_offset == 0 and size == PRE_BLANK_SIZE and tags_code == 0
+cdef struct unit_scan:
+    int64_t valid_size          # bytes of the units that were accepted
+    int64_t max_phy_offset      # one past the last message they name; -1: none
+    int64_t last_ext_address    # of the last one with an ext address; 1: none
+
+
+# Accepts units up to the first invalid one, or the first one at or after phy_limit.
+cdef unit_scan scan(const uint8_t *base, int64_t size, int64_t phy_limit) noexcept nogil
+
+
+cdef bint are_zeros(const uint8_t *data, int64_t size) noexcept nogil
 
 
 cdef class ConsumeQueueCore:

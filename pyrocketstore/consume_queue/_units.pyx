@@ -59,10 +59,6 @@ cdef int64_t MAX_PHY = 0x7FFFFFFF00000000
 MAX_PHY_OFFSET = MAX_PHY
 
 
-cdef struct unit_scan:
-    int64_t valid_size          # bytes of the units that were accepted
-    int64_t max_phy_offset      # one past the last message they name; -1: none
-    int64_t last_ext_address    # of the last one with an ext address; 1: none
 
 
 cdef inline void store_unit(uint8_t *p, int64_t phy_offset, int32_t size,
@@ -75,7 +71,6 @@ cdef inline void store_unit(uint8_t *p, int64_t phy_offset, int32_t size,
 # ---- walks -------------------------------------------------------------------------------------
 
 cdef unit_scan scan(const uint8_t *base, int64_t size, int64_t phy_limit) noexcept nogil:
-    # Accepts units up to the first invalid one, or the first one at or after phy_limit.
     cdef unit_scan found = unit_scan(valid_size=0, max_phy_offset=-1,
                                      last_ext_address=NO_EXT_ADDRESS)
     cdef int64_t at = 0
@@ -165,6 +160,15 @@ cdef int64_t last_message(int64_t count, const int64_t *phy_offset, const int32_
                       or is_pre_blank(phy_offset[i], size[i], tags_code[i])):
         i -= 1
     return i
+
+
+cdef bint are_zeros(const uint8_t *data, int64_t size) noexcept nogil:
+    # The compiler turns the loop into vector instructions.
+    cdef uint8_t any_bit = 0
+    cdef int64_t i
+    for i in range(size):
+        any_bit |= data[i]
+    return any_bit == 0
 
 
 # ---- writing -----------------------------------------------------------------------------------
@@ -607,6 +611,15 @@ def find_last_unit(const uint8_t[::1] units not None, bint with_ext=False):
     if units.shape[0]:
         with nogil:
             found = find_last(&units[0], units.shape[0], with_ext)
+    return found
+
+
+def is_zero(const uint8_t[::1] data not None):
+    """Return whether all bytes are zeros."""
+    cdef bint found = True
+    if data.shape[0]:
+        with nogil:
+            found = are_zeros(&data[0], data.shape[0])
     return found
 
 

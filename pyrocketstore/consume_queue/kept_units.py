@@ -19,6 +19,9 @@ __all__ = ["KeptUnit", "KeptUnits"]
 
 #: Units that are read at a time.
 _READ_COUNT = 1 << 16
+# Shared by all queues, nearly all of which keep none.
+_NO_OFFSETS = numpy.empty(0, numpy.int64)
+_NO_UNITS = QueueUnits(_NO_OFFSETS, numpy.empty(0, numpy.int32), _NO_OFFSETS)
 
 
 class KeptUnit(NamedTuple):
@@ -35,9 +38,8 @@ class KeptUnits:
     """
 
     def __init__(self) -> None:
-        self._offset: NDArray[numpy.int64] = numpy.empty(0, numpy.int64)
-        none = numpy.empty(0, numpy.int64)
-        self._units = QueueUnits(none, numpy.empty(0, numpy.int32), none)
+        self._offset: NDArray[numpy.int64] = _NO_OFFSETS
+        self._units = _NO_UNITS
 
     def __len__(self) -> int:
         return len(self._offset)

@@ -19,6 +19,7 @@ from pyrocketstore.consume_queue.units import (
     CQ_STORE_UNIT_SIZE,
     NO_LIMIT,
     PRE_BLANK,
+    FoundQueue,
     QueueUnits,
     UnitReader,
 )
@@ -217,6 +218,12 @@ class ConsumeQueue(UnitAppender):
         self.set_end(-1)
         self.tail_is_clean = False
         return loaded
+
+    def load_found(self, found: FoundQueue) -> None:
+        """Load and recover the queue as it was found on disk, without reading it again."""
+        self.mapped_file_queue.load_only(found.file_from_offset, found.size)
+        self.set_end(found.max_phy_offset)
+        self.tail_is_clean = False
 
     def truncate_dirty_logic_files(self, phy_offset: int) -> None:
         """Drop the units at or after `phy_offset`, bytes of the log.

@@ -12,6 +12,7 @@ from pyrocketstore.config.file_sizes import MismatchedFile
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue._units import unit_at
 from pyrocketstore.consume_queue.ext import ConsumeQueueExt
+from pyrocketstore.consume_queue.many_queues import only_files
 from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.consume_queue.mismatched_files import restore_queue
 from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -66,6 +67,7 @@ class ConsumeQueueTable:
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._lock = threading.Lock()
         self._refused: set[str] = set()
+        self._unrecovered: list[ConsumeQueue] = []
         #: None in a read-only store, which writes to no file
         self.mappings = None
         if not read_only:
@@ -78,19 +80,37 @@ class ConsumeQueueTable:
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
         """
-        if not self.read_only:
-            self._remove_temporary_files(self.path)
-            if self.config.enable_consume_queue_ext:
-                self._remove_temporary_files(self.ext_path)
-        for topic, ids in find_queues(self.env, self.path):
+        if not self.read_only and self.config.enable_consume_queue_ext:
+            self._remove_temporary_files(self.ext_path)
+        usual: list[ConsumeQueue] = []
+        others: list[ConsumeQueue] = []
+        for topic, ids in find_queues(self.env, self.path, remove_temporary=not self.read_only):
             check_abandoned()
-            for queue_id in ids:
-                queue = self._new(topic, queue_id)
-                queue.load()
-                self._topics.setdefault(topic, {})[queue_id] = queue
-            if ids and self._is_lmq(topic):
+            self._topics[topic] = {queue_id: self._new(topic, queue_id) for queue_id in ids}
+            is_link = self.env.is_link(f"{self.path}/{topic}")
+            for queue in self._topics[topic].values():
+                (others if is_link or queue.ext is not None else usual).append(queue)
+            if not ids:
+                del self._topics[topic]
+            elif self._is_lmq(topic):
                 self.lmq_count += 1
+        self._load_queues(usual, others)
         self._check_sizes()
+
+    def _load_queues(self, usual: list[ConsumeQueue], others: list[ConsumeQueue]) -> None:
+        """Load the queues, and recover each of `usual` that has one whole file."""
+        directories = [queue.mapped_file_queue.store_path for queue in usual]
+        size = usual[0].mapped_file_size if usual else 0
+        found = only_files(self.env, directories, size, writable=not self.read_only)
+        for queue, state in zip(usual, found, strict=True):
+            if state is None:
+                others.append(queue)
+            else:
+                queue.load_found(state)
+        for queue in others:
+            check_abandoned()
+            queue.load()
+        self._unrecovered = others
 
     def _check_sizes(self) -> None:
         """Refuse a configured size that the files contradict, before any file is changed."""
@@ -113,12 +133,14 @@ class ConsumeQueueTable:
         lowest = self.commit_log.get_min_offset()
         broken_path = broken_folder(self.env, self.config.store_path_root_dir)
         for queue in self.all():
-            check_abandoned()
             queue.unsure_from = phy_offset
+        for queue in self._unrecovered:
+            check_abandoned()
             lost = restore_queue(queue, lowest, self._before_cut, broken_path, self.mismatched)
             lost = close_gaps(queue, lowest, self._before_cut) or lost
             recover_queue(queue, phy_offset, self._before_cut)
             queue.cut_short |= lost
+        self._unrecovered = []
 
     def _before_cut(self) -> None:
         """Have this recovery, or the one after it, put the units again that are cut off."""

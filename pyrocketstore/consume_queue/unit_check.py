@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import errno
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyrocketstore.consume_queue._units import MAX_ADDR
+from pyrocketstore.consume_queue.many_queues import read_ranges
 from pyrocketstore.consume_queue.table import is_safe_name
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, NO_LIMIT, PRE_BLANK, QueueUnits
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.record._record import (
@@ -68,6 +69,8 @@ BATCH_MAX = 1 << 20
 DELAY_MAX_MS = 366 * 86_400_000
 #: Units that are read at a time.
 CHUNK = 4096
+#: Units without a record that are read with those of a queue's records.
+SPARE_UNITS = 16
 TRANSACTION_MASK, TRANSACTION_COMMIT = 0xC, 0x8
 _UNIT = struct.Struct(">qiq")
 #: Of four fields of a damaged record at least this many must agree with a unit to prove it.
@@ -87,6 +90,15 @@ class _Batch(NamedTuple):
     def take(self, at: NDArray[np.intp]) -> _Batch:
         """Return the rows with these numbers."""
         return _Batch(*[column[at] for column in self])  # type: ignore[arg-type]
+
+    def agree_with(self, units: QueueUnits, *, has_ext: bool = False) -> NDArray[np.bool_]:
+        """Return which units are those of the rows. The tags code may be a time of delivery, and
+        with `has_ext` the address of an ext unit."""
+        same = (units.phy_offset == self.phy_offset) & (units.size == self.size)
+        code, stored = units.tags_code, self.delayed_from
+        is_time = (stored >= 0) & (code >= stored) & (code <= stored + DELAY_MAX_MS)
+        is_address = (code <= MAX_ADDR) & has_ext
+        return np.asarray(same & ((code == self.tags_code) | is_address | is_time))
 
 
 class _Suspect(NamedTuple):
@@ -167,6 +179,9 @@ class UnitCheck:
         self._multi_rows: list[tuple[int, int, int | None]] = []
         self._further: dict[Key, _Seen] = {}
         self._suspects: list[_Suspect] = []
+        #: of queues whose units agree with the added records: how many were compared, and one past
+        #: the record of the last unit, bytes of the log; -1: that unit was not among them
+        self._confirmed: dict[Key, tuple[int, int]] = {}
 
     # ---- records that are scanned ----------------------------------------------------------------
 
@@ -190,21 +205,25 @@ class UnitCheck:
         return number
 
     def _compare(self) -> None:
-        """Compare the gathered records with the units, queue by queue."""
+        """Compare the gathered records with the units: of most queues at once, of the others one by
+        one."""
         if not self._parts:
             return
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
         batch = _Batch(*columns)
         self._parts, self._count = [], 0
-        order = np.argsort(batch.number, kind="stable")
-        number = batch.number[order]
-        begins = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
-        for begin, end in zip(begins, [*begins[1:], len(number)], strict=True):
-            key = self._keys[int(number[begin])]
-            queue = self._queues.get(key)
-            if queue is not None:
-                at = order[begin:end]
-                self._compare_queue(key, queue, batch.take(at))
+        batch = batch.take(np.argsort(batch.number, kind="stable"))
+        groups = _Groups(batch, [self._queues.get(key) for key in self._keys])
+        agrees, count, end = groups.compare()
+        for i, number in enumerate(groups.number.tolist()):
+            key, queue = self._keys[number], groups.queues[i]
+            if queue is None:
+                continue
+            if agrees[i]:
+                before = self._confirmed.get(key, (0, -1))
+                self._confirmed[key] = before[0] + count[i], max(before[1], end[i])
+            else:
+                self._compare_queue(key, queue, batch.take(groups.rows(i)))
 
     def _compare_queue(self, key: Key, queue: ConsumeQueue, rows: _Batch) -> None:
         first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
@@ -223,18 +242,25 @@ class UnitCheck:
                 & (rows.queue_offset < start + len(units.phy_offset))
             )
             unit = rows.queue_offset[at] - start
-            same = (units.phy_offset[unit] == rows.phy_offset[at]) & (
-                units.size[unit] == rows.size[at]
-            )
-            code, stored = units.tags_code[unit], rows.delayed_from[at]
-            is_time = (stored >= 0) & (code >= stored) & (code <= stored + DELAY_MAX_MS)
-            same &= (code == rows.tags_code[at]) | ((code <= MAX_ADDR) & has_ext) | is_time
+            same = rows.take(at).agree_with(units.take(unit), has_ext=has_ext)
             for row, i in zip(at[~same].tolist(), unit[~same].tolist(), strict=True):
                 found = units.phy_offset[i], units.size[i], units.tags_code[i]
                 says = rows.phy_offset[row], rows.size[row], rows.tags_code[row]
                 self._suspects.append(
                     _Suspect(key, start + i, _unit(found), _unit(says), bool(in_row[row]))
                 )
+
+    # ---- units that need no further look ---------------------------------------------------------
+
+    def confirms_all(self, key: Key, queue: ConsumeQueue) -> bool:
+        """Return whether each unit of a queue names a record that was added."""
+        first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
+        return self._confirmed.get(key, (-1, -1))[0] == queue.core.unit_count - first
+
+    def confirmed_end(self, key: Key) -> int:
+        """Return one past the record that the last unit of a queue names, bytes of the log; -1
+        where no added record confirms that unit."""
+        return self._confirmed.get(key, (0, -1))[1]
 
     # ---- verdicts --------------------------------------------------------------------------------
 
@@ -311,6 +337,86 @@ class UnitCheck:
                 next_offset, count = max(next_offset, own[2]), count + own[3]
             found[key] = first_offset, first_phy_offset, next_offset, count
         return found
+
+
+class _Groups:
+    """The records of each queue in a batch, which is sorted by queue, and the units of its queues.
+
+    `number`, `begin`, `end` int64[n]: the queue's number, and the rows of the batch. `queues`: None
+    for a queue without units.
+    """
+
+    def __init__(self, batch: _Batch, queues: Sequence[ConsumeQueue | None]) -> None:
+        self._batch = batch
+        self.begin = np.flatnonzero(np.r_[True, batch.number[1:] != batch.number[:-1]])
+        self.end = np.r_[self.begin[1:], len(batch.number)]
+        self.number = batch.number[self.begin]
+        self.queues = [queues[number] for number in self.number.tolist()]
+        self._of_row = np.repeat(np.arange(len(self.begin)), self.end - self.begin)
+
+    def rows(self, i: int) -> NDArray[np.intp]:
+        """Return the rows of the batch of a group."""
+        return np.arange(int(self.begin[i]), int(self.end[i]), dtype=np.intp)
+
+    def compare(self) -> tuple[list[bool], list[int], list[int]]:
+        """Compare the records with the units of queues that have one file and few other units.
+
+        Returns for each group whether all its records with a unit agree with it, how many these
+        are, and one past the last unit's record, bytes of the log; -1 if that is not one of them.
+        False also for a queue that was not compared.
+        """
+        files = [_only_file(queue) for queue in self.queues]
+        stops = [0 if q is None else q.core.unit_count for q in self.queues]
+        begins = [0 if f is None else f.file_from_offset // CQ_STORE_UNIT_SIZE for f in files]
+        stop, start = np.array(stops, np.int64), np.array(begins, np.int64)
+        offset = self._batch.queue_offset
+        inside = (offset >= start[self._of_row]) & (offset < stop[self._of_row])
+        first = np.minimum.reduceat(np.where(inside, offset, NO_LIMIT), self.begin)
+        count = np.maximum.reduceat(np.where(inside, offset, -1), self.begin) - first + 1
+        # Few other units, so that the number of records bounds the memory.
+        chosen = (count > 0) & (count <= 2 * (self.end - self.begin) + SPARE_UNITS)
+        chosen &= np.array([file is not None for file in files], np.bool_)
+        same, is_read = self._same(files, chosen, first, count, start)
+        phy_end = self._batch.phy_offset + self._batch.size
+        is_last = inside & same & (offset == stop[self._of_row] - 1)
+        end = np.maximum.reduceat(np.where(is_last, phy_end, -1), self.begin)
+        agrees = is_read & np.logical_and.reduceat(same | ~inside, self.begin)
+        counts = np.add.reduceat((inside & same).astype(np.int64), self.begin)
+        return agrees.tolist(), counts.tolist(), end.tolist()
+
+    def _same(
+        self,
+        files: list[MappedFile | None],
+        chosen: NDArray[np.bool_],
+        first: NDArray[np.int64],
+        count: NDArray[np.int64],
+        start: NDArray[np.int64],
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return for each row whether its unit agrees, and for each group whether it was read."""
+        is_read = np.zeros(len(chosen), np.bool_)
+        same = np.zeros(len(self._of_row), np.bool_)
+        read = [f for f, is_chosen in zip(files, chosen.tolist(), strict=True) if is_chosen and f]
+        if not read:
+            return same, is_read
+        env = next(queue.env for queue in self.queues if queue is not None)
+        found = read_ranges(env, read, (first - start)[chosen], count[chosen])
+        is_read[chosen] = found.is_read
+        # Where the unit of queue offset 0 of a group would be.
+        zero = np.zeros(len(chosen), np.int64)
+        zero[chosen] = found.begin[:-1] - first[chosen]
+        offset, of_row = self._batch.queue_offset, self._of_row
+        is_inside = is_read[of_row] & (offset >= first[of_row])
+        is_inside &= offset < first[of_row] + count[of_row]
+        rows = np.flatnonzero(is_inside)
+        at = zero[of_row[rows]] + offset[rows]
+        same[rows] = self._batch.take(rows).agree_with(found.units.take(at))
+        return same, is_read
+
+
+def _only_file(queue: ConsumeQueue | None) -> MappedFile | None:
+    """Return the file of a queue that has one."""
+    files = () if queue is None else queue.mapped_file_queue.mapped_files
+    return files[0] if len(files) == 1 else None
 
 
 def _has_ext_files(queue: ConsumeQueue) -> bool:

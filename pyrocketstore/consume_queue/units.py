@@ -15,6 +15,7 @@ from pyrocketstore.consume_queue._units import (
     decode_units,
     find_last_unit,
     find_min_unit,
+    is_zero,
     read_units,
     truncate_units,
     unit_at,
@@ -59,6 +60,15 @@ class QueueUnits(NamedTuple):
         """Return bool[n]: the units that fill a gap and name no message."""
         blank = (self.phy_offset == 0) & (self.size == PRE_BLANK_SIZE) & (self.tags_code == 0)
         return numpy.asarray(blank, dtype=numpy.bool_)
+
+
+class FoundQueue(NamedTuple):
+    """A queue with one file: its offset, the bytes of its units, and one past the last message that
+    they name, bytes of the log, -1 without one."""
+
+    file_from_offset: int
+    size: int
+    max_phy_offset: int
 
 
 class UnitReader:
@@ -122,7 +132,7 @@ class UnitReader:
     def has_data(self, mapped_file: MappedFile, position: int) -> bool:
         """Return whether the two pages after `position` hold anything but zeros."""
         size = min(_TAIL_READ_SIZE, mapped_file.wrote - position)
-        return bool(self.read(mapped_file, position, size).strip(b"\0"))
+        return not is_zero(self.read(mapped_file, position, size))
 
     def first_to_scan(self, phy_offset: int) -> int:
         """Return the number of the file that recovery begins with: see `recover_queue`."""
@@ -335,6 +345,8 @@ class UnitReader:
 
     def columns(self, start: int, count: int) -> QueueUnits:
         """Return `count` units from queue offset `start` on, or fewer at the end."""
+        end = self.mapped_file_queue.get_max_offset() // CQ_STORE_UNIT_SIZE
+        count = max(0, min(count, end - start))
         phy_offset = numpy.empty(count, numpy.int64)
         size = numpy.empty(count, numpy.int32)
         tags_code = numpy.empty(count, numpy.int64)
@@ -393,4 +405,4 @@ def _units_of(position: int) -> int:
     return units if position >= 0 else -units
 
 
-__all__ = ["CQ_STORE_UNIT_SIZE", "NO_LIMIT", "PRE_BLANK", "QueueUnits", "UnitReader"]
+__all__ = ["CQ_STORE_UNIT_SIZE", "NO_LIMIT", "PRE_BLANK", "FoundQueue", "QueueUnits", "UnitReader"]

@@ -40,6 +40,9 @@ cdef class MappedFile:
     cdef int sync_name(self) except -1
     cdef int64_t move_flushed(self, int64_t flushed, int64_t position) noexcept
     cdef bint is_unwanted(self)
+    # The path of the bytes that are written; NULL: some of them are in memory only. Valid while the
+    # object is.
+    cdef const char *disk_path(self) noexcept
     cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept
     cdef kept_file *take_descriptor(self) except NULL
     cdef bytes pread(self, int64_t position, int64_t size)

@@ -43,6 +43,7 @@ class MappedFile:
         defer_fsync: bool = False,
         by_write: bool = False,
         partial: bool = False,
+        checked: bool = False,
     ) -> MappedFile: ...
     @property
     def file_size(self) -> int: ...

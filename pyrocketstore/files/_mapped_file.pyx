@@ -73,6 +73,7 @@ cdef class MappedFile:
     by_write : bool, bytes reach the file by pwrite and never through the mapping, so that a device
         failure is an error and not a SIGBUS
     partial : bool, read: a file of another length is accepted; bytes that it lacks cannot be read
+    checked : bool, the caller has opened the file for this mode, and found its length right
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
@@ -86,7 +87,8 @@ cdef class MappedFile:
     def __cinit__(self, EnvTable env not None, path, int64_t file_size, *, str mode="shared",
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
                   int64_t populate=0, str zero_fill="no", bint sole_writer=False,
-                  bint defer_fsync=False, bint by_write=False, bint partial=False):
+                  bint defer_fsync=False, bint by_write=False, bint partial=False,
+                  bint checked=False):
         if mode not in MODES:
             raise StoreFormatError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if zero_fill not in FILLS:
@@ -124,7 +126,8 @@ cdef class MappedFile:
         self.name_unsynced = defer_fsync  # reset below unless the file is made now
         if self.kind == SHARED:
             self.file.path = self._path_text
-        self.open_file(create, partial and self.kind == READ)
+        if not checked:
+            self.open_file(create, partial and self.kind == READ)
         self.name_unsynced = self.name_unsynced and self.created
         self.available = True
 
@@ -764,6 +767,11 @@ cdef class MappedFile:
             return PyBytes_FromStringAndSize(<char *>self.file.base + position, size)
         finally:
             self.drop_hold()
+
+    cdef const char *disk_path(self) noexcept:
+        if self.kind == MEMORY or self.file.buffer != NULL or not self.available:
+            return NULL
+        return self._path_text
 
     cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept:
         # Reads from the file on disk: the bytes read, fewer only at its end; or a negated errno.

@@ -58,8 +58,12 @@ class FileSettings(NamedTuple):
         mode: str = "shared",
         create: bool = False,
         partial: bool = False,
+        checked: bool = False,
     ) -> MappedFile:
-        """Open one file. Raises StoreIOError; StoreCorruptionError for another length."""
+        """Open one file. Raises StoreIOError; StoreCorruptionError for another length.
+
+        `partial` and `checked`: see MappedFile.
+        """
         return MappedFile(
             env,
             path,
@@ -67,6 +71,7 @@ class FileSettings(NamedTuple):
             mode=mode,
             create=create,
             partial=partial,
+            checked=checked,
             confirm_step=self.confirm_step,
             populate=self.populate,
             zero_fill=self.zero_fill,

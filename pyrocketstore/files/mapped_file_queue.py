@@ -150,6 +150,17 @@ class MappedFileQueue:
             self.mapped_files = tuple(loaded)
         return True
 
+    def load_only(self, offset: int, size: int) -> None:
+        """Take over the one file of the directory, which begins at `offset` and has `size` written
+        bytes, without a look at the disk: the caller has opened and read it."""
+        mode = "read" if self.read_only else "shared"
+        path = f"{self.store_path}/{file_name_of(offset)}"
+        mapped_file = self.settings.open(self.env, path, mode=mode, checked=True)
+        mapped_file.set_positions(size)
+        self.mismatched = []
+        with self._lock:
+            self.mapped_files = (mapped_file,)
+
     def _load_partial(self, loaded: list[MappedFile]) -> None:
         """Open the readable part of mismatched files, in a read-only store."""
         first, size = self.mismatched[0], self.mapped_file_size

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.files.temporary_files import is_temporary_queue_file
+from pyrocketstore.files.temporary_files import is_temporary_queue_file, remove_temporary_file
 from pyrocketstore.system.env import Env
 
 __all__ = ["check_queue_directory", "find_queue_ids", "find_queues", "find_topics"]
@@ -17,10 +17,13 @@ __all__ = ["check_queue_directory", "find_queue_ids", "find_queues", "find_topic
 LOG = logger(__name__)
 
 
-def find_queues(env: Env, directory: str, *, warn: bool = True) -> Iterator[tuple[str, list[int]]]:
+def find_queues(
+    env: Env, directory: str, *, warn: bool = True, remove_temporary: bool = False
+) -> Iterator[tuple[str, list[int]]]:
     """Yield each topic with its queue ids, sorted, as the names in `directory` say.
 
-    Names that are not valid, and names of files, are skipped; `warn` logs their paths. Raises
+    Names that are not valid, and names of files, are skipped; `warn` logs their paths.
+    `remove_temporary` deletes temporary files of new files that a killed process has left. Raises
     StoreIOError.
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
@@ -28,32 +31,36 @@ def find_queues(env: Env, directory: str, *, warn: bool = True) -> Iterator[tupl
     """
     for topic in find_topics(env, directory, warn=warn):
         path = os.path.join(directory, topic)
-        yield topic, sorted(find_queue_ids(env, path, warn=warn))
+        ids = find_queue_ids(env, path, warn=warn, remove_temporary=remove_temporary)
+        yield topic, sorted(ids)
 
 
 def find_topics(env: Env, directory: str, *, warn: bool = True) -> Iterator[str]:
     """Yield the topics with a directory, as `find_queues` does."""
-    for topic in env.listdir(directory):
+    for topic, kind in env.entries(directory):
         path = os.path.join(directory, topic)
         if not _is_text(topic):
             _skip(path, "the name is not valid UTF-8, so it is not a topic", warn)
-        elif not env.is_dir(path):
+        elif kind != "d" and not env.is_dir(path):
             _skip(path, "not a directory, so it is not a topic", warn)
         else:
             yield topic
 
 
-def find_queue_ids(env: Env, path: str, *, warn: bool = True) -> set[int]:
+def find_queue_ids(
+    env: Env, path: str, *, warn: bool = True, remove_temporary: bool = False
+) -> set[int]:
     """Return the queue ids in the directory of a topic, as `find_queues` does."""
     ids = set()
-    for name in env.listdir(path):
-        queue_path = os.path.join(path, name)
+    for name, kind in env.entries(path):
+        queue_path = f"{path}/{name}"
         queue_id = _queue_id(name)
         if queue_id is None and is_temporary_queue_file(name):
-            continue
-        if queue_id is None:
+            if remove_temporary:
+                remove_temporary_file(env, queue_path)
+        elif queue_id is None:
             _skip(queue_path, "the name is not a valid queue id", warn)
-        elif not env.is_dir(queue_path):
+        elif kind != "d" and not env.is_dir(queue_path):
             _skip(queue_path, "not a directory, so it is not a queue", warn)
         else:
             ids.add(queue_id)

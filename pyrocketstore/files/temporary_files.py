@@ -10,7 +10,12 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.system.env import Env, parent_directory
 
-__all__ = ["is_temporary_queue_file", "remove_temporary_files", "remove_temporary_queue_files"]
+__all__ = [
+    "is_temporary_queue_file",
+    "remove_temporary_file",
+    "remove_temporary_files",
+    "remove_temporary_queue_files",
+]
 
 LOG = logger(__name__)
 
@@ -33,7 +38,7 @@ def remove_temporary_files(env: Env, directory: str) -> None:
     for name in names:
         match = TEMPORARY_NAME.fullmatch(name)
         if match is not None and match[1] == os.path.basename(directory):
-            _remove(env, f"{above}/{name}")
+            remove_temporary_file(env, f"{above}/{name}")
 
 
 def is_temporary_queue_file(name: str) -> bool:
@@ -46,9 +51,10 @@ def remove_temporary_queue_files(env: Env, topic_directory: str) -> None:
     """Remove temporary files of a topic's queues. Raises StoreIOError."""
     for name in env.listdir(topic_directory):
         if is_temporary_queue_file(name):
-            _remove(env, f"{topic_directory}/{name}")
+            remove_temporary_file(env, f"{topic_directory}/{name}")
 
 
-def _remove(env: Env, path: str) -> None:
+def remove_temporary_file(env: Env, path: str) -> None:
+    """Remove one temporary file. Raises StoreIOError."""
     LOG.info("%s: removed a temporary file of a killed process", path)
     env.unlink(path)

@@ -26,6 +26,7 @@ from pyrocketstore.cleaning import queue_removal
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
+from pyrocketstore.consume_queue.many_queues import correct_min_offsets
 from pyrocketstore.consume_queue.multi_dispatch import multi_dispatch_lmq_queue
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name, no_queue
@@ -466,14 +467,15 @@ class DefaultMessageStore(StoreContext):
         Source: RocketMQ 4.9.3 DefaultMessageStore#recoverTopicQueueTable.
         Differs: also for LMQ queues, whose counters 4.9.3 loses at a restart.
         """
-        lowest = self.commit_log.get_min_offset()
-        self.expired_in = []
-        for queue in self.consume_queues():
+        queues, lowest = self.consume_queues(), self.commit_log.get_min_offset()
+        for queue in queues:
             end = queue.get_max_offset_in_queue()
             self.commit_log.core.set_next_offset(queue.topic, queue.queue_id, end)
-            files = queue.mapped_file_queue.mapped_files
-            if not queue.correct_min_offset(lowest) and lowest > 0 and len(files) > 1:
-                self.expired_in.append((queue.topic, queue.queue_id))
+        self.expired_in = [
+            (queue.topic, queue.queue_id)
+            for queue in correct_min_offsets(self.env, queues, lowest)
+            if lowest > 0 and len(queue.mapped_file_queue.mapped_files) > 1
+        ]
 
     def _complete_topics(self, plan: RecoveryPlan) -> None:
         """Have the topics added to topics.json that an unclean exit may have left out of it.

@@ -281,7 +281,7 @@ def _check_ends(
     """
     log = readable_log(store, files, plan)
     plan.repairs = check.finish(log)
-    ends = _doubtful_ends(store, log, plan.repairs)
+    ends = _doubtful_ends(store, log, plan.repairs, check)
     doubts = [max(log.begin, end.covered) for end in ends.values() if end.in_doubt]
     start = min(doubts, default=plan.scan_from)
     if start < plan.scan_from:
@@ -295,12 +295,12 @@ def _check_ends(
         plan.repairs = check.finish(log)
         for key, units in later.items():
             plan.repairs.setdefault(key, {}).update(units)
-        ends = _doubtful_ends(store, log, plan.repairs)
+        ends = _doubtful_ends(store, log, plan.repairs, check)
     is_whole = min(start, plan.scan_from) <= log.begin
     found = check.with_further(seen) if is_whole else {}
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
-        if key in found:
+        if key in found and (key in plan.repairs or not check.confirms_all(key, queue)):
             known = plan.repairs.get(key, {})
             wrong = units_without_record(log, queue, *found[key][:2], known)
             if wrong:
@@ -332,7 +332,7 @@ def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: Recov
 
 
 def _doubtful_ends(
-    store: StoreContext, log: Log, repairs: Repairs
+    store: StoreContext, log: Log, repairs: Repairs, check: UnitCheck
 ) -> dict[tuple[str, int], QueueEnd]:
     """Return the queues that do not end with a unit that names its record."""
     found = {}
@@ -340,6 +340,9 @@ def _doubtful_ends(
         if queue.covered_phy_offset < 0:
             continue
         key = queue.topic, queue.queue_id
+        confirmed = check.confirmed_end(key)
+        if confirmed == queue.covered_phy_offset <= log.end and key not in repairs:
+            continue  # the scan has found the record of the last unit
         end = look_at_end(log, key, queue, repairs.get(key, {}))
         if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
             found[key] = end

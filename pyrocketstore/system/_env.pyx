@@ -10,6 +10,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EACCES, EAGAIN, EIO, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport strlen
 from posix.stat cimport stat as stat_call, struct_stat
 
 from pyrocketstore._rocketstore cimport (
@@ -52,6 +54,7 @@ cdef tuple NAMES = (
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
     "open_unnamed", "link_unnamed", "link", "link_count", "syncfs",
+    "list_directory",
 )
 assert len(NAMES) * sizeof(void *) + 2 * sizeof(int32_t) == sizeof(rs_env)
 
@@ -81,6 +84,17 @@ cdef bytes path_bytes(object path):
 
 cdef str path_text(bytes path):
     return PyUnicode_DecodeFSDefaultAndSize(PyBytes_AS_STRING(path), len(path))
+
+
+cdef list names_of(const char *entries, int64_t size):
+    cdef list found = []
+    cdef int64_t at = 0
+    cdef size_t length
+    while at < size:
+        length = strlen(entries + at + 1)
+        found.append((PyUnicode_DecodeFSDefaultAndSize(entries + at + 1, length), chr(entries[at])))
+        at += length + 2
+    return found
 
 
 @cython.auto_pickle(False)
@@ -403,6 +417,25 @@ cdef class EnvTable:
             result = self.table.file_size(fd)
         check_io(result, "fstat", path, -1)
         return result
+
+    def list_directory(self, path, *, bint follow=True):
+        """Return (name, type) of the entries of a directory, sorted by name.
+
+        The type is "d" for a directory, "f" for a regular file, and "?" for anything else, or where
+        the file system does not report it. Without `follow`, a symbolic link in place of the
+        directory is an error.
+        """
+        cdef bytes encoded = path_bytes(path)
+        cdef const char *p = PyBytes_AS_STRING(encoded)
+        cdef char *entries = NULL
+        cdef int64_t size
+        with nogil:
+            size = self.table.list_directory(p, follow, &entries)
+        check_io(size, "listdir", path, -1)
+        try:
+            return sorted(names_of(entries, size))
+        finally:
+            free(entries)
 
     def mtime_ms(self, path):
         """Time of the file's last modification, Unix ms."""

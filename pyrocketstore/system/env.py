@@ -88,6 +88,17 @@ class Env(EnvTable):
             return sorted(os.listdir(path))
         return []
 
+    def entries(self, path: str) -> list[tuple[str, str]]:
+        """Return (name, type) of the entries of a directory as `list_directory` does; [] if the
+        directory is missing."""
+        self.check_directory(path)
+        try:
+            return self.list_directory(path)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return []
+
     def list_files(self, path: str) -> list[tuple[str, int]]:
         """Return (name, size in bytes) of the files in a directory, sorted by name.
 

@@ -35,6 +35,7 @@ TABLE = (
     "fsync_directory", "lock", "file_size", "now_ms", "monotonic_ns", "mlock", "munlock",
     "lock_directory", "unlock",
     "open_unnamed", "link_unnamed", "link", "link_count", "syncfs",
+    "list_directory",
 )  # fmt: skip
 ERROR, SHORT, KILL = range(3)
 FOREVER = 1 << 60

@@ -50,6 +50,7 @@ PROTOTYPES = {
     "link": ctypes.CFUNCTYPE(I32, PATH, PATH),
     "link_count": ctypes.CFUNCTYPE(I64, I32),
     "syncfs": ctypes.CFUNCTYPE(I32, I32),
+    "list_directory": ctypes.CFUNCTYPE(I64, PATH, I32, ctypes.POINTER(MEMORY)),
 }
 
 
