@@ -16,6 +16,7 @@ from groups import (
     ours,
     peer,
 )
+from growth_queues import queue_groups
 from many_queues import flush_groups
 from property_groups import property_curve
 
@@ -64,6 +65,7 @@ def growth_groups(*, large: bool) -> tuple[Group, ...]:
         *_follow(sizes),
         *flush_groups(),
         *_killed(sizes),
+        *queue_groups(),
     )
 
 

@@ -31,6 +31,7 @@ import pyrocketstore  # noqa: E402
 from flush_queues import FlushQueues  # noqa: E402
 from following import Follow  # noqa: E402  (after pyrocketstore was found)
 from killed import OpenKilled  # noqa: E402
+from opening import OpenQueues, QueueRows  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
 from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
@@ -604,6 +605,8 @@ WORKLOADS: dict[str, type[Workload]] = {
     "rebuild": Recover,
     "recover": Recover,
     "open_killed": OpenKilled,
+    "open_queues": OpenQueues,
+    "queue_rows": QueueRows,
     "cq": Queue,
     "cq_arrays": Queue,
     "index_put": Index,

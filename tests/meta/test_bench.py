@@ -108,7 +108,10 @@ def test_records_have_one_size_and_a_loaded_store_finds_its_keys_on_both_sides(t
 @pytest.mark.java
 def test_growth_runs_beside_java(tmp_path):
     require_java()
-    _, record = smoke(tmp_path, "grow_queues_10000,grow_flush_10000", "--growth")
+    names = "grow_queues_10000,grow_flush_10000,grow_open_1000,grow_info_1000"
+    _, record = smoke(tmp_path, names, "--growth")
+    assert _names(record["groups"]["grow_open_1000"])[0] == "4.9.3"
+    assert _names(record["groups"]["grow_info_1000"]) == ["queues", "info"]
     assert _names(record["groups"]["grow_queues_10000"]) == ["4.9.3", "put"]
     assert _names(record["groups"]["grow_flush_10000"]) == ["4.9.3", "flush"]
     page = (tmp_path / "out" / "benchmarks.md").read_text(encoding="utf-8")

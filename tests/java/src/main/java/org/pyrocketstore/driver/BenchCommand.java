@@ -98,6 +98,8 @@ final class BenchCommand {
                 return new FlushWorkload(path, options);
             case "open_killed":
                 return new OpenKilledWorkload(path, options);
+            case "open_queues":
+                return new OpenWorkload(path, options);
             case "cq":
                 return new QueueWorkload(path, options);
             case "index_put":

@@ -1,0 +1,80 @@
+package org.pyrocketstore.driver;
+
+import java.io.File;
+import java.lang.reflect.Field;
+import java.net.InetSocketAddress;
+import java.util.Map;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.store.ConsumeQueue;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MappedFile;
+import org.apache.rocketmq.store.MappedFileQueue;
+import org.apache.rocketmq.store.MessageExtBrokerInner;
+
+/** Loads a store of count= queues with one message each, which was stopped cleanly. */
+final class OpenWorkload extends Workload {
+    OpenWorkload(String path, Options options) {
+        super(path, options);
+    }
+
+    @Override
+    void prepare() throws Exception {
+        removeTree(new File(path));
+        DefaultMessageStore store = Stores.open(path, options);
+        InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
+        for (int queueId = 0; queueId < count; queueId++) {
+            MessageExtBrokerInner message = new MessageExtBrokerInner();
+            message.setTopic(TOPIC);
+            message.setQueueId(queueId);
+            message.setBody(new byte[bodySize]);
+            message.setBornHost(host);
+            message.setStoreHost(host);
+            message.setPropertiesString(
+                MessageDecoder.messageProperties2String(message.getProperties()));
+            if (!store.putMessage(message).isOk()) {
+                throw new IllegalStateException("no message was put to queue " + queueId);
+            }
+        }
+        Stores.awaitDispatch(store);
+        store.shutdown();
+        closeQueues(store);
+    }
+
+    @Override
+    Result unit() throws Exception {
+        DefaultMessageStore store = Stores.create(path, options);
+        long cpuStart = cpuNanos();
+        long start = System.nanoTime();
+        boolean loaded = store.load();
+        long end = System.nanoTime();
+        long cpuEnd = cpuNanos();
+        if (!loaded) {
+            throw new IllegalStateException("load() said no");
+        }
+        long total = 0;
+        for (int queueId = 0; queueId < count; queueId++) {
+            total += store.getMaxOffsetInQueue(TOPIC, queueId);
+        }
+        store.getAllocateMappedFileService().shutdown();
+        store.shutdown();
+        closeQueues(store);
+        Result result = new Result(count, 0, start, end, total);
+        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
+        return result;
+    }
+
+    /** Releases mappings and descriptors, which shutdown keeps: a process has a limited number. */
+    private static void closeQueues(DefaultMessageStore store) throws Exception {
+        Field files = ConsumeQueue.class.getDeclaredField("mappedFileQueue");
+        files.setAccessible(true);
+        for (Map<Integer, ConsumeQueue> queues : store.getConsumeQueueTable().values()) {
+            for (ConsumeQueue queue : queues.values()) {
+                MappedFileQueue sequence = (MappedFileQueue) files.get(queue);
+                sequence.shutdown(0);
+                for (MappedFile file : sequence.getMappedFiles()) {
+                    file.getFileChannel().close();
+                }
+            }
+        }
+    }
+}
