@@ -84,10 +84,10 @@ class ConsumeQueueTable:
             self._remove_temporary_files(self.ext_path)
         usual: list[ConsumeQueue] = []
         others: list[ConsumeQueue] = []
-        for topic, ids in find_queues(self.env, self.path, remove_temporary=not self.read_only):
+        found = find_queues(self.env, self.path, remove_temporary=not self.read_only)
+        for topic, ids, is_link in found:
             check_abandoned()
             self._topics[topic] = {queue_id: self._new(topic, queue_id) for queue_id in ids}
-            is_link = self.env.is_link(f"{self.path}/{topic}")
             for queue in self._topics[topic].values():
                 (others if is_link or queue.ext is not None else usual).append(queue)
             if not ids:

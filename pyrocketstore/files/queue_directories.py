@@ -6,20 +6,36 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.files.temporary_files import is_temporary_queue_file, remove_temporary_file
 from pyrocketstore.system.env import Env
 
-__all__ = ["check_queue_directory", "find_queue_ids", "find_queues", "find_topics"]
+__all__ = [
+    "FoundTopic",
+    "check_queue_directory",
+    "find_queue_ids",
+    "find_queues",
+    "find_topics",
+]
 
 LOG = logger(__name__)
 
 
+class FoundTopic(NamedTuple):
+    """A topic with its queue ids, sorted. `is_link`: a symbolic link may be in place of its
+    directory."""
+
+    topic: str
+    queue_ids: list[int]
+    is_link: bool
+
+
 def find_queues(
     env: Env, directory: str, *, warn: bool = True, remove_temporary: bool = False
-) -> Iterator[tuple[str, list[int]]]:
+) -> Iterator[FoundTopic]:
     """Yield each topic with its queue ids, sorted, as the names in `directory` say.
 
     Names that are not valid, and names of files, are skipped; `warn` logs their paths.
@@ -29,14 +45,27 @@ def find_queues(
     Source: RocketMQ 4.9.3 DefaultMessageStore#loadConsumeQueue.
     Differs: 4.9.3 takes a file for an empty queue, and skips the others silently.
     """
-    for topic in find_topics(env, directory, warn=warn):
+    for topic, is_link in _topics(env, directory, warn):
         path = os.path.join(directory, topic)
-        ids = find_queue_ids(env, path, warn=warn, remove_temporary=remove_temporary)
-        yield topic, sorted(ids)
+        # A directory needs no check for links: the one above it was checked.
+        entries = env.entries(path) if is_link else _entries_of(env, path)
+        ids = _queue_ids(env, path, entries, warn, remove_temporary)
+        yield FoundTopic(topic, sorted(ids), is_link)
 
 
 def find_topics(env: Env, directory: str, *, warn: bool = True) -> Iterator[str]:
     """Yield the topics with a directory, as `find_queues` does."""
+    for topic, _ in _topics(env, directory, warn):
+        yield topic
+
+
+def find_queue_ids(env: Env, path: str, *, warn: bool = True) -> set[int]:
+    """Return the queue ids in the directory of a topic, as `find_queues` does."""
+    return _queue_ids(env, path, env.entries(path), warn, remove_temporary=False)
+
+
+def _topics(env: Env, directory: str, warn: bool) -> Iterator[tuple[str, bool]]:
+    """Yield (topic, whether a symbolic link may be in place of its directory)."""
     for topic, kind in env.entries(directory):
         path = os.path.join(directory, topic)
         if not _is_text(topic):
@@ -44,15 +73,14 @@ def find_topics(env: Env, directory: str, *, warn: bool = True) -> Iterator[str]
         elif kind != "d" and not env.is_dir(path):
             _skip(path, "not a directory, so it is not a topic", warn)
         else:
-            yield topic
+            yield topic, kind != "d"
 
 
-def find_queue_ids(
-    env: Env, path: str, *, warn: bool = True, remove_temporary: bool = False
+def _queue_ids(
+    env: Env, path: str, entries: list[tuple[str, str]], warn: bool, remove_temporary: bool
 ) -> set[int]:
-    """Return the queue ids in the directory of a topic, as `find_queues` does."""
     ids = set()
-    for name, kind in env.entries(path):
+    for name, kind in entries:
         queue_path = f"{path}/{name}"
         queue_id = _queue_id(name)
         if queue_id is None and is_temporary_queue_file(name):
@@ -65,6 +93,16 @@ def find_queue_ids(
         else:
             ids.add(queue_id)
     return ids
+
+
+def _entries_of(env: Env, path: str) -> list[tuple[str, str]]:
+    """Return the entries of a directory, which a symbolic link must not replace meanwhile."""
+    try:
+        return env.list_directory(path, follow=False)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return []
 
 
 def _skip(path: str, reason: str, warn: bool) -> None:

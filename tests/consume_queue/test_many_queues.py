@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import resource
 import shutil
 import warnings
 from pathlib import Path
@@ -306,3 +307,25 @@ def test_an_opening_reports_a_failed_call(tmp_path: Path, call: str, read_only: 
         pyrocketstore.open(root, env=env, read_only=read_only, **SIZES)
     assert raised.value.errno == errno.EIO
     pyrocketstore.open(root, env=env, read_only=read_only, **SIZES).close()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_opening_needs_few_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SIZES) as store:
+        for i in range(300):
+            store.put(f"t{i // 4}", b"x", queue_id=i % 4)
+    monkeypatch.setattr(many_queues, "CALL_MAX", 10)
+    monkeypatch.setattr(many_queues, "THREADS_FROM", 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(name) for name in os.listdir("/proc/self/fd"))
+    (root / "abort").touch()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+    try:
+        with pyrocketstore.open(root, read_only=read_only, **SIZES) as store:
+            assert sum(len(store.queues(topic)) for topic in store.topics()) == 300
+            assert all(q.core.unit_count == 1 for q in store.message_store.consume_queues())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -130,7 +130,7 @@ def test_the_names_that_are_queues(tmp_path: Path) -> None:
         (tmp_path / "T" / name).mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     found = list(find_queues(Env(), str(tmp_path)))
-    assert found == [("T", [-2, 0, 3, 7, 2147483647]), ("empty", [])]
+    assert found == [("T", [-2, 0, 3, 7, 2147483647], False), ("empty", [], False)]
     assert list(find_queues(Env(), str(tmp_path / "none"))) == []
 
 

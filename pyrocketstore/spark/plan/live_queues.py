@@ -208,7 +208,7 @@ class LiveQueues:
     def _list(self) -> None:
         """List the queues, then the log: in this order the log has the records that units name."""
         queues: dict[QueueName, _Queue] = {}
-        for topic, ids in find_queues(self.env, self.queues_directory, warn=False):
+        for topic, ids, _ in find_queues(self.env, self.queues_directory, warn=False):
             for queue_id in ids:
                 name = topic, queue_id
                 if queue_id >= 0 and self.options.wants(*name):
