@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyrocketstore.errors import MissingExtraError, StoreStateError
-from pyrocketstore.message_store.stats import PUT_TIME_BOUNDS, StoreStats
+from pyrocketstore.message_store.stats import PUT_TIME_BOUNDS
+from pyrocketstore.message_store.store_stats import StoreStats
 
 try:
     from prometheus_client.core import (

@@ -7,11 +7,10 @@ at exactly that position; otherwise the chunk is scanned again from the end of t
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk, LogScanner
 from pyrocketstore.commit_log._scan import find_valid_record
@@ -29,8 +28,7 @@ CHUNK_SIZE = 16 << 20
 THREADS_MAX = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """The planned begin and end of a chunk, bytes into the file."""
 
     file: MappedFile

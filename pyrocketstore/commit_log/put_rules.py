@@ -6,9 +6,8 @@ before the first of them is put. The rule of each single value is in `message` a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pyrocketstore.commit_log.log import BARE_PROPERTIES, largest_record
 from pyrocketstore.config.message_store_config import MessageStoreConfig
@@ -65,8 +64,7 @@ def properties_text(named: Mapping[str, str]) -> str:
     return text
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordLimits:
+class RecordLimits(NamedTuple):
     """How long a record may be in a store, and what each has beside topic, body and properties.
 
     Parameters

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from pyrocketstore.errors import StoreFormatError
 
@@ -12,8 +12,7 @@ _ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "f": "\f"}
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PropertyLine:
+class PropertyLine(NamedTuple):
     """The value of an entry and the number of its first line, from 1."""
 
     value: str

@@ -115,8 +115,7 @@ class _Suspect(NamedTuple):
     in_row: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Log:
+class Log(NamedTuple):
     """The files of the log while recovery reads them, up to `end` (bytes of the log)."""
 
     find: Callable[[int], MappedFile | None]

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
 from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
@@ -60,7 +60,7 @@ from pyrocketstore.index.sync_point import (
 from pyrocketstore.message_store.end_of_puts import StoreFailure
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
-from pyrocketstore.message_store.stats import StoreStats, StoreStatsService
+from pyrocketstore.message_store.stats import StoreStatsService
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.reading.rocketmq_reads import (
     GetMessageResult,
@@ -98,6 +98,9 @@ from pyrocketstore.system.env import Env
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.system.signal_shield import Shield, check_abandoned, one_at_a_time, shielded
 from pyrocketstore.system.stalls import StallLog
+
+if TYPE_CHECKING:
+    from pyrocketstore.message_store.store_stats import StoreStats
 
 LOG = logger(__name__)
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from pyrocketstore.message_store.start_stop_services import StoreServices
-from pyrocketstore.message_store.stats import StoreStats, StoreStatsService, java_double
+from pyrocketstore.message_store.stats import StoreStatsService, java_double
 from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.system import disk_space
+from pyrocketstore.system.signal_shield import imported
 from pyrocketstore.system.stalls import LOG_FLUSH
+
+if TYPE_CHECKING:
+    from pyrocketstore.message_store.store_stats import StoreStats
+
+_STORE_STATS = "pyrocketstore.message_store.store_stats"
 
 
 class StoreReports:
@@ -41,7 +48,8 @@ class StoreReports:
         rates = counts.rates()
         failure = self._failure()
         flushes, flush_ns = self._log_flushes()
-        return StoreStats(
+        kind = cast("type[StoreStats]", imported(_STORE_STATS).StoreStats)
+        return kind(
             boot_timestamp=counts.boot_timestamp,
             runtime_ms=counts.runtime_ms,
             put_message_times_total=counts.core.put_count,

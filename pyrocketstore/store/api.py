@@ -39,7 +39,6 @@ from pyrocketstore.errors import (
 )
 from pyrocketstore.flush.flush_services import GroupCommitService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-from pyrocketstore.message_store.stats import StoreStats
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.message_store.topic_names import check_known
 from pyrocketstore.reading._by_key import KeySearch
@@ -68,6 +67,7 @@ from pyrocketstore.system.signal_shield import imported, shielded
 if TYPE_CHECKING:
     import pyarrow
 
+    from pyrocketstore.message_store.store_stats import StoreStats
     from pyrocketstore.verify.report import VerifyReport
 
 LOG = logger(__name__)

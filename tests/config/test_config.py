@@ -323,3 +323,19 @@ def test_given_sizes_stay(tmp_path):
 def test_sizes_of_nothing_are_the_defaults(tmp_path):
     config = MessageStoreConfig().at_root(tmp_path / "missing")
     assert detect_sizes(Directories(), str(tmp_path / "missing"), config) is config
+
+
+def test_settings_are_compared_and_shown_as_a_dataclass_does() -> None:
+    """`given` and `source_path` say where settings come from, and count for neither."""
+    config = MessageStoreConfig(store_path_root_dir="/s", max_index_num=7)
+    same = MessageStoreConfig(store_path_root_dir="/s").replace(max_index_num=7)
+    assert config == same
+    assert hash(config) == hash(same)
+    assert config != same.replace(max_index_num=8)
+    assert config != 7
+    names = [field.name for field in dataclasses.fields(MessageStoreConfig)]
+    names = [name for name in names if name not in {"given", "source_path"}]
+    values = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
+    assert repr(config) == f"MessageStoreConfig({values})"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.max_index_num = 8  # type: ignore[misc]
