@@ -59,7 +59,6 @@ from pyrocketstore.store.new_queues import NewQueues
 from pyrocketstore.store.opening import Opening, notices_of, settings_of
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
 from pyrocketstore.store.rows import KeyHits, column_of
-from pyrocketstore.store.settings import AnyPath, StoreSettings
 from pyrocketstore.store.unreadable_hits import UnreadableHits
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import imported, shielded
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from pyrocketstore.message_store.store_stats import StoreStats
+    from pyrocketstore.store.settings import AnyPath, StoreSettings
     from pyrocketstore.verify.report import VerifyReport
 
 LOG = logger(__name__)

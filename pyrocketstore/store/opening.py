@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.config.message_store_config import (
     MessageStoreConfig,
@@ -16,8 +16,10 @@ from pyrocketstore.display import logger
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.recovery.plan import RecoveryPlan
-from pyrocketstore.store.settings import AnyPath, StoreSettings
 from pyrocketstore.system.env import Env
+
+if TYPE_CHECKING:
+    from pyrocketstore.store.settings import AnyPath, StoreSettings
 
 LOG = logger(__name__)
 
