@@ -150,6 +150,8 @@ static inline uint64_t rs_separators(uint64_t v) { /* not 0 if a byte of `v` is 
     return rs_zero_bytes(v ^ 0x0101010101010101u) | rs_zero_bytes(v ^ 0x0202020202020202u);
 }
 
+static inline int rs_lowest_bit(uint64_t v) { return __builtin_ctzll(v); } /* v: not 0 */
+
 /* Return whether one of the bytes is U+0001 or U+0002, which separate names and values. */
 static inline int rs_has_separator(const uint8_t *p, int64_t size) {
     uint64_t eight, found = 0;

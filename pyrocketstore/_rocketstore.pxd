@@ -114,6 +114,7 @@ cdef extern from "bytes.h" nogil:
     void rs_prefetch_read(const void *p) noexcept
     void rs_prefetch_far(const void *p) noexcept
 
+    int rs_lowest_bit(uint64_t v) noexcept
     int rs_has_separator(const uint8_t *p, int64_t size) noexcept
     int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code) noexcept
     int32_t rs_java_hash(int32_t hash, const uint8_t *p, int64_t size) noexcept

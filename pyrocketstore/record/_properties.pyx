@@ -8,7 +8,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_Next, PyDict_Size
 from cpython.exc cimport PyErr_Clear
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcpy, memset
 
@@ -16,6 +17,7 @@ from pyrocketstore._rocketstore cimport (
     RS_MAX_PROPERTIES_SIZE,
     rs_has_separator,
     rs_java_hash,
+    rs_lowest_bit,
 )
 from pyrocketstore.record._text cimport end_of_text
 
@@ -33,7 +35,10 @@ cdef enum:
     MAX_PAIRS = 8192       # one has at least four bytes, with its separators
     TREEIFY_THRESHOLD = 8
     MIN_TREEIFY_CAPACITY = 64
+    MASK_BUCKETS = 64
     FILTER_BITS = 1024
+    KNOWN_NAMES = 128      # a power of two
+    MAX_KNOWN_NAME_SIZE = 64
 
 cdef struct Pair:
     const uint8_t *name
@@ -42,6 +47,16 @@ cdef struct Pair:
     int32_t value_size
     uint32_t hash     # spread as HashMap does
     int32_t next      # the pair that follows in the same bucket, or -1
+
+# Names of earlier puts, which are mostly constants of the caller's program: each is checked and
+# hashed once. A table entry has a reference to its name.
+cdef struct KnownName:
+    PyObject *text
+    const uint8_t *utf8
+    int32_t size
+    uint32_t hash
+
+cdef KnownName[KNOWN_NAMES] KNOWN
 
 # Names that a put refuses, or that decide about more than the text.
 cdef frozenset SPECIAL_NAMES = RESERVED_NAMES | {PROPERTY_INNER_MULTI_DISPATCH}
@@ -97,16 +112,32 @@ cdef inline bint is_plain_tag(const uint8_t *tag, int32_t size) noexcept:
             and memchr(tag, c"|", size) == NULL)
 
 
-cdef inline bint fill_pair(Pair *pair, PyObject *name, PyObject *value) noexcept:
+cdef bint take_name(Pair *pair, PyObject *name, KnownName *known) noexcept:
+    # A name that is not in the table. False where it is not plain.
+    cdef PyObject *old = known.text
     pair.name = plain_text(<object>name, &pair.name_size)
     if pair.name == NULL:
         return False
-    pair.value = plain_text(<object>value, &pair.value_size)
-    if pair.value == NULL:
-        return False
     pair.hash = spread_hash(pair.name, pair.name_size)
-    return not (IS_SPECIAL_HASH[pair.hash & (FILTER_BITS - 1)]
-                and <object>name in SPECIAL_NAMES)
+    if IS_SPECIAL_HASH[pair.hash & (FILTER_BITS - 1)] and <object>name in SPECIAL_NAMES:
+        return False
+    if pair.name_size <= MAX_KNOWN_NAME_SIZE:
+        Py_INCREF(<object>name)
+        known.text, known.utf8, known.size = name, pair.name, pair.name_size
+        known.hash = pair.hash
+        Py_XDECREF(old)  # an exact str: no Python runs
+    return True
+
+
+cdef inline bint fill_pair(Pair *pair, PyObject *name, PyObject *value) noexcept:
+    cdef uintptr_t address = <uintptr_t>name
+    cdef KnownName *known = &KNOWN[(address >> 4 ^ address >> 11) & (KNOWN_NAMES - 1)]
+    if known.text == name:
+        pair.name, pair.name_size, pair.hash = known.utf8, known.size, known.hash
+    elif not take_name(pair, name, known):
+        return False
+    pair.value = plain_text(<object>value, &pair.value_size)
+    return pair.value != NULL
 
 
 cdef int32_t bucket_count(const Pair *pairs, int32_t count) noexcept:
@@ -137,30 +168,46 @@ cdef int32_t bucket_count(const Pair *pairs, int32_t count) noexcept:
     return capacity
 
 
+cdef inline int64_t write_chain(const Pair *pairs, int32_t i, uint8_t *out, int64_t at) noexcept:
+    # The pairs of a bucket.
+    cdef const Pair *pair
+    while i >= 0:
+        pair = &pairs[i]
+        if at:
+            out[at] = 2
+            at += 1
+        memcpy(out + at, pair.name, pair.name_size)
+        at += pair.name_size
+        out[at] = 1
+        memcpy(out + at + 1, pair.value, pair.value_size)
+        at += 1 + pair.value_size
+        i = pair.next
+    return at
+
+
 cdef int64_t write_pairs(Pair *pairs, int32_t count, int32_t *first, int32_t buckets,
                          uint8_t *out) noexcept:
     # By bucket, in each as they were put in. `first` has room for so many buckets.
     cdef int64_t at = 0
+    cdef uint64_t used = 0
     cdef int32_t i, bucket
-    cdef Pair *pair
+    if buckets <= MASK_BUCKETS:
+        for i in range(count - 1, -1, -1):
+            bucket = pairs[i].hash & (buckets - 1)
+            pairs[i].next = first[bucket] if used >> bucket & 1 else -1
+            first[bucket] = i
+            used |= <uint64_t>1 << bucket
+        while used:
+            at = write_chain(pairs, first[rs_lowest_bit(used)], out, at)
+            used &= used - 1
+        return at
     memset(first, 0xFF, buckets * sizeof(int32_t))
     for i in range(count - 1, -1, -1):
         bucket = pairs[i].hash & (buckets - 1)
         pairs[i].next = first[bucket]
         first[bucket] = i
     for bucket in range(buckets):
-        i = first[bucket]
-        while i >= 0:
-            pair = &pairs[i]
-            if at:
-                out[at] = 2
-                at += 1
-            memcpy(out + at, pair.name, pair.name_size)
-            at += pair.name_size
-            out[at] = 1
-            memcpy(out + at + 1, pair.value, pair.value_size)
-            at += 1 + pair.value_size
-            i = pair.next
+        at = write_chain(pairs, first[bucket], out, at)
     return at
 
 

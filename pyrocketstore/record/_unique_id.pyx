@@ -11,7 +11,7 @@ from pyrocketstore._rocketstore cimport RS_HOST_V4_SIZE
 from pyrocketstore.record._text cimport host_bytes
 from pyrocketstore.system._env cimport EnvTable
 
-cdef const char *HEX = "0123456789ABCDEF"
+cdef const uint8_t *HEX = <const uint8_t *>b"0123456789ABCDEF"
 cdef enum:
     TAIL_BYTES = 6  # elapsed ms and counter
 

@@ -22,7 +22,7 @@ cdef class PutPath:
 
     cpdef PutMessageResult put(self, topic, body, queue_id, tags, keys, properties, delay_level,
                                flag, born_timestamp, born_host)
-    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size)
+    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now)
     cdef PutMessageResult wait_durable(self, rs_append *out)
     cdef int check_sizes(self, rs_outgoing *template, Columns columns) except -1
     cdef PutMessageResult result_of(self, rs_append *out)

@@ -119,7 +119,7 @@ cdef class PutPath:
         cdef TopicEntry entry
         cdef RecordBuffer buffer
         cdef RecordBuffer named = None
-        cdef int64_t size = -1, now
+        cdef int64_t size = -1, now = 0
         cdef int status
         cdef bint viewed
         if (self.state.fast_puts and delay_level is ZERO and born_host is None
@@ -134,7 +134,7 @@ cdef class PutPath:
                 if properties is None and self.ids is None:
                     size = tags_and_keys(tags, keys, text, sizeof(text))
                 else:
-                    named = self.named_text(tags, keys, properties, &size)
+                    named = self.named_text(tags, keys, properties, &size, &now)
         if size < 0:
             return self.slow.put(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                                  born_timestamp, born_host)
@@ -146,7 +146,7 @@ cdef class PutPath:
             message.properties, message.properties_size = core.bare, core.bare_size
         message.topic, message.topic_size = entry.data, entry.size
         message.queue_id = slot.queue_id
-        now = core.env.table.now_ms()
+        now = now or core.env.table.now_ms()
         message.born_timestamp = now
         if flag is not ZERO or born_timestamp is not None:
             fill_numbers(&message, flag, born_timestamp)
@@ -179,22 +179,25 @@ cdef class PutPath:
             core.note_put_time(out.took_ms)
         return self.result_of(&out)
 
-    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size):
+    cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now):
         # The properties text of a message with properties or UNIQ_KEY; a size of -1 where SlowPuts
-        # decides. One buffer is kept for the next put; a second thread makes its own.
+        # decides. Sets the time of its UNIQ_KEY if it is now, and not 0. One buffer is kept for the
+        # next put; a second thread makes its own.
         cdef uint8_t[MAX_UNIQUE_ID_SIZE] unique
         cdef int unique_size = 0
-        cdef int64_t now
+        cdef int64_t time
         cdef RecordBuffer text = self.spare_text
         self.spare_text = None
         if text is None:
             text = RecordBuffer()
             text.ensure(RS_MAX_PROPERTIES_SIZE)
         if self.ids is not None:
-            now = self.core.env.table.now_ms()
-            if not self.ids.knows(now):
-                self.ids.learn(now)
-            unique_size = self.ids.write(now, unique)
+            time = self.core.env.table.now_ms()
+            if self.ids.knows(time):
+                now[0] = time
+            else:
+                self.ids.learn(time)  # runs Python
+            unique_size = self.ids.write(time, unique)
         size[0] = plain_properties(tags, keys, properties, unique, unique_size, text.data,
                                    RS_MAX_PROPERTIES_SIZE)
         if size[0] < 0:
