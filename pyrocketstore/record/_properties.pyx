@@ -21,7 +21,8 @@ from pyrocketstore._rocketstore cimport (
 )
 from pyrocketstore.record._text cimport end_of_text
 
-from pyrocketstore.record.message import PROPERTY_INNER_MULTI_DISPATCH, RESERVED_NAMES
+from pyrocketstore.record.message import PROPERTY_INNER_MULTI_DISPATCH as _MULTI_DISPATCH
+from pyrocketstore.record.message import RESERVED_NAMES as _RESERVED_NAMES
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size)
@@ -59,7 +60,7 @@ cdef struct KnownName:
 cdef KnownName[KNOWN_NAMES] KNOWN
 
 # Names that a put refuses, or that decide about more than the text.
-cdef frozenset SPECIAL_NAMES = RESERVED_NAMES | {PROPERTY_INNER_MULTI_DISPATCH}
+cdef frozenset SPECIAL_NAMES = _RESERVED_NAMES | {_MULTI_DISPATCH}
 cdef uint8_t[FILTER_BITS] IS_SPECIAL_HASH  # by the last bits of the hash: few others need a lookup
 
 
