@@ -146,31 +146,59 @@ int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code);
 static inline uint64_t rs_zero_bytes(uint64_t v) { /* not 0 if a byte of `v` is 0 */
     return (v - 0x0101010101010101u) & ~v & 0x8080808080808080u;
 }
-static inline uint64_t rs_separators(uint64_t v) { /* not 0 if a byte of `v` is 1 or 2 */
-    return rs_zero_bytes(v ^ 0x0101010101010101u) | rs_zero_bytes(v ^ 0x0202020202020202u);
-}
-
 static inline int rs_lowest_bit(uint64_t v) { return __builtin_ctzll(v); } /* v: not 0 */
 
-/* Return whether one of the bytes is U+0001 or U+0002, which separate names and values. */
-static inline int rs_has_separator(const uint8_t *p, int64_t size) {
+/* Return not 0 if a byte of `v` is 1, 2 or the byte that `marks` repeats. */
+static inline uint64_t rs_marked(uint64_t v, uint64_t marks) {
+    return rs_zero_bytes(v ^ 0x0101010101010101u) | rs_zero_bytes(v ^ 0x0202020202020202u) |
+           rs_zero_bytes(v ^ marks);
+}
+
+/* Return whether one of the bytes is U+0001 or U+0002, which separate names and values, or `mark`,
+ * which is 1 for none. */
+static inline int rs_has_separator(const uint8_t *p, int64_t size, uint8_t mark) {
+    const uint64_t marks = mark * 0x0101010101010101u;
     uint64_t eight, found = 0;
     uint32_t first, last;
-    if (size < 4) { /* the first, the middle and the last one are all */
+    if (size < 4) { /* the first, the middle and the last one are all; 3 is no mark */
         if (size <= 0) return 0;
-        return rs_separators((uint32_t)p[0] << 16 | (uint32_t)p[size >> 1] << 8 | p[size - 1]) != 0;
+        return rs_marked(0x0303030303000000u | (uint64_t)p[0] << 16 |
+                             (uint64_t)p[size >> 1] << 8 | p[size - 1], marks) != 0;
     }
     if (size < 8) { /* the last four may overlap the first */
         memcpy(&first, p, sizeof first);
         memcpy(&last, p + size - 4, sizeof last);
-        return rs_separators((uint64_t)first << 32 | last) != 0;
+        return rs_marked((uint64_t)first << 32 | last, marks) != 0;
     }
     for (int64_t at = 0; at < size - 8; at += 8) {
         memcpy(&eight, p + at, sizeof eight);
-        found |= rs_separators(eight);
+        found |= rs_marked(eight, marks);
     }
     memcpy(&eight, p + size - 8, sizeof eight);
-    return (found | rs_separators(eight)) != 0;
+    return (found | rs_marked(eight, marks)) != 0;
+}
+
+/* memcpy for texts that are mostly short: without a call up to 16 bytes. */
+static inline void rs_copy_short(uint8_t *to, const uint8_t *from, int64_t size) {
+    uint64_t first, last;
+    uint32_t begin, end;
+    if (size > 16) {
+        memcpy(to, from, (size_t)size);
+    } else if (size >= 8) {
+        memcpy(&first, from, sizeof first);
+        memcpy(&last, from + size - 8, sizeof last);
+        memcpy(to, &first, sizeof first);
+        memcpy(to + size - 8, &last, sizeof last);
+    } else if (size >= 4) {
+        memcpy(&begin, from, sizeof begin);
+        memcpy(&end, from + size - 4, sizeof end);
+        memcpy(to, &begin, sizeof begin);
+        memcpy(to + size - 4, &end, sizeof end);
+    } else if (size > 0) {
+        to[0] = from[0];
+        to[size >> 1] = from[size >> 1];
+        to[size - 1] = from[size - 1];
+    }
 }
 
 /* ---- Java's String.hashCode over UTF-8 ------------------------------------------------------- */

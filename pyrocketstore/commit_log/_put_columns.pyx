@@ -7,7 +7,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 
 from pyrocketstore.commit_log._append cimport (
     CommitLogCore,
@@ -20,7 +20,12 @@ from pyrocketstore.arguments._numbers_and_bodies cimport bytes_of, int_in
 from pyrocketstore.record._properties cimport plain_properties
 from pyrocketstore.record._record cimport encode_record, encoded_size
 from pyrocketstore.record._unique_id cimport MAX_UNIQUE_ID_SIZE, UniqueIds
-from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE, rs_has_separator, rs_outgoing
+from pyrocketstore._rocketstore cimport (
+    RS_MAX_PROPERTIES_SIZE,
+    rs_copy_short,
+    rs_has_separator,
+    rs_outgoing,
+)
 from pyrocketstore.record._text cimport build_properties, end_of_text, utf8_of
 
 from pyrocketstore.record._text import put_properties
@@ -48,7 +53,7 @@ cdef bint KEYS_FIRST = put_properties("t", "k", None).startswith(b"KEYS")
 
 cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room, uint8_t mark):
     # The UTF-8 of a str that reads back equal: not empty, without the two separators. Else -1.
-    # Nor may it hold `mark` (0: none), which is looked at closely elsewhere.
+    # Nor may it hold `mark` (1: none), which is looked at closely elsewhere.
     cdef Py_ssize_t size
     cdef const uint8_t *p
     if type(text) is not str:
@@ -61,11 +66,9 @@ cdef inline Py_ssize_t copy_plain(object text, uint8_t *out, int64_t room, uint8
             p = <const uint8_t *>utf8_of(text, &size)
         except StoreFormatError:
             return -1
-    if size <= 0 or size > room or rs_has_separator(p, size):
+    if size <= 0 or size > room or rs_has_separator(p, size, mark):
         return -1
-    if mark and memchr(p, mark, size) != NULL:
-        return -1
-    memcpy(out, p, size)
+    rs_copy_short(out, p, size)
     return size
 
 
@@ -88,7 +91,7 @@ cdef int64_t tags_and_keys(object tags, object keys, uint8_t *out, int64_t capac
                 out[at] = 2
                 at += 1
             memcpy(out + at, b"KEYS\x01" if keys_turn else b"TAGS\x01", 5)
-            size = copy_plain(value, out + at + 5, capacity - at - 5, 0 if keys_turn else BAR)
+            size = copy_plain(value, out + at + 5, capacity - at - 5, 1 if keys_turn else BAR)
             if size < 0 or (not keys_turn and hides_tag(out + at + 5, size)):
                 return -1
             at += 5 + size
@@ -330,10 +333,10 @@ cdef class Columns:
             return False
         tags = value_of(item, "tags", &known)
         keys = value_of(item, "keys", &known)
-        properties = value_of(item, "properties", &known)
         before = known
         flag = value_of(item, "flag", &known)
         has_flag = known > before
+        properties = None if known == PyDict_Size(item) else value_of(item, "properties", &known)
         if known != PyDict_Size(item):
             return False
         if properties is None and ids is None:

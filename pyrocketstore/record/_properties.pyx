@@ -11,10 +11,11 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memset
 
 from pyrocketstore._rocketstore cimport (
     RS_MAX_PROPERTIES_SIZE,
+    rs_copy_short,
     rs_has_separator,
     rs_java_hash,
     rs_lowest_bit,
@@ -101,7 +102,7 @@ cdef inline const uint8_t *plain_text(object text, int32_t *size) noexcept:
         if p == NULL:
             PyErr_Clear()  # a lone surrogate
             return NULL
-    if length == 0 or length > RS_MAX_PROPERTIES_SIZE or rs_has_separator(p, length):
+    if length == 0 or length > RS_MAX_PROPERTIES_SIZE or rs_has_separator(p, length, 1):
         return NULL
     size[0] = <int32_t>length
     return p
@@ -177,10 +178,10 @@ cdef inline int64_t write_chain(const Pair *pairs, int32_t i, uint8_t *out, int6
         if at:
             out[at] = 2
             at += 1
-        memcpy(out + at, pair.name, pair.name_size)
+        rs_copy_short(out + at, pair.name, pair.name_size)
         at += pair.name_size
         out[at] = 1
-        memcpy(out + at + 1, pair.value, pair.value_size)
+        rs_copy_short(out + at + 1, pair.value, pair.value_size)
         at += 1 + pair.value_size
         i = pair.next
     return at

@@ -176,3 +176,18 @@ def test_an_id_whose_time_cannot_be_learned_puts_nothing(
         env.broken = False
         store.put("t", b"last", properties={"a": "b"})
         assert [message.body for message in store.read("t")] == [b"first", b"last"]
+
+
+def test_a_bar_or_a_separator_is_found_at_each_place_of_a_tag(tmp_path: Path) -> None:
+    """Goal: no length hides one, also without properties."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"first")
+        for size in range(2, 26):
+            for at in range(size - 1):
+                for bad in ("||", "\x01\x03", "\x02}"):
+                    tags = "a" * at + bad + "b" * (size - at - 2)
+                    with pytest.raises(StoreFormatError):
+                        store.put("t", b"x", tags=tags)
+            store.put("t", b"x", tags="a" * (size - 1) + "|")
+            assert [*store.read("t")][-1].tags == "a" * (size - 1) + "|"
+        assert store.max_offset("t") == 25
