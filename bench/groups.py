@@ -780,6 +780,7 @@ IMPORT_GROUPS = (
 )
 
 from property_groups import PROPERTY_GROUPS  # noqa: E402 - it uses the names above
+from small_reads import SMALL_READ_GROUPS  # noqa: E402 - it uses the names above
 
 GROUPS = (
     *PUT_GROUPS,
@@ -790,5 +791,6 @@ GROUPS = (
     *RECOVERY_GROUPS,
     *PART_GROUPS,
     *READ_GROUPS,
+    *SMALL_READ_GROUPS,
     *IMPORT_GROUPS,
 )

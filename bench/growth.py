@@ -19,6 +19,7 @@ from groups import (
 from growth_queues import queue_groups
 from many_queues import flush_groups
 from property_groups import property_curve
+from small_reads import index_file_groups
 
 MESSAGES = (1_000_000, 10_000_000)
 #: Optional: 12 GB per store, more than the kernel's dirty limit on most machines.
@@ -66,6 +67,7 @@ def growth_groups(*, large: bool) -> tuple[Group, ...]:
         *flush_groups(),
         *_killed(sizes),
         *queue_groups(),
+        *index_file_groups(),
     )
 
 

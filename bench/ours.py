@@ -40,6 +40,7 @@ from pyrocketstore.index._file import IndexFile  # noqa: E402
 from pyrocketstore.index._keys import hashes_of_keys  # noqa: E402
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore  # noqa: E402
 from pyrocketstore.system.env import Env  # noqa: E402
+from read_work import READ_WORKLOADS  # noqa: E402
 from workload import (  # noqa: E402
     BASE_MS,
     KEY_BASE,
@@ -619,6 +620,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "query_checked": Query,
     "query_many": QueryMany,
     "query_many_messages": QueryManyMessages,
+    **READ_WORKLOADS,
 }
 
 

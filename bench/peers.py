@@ -436,6 +436,7 @@ class PeerWork(Workload):
             "scan": self._scan,
             "query": self._query,
             "follow": self._follow,
+            "small": self._small,
         }
         self.unit = work[options["what"]]  # type: ignore[method-assign]
         if options["what"] != "put":
@@ -515,11 +516,25 @@ class PeerWork(Workload):
         answer = self.count * (found == self.count * NEW_COUNT)
         return Result(self.count, size, seconds, answer, cpu)
 
+    def _small(self) -> Result:
+        answer = size = 0
+        numbers = strides(self._at, self._stored, self.count)
+        self._at = numbers[-1]
+        by_queue = self._peer.by_queue
+        clock = Clock()
+        for number in numbers:
+            found = by_queue(number % QUEUES, number // QUEUES)
+            if found is not None:
+                size += len(found.body)
+                answer += 1
+        seconds, cpu = clock.stop()
+        return Result(self.count, size, seconds, answer, cpu)
+
     def close(self) -> None:
         if self.options["what"] != "put":
             self._peer.close()
 
 
 if __name__ == "__main__":
-    kinds = ("put", "get", "scan", "query", "follow")
+    kinds = ("put", "get", "scan", "query", "small", "follow")
     serve(dict.fromkeys(kinds, PeerWork), *sys.argv[1:])

@@ -61,7 +61,8 @@ cdef enum:
     WARM_FILES = 2           # of the newest index files
     CACHE_LINE = 64
     COPIED_BYTES = 1152      # prefetched of a record that will be copied, of unknown size
-    READ_BYTES = 4096        # of the first read of a record of unknown size
+    READ_BYTES = 2048        # of the first read of a record of unknown size
+    NEAR_BYTES = 2048        # between records that are read together
     MAX_HELD_GIL = 64        # hits; a search for more releases the GIL
     # Of a search in a window of time, entries: steps along a chain before the times of the file are
     # looked at, in files of few entries and of many, and where the times are known; records looked
@@ -225,6 +226,8 @@ cdef class _Search:
     cdef index_order **orders
     cdef uint8_t *opened          # one byte an index file: 0 not yet, 1 open, 2 gone
     cdef RecordBytes source
+    cdef int64_t guess            # bytes of the first read of a record
+    cdef int64_t next_offset      # physical offset after the last record
     cdef key_hit *hits
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
@@ -274,6 +277,8 @@ cdef class _Search:
         """Release everything, whatever fails; raise the first failure."""
         cdef Py_ssize_t i
         cdef object failure = None
+        if self.source is not None:
+            self.source.let_go()
         for i in range(self.log.count):
             if self.held[i]:
                 self.held[i] = 0
@@ -334,7 +339,8 @@ cdef class _Search:
     ) except? NULL with gil:
         """Return bytes of a file of the log; NULL if its owner deleted it."""
         if self.source is None:
-            self.source = RecordBytes()
+            self.source = RecordBytes.__new__(RecordBytes)
+            self.source.keeps = True
         try:
             return self.source.at(<MappedFile>self.log.files[i], position, size, stop)
         except StoreIOError as error:
@@ -375,7 +381,8 @@ cdef class _Search:
         if p != NULL:
             p += position
         else:
-            p = self.read(i, position, 4, min(position + READ_BYTES, wrote))
+            self.guess_size(phy_offset)
+            p = self.read(i, position, 4, min(position + self.guess, wrote))
             if p == NULL:
                 return NULL
         size = rs_load_be32(p)
@@ -384,10 +391,18 @@ cdef class _Search:
         if size > largest_record():
             return NULL
         if file.base == NULL:
+            self.next_offset = phy_offset + size
             p = self.read(i, position, size, position + size)
             if p == NULL:
                 return NULL
         return p if check_record(p, size, phy_offset, False, &self.parsed) == RS_OK else NULL
+
+    cdef void guess_size(self, int64_t phy_offset) noexcept nogil:
+        """Set the bytes that a read of a record takes: more while records follow each other."""
+        if 0 <= phy_offset - self.next_offset < NEAR_BYTES and self.guess > 0:
+            self.guess = min(2 * self.guess, <int64_t>AHEAD_BYTES)
+        else:
+            self.guess = READ_BYTES
 
     cdef bint is_repeat(self, int64_t phy_offset) except -1 nogil:
         """Return True if a hit with this physical offset exists.

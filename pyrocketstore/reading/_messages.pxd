@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore.system._kept_files cimport kept_file
 
 
 cdef class RecordBytes:
@@ -11,7 +12,16 @@ cdef class RecordBytes:
     cdef MappedFile mapped_file  # the file whose bytes [start, end) are in the buffer
     cdef int64_t start
     cdef int64_t end
+    # For several reads in one call: a file in mode "read" stays open, and is asked only once whether
+    # it was deleted, until `let_go`.
+    cdef bint keeps
+    cdef kept_file *kept
+    cdef MappedFile kept_of
 
+    cdef int64_t read(
+        self, MappedFile mapped_file, void *target, int64_t size, int64_t position
+    ) except? -1
+    cdef int let_go(self) except -1
     # Returns bytes [position, position + size), which are written, of a file that the caller holds.
     # A read reads up to `stop`. Valid until the next call.
     cdef const uint8_t *at(

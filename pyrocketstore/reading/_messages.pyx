@@ -10,12 +10,14 @@ from pyrocketstore.reading._queue_runs cimport RecordRun
 from pyrocketstore.record._message cimport MessageExt, known_text, message_from_record
 from pyrocketstore.record._queue_check cimport QueueName, is_of_queue
 from pyrocketstore.record._record cimport check_record, largest_record, scan_properties
+from pyrocketstore.system._kept_files cimport kept_file, release_kept
 from pyrocketstore._rocketstore cimport (
     RS_BAD_SIZE,
     RS_OK,
     RS_OTHER_QUEUE,
     RS_TORN,
     check_io,
+    rs_env,
     rs_load_acquire,
     rs_prefetch_far,
     rs_properties,
@@ -44,7 +46,34 @@ cdef class RecordBytes:
     """Bytes of commit log files, for compiled readers. Threads: one at a time."""
 
     def __dealloc__(self):
+        if self.kept != NULL:
+            release_kept(self.kept)
         free(self.buffer)
+
+    cdef int let_go(self) except -1:
+        cdef kept_file *kept = self.kept
+        self.kept = NULL
+        self.kept_of = None
+        if kept != NULL:
+            release_kept(kept)
+        return 0
+
+    cdef int64_t read(
+        self, MappedFile mapped_file, void *target, int64_t size, int64_t position
+    ) except? -1:
+        cdef const rs_env *env = mapped_file.file.env
+        cdef int64_t got
+        cdef int fd
+        if not self.keeps:
+            return mapped_file.read_into(target, size, position)
+        if self.kept_of is not mapped_file:
+            self.let_go()
+            self.kept = mapped_file.take_descriptor()
+            self.kept_of = mapped_file
+        fd = self.kept.fd
+        with nogil:
+            got = env.pread(fd, target, size, position)
+        return got
 
     cdef const uint8_t *at(
         self, MappedFile mapped_file, int64_t position, int64_t size, int64_t stop
@@ -77,10 +106,10 @@ cdef class RecordBytes:
                 raise MemoryError
             self.buffer = grown
             self.capacity = wanted
-        got = mapped_file.read_into(self.buffer, wanted, position)
+        got = self.read(mapped_file, self.buffer, wanted, position)
         if got < size and size < wanted:  # the wanted bytes may be valid
             wanted = size
-            got = mapped_file.read_into(self.buffer, wanted, position)
+            got = self.read(mapped_file, self.buffer, wanted, position)
         _check_read(mapped_file, got, size, position)
         self.mapped_file = mapped_file
         self.start = position

@@ -1,6 +1,5 @@
 """Client message ids (UNIQ_KEY) in the form of Java's clients."""
 import os
-import uuid
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,7 +22,7 @@ def _draw_loader():
     # Java has the hash of a class loader here: a number that tells processes apart, which the low
     # 16 bits of their ids alone do not.
     global loader
-    loader = <uint32_t>(uuid.uuid4().int & 0xFFFFFFFF)
+    loader = <uint32_t>int.from_bytes(os.urandom(4), "big")
 
 
 _draw_loader()

@@ -127,6 +127,24 @@ def test_messages_with_properties_have_one_size_on_both_sides(tmp_path):
         assert _names(group) == ["4.9.3", "put", "put_many"]
 
 
+@pytest.mark.java
+def test_small_reads_run_beside_java(tmp_path):
+    require_java()
+    names = "small_get,small_time,small_batch,absent_key,old_window,read_only_get,read_only_iterate"
+    _, record = smoke(tmp_path, names)
+    assert _names(record["groups"]["small_get"])[:2] == ["4.9.3", "get_message"]
+    assert _names(record["groups"]["read_only_get"]) == ["get", "get, read-only"]
+    for name, group in record["groups"].items():
+        assert all(row["rates"] for row in group["rows"]), name
+
+
+@pytest.mark.java
+def test_index_files_grow_beside_java(tmp_path):
+    require_java()
+    _, record = smoke(tmp_path, "grow_index_files_3", "--growth")
+    assert _names(record["groups"]["grow_index_files_3"]) == ["4.9.3", "query"]
+
+
 @pytest.mark.slow
 def test_without_java_ours_and_the_others_are_measured(tmp_path):
     _, record = smoke(tmp_path, "put128,sync1,get", "--without", "java,rust")

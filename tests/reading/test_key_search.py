@@ -25,7 +25,9 @@ from pyrocketstore.errors import (
 )
 from pyrocketstore.index._keys import key_hash_of
 from pyrocketstore.reading._by_key import KeySearch
+from pyrocketstore.system.env import Env
 from support import oracle
+from support.broken_env import watched
 
 FOREVER = 2**63 - 1
 LOG_SIZE = 65536
@@ -398,3 +400,31 @@ def test_an_index_file_that_is_deleted_before_its_records(path: Path) -> None:
         for each in (path / "commitlog").iterdir():  # the store's owner deleted the whole log
             each.unlink()
         assert store.query("T", "Aa") == []
+
+
+def test_a_call_asks_once_whether_a_log_file_was_deleted(path: Path) -> None:
+    """Records that follow each other are read together, and others one by one."""
+    env = Env()
+    with pyrocketstore.open(path, read_only=True, env=env, **SETTINGS) as store:
+        files = len(store.message_store.commit_log.mapped_file_queue.mapped_files)
+        messages = sorted(m.phy_offset for t in TOPICS for m in store.read(t, None))
+        assert len(messages) == 500
+        for offsets in (messages, messages[::-1], messages[::7] + messages[3::9]):
+            right = [store.get(offset) for offset in offsets]
+            with watched(env, "link_count") as asked, watched(env, "pread") as reads:
+                assert store.get_many(offsets) == right
+            if offsets == messages:
+                assert len(asked) == files
+                assert len(reads) < len(offsets) / 4
+            assert len(asked) < len(reads) + files
+
+
+def test_a_deleted_log_file_is_missed_by_the_next_call(path: Path) -> None:
+    with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
+        messages = sorted(m.phy_offset for t in TOPICS for m in store.read(t, None))
+        kept = [offset for offset in messages if offset >= LOG_SIZE]
+        assert None not in store.get_many(messages)
+        (path / "commitlog" / f"{0:020d}").unlink()
+        found = store.get_many(messages)
+        assert [m.phy_offset for m in found if m is not None] == kept
+        assert store.get(messages[0]) is None

@@ -89,6 +89,11 @@ final class BenchCommand {
                 return new GetWorkload(path, options);
             case "query":
                 return new QueryWorkload(path, options);
+            case "small":
+                return new SmallReadWorkload(path, options);
+            case "absent":
+            case "old_window":
+                return new KeyQueryWorkload(path, options);
             case "scan":
                 return new ScanWorkload(path, options);
             case "rebuild":
