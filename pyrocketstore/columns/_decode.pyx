@@ -443,15 +443,19 @@ cdef class ColumnPass:
 
     cdef int _add_fixed(self, str name) except -1:
         cdef fixed_column *c = &self.state.fixed[self.state.fixed_count]
-        cdef uint8_t[::1] memory
+        cdef int32_t[::1] narrow
+        cdef int64_t[::1] wide
         field, width = FIXED[name]
         values = column_array(self.count, np.int32 if width == 4 else np.int64, width)
         self.arrays[name] = values
         c.field = field
         c.width = width
-        if self.count:
-            memory = values.view(np.uint8)
-            c.target = &memory[0]
+        if self.count and width == 4:
+            narrow = values
+            c.target = <uint8_t *>&narrow[0]
+        elif self.count:
+            wide = values
+            c.target = <uint8_t *>&wide[0]
         self.state.fixed_count += 1
         return 0
 
@@ -584,10 +588,15 @@ cdef object _first_rows(object column, Py_ssize_t count):
 
 
 cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
+    cdef const int64_t[::1] wide
+    cdef int32_t[::1] narrow
+    cdef Py_ssize_t i
     if c.size <= MAX_INT32:
-        narrow = column_array(len(offsets), np.int32, 4)
-        np.copyto(narrow, offsets, casting="unsafe")
-        offsets = narrow
+        wide = offsets
+        offsets = column_array(wide.shape[0], np.int32, 4)
+        narrow = offsets
+        for i in range(wide.shape[0]):
+            narrow[i] = <int32_t>wide[i]
     return VarColumn(
         offsets, take_data(c), bits if c.null_count else None, c.null_count, is_text
     )

@@ -15,6 +15,12 @@ from pyrocketstore.system.signal_shield import imported
 if TYPE_CHECKING:
     import pyarrow
 
+#: Schemas by the names and types of their columns: a caller uses the same ones again and again.
+MAX_SCHEMAS = 64
+_schemas: dict[tuple[tuple[str, str], ...], Any] = {}
+
+_INTEGERS = {np.dtype(np.int32): "int32", np.dtype(np.int64): "int64"}
+
 Column = npt.NDArray[Any] | VarColumn | MapColumn
 
 
@@ -52,25 +58,46 @@ def to_record_batch(
     MissingExtraError: pyarrow is not installed.
     """
     pa = require_pyarrow()
-    arrays = [arrow_array(column) for column in columns.values()]
-    fields = [
-        pa.field(name, array.type, nullable=True)
-        for name, array in zip(columns, arrays, strict=True)
-    ]
-    texts = {str(k).encode(): str(v).encode() for k, v in (metadata or {}).items()}
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=texts or None))
+    arrays = [_array_of(pa, column) for column in columns.values()]
+    kinds = tuple([(name, _kind_of(column)) for name, column in columns.items()])
+    schema = _schemas.get(kinds)
+    if schema is None:
+        fields = [
+            pa.field(name, array.type, nullable=True)
+            for name, array in zip(columns, arrays, strict=True)
+        ]
+        schema = pa.schema(fields)
+        if len(_schemas) >= MAX_SCHEMAS:
+            _schemas.clear()
+        _schemas[kinds] = schema
+    if metadata:
+        texts = {str(k).encode(): str(v).encode() for k, v in metadata.items()}
+        schema = schema.with_metadata(texts)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _kind_of(column: Column) -> str:
+    """Return a text that differs wherever the Arrow type of a column does."""
+    if isinstance(column, VarColumn):
+        return f"{column.is_text}{column.offsets.dtype.char}"
+    if isinstance(column, MapColumn):
+        return f"map {_kind_of(column.keys)} {_kind_of(column.values)}"
+    return column.dtype.char
 
 
 def arrow_array(column: Column) -> Any:
     """Convert one column of decode_records to a pyarrow.Array. Raises MissingExtraError."""
-    pa = require_pyarrow()
+    return _array_of(require_pyarrow(), column)
+
+
+def _array_of(pa: Any, column: Column) -> Any:
     if isinstance(column, VarColumn):
         return _var_array(pa, column)
     if isinstance(column, MapColumn):
         return _map_array(pa, column)
-    kind = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}[column.dtype]
+    kind = getattr(pa, _INTEGERS[column.dtype])()
     buffers = [None, pa.py_buffer(np.ascontiguousarray(column))]
-    return pa.Array.from_buffers(kind, len(column), buffers, null_count=0)
+    return pa.Array.from_buffers(kind, len(column), buffers, 0)
 
 
 def _validity(pa: Any, column: VarColumn | MapColumn) -> Any:
@@ -84,7 +111,7 @@ def _var_array(pa: Any, column: VarColumn) -> Any:
     else:
         kind = pa.large_binary() if large else pa.binary()
     buffers = [_validity(pa, column), pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(kind, len(column), buffers, null_count=column.null_count)
+    return pa.Array.from_buffers(kind, len(column), buffers, column.null_count)
 
 
 def _map_array(pa: Any, column: MapColumn) -> Any:
