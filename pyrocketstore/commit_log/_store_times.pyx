@@ -38,19 +38,21 @@ cdef class StoreTimes:
 
     def __call__(self, int64_t phy_offset, int64_t size):
         cdef tuple files = self.files.mapped_files
+        cdef int64_t file_size = self.files.mapped_file_size
+        cdef int64_t end = rs_load_acquire(&self.core.end_offset)
         cdef MappedFile file
         cdef int64_t start, position
-        if size <= 0 or phy_offset < 0 or PyTuple_GET_SIZE(files) == 0:
+        if size <= 0 or phy_offset < 0 or size > end or phy_offset > end - size:
             return -1
-        if phy_offset > rs_load_acquire(&self.core.end_offset) - size:
+        if PyTuple_GET_SIZE(files) == 0 or file_size <= 0:
             return -1
         file = <MappedFile?>files[0]
         start = file.file.file_from_offset
         if not file.available:  # it is being deleted
-            start += self.files.mapped_file_size - start % <int64_t>self.files.mapped_file_size
+            start += file_size - start % file_size
         if phy_offset < start:
             return -1
-        file = file_with(files, phy_offset, self.files.mapped_file_size)
+        file = file_with(files, phy_offset, file_size)
         if file is None:
             return -1
         position = phy_offset - file.file.file_from_offset

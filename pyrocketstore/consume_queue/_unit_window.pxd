@@ -22,6 +22,7 @@ cdef class UnitWindow:
     cdef int move(self, int64_t queue_offset, int64_t before, int64_t ahead) except -1
     cdef int set(self, MappedFile mapped_file, int64_t begin, int64_t size) except -1
     cdef int close(self) except -1
+    cdef int64_t next_file(self, int64_t start) except -1
     # The first unit at or after `start` with a readable record. `found` gets its queue offset and
     # its store time; False without one before `end`.
     cdef bint first_stored(

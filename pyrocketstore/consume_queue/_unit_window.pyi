@@ -5,7 +5,6 @@ from pyrocketstore.consume_queue.units import UnitReader
 from pyrocketstore.files._mapped_file import MappedFile
 
 __test__: Final[dict[str, object]]
-__pyx_capi__: Final[dict[str, object]]
 
 @final
 class UnitWindow:

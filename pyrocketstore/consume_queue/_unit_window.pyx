@@ -18,6 +18,9 @@ cdef enum:
     NEAR_UNITS = 32     # a search reads so many units on both sides of each step
     SCAN_UNITS = 4096   # and so many at once where records are unreadable
 
+# No queue has a unit there.
+cdef int64_t MAX_OFFSET = (<int64_t>1 << 62) // UNIT
+
 
 @cython.final
 @cython.auto_pickle(False)
@@ -64,7 +67,7 @@ cdef class UnitWindow:
         cdef MappedFile mapped_file
         cdef int64_t position, wrote, begin
         self.close()
-        if queue_offset < 0 or queue_offset > (<int64_t>1 << 62) // UNIT:
+        if queue_offset < 0 or queue_offset > MAX_OFFSET:
             return 0
         position = queue_offset * UNIT
         mapped_file = file_with(self.mapped_file_queue.mapped_files, position, self.file_size)
@@ -81,7 +84,8 @@ cdef class UnitWindow:
                 self.set(mapped_file, 0, wrote)
             return 0
         begin = max(<int64_t>0, position - before * UNIT)
-        wrote = min(wrote, position + max(ahead, <int64_t>1) * UNIT)
+        ahead = min(max(ahead, <int64_t>1), wrote // UNIT)
+        wrote = min(wrote, position + ahead * UNIT)
         self.block = self.reader.read(mapped_file, begin, wrote - begin)
         self.base = <const uint8_t *>PyBytes_AS_STRING(self.block)
         self.set(mapped_file, begin, PyBytes_GET_SIZE(self.block))
@@ -106,6 +110,7 @@ cdef class UnitWindow:
         cdef int64_t answer = high
         cdef int64_t middle
         cdef int64_t[2] found
+        low, high = max(low, <int64_t>0), min(high, MAX_OFFSET)
         try:
             while low < high:
                 middle = low + (high - low) // 2
@@ -123,7 +128,6 @@ cdef class UnitWindow:
     cdef bint first_stored(
         self, int64_t start, int64_t end, object store_time, int64_t *found
     ) except -1:
-        cdef int64_t per_file = self.file_size // UNIT
         cdef int64_t ahead = NEAR_UNITS
         cdef int64_t phy_offset, time
         cdef int32_t size
@@ -131,7 +135,7 @@ cdef class UnitWindow:
         while start < end:
             p = self.at(start, NEAR_UNITS, ahead)
             if p == NULL:  # the file is deleted; the next file may have some
-                start += per_file - start % per_file
+                start = self.next_file(start)
                 continue
             phy_offset, size = rs_load_be64(p), rs_load_be32(p + 8)
             if not is_pre_blank(phy_offset, size, rs_load_be64(p + 12)):
@@ -143,6 +147,16 @@ cdef class UnitWindow:
             ahead = min(4 * ahead, <int64_t>SCAN_UNITS)
         return False
 
+    cdef int64_t next_file(self, int64_t start) except -1:
+        # The first queue offset of the next file, MAX_OFFSET without one.
+        cdef int64_t found = MAX_OFFSET
+        cdef int64_t first
+        for item in self.mapped_file_queue.mapped_files:
+            first = (<MappedFile?>item).file.file_from_offset // UNIT
+            if start < first < found:
+                found = first
+        return found
+
     def nearest_by_time(
         self, MappedFile mapped_file, timestamp, store_time, int64_t min_logic_offset,
         int64_t min_phy_offset,
@@ -151,7 +165,7 @@ cdef class UnitWindow:
         queue; -1 divided as Java does where no unit was found.
         """
         cdef int64_t base = mapped_file.file.file_from_offset
-        cdef int64_t low = max(<int64_t>0, min_logic_offset - base)
+        cdef int64_t low = min_logic_offset - base if min_logic_offset > base else 0
         cdef int64_t high = rs_load_acquire(&mapped_file.file.wrote) - UNIT
         cdef int64_t left = -1, right = -1, left_time = -1, right_time = -1
         cdef int64_t middle, phy_offset, stored

@@ -12,8 +12,8 @@ cdef class RecordBytes:
     cdef MappedFile mapped_file  # the file whose bytes [start, end) are in the buffer
     cdef int64_t start
     cdef int64_t end
-    # For several reads in one call: a file in mode "read" stays open, and is asked only once whether
-    # it was deleted, until `let_go`.
+    # For several reads in one call: a file stays open until `let_go`, and is asked only once
+    # whether it was deleted.
     cdef bint keeps
     cdef kept_file *kept
     cdef MappedFile kept_of

@@ -21,8 +21,15 @@ cdef enum:
     COMMERCIAL_SIZE = 65536   # bytes that 4.9.3 counts as one message
 
 
+cdef inline int64_t distance(int64_t phy_offset, int64_t log_end) noexcept:
+    """Bytes from an offset, which a damaged unit may name, to the log's end."""
+    cdef int64_t limit = <int64_t>1 << 62
+    return min(log_end, limit) - max(phy_offset, -limit)
+
+
 @cython.final
 @cython.auto_pickle(False)
+@cython.no_gc_clear
 cdef class UnitPull:
     """Messages of a queue from a queue offset on, as 4.9.3's pull selects them.
 
@@ -99,7 +106,7 @@ cdef class UnitPull:
                 visited += 1
                 continue
             if total != 0 and views and self.is_full(
-                total + size, len(views), max_msg_nums, log_end - phy_offset
+                total + size, len(views), max_msg_nums, distance(phy_offset, log_end)
             ):
                 break
             visited += 1
@@ -128,14 +135,14 @@ cdef class UnitPull:
             views.append(view)
             offsets.append(offset + visited - 1)
             total += size
-            commercial += (size + COMMERCIAL_SIZE - 1) // COMMERCIAL_SIZE
+            commercial += (<int64_t>size + COMMERCIAL_SIZE - 1) // COMMERCIAL_SIZE
             status = FOUND
             skip_until = -1
         result.status = status
         result.buffer_total_size = total
         result.msg_count_4_commercial = commercial
         result.next_begin_offset = offset + visited
-        result.suggest_pulling_from_slave = log_end - last > self.memory_bound
+        result.suggest_pulling_from_slave = distance(last, log_end) > self.memory_bound
         return True
 
     cdef bint is_full(self, int64_t total, int64_t count, int64_t max_msg_nums,
@@ -154,9 +161,8 @@ cdef class UnitPull:
         """As CommitLog.get_message with `first_for_zero`."""
         cdef object files = self.log.mapped_file_queue
         cdef MappedFile file
-        if size <= 0 or phy_offset < 0 or phy_offset > (
-            rs_load_acquire(&self.core.end_offset) - size
-        ):
+        cdef int64_t end = rs_load_acquire(&self.core.end_offset)
+        if size <= 0 or phy_offset < 0 or size > end or phy_offset > end - size:
             return None
         file = file_with(files.mapped_files, phy_offset, self.file_size)
         if file is None:

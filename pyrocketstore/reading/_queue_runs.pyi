@@ -9,7 +9,6 @@ from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading.by_queue import QueueRange
 
 __test__: Final[dict[str, object]]
-__pyx_capi__: Final[dict[str, object]]
 
 FIRST_READ_COUNT: Final[int]
 READ_COUNT: Final[int]
@@ -22,7 +21,6 @@ class RecordRows:
 class RecordRun:
     mapped_file: Final[MappedFile | None]
     count: Final[int]
-    def __init__(self) -> None: ...
     def refs(
         self,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]: ...

@@ -18,6 +18,7 @@ from pyrocketstore.errors import StoreIOError
 FIRST_READ_COUNT, READ_COUNT = 256, 8192
 
 cdef int64_t ANY_SIZE = <int64_t>1 << 62
+cdef Py_ssize_t MAX_ROWS = <Py_ssize_t>1 << 56
 
 
 @cython.final
@@ -29,6 +30,8 @@ cdef class RecordRows:
     def __cinit__(self, Py_ssize_t capacity):
         # One allocation: three columns of int64, one of int32.
         cdef Py_ssize_t room = max(capacity, <Py_ssize_t>1)
+        if room > MAX_ROWS:
+            raise MemoryError
         self.phy_offset = <int64_t *>malloc(<size_t>room * (3 * sizeof(int64_t) + sizeof(int32_t)))
         if self.phy_offset == NULL:
             raise MemoryError
@@ -66,11 +69,9 @@ cdef class RecordRows:
 cdef class RecordRun:
     """Records of one commit log file, or one record without a file, in the order of their queue.
 
-    Attributes: `mapped_file`, MappedFile or None; `count`, records; `refs()` has the columns.
+    `QueueChunks` and `runs_of` make them. Attributes: `mapped_file`, MappedFile or None; `count`,
+    records; `refs()` has the columns.
     """
-
-    def __init__(self):
-        raise TypeError("QueueChunks and runs_of make runs")
 
     def refs(self):
         """Return (phy_offset int64[n], size int32[n], queue_offset int64[n]), copies."""
@@ -99,7 +100,7 @@ cdef RecordRows select_rows(object part, int64_t start, int64_t count, int64_t m
     cdef UnitWindow window = UnitWindow.__new__(UnitWindow, queue.reader)
     cdef int64_t floor = part.floor
     cdef int64_t lowest = log.get_min_offset()
-    cdef int64_t left = queue.get_max_offset_in_queue() - start
+    cdef int64_t left = queue.get_max_offset_in_queue()
     cdef int64_t total = 0
     cdef int64_t phy_offset, code
     cdef int32_t size
@@ -107,9 +108,7 @@ cdef RecordRows select_rows(object part, int64_t start, int64_t count, int64_t m
     cdef bint any_taken = False
     cdef const uint8_t *p
     cdef RecordRows rows
-    if start < 0 or left < 0:
-        left = 0
-    count = min(count, left)
+    count = 0 if start < 0 or start >= left else min(count, left - start)
     rows = RecordRows.__new__(RecordRows, max(count, <int64_t>0))
     taken[0] = 0
     try:
@@ -167,6 +166,8 @@ cdef list split(RecordRows rows, object part):
     cdef Py_ssize_t stop
     cdef MappedFile mapped_file
     cdef list runs = []
+    if file_size <= 0:
+        raise ValueError(f"file_size {file_size}: must be positive")
     while first < rows.count:
         phy_offset = rows.phy_offset[first]
         stop = first + 1
@@ -225,7 +226,7 @@ cdef class QueueChunks:
 
     def __cinit__(self, part, int64_t start, int64_t stop, while_open, note_get):
         self.part = part
-        self.start = start
+        self.start = max(start, <int64_t>0)
         self.stop = stop
         self.count = FIRST_READ_COUNT
         self.while_open = while_open

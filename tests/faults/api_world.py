@@ -4,6 +4,7 @@ call."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Callable
@@ -16,13 +17,22 @@ from pyrocketstore.columns import _decode as _columns
 from pyrocketstore.columns import _queue_rows
 from pyrocketstore.columns._record_walk import RecordWalk
 from pyrocketstore.commit_log import _append as _commit_log
-from pyrocketstore.commit_log import _chunk_scan, _group_commit, _put_columns, _put_result, _scan
+from pyrocketstore.commit_log import (
+    _chunk_scan,
+    _group_commit,
+    _put_columns,
+    _put_result,
+    _scan,
+    _store_times,
+)
+from pyrocketstore.consume_queue import _unit_window
 from pyrocketstore.consume_queue import _units as _consume_queue
 from pyrocketstore.dispatch import _dispatcher as _dispatch
 from pyrocketstore.files import _mapped_file, _writes
 from pyrocketstore.index import _file as _index_file
 from pyrocketstore.reading import _by_key as _key_search
 from pyrocketstore.reading import _messages as _reader
+from pyrocketstore.reading import _pull, _queue_runs
 from pyrocketstore.record import _message, _queue_check, _unique_id
 from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.store import _open_state, _put_and_query, _put_path
@@ -272,6 +282,22 @@ class World:
         files.mapped_file_size = FILE_SIZE
         return _key_search.KeySearch(self.object_of_log(), files, _Files(self), None, bool)
 
+    def make_StoreTimes(self) -> Any:
+        return _store_times.StoreTimes(self.object_of_log(), _OneFile(self))
+
+    def make_UnitWindow(self) -> Any:
+        return _unit_window.UnitWindow(_OneFile(self))
+
+    def make_UnitPull(self) -> Any:
+        return _pull.UnitPull(_OneFile(self), _Files(self), FILE_SIZE)
+
+    def make_QueueChunks(self) -> Any:
+        return _queue_runs.QueueChunks(_OneFile(self), 0, 10, contextlib.nullcontext, bool)
+
+    def make_RecordRun(self) -> Any:
+        runs, _ = _queue_runs.runs_of(_OneFile(self), 0, 10, FILE_SIZE)
+        return runs[0]
+
     def make_RecordWalk(self) -> Any:
         walk = RecordWalk({1: 1000}, FILE_SIZE)
         if self.rng.random() < 0.7:
@@ -328,6 +354,35 @@ class _Files:
             raise AttributeError(name)
         rng = self.world.rng
         return rng.choice([None, (), [], 0, FILE_SIZE, lambda *a, **k: [], lambda *a, **k: None])
+
+
+class _OneFile:
+    """Replaces a log, a queue, its files and its reader, and a range of it: one file of zeros."""
+
+    wanted = None
+    topic, queue_id = "T", 0
+    read_only, floor, file_size, mapped_file_size = True, 0, FILE_SIZE, FILE_SIZE
+
+    def __init__(self, world: World) -> None:
+        self.log = self.queue = self.reader = self.mapped_file_queue = self
+        self.core, self.env = world.object_of_log(), world.env
+        self.mapped_files = (world.make_MappedFile(),)
+        self.mapped_files[0].wrote = FILE_SIZE
+
+    def read(self, file: Any, position: int, size: int) -> bytes:
+        return bytes(size)
+
+    def get_min_offset(self) -> int:
+        return 0
+
+    def get_max_offset(self) -> int:
+        return FILE_SIZE
+
+    def get_max_offset_in_queue(self) -> int:
+        return FILE_SIZE // 20
+
+    def missing(self, run: Any) -> Exception | None:
+        return None
 
 
 def gc_modules() -> list[Any]:

@@ -57,6 +57,25 @@ def test_a_second_read_opens_nothing(tmp_path):
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
+def test_a_file_that_is_open_for_writing_is_kept_until_it_is_mapped(tmp_path):
+    env = Env()
+    file = MappedFile(env, str(made(tmp_path)), SIZE)
+    file.wrote = SIZE
+    with watched(env, "open") as opens:
+        assert [file.read(at, 1) for at in range(3)] == [b"a"] * 3
+    assert len(opens) == len(open_below(tmp_path)) == 1
+    assert file.hold()
+    assert open_below(tmp_path) == []
+    file.release()
+    assert file.unmap_idle()
+    assert file.read(0, 1) == b"a"
+    file.destroy()
+    assert open_below(tmp_path) == []
+    with pytest.raises(StoreIOError) as caught:
+        file.read(0, 1)
+    assert caught.value.errno == errno.ENOENT
+
+
 @pytest.mark.parametrize("end", ["shutdown", "close_kept", "to_memory", "del"])
 def test_the_file_is_closed(tmp_path, end):
     file = opened(made(tmp_path))
