@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreIOError, is_passing
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.index.directory import entry_position
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.index.sync_point import SyncPoint
 
 __all__ = ["IndexFlush", "IndexState"]
+
+LOG = logger(__name__)
 
 
 class IndexState(NamedTuple):
@@ -84,17 +88,27 @@ class IndexFlush:
         self.write()
 
     def write(self) -> None:
-        """Write the state of the last `finish`, if the log is durable that far. Raises StoreError.
+        """Write the state of the last `finish`, if the log is durable that far.
 
-        Durability: durable on return.
+        A full device, or one without a free descriptor, leaves the old content, which stays true:
+        only the next recovery reads more of the log. The next call tries again.
+
+        Durability: durable on return. Raises StoreIOError.
         """
         point = self._pending
         if point is None:
             return
         needed = max(point.phy_offset, point.end_phy_offset + 1)
-        if self._log.mapped_file_queue.flushed_where >= needed:
+        if self._log.mapped_file_queue.flushed_where < needed:
+            return
+        try:
             self._service.write_sync_point(point)
-            self._pending = None
+        except StoreIOError as error:
+            if not is_passing(error):
+                raise
+            LOG.warning("the next recovery may read more of the log than it must: %s", error)
+            return
+        self._pending = None
 
     def _is_written(self, state: IndexState) -> bool:
         """Return True if the file says as much already, or more."""

@@ -294,7 +294,7 @@ class BatchPuts:
     ) -> PutMessageResult:
         """As `Store.put_batch`."""
         slow, engine = self._slow, self._engine
-        if properties is None:
+        if properties is None and slow.ids is None:
             try:
                 done = self._path.append_ordinary_batch(topic, messages, queue_id, tags, keys)
             except MessageRefused as refused:

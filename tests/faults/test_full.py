@@ -123,7 +123,7 @@ SETTINGS["mapped_file_size_consume_queue"] = 20000
 with open_store() as store:
     store.put("t", b"first", keys="first")
     acknowledged.append(("t", "first"))
-    store.wait_dispatched()
+    store.flush()
     fill()
     said = put_until_refused(store, "t", False)
     assert "commitlog" in said, said
@@ -134,9 +134,17 @@ with open_store() as store:
     acknowledged.append(("t", None))
     store.wait_dispatched()
     fill()
+    try:
+        store.flush()
+        raise AssertionError("flushed")
+    except pyrocketstore.StoreIOError as error:
+        assert "topics.json" in tell(error), tell(error)
     said = put_until_refused(store, "new", False)
     assert "topics.json" in said, said
     assert store.topics() == ["t"]
+    make_room()
+    store.flush()
+    fill()
 """,
     "queue": """
 with unclean(open_store(topics_json=False, mapped_file_size_commit_log=1 << 20)) as store:
