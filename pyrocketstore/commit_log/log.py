@@ -332,7 +332,8 @@ class CommitLog:
         if file is None or phy_offset < file.file_from_offset:
             return None
         position = phy_offset - file.file_from_offset
-        data = file.read(position, min(MARK_SIZE, file.file_size - position))
+        # Pages after the written bytes may not be allocated: on a full tmpfs a read is a SIGBUS.
+        data = file.read(position, max(0, min(MARK_SIZE, file.wrote - position)))
         header = RecordHeader(data)
         is_whole = header.size == HEADER_SIZE and header.is_message
         size = header.total_size

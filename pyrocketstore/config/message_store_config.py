@@ -98,7 +98,7 @@ class MessageStoreConfig:
     max_key_search_bytes : limit of the log bytes without index entries that a key search scans
     stall_warning_mills : a longer operation is logged; 0: none is
     sync_flush_by_service : under SYNC_FLUSH, flush in the service thread alone
-    syncfs_least_files : from so many dirty queue files on, syncfs flushes them; 0: never
+    syncfs_least_files : least number of dirty queue files for which a flush calls syncfs; 0: never
     write_without_mmap : write log and queues by pwrite
 
     Raises
@@ -236,6 +236,10 @@ class MessageStoreConfig:
         for name in _POSITIVE_NAMES:
             if getattr(self, name) <= 0:
                 raise StoreFormatError(f"{name}={getattr(self, name)}: must be positive")
+        if self.syncfs_least_files < 0:
+            raise StoreFormatError(
+                f"syncfs_least_files={self.syncfs_least_files}: must be 0, for never, or positive"
+            )
         if self.max_index_num < INDEX_NUM_MIN:
             raise StoreFormatError(
                 f"max_index_num={self.max_index_num}: must be at least {INDEX_NUM_MIN}: the first "

@@ -39,17 +39,24 @@ class QueueMapping:
     Parameters
     ----------
     core : ConsumeQueueCore
-    release : callable that unmaps the files of the queue
+    release : bound method that unmaps the files of the queue, which is not kept alive: the last
+        reference to a removed queue unmaps its files
     """
 
-    __slots__ = ("core", "index", "release", "since", "units")
+    __slots__ = ("_release", "core", "index", "since", "units")
 
     def __init__(self, core: ConsumeQueueCore, release: Callable[[], None]) -> None:
         self.core = core
-        self.release = release
+        self._release = weakref.WeakMethod(release)
         self.index = -1  # in the list of mapped queues
         self.since = -1
         self.units = 0
+
+    def release(self) -> None:
+        """Unmap the files of the queue."""
+        release = self._release()
+        if release is not None:
+            release()
 
     def begin(self, phy_offset: int) -> None:
         """Count the units from this byte of the log on."""

@@ -435,12 +435,18 @@ class DefaultMessageStore(StoreContext):
         return found
 
     def _has_record(self, point: SyncPoint) -> bool:
-        """Return True if the log has the record of a sync point."""
+        """Return True if the log has the record of a sync point.
+
+        False with ext units: recovery writes all of the scanned records again, since nothing else
+        shows whether the address of a unit is right.
+        """
+        if self.config.enable_consume_queue_ext:
+            return False
         mark = self.commit_log.record_mark(point.last_phy_offset)
         return mark == (point.phy_offset - point.last_phy_offset, point.record_crc)
 
     def _make_index_flush(self) -> IndexFlush | None:
-        if self.read_only or not self.index_enabled:
+        if self.read_only or not self.index_enabled or self.config.enable_consume_queue_ext:
             return None
         return IndexFlush(
             self.commit_log,

@@ -52,7 +52,7 @@ def uncovered(
         if first > begin:
             parts.append((begin, min(first, end)))
         if last >= begin:
-            begin = last + max(1, log.record_size(last))
+            begin = last + max(1, _size_at(log, last))
         if begin >= end:
             break
     if begin < end:
@@ -87,14 +87,20 @@ def missing_keys(
     """
     for file in files:
         last = file.end_phy_offset
-        if file.index_count > 1 and last < begin == last + log.record_size(last):
+        if file.index_count > 1 and last < begin == last + _size_at(log, last):
             for keys in keys_between(env, log, last, begin):
                 yield from _some(keys, file.tail_count(last), len(keys.phy_offset))
     yield from keys_between(env, log, begin, end)
     for file in files:
         if file.index_count > 1 and file.begin_phy_offset == end:
-            for keys in keys_between(env, log, end, end + log.record_size(end)):
+            for keys in keys_between(env, log, end, end + _size_at(log, end)):
                 yield from _some(keys, 0, len(keys.phy_offset) - _first_count(file))
+
+
+def _size_at(log: CommitLog, phy_offset: int) -> int:
+    """Return the size of a record in bytes, 0 without one; also before the log's end is known."""
+    mark = log.record_mark(phy_offset)
+    return 0 if mark is None else mark[0]
 
 
 def _some(keys: FoundKeys, first: int, stop: int) -> Iterator[FoundKeys]:

@@ -402,12 +402,13 @@ class Store(StoreCalls):
         complete in the order of their offsets. Under SYNC_FLUSH the task then waits for the device;
         one fsync serves all waiting calls. While the last 32 flushes took at most 0.3 ms each, the
         event loop flushes in its own thread; otherwise, and always with `sync_flush_by_service`,
-        the thread of the flush service does. A task whose last 16 puts met no other put flushes
-        in the call itself, and suspends every 0.3 ms, so that other tasks run.
+        the thread of the flush service does. A task whose last 16 puts overlapped no other put
+        flushes in the call itself, and suspends every 0.3 ms, so that other tasks run.
 
         The settings `max_outstanding_puts` and `max_outstanding_put_bytes`, and under ASYNC_FLUSH
-        `max_unforced_bytes`, limit the outstanding puts. At a limit, the call waits in line before
-        it puts. If the task is cancelled in line, nothing is put; if later, the message stays.
+        `max_unforced_bytes`, limit the outstanding puts. At a limit, the call waits its turn before
+        it puts. If the task is cancelled before its turn, nothing is put; if later, the message
+        stays.
 
         Threads: any event loop of any thread. Durability: as `put`.
         """

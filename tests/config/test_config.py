@@ -339,3 +339,9 @@ def test_settings_are_compared_and_shown_as_a_dataclass_does() -> None:
     assert repr(config) == f"MessageStoreConfig({values})"
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.max_index_num = 8  # type: ignore[misc]
+
+
+def test_a_least_number_of_files_for_syncfs_is_0_or_more() -> None:
+    assert MessageStoreConfig(syncfs_least_files=0).syncfs_least_files == 0
+    with pytest.raises(StoreFormatError, match="syncfs_least_files=-1"):
+        MessageStoreConfig(syncfs_least_files=-1)

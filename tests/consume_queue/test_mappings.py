@@ -123,11 +123,17 @@ def test_the_stores_of_a_process_share_the_bound(tmp_path: Path) -> None:
     assert second.count == 0
 
 
+class OneQueue:
+    def release(self) -> None:
+        pass
+
+
 def test_a_queue_with_ext_units_counts_twice() -> None:
     env = SmallEnv()
     env.maps = 64
     mappings = QueueMappings(env, 2)
-    admitted = [mappings.admit(QueueMapping(ConsumeQueueCore(), lambda: None)) for _ in range(30)]
+    queues = [OneQueue() for _ in range(30)]
+    admitted = [mappings.admit(QueueMapping(ConsumeQueueCore(), q.release)) for q in queues]
     assert admitted == [True] * 24 + [False] * 6
 
 

@@ -100,7 +100,9 @@ def check_topics(path: Path, given: list[Entry], numbers: list[int]) -> None:
     table = {}
     if numbers:
         demand(file.exists(), "topics.json is missing")
-        table = json.loads(file.read_bytes())["topicConfigTable"]
+        data = file.read_bytes()
+        demand(data[-1:] == b"}", "topics.json is not whole:", data)
+        table = json.loads(data)["topicConfigTable"]
     for topic, queue_id in {(given[n].topic, given[n].queue_id) for n in numbers}:
         counts = [table.get(topic, {}).get(name, 0) for name in ("readQueueNums", "writeQueueNums")]
         demand(min(counts) > queue_id, "topics.json has", counts, "queues of", topic, queue_id)

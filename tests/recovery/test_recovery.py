@@ -715,3 +715,17 @@ def test_a_crc_of_zero_is_a_crc(tmp_path: Path) -> None:
         with pyrocketstore.open(damaged, **sizes.TINY_SIZES) as store:
             assert store.message_store.get_max_phy_offset() == at
         shutil.rmtree(damaged)
+
+
+def test_the_keys_of_a_record_divided_between_two_index_files_are_put_again(tmp_path: Path) -> None:
+    """Goal: an opening after a clean exit puts the keys of a deleted index file again, also the
+    second key of the record whose first key is the last entry of the file before."""
+    settings = {**SIZES, "max_hash_slot_num": 7, "max_index_num": 10}
+    with pyrocketstore.open(tmp_path, **settings) as store:
+        for i in range(7):
+            store.put("t", b"x", keys=f"a{i} b{i}")
+    sorted((tmp_path / "index").iterdir())[-1].unlink()
+    with pyrocketstore.open(tmp_path, **settings) as store:
+        for key in (f"{kind}{i}" for kind in "ab" for i in range(7)):
+            assert len(store.query("t", key)) == 1, key
+        assert store.verify().ok

@@ -381,7 +381,7 @@ def test_partitions_are_appended_in_their_order(root: Path) -> None:
 
 def test_a_commit_that_fails_says_how_far_it_got(root: Path) -> None:
     options = options_of(root)
-    limits = dataclasses.replace(options.limits, largest=1 << 30)
+    limits = options.limits._replace(largest=1 << 30)
     writer = StoreWriter(dataclasses.replace(options, limits=limits))
     staged = [stage(writer, 0, "a", "b"), stage(writer, 1, "c", "x" * (5 << 20), "d")]
     with pytest.raises(StoreError, match="2 of 5 rows are in the store"):
