@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 from pyrocketstore.system._env import EnvTable, Event
 from pyrocketstore.files._writes import WriterBuffer
 
+__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 OS_PAGE_SIZE: int

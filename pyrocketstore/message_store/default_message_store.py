@@ -907,10 +907,19 @@ class DefaultMessageStore(StoreContext):
         """Flush the log, the queues, the index and the checkpoint up to the last put.
 
         Durability: all messages put before are durable, in the log, their queues and the index.
+        Raises StoreIOError, StoreCorruptionError; see `check_complete`.
         """
         self._check_flushable()
         self.wait_dispatched()
         shielded(self._flush_all)
+        self.check_complete()
+
+    def check_complete(self) -> None:
+        """Raise the cause if a queue or the index lacks messages whose units or keys could not be
+        written, until RepairService has written them."""
+        error = self.running_flags.write_error
+        if error is not None:
+            raise without_frames(error)
 
     def _flush_all(self) -> None:
         index_state = None if self.index_flush is None else self.index_flush.begin()

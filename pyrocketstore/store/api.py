@@ -472,13 +472,22 @@ class Store(StoreCalls):
 
         Returns False if `timeout` (seconds, None for no limit) expired first.
 
-        Raises StoreTypeError, StoreFormatError: `timeout`.
+        Raises StoreTypeError, StoreFormatError: `timeout`. StoreIOError, StoreCorruptionError:
+        units or keys could not be written; the store repairs queues and index as soon as it can.
         """
         self._state.check()
-        return self.message_store.wait_dispatched(timeout)
+        if not self.message_store.wait_dispatched(timeout):
+            return False
+        self.message_store.check_complete()
+        return True
 
     def flush(self) -> None:
-        """Flush all messages of earlier puts to disk, with their queue units and index entries."""
+        """Flush all messages of earlier puts to disk, with their queue units and index entries.
+
+        Raises StoreIOError, StoreCorruptionError: a flush failed, or units or keys could not be
+        written; the log is flushed then, and the store repairs its queues and index as soon as it
+        can.
+        """
         self._state.check_writable()
         self.message_store.flush_all()
 
@@ -516,13 +525,15 @@ class Store(StoreCalls):
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have a queue, sorted."""
-        self.wait_dispatched()
+        self._state.check()
+        self.message_store.wait_dispatched()
         return self.message_store.queue_table.topics()
 
     def queues(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, sorted."""
         topic = exact_text("topic", topic)
-        self.wait_dispatched()
+        self._state.check()
+        self.message_store.wait_dispatched()
         return list(self.message_store.queue_table.of_topic(topic))
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -352,7 +352,13 @@ def test_ctrl_c_is_130(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, mapped_file_size_commit_log=1 << 24) as opened:
         opened.put_many("orders", [b"x" * 1000] * 4000)
     command = [sys.executable, "-m", "pyrocketstore", "cat", str(tmp_path), "orders"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Tests that run in the background have SIGINT ignored, and a child inherits that.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     process.stdout.readline()  # it prints, and waits for us with more than a pipe holds
     os.kill(process.pid, signal.SIGINT)

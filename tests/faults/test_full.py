@@ -71,7 +71,15 @@ def put_until_refused(store, topic, keys, size=300, most=2000):
             assert not error.stored
             return tell(error)
         acknowledged.append((topic, key if keys else None))
-        store.wait_dispatched()
+        try:
+            store.wait_dispatched()
+        except pyrocketstore.StoreIOError as error:
+            said = tell(error)
+            try:
+                store.put(topic, b"x")
+                raise AssertionError("put after units were lost")
+            except pyrocketstore.PutError as error:
+                return said + tell(error)
     raise AssertionError("the device does not fill up")
 
 def all_there():

@@ -289,7 +289,8 @@ def test_a_store_that_takes_no_more_says_why(faults: Faults, tmp_path: Path, fol
     with unclean(pyrocketstore.open(tmp_path, env=faults.env(), **SETTINGS)) as store:
         faults.arm("fallocate", 1, FOREVER, errno=errno.EDQUOT, only=f"/{folder}/")
         store.put("t", b"first", keys="k")
-        store.wait_dispatched()
+        with pytest.raises(pyrocketstore.StoreIOError, match=f"{folder}/"):
+            store.wait_dispatched()
         refused(store, reason=f"{folder}/")
         refused(store, reason=f"errno {errno.EDQUOT}")
         faults.disarm()

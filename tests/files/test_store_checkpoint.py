@@ -297,7 +297,8 @@ def test_the_checkpoint_stays_behind_a_lost_queue_entry(tmp_path: Path) -> None:
         store.put("t", b"")
         store.wait_dispatched()
         store.message_store.running_flags.make_logics_queue_error(StoreError("the reason"))
-        store.flush()
+        with pytest.raises(StoreError, match="the reason"):
+            store.flush()
         assert store.message_store.checkpoint.logics_msg_timestamp == before
         with pytest.raises(PutError, match="the reason"):
             store.put("t", b"")

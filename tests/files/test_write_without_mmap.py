@@ -164,7 +164,8 @@ def test_queue_units_that_cannot_be_written_raise_the_flag(tmp_path: Path) -> No
         assert store.max_offset("t") == 1
         with broken(env, "pwrite", not_units):
             store.put("t", b"two")
-            store.wait_dispatched()
+            with pytest.raises(pyrocketstore.StoreIOError):
+                store.wait_dispatched()
         assert store.message_store.running_flags.is_logics_queue_error()
         with pytest.raises(PutError) as caught:
             store.put("t", b"refused")

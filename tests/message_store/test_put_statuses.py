@@ -318,7 +318,8 @@ def test_puts_end_when_the_index_is_given_up(tmp_path: Path) -> None:
         with failing(env, "fallocate", errno.EIO):
             for i in range(5):
                 store.put("t", b"", keys=f"k{i}")
-            store.wait_dispatched()
+            with pytest.raises(pyrocketstore.StoreIOError, match="/index/"):
+                store.wait_dispatched()
         for put in (store.put, lambda topic, body: store.put_batch(topic, [body])):
             with pytest.raises(PutError) as caught:
                 put("t", b"")

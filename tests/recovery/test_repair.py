@@ -48,8 +48,13 @@ def test_what_was_given_up_comes_back(
         assert not repair(store), "the cause is there still"
         assert store.running_flags.flag_bits == bit
         assert store.why_not_writeable is not None
+        for call in (face.flush, face.wait_dispatched):  # neither may claim to be complete
+            with pytest.raises(pyrocketstore.StoreIOError, match=in_the_way.name):
+                call()
         in_the_way.unlink()
         assert repair(store)
+        face.flush()
+        assert face.wait_dispatched()
         assert "are repaired" in caplog.text
         assert store.running_flags.flag_bits == 0
         assert store.why_not_writeable is None

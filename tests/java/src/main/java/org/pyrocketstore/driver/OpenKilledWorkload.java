@@ -11,7 +11,7 @@ import org.apache.rocketmq.store.MessageExtBrokerInner;
  * Loads a store that was flushed and then killed: closed, with the file abort made again. With
  * "keyless" its messages have neither a key nor a tag.
  */
-final class OpenKilledWorkload extends Workload {
+final class OpenKilledWorkload extends LoadWorkload {
     OpenKilledWorkload(String path, Options options) {
         super(path, options);
     }
@@ -46,24 +46,6 @@ final class OpenKilledWorkload extends Workload {
     @Override
     Result unit() throws Exception {
         new File(path, "abort").createNewFile();
-        DefaultMessageStore store = Stores.create(path, options);
-        long cpuStart = cpuNanos();
-        long start = System.nanoTime();
-        boolean loaded = store.load();
-        long end = System.nanoTime();
-        long cpuEnd = cpuNanos();
-        if (!loaded) {
-            throw new IllegalStateException("load() said no");
-        }
-        long total = 0;
-        for (int queueId = 0; queueId < QUEUES; queueId++) {
-            total += store.getMaxOffsetInQueue(TOPIC, queueId);
-        }
-        long bytes = store.getMaxPhyOffset() - store.getMinPhyOffset();
-        store.getAllocateMappedFileService().shutdown();
-        store.shutdown();
-        Result result = new Result(total, bytes, start, end, total);
-        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
-        return result;
+        return timedLoad(QUEUES, -1);
     }
 }

@@ -12,7 +12,7 @@ import org.apache.rocketmq.store.MappedFileQueue;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 
 /** Loads a store of count= queues with one message each, which was stopped cleanly. */
-final class OpenWorkload extends Workload {
+final class OpenWorkload extends LoadWorkload {
     OpenWorkload(String path, Options options) {
         super(path, options);
     }
@@ -42,25 +42,12 @@ final class OpenWorkload extends Workload {
 
     @Override
     Result unit() throws Exception {
-        DefaultMessageStore store = Stores.create(path, options);
-        long cpuStart = cpuNanos();
-        long start = System.nanoTime();
-        boolean loaded = store.load();
-        long end = System.nanoTime();
-        long cpuEnd = cpuNanos();
-        if (!loaded) {
-            throw new IllegalStateException("load() said no");
-        }
-        long total = 0;
-        for (int queueId = 0; queueId < count; queueId++) {
-            total += store.getMaxOffsetInQueue(TOPIC, queueId);
-        }
-        store.getAllocateMappedFileService().shutdown();
-        store.shutdown();
+        return timedLoad(count, count);
+    }
+
+    @Override
+    void release(DefaultMessageStore store) throws Exception {
         closeQueues(store);
-        Result result = new Result(count, 0, start, end, total);
-        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
-        return result;
     }
 
     /** Releases mappings and descriptors, which shutdown keeps: a process has a limited number. */

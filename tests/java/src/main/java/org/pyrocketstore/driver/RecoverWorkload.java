@@ -8,7 +8,7 @@ import org.apache.rocketmq.store.QueryMessageResult;
  * Loads a store after what looks like a crash, from the first commit log file on. what=rebuild
  * takes queues and index away first, what=recover the index alone.
  */
-final class RecoverWorkload extends Workload {
+final class RecoverWorkload extends LoadWorkload {
     private final boolean withQueues;
 
     RecoverWorkload(String path, Options options) {
@@ -25,21 +25,12 @@ final class RecoverWorkload extends Workload {
         removeTree(new File(root, "index"));
         new File(root, "checkpoint").delete();
         new File(root, "abort").createNewFile();
-        DefaultMessageStore store = Stores.create(path, options);
-        long cpuStart = cpuNanos();
-        long start = System.nanoTime();
-        boolean loaded = store.load();
-        long end = System.nanoTime();
-        long cpuEnd = cpuNanos();
-        if (!loaded) {
-            throw new IllegalStateException("load() said no");
-        }
-        long total = 0;
-        for (int queueId = 0; queueId < QUEUES; queueId++) {
-            total += store.getMaxOffsetInQueue(TOPIC, queueId);
-        }
-        long bytes = store.getMaxPhyOffset() - store.getMinPhyOffset();
-        for (long number : new long[] {0, total - 1}) {
+        return timedLoad(QUEUES, -1);
+    }
+
+    @Override
+    void check(DefaultMessageStore store, long messages) throws Exception {
+        for (long number : new long[] {0, messages - 1}) {
             QueryMessageResult hits =
                 store.queryMessage(TOPIC, "k" + number, 1, 0, Long.MAX_VALUE);
             if (hits.getMessageBufferList().size() != 1) {
@@ -47,10 +38,5 @@ final class RecoverWorkload extends Workload {
             }
             hits.release();
         }
-        store.getAllocateMappedFileService().shutdown();
-        store.shutdown();
-        Result result = new Result(total, bytes, start, end, total);
-        result.cpuSeconds = (cpuEnd - cpuStart) / 1e9;
-        return result;
     }
 }
