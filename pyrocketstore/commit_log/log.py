@@ -333,7 +333,8 @@ class CommitLog:
             return None
         position = phy_offset - file.file_from_offset
         # Pages after the written bytes may not be allocated: on a full tmpfs a read is a SIGBUS.
-        data = file.read(position, max(0, min(MARK_SIZE, file.wrote - position)))
+        stop = min(position + MARK_SIZE, file.wrote, file.file_size)
+        data = file.read(position, max(0, stop - position))
         header = RecordHeader(data)
         is_whole = header.size == HEADER_SIZE and header.is_message
         size = header.total_size

@@ -239,8 +239,9 @@ class Follower:
         file = log.find_mapped_file_by_offset(phy_offset, False)
         if file is None:
             raise _Changed
-        size = min(COMPARED_SIZE, self._end - phy_offset, file.file_size)
-        self._last_bytes = file.read(phy_offset - file.file_from_offset, size)
+        position = phy_offset - file.file_from_offset
+        size = min(COMPARED_SIZE, self._end - phy_offset, file.file_size - position)
+        self._last_bytes = file.read(position, size)
         self._last_file = self._store.env.identity(file.path)
         self._last = phy_offset
 

@@ -544,3 +544,20 @@ def test_readers_in_other_threads(root: Path, reloads: bool) -> None:
         assert reader.max_offset("t") == writer.max_offset("t") == 1210
         assert reader.verify().ok
         reader.close()
+
+
+def test_a_log_whose_last_file_has_no_record(tmp_path: Path) -> None:
+    """The last known record ends near the end of a file, and the log ends in a later one."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        while store.message_store.get_max_phy_offset() < 3 * SIZES["mapped_file_size_commit_log"]:
+            store.put("t", b"x" * 100)
+        store.put("t", b"x" * 100)
+    files = sorted((tmp_path / "commitlog").iterdir())
+    files[-2].unlink()
+    files[-1].write_bytes(bytes(files[-1].stat().st_size))
+    for name in ("abort", "checkpoint"):
+        (tmp_path / name).write_bytes(b"")
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as reader:
+        count = len(list(reader.read("t", on_corrupt="skip")))
+        assert reader.refresh() == 0
+        assert len(list(reader.read("t", on_corrupt="skip"))) == count > 0
