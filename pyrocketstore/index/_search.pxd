@@ -32,8 +32,8 @@ cdef struct index_reader:
     uint8_t buffer[20]
 
 
-# What is known of the times in one index file. Entries are put in the order of the log, and so in
-# the order of time, unless a clock was set back.
+# The order of the times in one index file, as far as searches have checked it. Entries have the
+# order of the log, which is the order of time unless a clock was set back.
 cdef struct index_order:
     int32_t known             # entries 2 .. known - 1 ascend in time, none before the file's begin
     int32_t diff              # of the last one of them, seconds

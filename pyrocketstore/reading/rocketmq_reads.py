@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyrocketstore.commit_log.log import CommitLog, try_decode
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
-from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
+from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.reading._pull import UnitPull
@@ -112,10 +112,6 @@ class QueryMessageResult:
         for view in self.message_mapped_list:
             view.release()
         self.message_mapped_list.clear()
-
-
-def _is_pre_blank(phy_offset: int, size: int) -> bool:
-    return phy_offset == 0 and size == PRE_BLANK_SIZE
 
 
 class StoreReads:

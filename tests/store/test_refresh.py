@@ -167,7 +167,7 @@ class Writer:
 
 
 def random_calls(choose: random.Random, steps: int) -> Iterator[tuple[object, ...]]:
-    """What a writer does: mostly puts, now and then something that is not an append."""
+    """A writer that mostly puts, and sometimes changes the store in another way."""
     paused = False
     made: list[str] = []
     for step in range(steps):
