@@ -1,15 +1,18 @@
 """Read the files of many consume queues in one call: without the GIL, one file open at a time.
 
-A call handles the usual case only. A queue with anything else, and each failure, is left to the
-Python code for single queues, which knows the errors.
+A call handles the usual case only. A queue with anything else is left to the Python code for
+single queues.
 """
+import os
+
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strlen
 from posix.fcntl cimport O_RDONLY, O_RDWR
 
-from pyrocketstore._rocketstore cimport RS_CQ_STORE_UNIT_SIZE, RS_ENTRY_FILE, rs_env
+from pyrocketstore._rocketstore cimport RS_CQ_STORE_UNIT_SIZE, RS_ENTRY_FILE, check_io, rs_env
 from pyrocketstore.consume_queue._units cimport are_zeros, scan, unit_scan
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore.system._env cimport EnvTable
@@ -22,6 +25,11 @@ cdef enum:
     FIRST_READ = 12300      # a few units and the zeros after them
     BUFFER = 61440          # a multiple of the unit, as FIRST_READ
     COLUMNS = 4
+    LISTDIR = 0             # numbers in FUNCTIONS
+    OPEN = 1
+    PREAD = 2
+    CLOSE = 3
+    FSTAT = 4
 
 cdef int64_t NO_LIMIT = 0x7FFFFFFFFFFFFFFF
 # The largest offset at which a file of a store may end; a test compares it with `file_sizes`.
@@ -45,11 +53,29 @@ cdef int64_t offset_of(const char *name) noexcept nogil:
     return offset
 
 
-cdef int64_t only_file(const rs_env *env, char *path) noexcept nogil:
+cdef struct failure:
+    # The first call that failed: its number in FUNCTIONS and its negated errno, 0 without one.
+    int function
+    int64_t error
+
+
+cdef tuple FUNCTIONS = ("listdir", "open", "pread", "close", "fstat")
+
+
+cdef int64_t note(failure *failed, int function, int64_t result) noexcept nogil:
+    # The code for single queues knows what to do about a path that does not lead to a file.
+    cdef bint is_known = result in (-ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG)
+    if result < 0 and not is_known and not failed.error:
+        failed.function = function
+        failed.error = result
+    return result
+
+
+cdef int64_t only_file(const rs_env *env, char *path, failure *failed) noexcept nogil:
     # The offset of the one file in a directory, whose name is appended to `path`. Below 0: the
     # directory has no file of the sequence, or several, or cannot be listed.
     cdef char *entries = NULL
-    cdef int64_t size = env.list_directory(path, False, &entries)
+    cdef int64_t size = note(failed, LISTDIR, env.list_directory(path, False, &entries))
     cdef int64_t at = 0, found = -1, offset
     cdef size_t length = strlen(path)
     while at < size:
@@ -67,13 +93,14 @@ cdef int64_t only_file(const rs_env *env, char *path) noexcept nogil:
 
 
 cdef bint is_unwritten(const rs_env *env, int fd, uint8_t *buffer, int64_t begin,
-                       int64_t end) noexcept nogil:
+                       int64_t end, failure *failed) noexcept nogil:
     cdef int64_t size = min(<int64_t>TAIL, end - begin)
-    return env.pread(fd, buffer, size, begin) == size and are_zeros(buffer, size)
+    cdef int64_t got = note(failed, PREAD, env.pread(fd, buffer, size, begin))
+    return got == size and are_zeros(buffer, size)
 
 
 cdef bint find_end(const rs_env *env, int fd, int64_t file_size, uint8_t *buffer,
-                   int64_t *found) noexcept nogil:
+                   int64_t *found, failure *failed) noexcept nogil:
     # The end of the units, and one past the last message; False: bytes follow the end, or an error.
     cdef int64_t position = 0, size, rest
     cdef unit_scan units
@@ -81,7 +108,7 @@ cdef bint find_end(const rs_env *env, int fd, int64_t file_size, uint8_t *buffer
     found[2] = -1
     while position < file_size:
         size = min(<int64_t>(FIRST_READ if position == 0 else BUFFER), file_size - position)
-        if env.pread(fd, buffer, size, position) != size:
+        if note(failed, PREAD, env.pread(fd, buffer, size, position)) != size:
             return False
         units = scan(buffer, size, NO_LIMIT)
         found[1] = position + units.valid_size
@@ -91,15 +118,15 @@ cdef bint find_end(const rs_env *env, int fd, int64_t file_size, uint8_t *buffer
             rest = min(<int64_t>TAIL, file_size - found[1])
             if rest <= size - units.valid_size:
                 return are_zeros(buffer + units.valid_size, rest)
-            return is_unwritten(env, fd, buffer, found[1], file_size)
+            return is_unwritten(env, fd, buffer, found[1], file_size, failed)
         position += size
     return True
 
 
 cdef bint look(const rs_env *env, char *path, int64_t file_size, bint writable, uint8_t *buffer,
-               int64_t *found) noexcept nogil:
+               int64_t *found, failure *failed) noexcept nogil:
     # found: the offset of the file, the end of its units, one past the last message, 1.
-    cdef int64_t offset = only_file(env, path)
+    cdef int64_t offset = only_file(env, path, failed)
     cdef bint is_usual
     cdef int fd
     found[3] = False
@@ -107,11 +134,12 @@ cdef bint look(const rs_env *env, char *path, int64_t file_size, bint writable, 
         return False
     found[0] = offset
     # As the file will be opened, so that a file without that permission is an error now.
-    fd = env.open(path, O_RDWR if writable else O_RDONLY, 0)
+    fd = <int>note(failed, OPEN, env.open(path, O_RDWR if writable else O_RDONLY, 0))
     if fd < 0:
         return False
-    is_usual = env.file_size(fd) == file_size and find_end(env, fd, file_size, buffer, found)
-    found[3] = env.close(fd) == 0 and is_usual
+    is_usual = (note(failed, FSTAT, env.file_size(fd)) == file_size
+                and find_end(env, fd, file_size, buffer, found, failed))
+    found[3] = note(failed, CLOSE, env.close(fd)) == 0 and is_usual
     return found[3]
 
 
@@ -126,7 +154,9 @@ def look_at_queues(EnvTable env not None, tuple directories not None, int64_t fi
     writable : bool, each file must be one that can be opened for writing
     found : int64[n, 4], written to: the offset of the file; the bytes of its units; one past the
         last message that they name, bytes of the log, -1 without one; 1, or 0 for a queue that is
-        not of this kind or could not be read, whose other values mean nothing
+        not of this kind, whose other values mean nothing
+
+    Raises StoreIOError if a directory or a file cannot be read.
 
     Threads: any, without the GIL.
     """
@@ -134,6 +164,7 @@ def look_at_queues(EnvTable env not None, tuple directories not None, int64_t fi
     cdef const char **paths
     cdef char path[PATH_MAX]
     cdef uint8_t *buffer
+    cdef failure failed
     if found.shape[0] != count or found.shape[1] != COLUMNS or file_size <= 0:
         raise ValueError("found must have a row of 4 for each directory, and file_size be positive")
     if count == 0:
@@ -145,15 +176,29 @@ def look_at_queues(EnvTable env not None, tuple directories not None, int64_t fi
             raise MemoryError()
         for i in range(count):
             paths[i] = PyBytes_AS_STRING(<bytes?>directories[i])
+        failed.error = failed.function = 0
         with nogil:
             for i in range(count):
                 found[i, 3] = False
                 if strlen(paths[i]) < PATH_MAX - DIGITS - 2:
                     memcpy(path, paths[i], strlen(paths[i]) + 1)
-                    look(&env.table, path, file_size, writable, buffer, &found[i, 0])
+                    look(&env.table, path, file_size, writable, buffer, &found[i, 0], &failed)
+                    if failed.error:
+                        break
+        check_io(failed.error, FUNCTIONS[failed.function], os.fsdecode(path), -1)
     finally:
         free(paths)
         free(buffer)
+
+
+cdef bint read_range(const rs_env *env, const char *path, uint8_t *target, int64_t size,
+                     int64_t position, failure *failed) noexcept nogil:
+    cdef int fd = <int>note(failed, OPEN, env.open(path, O_RDONLY, 0))
+    cdef bint is_read
+    if fd < 0:
+        return False
+    is_read = note(failed, PREAD, env.pread(fd, target, size, position)) == size
+    return note(failed, CLOSE, env.close(fd)) == 0 and is_read
 
 
 def read_files(tuple files not None, const int64_t[::1] position not None,
@@ -167,8 +212,11 @@ def read_files(tuple files not None, const int64_t[::1] position not None,
     position, size : int64[n], the ranges, bytes
     at : int64[n], where a range begins in `target`
     target : uint8[m], written to
-    done : uint8[n], written to: 1, or 0 for a file that is not of the mode "shared" or "read" or
-        could not be read completely
+    done : uint8[n], written to: 1, or 0 for a file that is not of the mode "shared" or "read", was
+        deleted or ends before its range does
+
+    Raises StoreIOError if another file cannot be opened or read: that it is mapped, so that its
+    units can be had all the same, does not make the failure good.
 
     Threads: any, without the GIL.
     """
@@ -176,7 +224,7 @@ def read_files(tuple files not None, const int64_t[::1] position not None,
     cdef const char **paths
     cdef const rs_env *env = NULL
     cdef MappedFile file
-    cdef int fd
+    cdef failure failed
     if not count == position.shape[0] == size.shape[0] == at.shape[0] == done.shape[0]:
         raise ValueError("the arrays must have one entry for each file")
     for i in range(count):
@@ -192,16 +240,17 @@ def read_files(tuple files not None, const int64_t[::1] position not None,
             file = <MappedFile?>files[i]
             paths[i] = file.disk_path()
             env = file.file.env
+        failed.error = failed.function = 0
         with nogil:
             for i in range(count):
                 done[i] = False
                 if paths[i] == NULL or size[i] == 0:
                     continue
-                fd = env.open(paths[i], O_RDONLY, 0)
-                if fd < 0:
-                    continue
-                done[i] = env.pread(fd, &target[at[i]], size[i], position[i]) == size[i]
-                if env.close(fd) < 0:
-                    done[i] = False
+                done[i] = read_range(env, paths[i], &target[at[i]], size[i], position[i], &failed)
+                if failed.error:
+                    break
+        if failed.error:
+            check_io(failed.error, FUNCTIONS[failed.function], (<MappedFile>files[i]).path,
+                     position[i] if failed.function == PREAD else -1)
     finally:
         free(paths)

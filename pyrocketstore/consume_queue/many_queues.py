@@ -41,7 +41,7 @@ def only_files(
 ) -> Iterator[FoundQueue | None]:
     """Yield the state of each queue that has one file of the usual form, None for another queue.
 
-    Usual is a regular file of `file_size` bytes that can be opened, with zeros after its units.
+    Usual is a regular file of `file_size` bytes with zeros after its units. Raises StoreIOError.
     """
     found = np.zeros((len(directories), 4), np.int64)
 
@@ -69,7 +69,7 @@ class UnitRanges(NamedTuple):
 def read_ranges(
     env: Env, files: Sequence[MappedFile], first: NDArray[np.int64], count: NDArray[np.int64]
 ) -> UnitRanges:
-    """Read `count` units from number `first` of each file on."""
+    """Read `count` units from number `first` of each file on. Raises StoreIOError."""
     size = count * CQ_STORE_UNIT_SIZE
     begin = np.zeros(len(files) + 1, np.int64)
     np.cumsum(count, out=begin[1:])

@@ -179,10 +179,10 @@ class Store(StoreCalls):
         )
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
-        self._key_search = self._make_key_search(self.message_store)
         self._state.open()
         self.message_store.on_dead = self._state.stop_puts
         try:
+            self._key_search = self._make_key_search(self.message_store)
             self._notices: set[str] = set()
             opening.notices.extend(self._new_notices())
             if self.read_only:

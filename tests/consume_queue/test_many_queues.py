@@ -116,10 +116,15 @@ def test_directories_that_need_another_look(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "pread", "file_size", "close", "list_directory"])
-def test_a_failed_call_leaves_the_queue_to_the_code_for_one(tmp_path: Path, call: str) -> None:
+def test_a_failed_call_is_an_error(tmp_path: Path, call: str) -> None:
+    """What the code for single queues knows, such as a deleted file, is left to it."""
     env = Env()
     path = place(tmp_path, pack([(0, 100, 7)]))
-    with failing(env, call, errno.EIO) as calls:
+    with failing(env, call, errno.EIO), pytest.raises(StoreIOError) as caught:
+        look(path, env=env)
+    assert caught.value.errno == errno.EIO
+    assert caught.value.path.removesuffix(f"/{ZERO}") == path
+    with failing(env, call, errno.ENOENT) as calls:
         assert look(path, env=env) == [None]
         assert calls
     with watched(env, "open") as opens, watched(env, "close") as closes:
@@ -149,6 +154,22 @@ def test_several_threads_find_what_one_does(
     assert look(*paths, env=env) == expected
     monkeypatch.setattr(many_queues, "_in_threads", lambda *_: False)  # no thread can be started
     assert look(*paths, env=env) == expected
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_a_failing_read_is_an_error(tmp_path: Path, call: str) -> None:
+    """A file that was deleted is left to the code for single queues; another failure is raised."""
+    env = Env()
+    place(tmp_path, pack([(0, 100, 7)]))
+    file = MappedFile(env, f"{tmp_path}/{ZERO}", SIZE, mode="read")
+    zero, one = numpy.array([0]), numpy.array([1])
+    with failing(env, call, errno.EROFS), pytest.raises(StoreIOError) as caught:
+        many_queues.read_ranges(env, [file], zero, one)
+    assert (caught.value.errno, caught.value.path) == (errno.EROFS, file.path)
+    assert caught.value.position == (-1 if call == "open" else 0)
+    with failing(env, call, errno.ENOENT):
+        assert not many_queues.read_ranges(env, [file], zero, one).is_read.any()
+    assert many_queues.read_ranges(env, [file], zero, one).is_read.all()
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:
