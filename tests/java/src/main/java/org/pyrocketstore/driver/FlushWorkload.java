@@ -6,7 +6,6 @@ import java.util.Random;
 import java.util.concurrent.ConcurrentMap;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
-import org.apache.rocketmq.store.MessageExtBrokerInner;
 
 /** Puts to each of count= queues of one store, and times the flush that follows. */
 final class FlushWorkload extends Workload {
@@ -43,17 +42,7 @@ final class FlushWorkload extends Workload {
 
     private void putToEach() throws Exception {
         for (int queueId = 0; queueId < count; queueId++) {
-            MessageExtBrokerInner message = new MessageExtBrokerInner();
-            message.setTopic(TOPIC);
-            message.setQueueId(queueId);
-            message.setBody(body);
-            message.setBornTimestamp(System.currentTimeMillis());
-            message.setBornHost(host);
-            message.setStoreHost(host);
-            message.setPropertiesString("");
-            if (!store.putMessage(message).isOk()) {
-                throw new IllegalStateException("a put failed");
-            }
+            Messages.put(store, Messages.single(TOPIC, queueId, body, host));
         }
         Stores.awaitDispatch(store);
     }

@@ -2,7 +2,6 @@ package org.pyrocketstore.driver;
 
 import java.io.File;
 import java.net.InetSocketAddress;
-import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 import org.apache.rocketmq.store.QueryMessageResult;
@@ -36,19 +35,9 @@ final class KeyQueryWorkload extends Workload {
         removeTree(new File(path));
         store = Stores.open(path, options);
         for (int i = 0; i < messages; i++) {
-            MessageExtBrokerInner message = new MessageExtBrokerInner();
-            message.setTopic(TOPIC);
-            message.setQueueId(0);
-            message.setBody(new byte[20]);
+            MessageExtBrokerInner message = Messages.single(TOPIC, 0, new byte[20], host);
             message.setKeys(absent ? "k" + i : "k");
-            message.setBornTimestamp(System.currentTimeMillis());
-            message.setBornHost(host);
-            message.setStoreHost(host);
-            message.setPropertiesString(
-                MessageDecoder.messageProperties2String(message.getProperties()));
-            if (!store.putMessage(message).isOk()) {
-                throw new IllegalStateException("a put failed");
-            }
+            Messages.put(store, message);
         }
         Stores.awaitDispatch(store);
         before = store.getEarliestMessageTime(TOPIC, 0) - 1000;

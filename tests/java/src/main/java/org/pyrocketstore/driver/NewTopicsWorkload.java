@@ -3,7 +3,6 @@ package org.pyrocketstore.driver;
 import java.io.File;
 import java.net.InetSocketAddress;
 import java.util.Random;
-import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 
@@ -54,15 +53,8 @@ final class NewTopicsWorkload extends Workload {
     }
 
     private MessageExtBrokerInner message(String topic) {
-        MessageExtBrokerInner message = new MessageExtBrokerInner();
-        message.setTopic(topic);
-        message.setBody(body);
+        MessageExtBrokerInner message = Messages.single(topic, 0, body, host);
         message.setTags("TagA");
-        message.setBornTimestamp(System.currentTimeMillis());
-        message.setBornHost(host);
-        message.setStoreHost(host);
-        message.setPropertiesString(
-            MessageDecoder.messageProperties2String(message.getProperties()));
-        return message;
+        return Messages.encoded(message);
     }
 }

@@ -3,7 +3,6 @@ package org.pyrocketstore.driver;
 import java.io.File;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
-import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 
@@ -22,22 +21,12 @@ final class OpenKilledWorkload extends LoadWorkload {
         byte[] body = new byte[bodySize];
         DefaultMessageStore store = Stores.open(path, options);
         for (int at = 0; at < count; at++) {
-            MessageExtBrokerInner message = new MessageExtBrokerInner();
-            message.setTopic(TOPIC);
-            message.setQueueId(at % QUEUES);
-            message.setBody(body);
+            MessageExtBrokerInner message = Messages.single(TOPIC, at % QUEUES, body, host);
             if (!options.has("keyless")) {
                 message.setTags("TagA");
                 message.setKeys("k" + at);
             }
-            message.setBornTimestamp(System.currentTimeMillis());
-            message.setBornHost(host);
-            message.setStoreHost(host);
-            message.setPropertiesString(
-                MessageDecoder.messageProperties2String(message.getProperties()));
-            if (!store.putMessage(message).isOk()) {
-                throw new IllegalStateException("put " + at + " failed");
-            }
+            Messages.put(store, message);
         }
         Stores.awaitDispatch(store);
         store.shutdown();

@@ -4,12 +4,10 @@ import java.io.File;
 import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
 import java.util.Map;
-import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MappedFile;
 import org.apache.rocketmq.store.MappedFileQueue;
-import org.apache.rocketmq.store.MessageExtBrokerInner;
 
 /** Loads a store of count= queues with one message each, which was stopped cleanly. */
 final class OpenWorkload extends LoadWorkload {
@@ -23,17 +21,7 @@ final class OpenWorkload extends LoadWorkload {
         DefaultMessageStore store = Stores.open(path, options);
         InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
         for (int queueId = 0; queueId < count; queueId++) {
-            MessageExtBrokerInner message = new MessageExtBrokerInner();
-            message.setTopic(TOPIC);
-            message.setQueueId(queueId);
-            message.setBody(new byte[bodySize]);
-            message.setBornHost(host);
-            message.setStoreHost(host);
-            message.setPropertiesString(
-                MessageDecoder.messageProperties2String(message.getProperties()));
-            if (!store.putMessage(message).isOk()) {
-                throw new IllegalStateException("no message was put to queue " + queueId);
-            }
+            Messages.put(store, Messages.single(TOPIC, queueId, new byte[bodySize], host));
         }
         Stores.awaitDispatch(store);
         store.shutdown();

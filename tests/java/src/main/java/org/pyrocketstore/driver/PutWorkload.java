@@ -210,19 +210,11 @@ final class PutWorkload extends Workload {
     }
 
     private MessageExtBrokerInner single(String key, int at) {
-        MessageExtBrokerInner message = new MessageExtBrokerInner();
-        message.setTopic(TOPIC);
-        message.setQueueId(at % queues);
-        message.setBody(body);
+        MessageExtBrokerInner message = Messages.single(TOPIC, at % queues, body, host);
         message.setTags("TagA");
         message.setKeys(key);
         addProperties(message, key);
-        message.setBornTimestamp(System.currentTimeMillis());
-        message.setBornHost(host);
-        message.setStoreHost(host);
-        message.setPropertiesString(
-            MessageDecoder.messageProperties2String(message.getProperties()));
-        return message;
+        return Messages.encoded(message);
     }
 
     private void addProperties(Message message, String key) {
