@@ -287,7 +287,7 @@ cdef class CommitLogCore:
     cdef int64_t held_ns(self) noexcept nogil:
         # How long the present hold of the put lock has lasted since somebody first looked at it. An
         # append would pay a tenth of its time for reading a second clock, so it only numbers its
-        # hold, and whoever looks notes when that number was new: one word, read and written whole.
+        # hold, and the reader notes when that number was new: one word, read and written whole.
         cdef int64_t hold = rs_load_acquire(&self.hold)
         cdef int64_t now_ms, seen
         if hold == 0:
@@ -530,7 +530,7 @@ cdef class CommitLogCore:
 
     cdef void publish_indirect(self, rs_mapped_file *file, int64_t position,
                                int64_t timestamp) noexcept nogil:
-        # First the position, then the time: whoever forces reads them the other way round.
+        # First the position, then the time: a flush reads them in the opposite order.
         if self.indirect == BUFFERED:
             rs_store_release(&file.appended, position)
             rs_store_release(&file.appended_timestamp, timestamp)

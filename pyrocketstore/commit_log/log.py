@@ -187,7 +187,7 @@ class CommitLog:
         self.max_delay_level = max(self.delay_levels, default=0)
         #: times the wait for the next file: what is slow is logged
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
-        #: brings what lies in buffers into the files; set by who commits
+        #: writes the bytes in buffers into the files; set by the service that commits
         self.commit_buffers: Callable[[], None] = lambda: None
         #: called with the first byte of a file, and the time, before its first record
         self.begin_file: Callable[[int, int], None] = lambda offset, now_ms: None
@@ -259,7 +259,7 @@ class CommitLog:
         return int(self.core.appended_end)
 
     def commit_appended(self) -> None:
-        """Make what was put readable that lies in a buffer, if any does."""
+        """Make records readable that are in a buffer, if there is one."""
         if self.get_appended_offset() > self.get_max_offset():
             shielded(self.commit_buffers)
 
