@@ -44,6 +44,7 @@ MODULES: dict[str, list[str]] = {
     "index._file": ["csrc/hash.c", "csrc/status.c"],
     "columns._builder": ["csrc/env_posix.c", "csrc/hash.c"],
     "columns._memory_pool": [],
+    "columns._arrow_array": [],
     "record._queue_check": ["csrc/hash.c"],
     "columns._decode": ["csrc/status.c"],
     "columns._texts": [],

@@ -1,6 +1,11 @@
 """Functions that append values to a growing column (see _builder.pyx)."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
+# Memory of values, allocated by malloc. All zero: none.
+ctypedef struct column_block:
+    uint8_t *data
+    int64_t capacity
+
 # Arrow's layout for values of variable size. All zero: empty. `data` is allocated by malloc.
 ctypedef struct var_column:
     int32_t kind
@@ -10,6 +15,7 @@ ctypedef struct var_column:
     int64_t *offsets       # count + 1
     uint8_t *validity      # bitmap as in Arrow; NULL for a column without absent values
     int64_t null_count
+    column_block rows      # has the memory of `offsets` and `validity`
     int32_t last_host_size # size of the most recent host, whose text ends the data
     uint8_t[20] last_host
 

@@ -376,6 +376,8 @@ cdef int add_properties(map_column *m, const uint8_t *p, int64_t size) noexcept 
 cdef void free_map(map_column *m) noexcept nogil:
     free(m.keys.data)
     free(m.values.data)
+    free(m.keys.rows.data)
+    free(m.values.rows.data)
     free(m.key_ends.data)
     free(m.value_ends.data)
     free(m.entries)

@@ -4,7 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pyrocketstore.record._queue_check cimport QueueName, queue_name
 from pyrocketstore._rocketstore cimport rs_properties, rs_record
-from pyrocketstore.columns._builder cimport map_column, var_column
+from pyrocketstore.columns._arrow_array cimport ArrowColumns
+from pyrocketstore.columns._builder cimport column_block, map_column, var_column
 
 cdef enum:
     MAX_COLUMNS = 32
@@ -19,13 +20,14 @@ ctypedef struct decoded:
 ctypedef struct fixed_column:
     int64_t field
     int64_t width
-    uint8_t *target
+    column_block values
 
 ctypedef struct column_set:
     fixed_column[MAX_COLUMNS] fixed
     var_column[MAX_COLUMNS] var
     map_column map
     int32_t *map_offsets  # NULL: the map was not requested
+    column_block map_rows # has the memory of the offsets
     int32_t fixed_count
     int32_t var_count
     bint needs_properties
@@ -73,12 +75,42 @@ cdef int walk_rows(
 ) noexcept nogil
 
 
+# A requested column: where its values are in a column_set.
+ctypedef enum column_form:
+    FIXED_COLUMN
+    VAR_COLUMN
+    MAP_COLUMN
+
+ctypedef struct column_spec:
+    column_form form
+    int32_t index        # in `fixed` or `var` of the set
+    int64_t field        # of a fixed column
+    int64_t width
+    int32_t kind         # of a variable one
+    bint is_text
+    bint may_be_absent
+
+
+@cython.final
+cdef class ColumnPlan:
+    """Columns of which the names are checked."""
+    cdef tuple names
+    cdef column_spec[MAX_COLUMNS] specs
+    cdef int32_t count
+    cdef int32_t body            # index of `body` in `var`; -1: not requested
+    cdef bint needs_properties
+    cdef bint needs_tags_code
+
+
+# Returns the plan of a tuple of names, and keeps it. StoreFormatError for an unknown column.
+cdef ColumnPlan plan_of(tuple names)
+
+
 @cython.final
 cdef class ColumnPass:
     """The columns of one call while they are filled, and their conversion to results."""
     cdef column_set *state
-    cdef tuple names
-    cdef dict arrays
+    cdef ColumnPlan plan
     cdef Py_ssize_t count
     cdef str path
     cdef bint null_bad_bodies
@@ -86,21 +118,20 @@ cdef class ColumnPass:
     cdef Py_ssize_t taken        # rows whose bodies fit
     cdef QueueName queue
 
-    # Makes the arrays of `count` rows. `max_body_bytes` is an int or None. StoreFormatError for an
-    # unknown column.
+    # Allocates the memory of `count` rows. `max_body_bytes` is an int or None.
     cdef int open(
-        self, object columns, Py_ssize_t count, const int32_t *sizes, str path,
+        self, ColumnPlan plan, Py_ssize_t count, const int32_t *sizes, str path,
         object max_body_bytes
     ) except -1
     # Requires each record to have exactly its size in `sizes` and to be the message of `queue` at
     # its offset; None: no requirement.
     cdef int compare(self, QueueName queue, const int64_t[::1] queue_offsets) except -1
-    # Returns {name: ndarray | VarColumn | MapColumn} after the walk. The rows end before the first
-    # one whose inflated body exceeds `max_body_bytes`. An error names the position of a record as
-    # `positions[row] - start`.
+    # After the walk: one of the next two. The rows end before the first one whose inflated body
+    # exceeds `max_body_bytes`. An error names the position of a record as `positions[row] - start`.
+    # {name: ndarray | VarColumn | MapColumn}
     cdef dict close(self, const int64_t *positions, int64_t start)
-    cdef int _add_fixed(self, str name) except -1
-    cdef int _add_map(self) except -1
-    cdef int _add_var(self, str name, int64_t total_size) except -1
-    cdef object _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start)
+    cdef ArrowColumns close_arrow(self, const int64_t *positions, int64_t start)
+    cdef int _finish(self, const int64_t *positions, int64_t start) except -1
+    cdef int _add_var(self, const column_spec *spec, int64_t total_size) except -1
+    cdef int _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start) except -1
     cdef bint _is_beyond(self, int64_t size, int64_t more)

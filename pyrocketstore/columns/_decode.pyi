@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ MAX_INFLATED_SIZE: Final[int]
 COLUMNS: Final[tuple[str, ...]]
 PROPERTIES_MAP: Final[str]
 
+# int32, int64, string, binary or map
+def column_type(name: str) -> str: ...
 def column_names(columns: Sequence[str]) -> tuple[str, ...]: ...
 @final
 class VarColumn:
@@ -53,6 +55,12 @@ class MapColumn:
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> dict[str, str] | None: ...
     def to_list(self) -> list[dict[str, str] | None]: ...
+
+@final
+class ColumnPlan:
+    """Columns of which the names are checked, for compiled readers."""
+
+    def __new__(cls, names: tuple[str, ...]) -> Self: ...
 
 @final
 class ColumnPass:

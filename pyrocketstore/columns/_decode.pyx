@@ -14,9 +14,22 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
-from pyrocketstore.columns._memory_pool cimport MIN_BLOCK, column_array, take_block, take_data
+from pyrocketstore.columns._arrow_array cimport (
+    ArrowColumns,
+    arrow_array,
+    open_array,
+    own_block,
+)
+from pyrocketstore.columns._memory_pool cimport (
+    MIN_BLOCK,
+    block_memory,
+    give_block,
+    take_block,
+    take_data,
+    take_rows,
+)
 from pyrocketstore.record._queue_check cimport QueueName, is_of_queue
 from pyrocketstore.record._record cimport check_record, scan_properties, tags_code_of
 from pyrocketstore._rocketstore cimport (
@@ -42,6 +55,7 @@ from pyrocketstore.columns._builder cimport (
     add_msg_id,
     add_properties,
     add_text,
+    column_block,
     free_map,
     map_column,
     reserve,
@@ -62,6 +76,7 @@ cdef enum:
     MAX_RESERVED = 268435456  # bytes that a column of bodies reserves before the pass, at most
     GUESSED_TEXT = 16         # bytes reserved for each value of a text column
     MAX_INT32 = 0x7FFFFFFF
+    MAX_PLANS = 64
 
 ctypedef enum column_kind:
     COLUMN_TOPIC
@@ -142,6 +157,59 @@ def column_names(columns) -> "tuple[str, ...]":
     return names
 
 
+def column_type(str name not None) -> str:
+    """Return the type of a column: int32, int64, string, binary or map."""
+    if name in FIXED:
+        return "int32" if FIXED[name][1] == 4 else "int64"
+    if name == PROPERTIES_MAP:
+        return "map"
+    return "string" if VAR[name][1] else "binary"
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class ColumnPlan:
+    """Columns of which the names are checked, and where a pass has their values."""
+
+    def __cinit__(self, tuple names):
+        cdef int32_t fixed_count = 0
+        cdef int32_t var_count = 0
+        cdef column_spec *spec
+        self.names = names
+        self.body = -1
+        for name in names:
+            spec = &self.specs[self.count]
+            self.count += 1
+            if name in FIXED:
+                spec.form, spec.index = FIXED_COLUMN, fixed_count
+                spec.field, spec.width = FIXED[name]
+                fixed_count += 1
+            elif name == PROPERTIES_MAP:
+                spec.form = MAP_COLUMN
+            else:
+                spec.form, spec.index = VAR_COLUMN, var_count
+                spec.kind, spec.is_text, spec.may_be_absent = VAR[name]
+                if spec.kind == COLUMN_BODY:
+                    self.body = var_count
+                var_count += 1
+        self.needs_properties = not {"tags", "keys", "uniq_key", "tags_code"}.isdisjoint(names)
+        self.needs_tags_code = "tags_code" in names
+
+
+#: names -> ColumnPlan: a caller requests the same columns again and again.
+cdef dict PLANS = {}
+
+
+cdef ColumnPlan plan_of(tuple names):
+    cdef ColumnPlan plan = PLANS.get(names)
+    if plan is None:
+        plan = ColumnPlan(column_names(names))
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[plan.names] = plan
+    return plan
+
+
 # ---- the pass --------------------------------------------------------------------------------
 
 cdef int _add_property(
@@ -198,9 +266,9 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
         s.compressed_count += 1
     for i in range(s.fixed_count):
         if s.fixed[i].width == 4:
-            memcpy(s.fixed[i].target + 4 * row, <const uint8_t *>d + s.fixed[i].field, 4)
+            memcpy(s.fixed[i].values.data + 4 * row, <const uint8_t *>d + s.fixed[i].field, 4)
         else:
-            memcpy(s.fixed[i].target + 8 * row, <const uint8_t *>d + s.fixed[i].field, 8)
+            memcpy(s.fixed[i].values.data + 8 * row, <const uint8_t *>d + s.fixed[i].field, 8)
     for i in range(s.var_count):
         s.var[i].offsets[row] = s.var[i].size
         if _add_value(&s.var[i], p, d, row) < 0:
@@ -391,43 +459,53 @@ cdef class ColumnPass:
     def __dealloc__(self):
         cdef int32_t i
         if self.state != NULL:
+            for i in range(self.state.fixed_count):
+                give_block(&self.state.fixed[i].values)
             for i in range(self.state.var_count):
                 free(self.state.var[i].data)
+                give_block(&self.state.var[i].rows)
+            give_block(&self.state.map_rows)
             free_map(&self.state.map)
             free(self.state.compressed)
             free(self.state)
 
     cdef int open(
-        self, object columns, Py_ssize_t count, const int32_t *sizes, str path,
+        self, ColumnPlan plan, Py_ssize_t count, const int32_t *sizes, str path,
         object max_body_bytes
     ) except -1:
+        cdef column_set *s = self.state
+        cdef const column_spec *spec
         cdef int64_t total_size = 0
         cdef Py_ssize_t i
         for i in range(count):
             total_size += max(sizes[i], 0)
-        self.names = column_names(columns)
+        self.plan = plan
         self.count = count
         self.taken = count
         self.max_body_bytes = (
             -1 if max_body_bytes is None else min(max(max_body_bytes, 0), MAX_INT64)
         )
         self.path = path
-        self.arrays = {}
-        if "body" in self.names:
-            self.state.compressed = <uint8_t *>calloc(max(count, 1), 1)
-            if self.state.compressed == NULL:
+        s.needs_properties = plan.needs_properties
+        s.needs_tags_code = plan.needs_tags_code
+        if plan.body >= 0:
+            s.compressed = <uint8_t *>calloc(max(count, 1), 1)
+            if s.compressed == NULL:
                 raise MemoryError
-        for name in self.names:
-            if name in FIXED:
-                self._add_fixed(name)
-            elif name == PROPERTIES_MAP:
-                self._add_map()
+        for i in range(plan.count):
+            spec = &plan.specs[i]
+            if spec.form == VAR_COLUMN:
+                self._add_var(spec, total_size)
+            elif spec.form == MAP_COLUMN:
+                if take_rows(&s.map_rows, (count + 1) * sizeof(int32_t)) < 0:
+                    raise MemoryError
+                s.map_offsets = <int32_t *>s.map_rows.data
             else:
-                self._add_var(name, total_size)
-            if name in ("tags", "keys", "uniq_key", "tags_code"):
-                self.state.needs_properties = True
-            if name == "tags_code":
-                self.state.needs_tags_code = True
+                s.fixed[spec.index].field = spec.field
+                s.fixed[spec.index].width = spec.width
+                if take_rows(&s.fixed[spec.index].values, count * spec.width) < 0:
+                    raise MemoryError
+                s.fixed_count += 1
         return 0
 
     cdef int compare(self, QueueName queue, const int64_t[::1] queue_offsets) except -1:
@@ -441,94 +519,116 @@ cdef class ColumnPass:
             self.state.queue_offsets = &queue_offsets[0]
         return 0
 
-    cdef int _add_fixed(self, str name) except -1:
-        cdef fixed_column *c = &self.state.fixed[self.state.fixed_count]
-        cdef int32_t[::1] narrow
-        cdef int64_t[::1] wide
-        field, width = FIXED[name]
-        values = column_array(self.count, np.int32 if width == 4 else np.int64, width)
-        self.arrays[name] = values
-        c.field = field
-        c.width = width
-        if self.count and width == 4:
-            narrow = values
-            c.target = <uint8_t *>&narrow[0]
-        elif self.count:
-            wide = values
-            c.target = <uint8_t *>&wide[0]
-        self.state.fixed_count += 1
-        return 0
-
-    cdef int _add_map(self) except -1:
-        cdef int32_t[::1] memory
-        offsets = column_array(self.count + 1, np.int32, 4)
-        memory = offsets
-        self.arrays[PROPERTIES_MAP] = offsets
-        self.state.map_offsets = &memory[0]
-        return 0
-
-    cdef int _add_var(self, str name, int64_t total_size) except -1:
-        cdef var_column *c = &self.state.var[self.state.var_count]
-        cdef int64_t[::1] memory
-        cdef uint8_t[::1] validity
+    cdef int _add_var(self, const column_spec *spec, int64_t total_size) except -1:
+        cdef var_column *c = &self.state.var[spec.index]
+        cdef bint is_body = spec.kind == COLUMN_BODY or spec.kind == COLUMN_STORED_BODY
+        cdef int64_t bits = (self.count + 7) // 8
         cdef int64_t wanted
-        cdef bint is_body
-        kind, _, may_be_absent = VAR[name]
-        offsets = column_array(self.count + 1, np.int64, 8)
-        memory = offsets
-        bits = None
-        c.kind = kind
-        c.offsets = &memory[0]
-        if may_be_absent:
-            bits = np.zeros((self.count + 7) // 8, np.uint8)
-            if self.count:
-                validity = bits
-                c.validity = &validity[0]
-        self.arrays[name] = (self.state.var_count, offsets, bits)
+        cdef column_block data
+        c.kind = spec.kind
+        if not spec.may_be_absent and not (is_body and self.null_bad_bodies):
+            bits = 0
+        if take_rows(&c.rows, (self.count + 1) * sizeof(int64_t) + bits) < 0:
+            raise MemoryError
         self.state.var_count += 1
+        c.offsets = <int64_t *>c.rows.data
+        if bits:
+            c.validity = c.rows.data + (self.count + 1) * sizeof(int64_t)
+            memset(c.validity, 0xFF if is_body else 0, bits)
         # Bodies are most of a log. Reserved memory costs nothing until it is touched, so a column
         # of bodies reserves the size of all records.
-        is_body = c.kind == COLUMN_BODY or c.kind == COLUMN_STORED_BODY
         wanted = min(total_size, <int64_t>MAX_RESERVED) if is_body else GUESSED_TEXT * self.count
         if wanted >= MIN_BLOCK:
-            c.data = take_block(wanted, &c.capacity)
+            data = take_block(wanted)
+            c.data, c.capacity = data.data, data.capacity
         if is_body and reserve(c, wanted) < 0:
             raise MemoryError
         return 0
 
+    cdef int _finish(self, const int64_t *positions, int64_t start) except -1:
+        """Complete the offsets, and inflate the bodies."""
+        cdef column_set *s = self.state
+        cdef int32_t i
+        for i in range(s.var_count):
+            s.var[i].offsets[self.count] = s.var[i].size
+        if s.map_offsets != NULL:
+            if s.map.count > MAX_INT32:
+                raise StoreFormatError(
+                    f"{s.map.count} properties do not fit into one column of maps"
+                )
+            s.map_offsets[self.count] = <int32_t>s.map.count
+            if _set_ends(&s.map) < 0:
+                raise MemoryError
+        i = self.plan.body
+        if i >= 0 and (s.compressed_count or self._is_beyond(0, s.var[i].size)):
+            self._inflate_bodies(&s.var[i], positions, start)
+        if self.taken < self.count:
+            for i in range(s.var_count):
+                if s.var[i].null_count:
+                    s.var[i].null_count = _count_nulls(s.var[i].validity, self.taken)
+        return 0
+
     cdef dict close(self, const int64_t *positions, int64_t start):
         cdef dict result = {}
-        cdef int index
-        for index in range(self.state.var_count):
-            self.state.var[index].offsets[self.count] = self.state.var[index].size
-        if self.state.map_offsets != NULL:
-            self.state.map_offsets[self.count] = <int32_t>self.state.map.count
-        for name in self.names:
-            if name in FIXED:
-                result[name] = self.arrays[name]
-                continue
-            if name == PROPERTIES_MAP:
-                result[name] = map_result(&self.state.map, self.arrays[name])
-                continue
-            index, offsets, bits = self.arrays[name]
-            if name == "body" and (
-                self.state.compressed_count or self._is_beyond(0, self.state.var[index].size)
-            ):
-                bits = self._inflate_bodies(&self.state.var[index], positions, start)
-            result[name] = _var_result(&self.state.var[index], offsets, bits, VAR[name][1])
-        if self.taken < self.count:
-            for name in self.names:
-                result[name] = _first_rows(result[name], self.taken)
+        cdef column_set *s = self.state
+        cdef const column_spec *spec
+        cdef int32_t i
+        self._finish(positions, start)
+        for i in range(self.plan.count):
+            spec = &self.plan.specs[i]
+            if spec.form == VAR_COLUMN:
+                column = _var_result(&s.var[spec.index], self.count, self.taken, spec.is_text)
+            elif spec.form == MAP_COLUMN:
+                column = _map_result(&s.map, _array(&s.map_rows, self.taken + 1, np.int32))
+            else:
+                column = _array(
+                    &s.fixed[spec.index].values, self.taken,
+                    np.int32 if spec.width == 4 else np.int64,
+                )
+            result[self.plan.names[i]] = column
         return result
 
-    cdef object _inflate_bodies(self, var_column *c, const int64_t *positions, int64_t start):
-        """Rebuild a column of bodies with the compressed ones inflated; return its validity."""
+    cdef ArrowColumns close_arrow(self, const int64_t *positions, int64_t start):
+        cdef ArrowColumns result = ArrowColumns.__new__(ArrowColumns)
+        cdef column_set *s = self.state
+        cdef const column_spec *spec
+        cdef arrow_array *child
+        cdef int32_t i
+        cdef int failed
+        self._finish(positions, start)
+        result.names, result.large = self.plan.names, ()
+        if self.plan.body >= 0:
+            result.body_bytes = s.var[self.plan.body].offsets[self.taken]
+        if open_array(&result.array, self.taken, 1, self.plan.count) < 0:
+            raise MemoryError
+        for i in range(self.plan.count):
+            spec = &self.plan.specs[i]
+            child = result.array.children[i]
+            if spec.form == VAR_COLUMN:
+                if s.var[spec.index].size > MAX_INT32:
+                    result.large += (self.plan.names[i],)
+                failed = _var_array(child, &s.var[spec.index], self.count, self.taken)
+            elif spec.form == MAP_COLUMN:
+                if s.map.keys.size > MAX_INT32:
+                    result.large += (PROPERTIES_MAP + " keys",)
+                if s.map.values.size > MAX_INT32:
+                    result.large += (PROPERTIES_MAP + " values",)
+                failed = _map_array(child, s, self.taken)
+            else:
+                failed = _fixed_array(child, &s.fixed[spec.index].values, self.taken)
+            if failed:
+                raise MemoryError
+        return result
+
+    cdef int _inflate_bodies(
+        self, var_column *c, const int64_t *positions, int64_t start
+    ) except -1:
+        """Rebuild a column of bodies with the compressed ones inflated."""
         cdef var_column grown = c[0]
         cdef Py_ssize_t i
         cdef int64_t begin, size, stop = 0
         cdef const uint8_t *p
         cdef bytes body
-        validity = None
         grown.data = NULL
         grown.size = grown.capacity = 0
         try:
@@ -543,9 +643,7 @@ cdef class ColumnPass:
                     except StoreCorruptionError:
                         if not self.null_bad_bodies:
                             raise
-                        if validity is None:
-                            validity = np.full((self.count + 7) // 8, 0xFF, np.uint8)
-                        validity[i >> 3] &= ~(1 << (i & 7)) & 0xFF
+                        c.validity[i >> 3] &= <uint8_t>(~(1 << (i & 7)) & 0xFF)
                         c.null_count += 1
                         continue
                     p, size = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
@@ -562,65 +660,130 @@ cdef class ColumnPass:
             c.capacity = grown.capacity
         finally:
             free(grown.data)
-        return validity
+        return 0
 
     cdef bint _is_beyond(self, int64_t size, int64_t more):
         return self.max_body_bytes >= 0 and more > self.max_body_bytes - size
 
 
-cdef object _first_rows(object column, Py_ssize_t count):
-    """Return the first rows of a column, in the same memory."""
-    if isinstance(column, MapColumn):
-        return MapColumn(column.offsets[:count + 1], column.keys, column.values)
-    if not isinstance(column, VarColumn):
-        return column[:count]
-    validity = column.validity
-    null_count = 0
-    if validity is not None:
-        null_count = count - int(np.unpackbits(validity, count=count, bitorder="little").sum())
-    return VarColumn(
-        column.offsets[:count + 1],
-        column.data,
-        validity if null_count else None,
-        null_count,
-        column.is_text,
-    )
-
-
-cdef VarColumn _var_result(var_column *c, object offsets, object bits, bint is_text):
-    cdef const int64_t[::1] wide
-    cdef int32_t[::1] narrow
+cdef int64_t _count_nulls(const uint8_t *validity, Py_ssize_t count) noexcept nogil:
+    cdef int64_t nulls = 0
     cdef Py_ssize_t i
-    if c.size <= MAX_INT32:
-        wide = offsets
-        offsets = column_array(wide.shape[0], np.int32, 4)
-        narrow = offsets
-        for i in range(wide.shape[0]):
-            narrow[i] = <int32_t>wide[i]
+    for i in range(count):
+        nulls += 1 - (validity[i >> 3] >> (i & 7) & 1)
+    return nulls
+
+
+cdef bint _narrow(var_column *c, Py_ssize_t count) noexcept nogil:
+    """Make the `count` offsets int32 in place, unless the data is larger; return whether."""
+    cdef uint8_t *memory = c.rows.data
+    cdef int64_t wide
+    cdef int32_t narrow
+    cdef Py_ssize_t i
+    if c.size > MAX_INT32:
+        return False
+    for i in range(count):
+        memcpy(&wide, memory + 8 * i, 8)
+        narrow = <int32_t>wide
+        memcpy(memory + 4 * i, &narrow, 4)
+    return True
+
+
+cdef int _set_ends(map_column *m) noexcept nogil:
+    """Give the names and the values of a map column their offsets: 0; -1: no memory."""
+    cdef int64_t size = m.count * sizeof(int64_t)
+    if take_rows(&m.keys.rows, size + sizeof(int64_t)) < 0 or (
+        take_rows(&m.values.rows, size + sizeof(int64_t)) < 0
+    ):
+        return -1
+    m.keys.offsets = <int64_t *>m.keys.rows.data
+    m.values.offsets = <int64_t *>m.values.rows.data
+    m.keys.offsets[0] = m.values.offsets[0] = 0
+    if size:
+        memcpy(m.keys.offsets + 1, m.key_ends.data, size)
+        memcpy(m.values.offsets + 1, m.value_ends.data, size)
+    return 0
+
+
+# NumPy: the columns of ColumnPass.close.
+
+cdef object _array(column_block *b, Py_ssize_t count, object dtype):
+    return np.frombuffer(block_memory(b), dtype, count) if count else np.empty(0, dtype)
+
+
+cdef VarColumn _var_result(var_column *c, Py_ssize_t count, Py_ssize_t taken, bint is_text):
+    # `count` rows were decoded, `taken` of them are wanted.
+    cdef bint is_narrow = _narrow(c, taken + 1)
+    cdef int64_t size = c.size
+    cdef column_block data = take_data(c)
+    memory = block_memory(&c.rows)
+    validity = None
+    if c.null_count:
+        validity = np.frombuffer(memory, np.uint8, (taken + 7) // 8, (count + 1) * sizeof(int64_t))
     return VarColumn(
-        offsets, take_data(c), bits if c.null_count else None, c.null_count, is_text
+        np.frombuffer(memory, np.int32 if is_narrow else np.int64, taken + 1),
+        _array(&data, size, np.uint8),
+        validity,
+        c.null_count,
+        is_text,
     )
 
 
-cdef VarColumn _map_texts(var_column *c, var_column *ends, int64_t count):
-    """Return the names or values of a map column; `ends` contains the end of each text."""
-    cdef int64_t[::1] memory
-    offsets = column_array(count + 1, np.int64, 8)
-    memory = offsets
-    memory[0] = 0
-    if count:
-        memcpy(&memory[1], ends.data, count * sizeof(int64_t))
-    return _var_result(c, offsets, None, True)
+cdef MapColumn _map_result(map_column *m, object offsets):
+    return MapColumn(
+        offsets,
+        _var_result(&m.keys, m.count, m.count, True),
+        _var_result(&m.values, m.count, m.count, True),
+    )
 
 
 cdef MapColumn map_result(map_column *m, object offsets):
     if m.count > MAX_INT32:
         raise StoreFormatError(f"{m.count} properties do not fit into one column of maps")
-    return MapColumn(
-        offsets,
-        _map_texts(&m.keys, &m.key_ends, m.count),
-        _map_texts(&m.values, &m.value_ends, m.count),
-    )
+    if _set_ends(m) < 0:
+        raise MemoryError
+    return _map_result(m, offsets)
+
+
+# Arrow: the columns of ColumnPass.close_arrow. A function returns -1 without memory.
+
+cdef int _fixed_array(arrow_array *a, column_block *values, int64_t count) noexcept nogil:
+    if open_array(a, count, 2, 0) < 0:
+        return -1
+    a.buffers[1] = values.data
+    own_block(a, values)
+    return 0
+
+
+cdef int _var_array(arrow_array *a, var_column *c, int64_t count, int64_t taken) noexcept nogil:
+    cdef column_block data
+    if open_array(a, taken, 3, 0) < 0:
+        return -1
+    _narrow(c, taken + 1)
+    if c.null_count:
+        a.null_count = c.null_count
+        a.buffers[0] = c.rows.data + (count + 1) * sizeof(int64_t)
+    a.buffers[1] = c.rows.data
+    # Without values any address will do, except NULL.
+    data = take_data(c)
+    a.buffers[2] = c.rows.data if data.data == NULL else data.data
+    own_block(a, &data)
+    own_block(a, &c.rows)
+    return 0
+
+
+cdef int _map_array(arrow_array *a, column_set *s, int64_t count) noexcept nogil:
+    cdef arrow_array *entries
+    if open_array(a, count, 2, 1) < 0:
+        return -1
+    a.buffers[1] = s.map_rows.data
+    own_block(a, &s.map_rows)
+    entries = a.children[0]
+    if open_array(entries, s.map.count, 1, 2) < 0:
+        return -1
+    if _var_array(entries.children[0], &s.map.keys, s.map.count, s.map.count) < 0:
+        return -1
+    return _var_array(entries.children[1], &s.map.values, s.map.count, s.map.count)
 
 
 # ---- calls -----------------------------------------------------------------------------------
@@ -644,7 +807,7 @@ cdef dict _decode(
     cdef Py_ssize_t row = 0
     cdef int status
     work.null_bad_bodies = null_bad_bodies
-    work.open(columns, count, sizes, path, max_body_bytes)
+    work.open(plan_of(column_names(columns)), count, sizes, path, max_body_bytes)
     work.compare(queue, queue_offsets)
     with nogil:
         status = walk_rows(work.state, records, sizes, phy_offsets, 0, count, check_crc, &row)

@@ -1,23 +1,28 @@
-"""Conversion of decoded columns to Arrow record batches over the same memory."""
+"""Conversion of decoded columns to Arrow over the same memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.columns._decode import MapColumn, VarColumn
+from pyrocketstore.columns._arrow_array import ArrowColumns
+from pyrocketstore.columns._decode import MapColumn, VarColumn, column_type
 from pyrocketstore.errors import MissingExtraError
 from pyrocketstore.system.signal_shield import imported
 
 if TYPE_CHECKING:
     import pyarrow
 
-#: Schemas by the names and types of their columns: a caller uses the same ones again and again.
+#: Schemas by their names of columns and of large columns: a caller uses the same ones again and
+#: again.
 MAX_SCHEMAS = 64
-_schemas: dict[tuple[tuple[str, str], ...], Any] = {}
+_schemas: dict[tuple[tuple[str, ...], tuple[str, ...]], Any] = {}
+
+#: pyarrow frees the columns of one import together, so a column that a caller keeps keeps the
+#: others. Larger batches are imported column by column, which takes longer.
+MAX_SHARED_BYTES = 1 << 20
 
 _INTEGERS = {np.dtype(np.int32): "int32", np.dtype(np.int64): "int64"}
 
@@ -37,52 +42,49 @@ def require_pyarrow(what: str = "read_batch") -> Any:
         raise MissingExtraError(what, "arrow") from error
 
 
-def to_record_batch(
-    columns: Mapping[str, Column], metadata: Mapping[str, object] | None = None
-) -> pyarrow.RecordBatch:
-    """Convert the columns of decode_records to an Arrow record batch.
-
-    Parameters
-    ----------
-    columns : name -> int32[n], int64[n], VarColumn or MapColumn, all of one length
-    metadata : name -> value for the schema; both are converted to UTF-8 text
+def to_record_batch(columns: ArrowColumns) -> pyarrow.RecordBatch:
+    """Make an Arrow record batch of decoded columns, which it takes without a copy.
 
     Returns
     -------
     pyarrow.RecordBatch with int32, int64 (times are Unix ms), string, binary and map from string to
     string columns. A column above 2 GiB has the large form of its type. Every field is nullable.
-    The batch shares the memory of the arrays.
 
     Raises
     ------
     MissingExtraError: pyarrow is not installed.
     """
     pa = require_pyarrow()
-    arrays = [_array_of(pa, column) for column in columns.values()]
-    kinds = tuple([(name, _kind_of(column)) for name, column in columns.items()])
-    schema = _schemas.get(kinds)
+    schema = _schema(pa, columns)
+    if columns.byte_count() <= MAX_SHARED_BYTES:
+        return pa.RecordBatch._import_from_c(columns.address, schema)
+    take = pa.Array._import_from_c
+    arrays = map(take, columns.child_addresses(), schema.types)
+    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+
+
+def _schema(pa: Any, columns: ArrowColumns) -> Any:
+    key = columns.names, columns.large
+    schema = _schemas.get(key)
     if schema is None:
-        fields = [
-            pa.field(name, array.type, nullable=True)
-            for name, array in zip(columns, arrays, strict=True)
-        ]
-        schema = pa.schema(fields)
+        types = [(name, _type_of(pa, name, columns.large)) for name in columns.names]
+        schema = pa.schema(types)
         if len(_schemas) >= MAX_SCHEMAS:
             _schemas.clear()
-        _schemas[kinds] = schema
-    if metadata:
-        texts = {str(k).encode(): str(v).encode() for k, v in metadata.items()}
-        schema = schema.with_metadata(texts)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        _schemas[key] = schema
+    return schema
 
 
-def _kind_of(column: Column) -> str:
-    """Return a text that differs wherever the Arrow type of a column does."""
-    if isinstance(column, VarColumn):
-        return f"{column.is_text}{column.offsets.dtype.char}"
-    if isinstance(column, MapColumn):
-        return f"map {_kind_of(column.keys)} {_kind_of(column.values)}"
-    return column.dtype.char
+def _type_of(pa: Any, name: str, large: tuple[str, ...]) -> Any:
+    """Return the Arrow type of a column of decode_records."""
+    kind = column_type(name)
+    if kind == "map":
+        keys, values = (
+            pa.large_string() if f"{name} {part}" in large else pa.string()
+            for part in ("keys", "values")
+        )
+        return pa.map_(keys, values)
+    return getattr(pa, f"large_{kind}" if name in large else kind)()
 
 
 def arrow_array(column: Column) -> Any:

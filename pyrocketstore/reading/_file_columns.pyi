@@ -6,6 +6,7 @@ from typing import Final, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore.columns._arrow_array import ArrowColumns
 from pyrocketstore.columns._decode import MapColumn, VarColumn
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.record._queue_check import QueueName
@@ -40,3 +41,16 @@ def decode_file_records(
     queue_offsets: npt.NDArray[np.int64] | None = None,
     null_bad_bodies: bool = False,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn] | None: ...
+def decode_run(
+    mapped_file: MappedFile,
+    phy_offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    queue_offsets: npt.NDArray[np.int64],
+    names: tuple[str, ...],
+    queue: QueueName,
+    *,
+    check_crc: bool = False,
+    max_body_bytes: int | None = None,
+    null_bad_bodies: bool = False,
+) -> ArrowColumns: ...
+def no_rows(names: tuple[str, ...]) -> ArrowColumns: ...

@@ -5,21 +5,15 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from pyrocketstore.columns._decode import (
-    COLUMNS,
-    MapColumn,
-    VarColumn,
-    column_names,
-    decode_records,
-)
+from pyrocketstore.columns._arrow_array import ArrowColumns
+from pyrocketstore.columns._decode import COLUMNS, column_names
 from pyrocketstore.columns.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
-from pyrocketstore.reading._file_columns import decode_file_records
+from pyrocketstore.reading._file_columns import decode_run, no_rows
 from pyrocketstore.reading._queue_runs import RecordRun, runs_of
 from pyrocketstore.reading.by_queue import QueueRange, RecordRefs
 from pyrocketstore.record._queue_check import QueueName
@@ -31,7 +25,6 @@ if TYPE_CHECKING:
 
     from pyrocketstore.files._mapped_file import MappedFile
 
-Columns = dict[str, npt.NDArray[Any] | VarColumn | MapColumn]
 BODY_DAMAGE = "the compressed body does not inflate"
 
 
@@ -59,19 +52,19 @@ def read_record_batch(
     """
     require_pyarrow()
     wanted = part.wanted
-    names = list(COLUMNS) if columns is None else list(column_names(columns))
-    decoded = names if wanted is None or "tags" in names else [*names, "tags"]
-    decoded = decoded or ["queue_offset"]  # a batch without columns has rows all the same
+    names = COLUMNS if columns is None else column_names(columns)
+    decoded = names if wanted is None or "tags" in names else (*names, "tags")
+    decoded = decoded or ("queue_offset",)  # a batch without columns has rows all the same
     runs, taken = runs_of(part, start, stop - start, max_bytes)
     batches, next_offset = _decode_rows(part, runs, decoded, max_bytes)
     batch = _one_batch(batches, part, start + taken if next_offset is None else next_offset)
     if wanted is not None:
         batch = _with_tags(batch, wanted)
-    return batch if decoded == names else batch.select(names)
+    return batch if decoded == names else batch.select(list(names))
 
 
 def _decode_rows(
-    part: QueueRange, runs: list[RecordRun], names: list[str], max_body_bytes: int
+    part: QueueRange, runs: list[RecordRun], names: tuple[str, ...], max_body_bytes: int
 ) -> tuple[list[pyarrow.RecordBatch], int | None]:
     """The batches of one file each, and the queue offset of the first row that did not fit.
 
@@ -98,8 +91,7 @@ def _decode_rows(
         if found.row_count < len(rows.phy_offset):
             return batches, int(rows.queue_offset[found.row_count])
     if not batches:
-        empty = np.empty(0, np.int64)
-        batches.append(to_record_batch(decode_records(b"", empty, empty.astype(np.int32), names)))
+        batches.append(to_record_batch(no_rows(names)))
     return batches, None
 
 
@@ -112,7 +104,7 @@ def _decode(
     part: QueueRange,
     file: MappedFile,
     rows: RecordRefs,
-    names: list[str],
+    names: tuple[str, ...],
     max_body_bytes: int | None,
 ) -> Decoded | None:
     """Records of one file as columns: out of the mapping, or copied where there is none.
@@ -134,7 +126,7 @@ def _decode_there(
     part: QueueRange,
     file: MappedFile,
     rows: RecordRefs,
-    names: list[str],
+    names: tuple[str, ...],
     max_body_bytes: int | None,
 ) -> Decoded | None:
     """`_decode` of a file that is held; releases it."""
@@ -147,7 +139,7 @@ def _decode_there(
             if not part.damage.skips:
                 _raise_first(part, file, rows, error)
             return _decode_readable(part, file, rows, names, max_body_bytes)
-        return Decoded(to_record_batch(columns), _row_count(columns), _body_bytes(columns))
+        return Decoded(to_record_batch(columns), len(columns), columns.body_bytes)
     finally:
         file.release()
 
@@ -172,7 +164,7 @@ def _decode_readable(
     part: QueueRange,
     file: MappedFile,
     rows: RecordRefs,
-    names: list[str],
+    names: tuple[str, ...],
     max_body_bytes: int | None,
 ) -> Decoded | None:
     """`_decode` of the rows that can be read; the others are noted."""
@@ -186,74 +178,38 @@ def _decode_readable(
             np.searchsorted(rows.queue_offset, found.stop)] = True  # fmt: skip
     good = rows.rows(~bad)
     columns = _decode_held(part, file, good, names, max_body_bytes, True)
-    count = _row_count(columns)
+    count = len(columns)
     stop = int(good.queue_offset[count]) if count < len(good.queue_offset) else None
     for found in look.skipped.ranges:
         if stop is None or found.start < stop:
             part.damage.skipped.add(found)
     batch = to_record_batch(columns)
-    body = columns.get("body")
-    if isinstance(body, VarColumn) and body.null_count:
+    if "body" in names and batch["body"].null_count:
         for i in np.flatnonzero(batch["body"].is_null().to_numpy(zero_copy_only=False)).tolist():
             position = int(good.phy_offset[i]) - file.file_from_offset
             part.damage.message(file.path, position, BODY_DAMAGE, int(good.queue_offset[i]))
         batch = batch.filter(batch["body"].is_valid())
     taken = len(bad) if stop is None else int(np.searchsorted(rows.queue_offset, stop))
-    return Decoded(batch, taken, _body_bytes(columns))
+    return Decoded(batch, taken, columns.body_bytes)
 
 
 def _decode_held(
     part: QueueRange,
     file: MappedFile,
     rows: RecordRefs,
-    names: list[str],
+    names: tuple[str, ...],
     max_body_bytes: int | None,
     null_bad_bodies: bool,
-) -> Columns:
-    phy_offset, size, queue_offset = rows
-    queue = QueueName(part.queue.topic, part.queue.queue_id)
-    positions = phy_offset - file.file_from_offset
-    beyond = np.flatnonzero((size <= 0) | (positions + size > file.get_read_position()))
-    if len(beyond):  # before memory is taken for it
-        reason = "a queue refers to bytes behind the end of the log file"
-        raise StoreCorruptionError(file.path, int(positions[beyond[0]]), reason)
-    if file.mode == "shared" and len(size):
-        view = file.select_mapped_buffer(0, int((positions + size).max()))
-        if view is not None:
-            with view:
-                return decode_records(
-                    view.byte_buffer,
-                    positions,
-                    size,
-                    names,
-                    phy_offsets=phy_offset,
-                    check_crc=part.check_crc,
-                    path=file.path,
-                    on_bad_body="null" if null_bad_bodies else "raise",
-                    max_body_bytes=max_body_bytes,
-                    queue=queue,
-                    queue_offsets=queue_offset,
-                )
-    return decode_file_records(
+) -> ArrowColumns:
+    return decode_run(
         file,
-        phy_offset,
-        size,
+        *rows,
         names,
+        QueueName(part.queue.topic, part.queue.queue_id),
         check_crc=part.check_crc,
         max_body_bytes=max_body_bytes,
-        queue=queue,
-        queue_offsets=queue_offset,
         null_bad_bodies=null_bad_bodies,
     )
-
-
-def _body_bytes(columns: Columns) -> int:
-    body = columns.get("body")
-    return int(body.offsets[-1]) if isinstance(body, VarColumn) else 0
-
-
-def _row_count(columns: Columns) -> int:
-    return len(next(iter(columns.values()), ()))
 
 
 def _one_batch(

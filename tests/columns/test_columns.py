@@ -26,10 +26,11 @@ from pyrocketstore.columns._decode import (
     check_records,
     decode_records,
 )
-from pyrocketstore.columns.arrow import to_record_batch
+from pyrocketstore.columns.arrow import arrow_array
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.errors import MissingExtraError, StoreCorruptionError, StoreFormatError
 from pyrocketstore.record import _message
+from support.arrow_batches import batch_of
 from support.column_lists import column_list
 
 MAGIC = 0xDAA320A7
@@ -280,7 +281,7 @@ def test_no_records_and_no_columns() -> None:
     nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
     columns = decode_records(b"", *nothing)
     assert {name: len(column) for name, column in columns.items()} == dict.fromkeys(COLUMNS, 0)
-    assert to_record_batch(columns).num_rows == 0
+    assert batch_of(columns).num_rows == 0
     data, positions, sizes = laid_out([encode()])
     assert decode_records(data, positions, sizes, []) == {}
 
@@ -308,7 +309,7 @@ def test_any_bytes_come_out_as_the_text_that_java_reads(topics: list[bytes]) -> 
     data, positions, sizes = laid_out([encode(topic=topic) for topic in topics])
     columns = decode_records(data, positions, sizes, ["topic"])
     assert columns["topic"].to_list() == [text_of(topic) for topic in topics]
-    to_record_batch(columns).validate(full=True)
+    batch_of(columns).validate(full=True)
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -353,7 +354,7 @@ def items(maps: list[dict[str, str]]) -> list[list[tuple[str, str]]]:
 def test_maps_of_properties(texts: list[bytes]) -> None:
     column = maps_of(texts)
     assert items(column.to_list()) == items([map_of(text) for text in texts])
-    to_record_batch({"m": column}).validate(full=True)
+    batch_of({"m": column}).validate(full=True)
 
 
 @pytest.mark.bad_input
@@ -390,7 +391,7 @@ def test_a_map_column() -> None:
     assert "3 maps" in repr(column)
     some = MapColumn(column.offsets, column.keys, column.values, np.array([5], np.uint8), 1)
     assert some.to_list() == [{"a": "b"}, None, {"c": "d", "e": "f"}]
-    assert to_record_batch({"m": some}).to_pydict() == {"m": [
+    assert batch_of({"m": some}).to_pydict() == {"m": [
         [("a", "b")], None, [("c", "d"), ("e", "f")]]}  # fmt: skip
 
 
@@ -445,7 +446,7 @@ def test_bodies_that_do_not_inflate_can_be_absent() -> None:
     wanted = [decode(r)["body"] if r not in (bad, cut) else None for r in records]
     assert body.to_list() == wanted
     assert columns["stored_body"].null_count == 0
-    batch = to_record_batch(columns)
+    batch = batch_of(columns)
     batch.validate(full=True)
     assert batch.column("body").to_pylist() == wanted
     sound = decode_records(*laid_out([good, encode()]), ["body"], on_bad_body="null")["body"]
@@ -472,7 +473,7 @@ def test_every_cut_is_an_error_and_every_flip_is_survived() -> None:
                 columns = decode_records(flipped, place, np.array([len(record)], np.int32))
             except StoreCorruptionError:
                 continue
-            to_record_batch(columns).validate(full=True)
+            batch_of(columns).validate(full=True)
 
 
 def test_an_error_names_the_record() -> None:
@@ -554,9 +555,8 @@ def test_record_batch() -> None:
     hosts = [random_host(rng) for _ in range(5)]
     records = [random_record(rng, hosts) for _ in range(100)]
     columns = decode_records(*laid_out(records))
-    batch = to_record_batch(columns, {"next_offset": 100})
+    batch = batch_of(columns)
     batch.validate(full=True)
-    assert batch.schema.metadata == {b"next_offset": b"100"}
     assert batch.schema.names == list(COLUMNS)
     assert all(field.nullable for field in batch.schema)
     for name in COLUMNS:
@@ -576,7 +576,7 @@ def test_a_column_above_two_gibibytes_has_the_large_type() -> None:
     pa = pytest.importorskip("pyarrow")
     offsets, data = np.array([0, 2, 3], np.int64), np.frombuffer(b"abc", np.uint8)
     for is_text, kind in ((True, pa.large_string()), (False, pa.large_binary())):
-        batch = to_record_batch({"c": VarColumn(offsets, data, None, 0, is_text)})
+        batch = batch_of({"c": VarColumn(offsets, data, None, 0, is_text)})
         assert batch.schema.field("c").type == kind
         assert batch.column("c").to_pylist() == (["ab", "c"] if is_text else [b"ab", b"c"])
 
@@ -584,7 +584,7 @@ def test_a_column_above_two_gibibytes_has_the_large_type() -> None:
 def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match="read_batch needs"):
-        to_record_batch({})
+        arrow_array(np.zeros(1, np.int32))
 
 
 @pytest.mark.bad_input

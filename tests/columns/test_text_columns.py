@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pyrocketstore.columns._texts import properties_maps, tags_codes
-from pyrocketstore.columns.arrow import to_record_batch
 from pyrocketstore.errors import StoreFormatError
 from support import oracle
+from support.arrow_batches import batch_of
 
 PIECES = [b"TAGS\x01", b"a\x01b", b"\x02", b"\x01", b"TagA", "名字😀é".encode(), b"\xff"]
 PIECES += [b"\xed\xa0\x80", b"\xf0\x9f", b"k" * 40, "\U0001f600".encode()]
@@ -36,7 +36,7 @@ def test_random_texts(seed: int) -> None:
     maps = properties_maps(data, positions, sizes)
     wanted = [oracle.string_to_properties(oracle.java_text(text)) for text in texts]
     assert [list(m.items()) for m in maps.to_list()] == [list(m.items()) for m in wanted]
-    to_record_batch({"m": maps}).validate(full=True)
+    batch_of({"m": maps}).validate(full=True)
     codes = tags_codes(data, positions, sizes)
     assert codes.dtype == np.int64
     assert codes.tolist() == [oracle.java_hash(text) for text in texts]

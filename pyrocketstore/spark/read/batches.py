@@ -238,9 +238,9 @@ def _tags_mask(tags: VarColumn, wanted: frozenset[str]) -> Bools:
     import pyarrow as pa
     import pyarrow.compute
 
-    from pyrocketstore.columns.arrow import to_record_batch
+    from pyrocketstore.columns.arrow import arrow_array
 
-    column = to_record_batch({"tags": tags}).column(0)
+    column = arrow_array(tags)
     found = pyarrow.compute.is_in(column, value_set=pa.array(sorted(wanted), pa.string()))
     return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
