@@ -17,11 +17,19 @@ cdef struct arrow_array:
     void *private_data
 
 
+cdef enum:
+    HEAD_SIZE = 64  # bytes before the values of an array's first block
+
+
+# Makes an array of its first block, which has the values, and takes the block.
+cdef void open_column(
+    arrow_array *a, column_block *b, int64_t length, int64_t buffer_count
+) noexcept nogil
 # Makes an array without values and with released children: 0; -1: no memory.
-cdef int open_array(
+cdef int open_parent(
     arrow_array *a, int64_t length, int64_t buffer_count, int64_t child_count
 ) noexcept nogil
-# Moves a block into an open array, whose release gives it back. The array has room for two.
+# Moves a second block into an array, whose release gives it back.
 cdef void own_block(arrow_array *a, column_block *b) noexcept nogil
 
 

@@ -15,7 +15,7 @@ ctypedef struct var_column:
     int64_t *offsets       # count + 1
     uint8_t *validity      # bitmap as in Arrow; NULL for a column without absent values
     int64_t null_count
-    column_block rows      # has the memory of `offsets` and `validity`
+    column_block rows      # has the memory of `offsets` and `validity`, after a head
     int32_t last_host_size # size of the most recent host, whose text ends the data
     uint8_t[20] last_host
 

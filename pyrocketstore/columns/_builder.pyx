@@ -20,7 +20,7 @@ from pyrocketstore.record._record cimport is_pair, next_property, property_text
 from pyrocketstore.record._text cimport is_mapped_v4
 
 cdef enum:
-    MIN_CAPACITY = 4096  # bytes of a column's first allocation
+    MIN_CAPACITY = 256   # bytes of a column's first allocation
     MAX_HOST_TEXT = 64   # bytes: 39 of an IPv6 address, brackets, colon, 11 of a port
     MAX_MSG_ID_TEXT = 56
     HUGE_PAGE_SIZE = 2097152

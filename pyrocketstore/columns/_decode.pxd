@@ -20,7 +20,8 @@ ctypedef struct decoded:
 ctypedef struct fixed_column:
     int64_t field
     int64_t width
-    column_block values
+    column_block rows     # has the memory of `values`, after a head
+    uint8_t *values
 
 ctypedef struct column_set:
     fixed_column[MAX_COLUMNS] fixed
@@ -126,6 +127,7 @@ cdef class ColumnPass:
     # Requires each record to have exactly its size in `sizes` and to be the message of `queue` at
     # its offset; None: no requirement.
     cdef int compare(self, QueueName queue, const int64_t[::1] queue_offsets) except -1
+    cdef void compare_with(self, QueueName queue, const int64_t *queue_offsets) noexcept
     # After the walk: one of the next two. The rows end before the first one whose inflated body
     # exceeds `max_body_bytes`. An error names the position of a record as `positions[row] - start`.
     # {name: ndarray | VarColumn | MapColumn}

@@ -17,9 +17,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from pyrocketstore.columns._arrow_array cimport (
+    HEAD_SIZE,
     ArrowColumns,
     arrow_array,
-    open_array,
+    open_column,
+    open_parent,
     own_block,
 )
 from pyrocketstore.columns._memory_pool cimport (
@@ -75,6 +77,7 @@ cdef enum:
     CACHE_LINE = 64
     MAX_RESERVED = 268435456  # bytes that a column of bodies reserves before the pass, at most
     GUESSED_TEXT = 16         # bytes reserved for each value of a text column
+    MSG_ID_TEXT = 34          # with room for the last one, which may have 56
     MAX_INT32 = 0x7FFFFFFF
     MAX_PLANS = 64
 
@@ -266,9 +269,9 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
         s.compressed_count += 1
     for i in range(s.fixed_count):
         if s.fixed[i].width == 4:
-            memcpy(s.fixed[i].values.data + 4 * row, <const uint8_t *>d + s.fixed[i].field, 4)
+            memcpy(s.fixed[i].values + 4 * row, <const uint8_t *>d + s.fixed[i].field, 4)
         else:
-            memcpy(s.fixed[i].values.data + 8 * row, <const uint8_t *>d + s.fixed[i].field, 8)
+            memcpy(s.fixed[i].values + 8 * row, <const uint8_t *>d + s.fixed[i].field, 8)
     for i in range(s.var_count):
         s.var[i].offsets[row] = s.var[i].size
         if _add_value(&s.var[i], p, d, row) < 0:
@@ -460,7 +463,7 @@ cdef class ColumnPass:
         cdef int32_t i
         if self.state != NULL:
             for i in range(self.state.fixed_count):
-                give_block(&self.state.fixed[i].values)
+                give_block(&self.state.fixed[i].rows)
             for i in range(self.state.var_count):
                 free(self.state.var[i].data)
                 give_block(&self.state.var[i].rows)
@@ -503,8 +506,9 @@ cdef class ColumnPass:
             else:
                 s.fixed[spec.index].field = spec.field
                 s.fixed[spec.index].width = spec.width
-                if take_rows(&s.fixed[spec.index].values, count * spec.width) < 0:
+                if take_rows(&s.fixed[spec.index].rows, HEAD_SIZE + count * spec.width) < 0:
                     raise MemoryError
+                s.fixed[spec.index].values = s.fixed[spec.index].rows.data + HEAD_SIZE
                 s.fixed_count += 1
         return 0
 
@@ -513,11 +517,14 @@ cdef class ColumnPass:
             return 0
         if queue_offsets is None or queue_offsets.shape[0] != self.count:
             raise StoreFormatError("queue_offsets must have one entry a record")
-        self.queue = queue
         if self.count:
-            self.state.queue = &queue.name
-            self.state.queue_offsets = &queue_offsets[0]
+            self.compare_with(queue, &queue_offsets[0])
         return 0
+
+    cdef void compare_with(self, QueueName queue, const int64_t *queue_offsets) noexcept:
+        self.queue = queue
+        self.state.queue = &queue.name
+        self.state.queue_offsets = queue_offsets
 
     cdef int _add_var(self, const column_spec *spec, int64_t total_size) except -1:
         cdef var_column *c = &self.state.var[spec.index]
@@ -528,20 +535,22 @@ cdef class ColumnPass:
         c.kind = spec.kind
         if not spec.may_be_absent and not (is_body and self.null_bad_bodies):
             bits = 0
-        if take_rows(&c.rows, (self.count + 1) * sizeof(int64_t) + bits) < 0:
+        if take_rows(&c.rows, HEAD_SIZE + (self.count + 1) * sizeof(int64_t) + bits) < 0:
             raise MemoryError
         self.state.var_count += 1
-        c.offsets = <int64_t *>c.rows.data
+        c.offsets = <int64_t *>(c.rows.data + HEAD_SIZE)
         if bits:
-            c.validity = c.rows.data + (self.count + 1) * sizeof(int64_t)
+            c.validity = <uint8_t *>(c.offsets + self.count + 1)
             memset(c.validity, 0xFF if is_body else 0, bits)
         # Bodies are most of a log. Reserved memory costs nothing until it is touched, so a column
         # of bodies reserves the size of all records.
-        wanted = min(total_size, <int64_t>MAX_RESERVED) if is_body else GUESSED_TEXT * self.count
+        wanted = min(total_size, <int64_t>MAX_RESERVED) if is_body else self.count * (
+            MSG_ID_TEXT if spec.kind == COLUMN_MSG_ID else GUESSED_TEXT
+        )
         if wanted >= MIN_BLOCK:
             data = take_block(wanted)
             c.data, c.capacity = data.data, data.capacity
-        if is_body and reserve(c, wanted) < 0:
+        if (is_body or wanted < MIN_BLOCK) and reserve(c, wanted) < 0:
             raise MemoryError
         return 0
 
@@ -579,11 +588,11 @@ cdef class ColumnPass:
             if spec.form == VAR_COLUMN:
                 column = _var_result(&s.var[spec.index], self.count, self.taken, spec.is_text)
             elif spec.form == MAP_COLUMN:
-                column = _map_result(&s.map, _array(&s.map_rows, self.taken + 1, np.int32))
+                column = _map_result(&s.map, _array(&s.map_rows, self.taken + 1, np.int32, 0))
             else:
                 column = _array(
-                    &s.fixed[spec.index].values, self.taken,
-                    np.int32 if spec.width == 4 else np.int64,
+                    &s.fixed[spec.index].rows, self.taken,
+                    np.int32 if spec.width == 4 else np.int64, HEAD_SIZE,
                 )
             result[self.plan.names[i]] = column
         return result
@@ -594,12 +603,11 @@ cdef class ColumnPass:
         cdef const column_spec *spec
         cdef arrow_array *child
         cdef int32_t i
-        cdef int failed
         self._finish(positions, start)
         result.names, result.large = self.plan.names, ()
         if self.plan.body >= 0:
             result.body_bytes = s.var[self.plan.body].offsets[self.taken]
-        if open_array(&result.array, self.taken, 1, self.plan.count) < 0:
+        if open_parent(&result.array, self.taken, 1, self.plan.count) < 0:
             raise MemoryError
         for i in range(self.plan.count):
             spec = &self.plan.specs[i]
@@ -607,17 +615,16 @@ cdef class ColumnPass:
             if spec.form == VAR_COLUMN:
                 if s.var[spec.index].size > MAX_INT32:
                     result.large += (self.plan.names[i],)
-                failed = _var_array(child, &s.var[spec.index], self.count, self.taken)
+                _var_array(child, &s.var[spec.index], self.taken)
             elif spec.form == MAP_COLUMN:
                 if s.map.keys.size > MAX_INT32:
                     result.large += (PROPERTIES_MAP + " keys",)
                 if s.map.values.size > MAX_INT32:
                     result.large += (PROPERTIES_MAP + " values",)
-                failed = _map_array(child, s, self.taken)
+                if _map_array(child, s, self.taken) < 0:
+                    raise MemoryError
             else:
-                failed = _fixed_array(child, &s.fixed[spec.index].values, self.taken)
-            if failed:
-                raise MemoryError
+                _fixed_array(child, &s.fixed[spec.index], self.taken)
         return result
 
     cdef int _inflate_bodies(
@@ -676,7 +683,7 @@ cdef int64_t _count_nulls(const uint8_t *validity, Py_ssize_t count) noexcept no
 
 cdef bint _narrow(var_column *c, Py_ssize_t count) noexcept nogil:
     """Make the `count` offsets int32 in place, unless the data is larger; return whether."""
-    cdef uint8_t *memory = c.rows.data
+    cdef uint8_t *memory = <uint8_t *>c.offsets
     cdef int64_t wide
     cdef int32_t narrow
     cdef Py_ssize_t i
@@ -692,12 +699,11 @@ cdef bint _narrow(var_column *c, Py_ssize_t count) noexcept nogil:
 cdef int _set_ends(map_column *m) noexcept nogil:
     """Give the names and the values of a map column their offsets: 0; -1: no memory."""
     cdef int64_t size = m.count * sizeof(int64_t)
-    if take_rows(&m.keys.rows, size + sizeof(int64_t)) < 0 or (
-        take_rows(&m.values.rows, size + sizeof(int64_t)) < 0
-    ):
+    cdef int64_t room = HEAD_SIZE + size + sizeof(int64_t)
+    if take_rows(&m.keys.rows, room) < 0 or take_rows(&m.values.rows, room) < 0:
         return -1
-    m.keys.offsets = <int64_t *>m.keys.rows.data
-    m.values.offsets = <int64_t *>m.values.rows.data
+    m.keys.offsets = <int64_t *>(m.keys.rows.data + HEAD_SIZE)
+    m.values.offsets = <int64_t *>(m.values.rows.data + HEAD_SIZE)
     m.keys.offsets[0] = m.values.offsets[0] = 0
     if size:
         memcpy(m.keys.offsets + 1, m.key_ends.data, size)
@@ -707,8 +713,10 @@ cdef int _set_ends(map_column *m) noexcept nogil:
 
 # NumPy: the columns of ColumnPass.close.
 
-cdef object _array(column_block *b, Py_ssize_t count, object dtype):
-    return np.frombuffer(block_memory(b), dtype, count) if count else np.empty(0, dtype)
+cdef object _array(column_block *b, Py_ssize_t count, object dtype, Py_ssize_t position):
+    if count == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(block_memory(b), dtype, count, position)
 
 
 cdef VarColumn _var_result(var_column *c, Py_ssize_t count, Py_ssize_t taken, bint is_text):
@@ -719,10 +727,12 @@ cdef VarColumn _var_result(var_column *c, Py_ssize_t count, Py_ssize_t taken, bi
     memory = block_memory(&c.rows)
     validity = None
     if c.null_count:
-        validity = np.frombuffer(memory, np.uint8, (taken + 7) // 8, (count + 1) * sizeof(int64_t))
+        validity = np.frombuffer(
+            memory, np.uint8, (taken + 7) // 8, HEAD_SIZE + (count + 1) * sizeof(int64_t)
+        )
     return VarColumn(
-        np.frombuffer(memory, np.int32 if is_narrow else np.int64, taken + 1),
-        _array(&data, size, np.uint8),
+        np.frombuffer(memory, np.int32 if is_narrow else np.int64, taken + 1, HEAD_SIZE),
+        _array(&data, size, np.uint8, 0),
         validity,
         c.null_count,
         is_text,
@@ -745,45 +755,40 @@ cdef MapColumn map_result(map_column *m, object offsets):
     return _map_result(m, offsets)
 
 
-# Arrow: the columns of ColumnPass.close_arrow. A function returns -1 without memory.
+# Arrow: the columns of ColumnPass.close_arrow.
 
-cdef int _fixed_array(arrow_array *a, column_block *values, int64_t count) noexcept nogil:
-    if open_array(a, count, 2, 0) < 0:
-        return -1
-    a.buffers[1] = values.data
-    own_block(a, values)
-    return 0
+cdef void _fixed_array(arrow_array *a, fixed_column *c, int64_t count) noexcept nogil:
+    open_column(a, &c.rows, count, 2)
+    a.buffers[1] = c.values
 
 
-cdef int _var_array(arrow_array *a, var_column *c, int64_t count, int64_t taken) noexcept nogil:
+cdef void _var_array(arrow_array *a, var_column *c, int64_t taken) noexcept nogil:
     cdef column_block data
-    if open_array(a, taken, 3, 0) < 0:
-        return -1
     _narrow(c, taken + 1)
+    open_column(a, &c.rows, taken, 3)
     if c.null_count:
         a.null_count = c.null_count
-        a.buffers[0] = c.rows.data + (count + 1) * sizeof(int64_t)
-    a.buffers[1] = c.rows.data
+        a.buffers[0] = c.validity
+    a.buffers[1] = c.offsets
     # Without values any address will do, except NULL.
     data = take_data(c)
-    a.buffers[2] = c.rows.data if data.data == NULL else data.data
+    a.buffers[2] = <const void *>c.offsets if data.data == NULL else data.data
     own_block(a, &data)
-    own_block(a, &c.rows)
-    return 0
 
 
 cdef int _map_array(arrow_array *a, column_set *s, int64_t count) noexcept nogil:
+    """Return 0; -1: no memory."""
     cdef arrow_array *entries
-    if open_array(a, count, 2, 1) < 0:
+    if open_parent(a, count, 2, 1) < 0:
         return -1
-    a.buffers[1] = s.map_rows.data
+    a.buffers[1] = s.map_offsets
     own_block(a, &s.map_rows)
     entries = a.children[0]
-    if open_array(entries, s.map.count, 1, 2) < 0:
+    if open_parent(entries, s.map.count, 1, 2) < 0:
         return -1
-    if _var_array(entries.children[0], &s.map.keys, s.map.count, s.map.count) < 0:
-        return -1
-    return _var_array(entries.children[1], &s.map.values, s.map.count, s.map.count)
+    _var_array(entries.children[0], &s.map.keys, s.map.count)
+    _var_array(entries.children[1], &s.map.values, s.map.count)
+    return 0
 
 
 # ---- calls -----------------------------------------------------------------------------------

@@ -17,5 +17,5 @@ cdef void give_block(column_block *b) noexcept nogil
 cdef object column_array(Py_ssize_t count, object dtype, int64_t width)
 # Moves a block into an object with its buffer; `b` is none afterwards.
 cdef object block_memory(column_block *b)
-# Moves the bytes of the column out of it, with at most a quarter of the block unused.
+# Moves the bytes of the column out of it. At most 1 KiB or a quarter of the block is unused.
 cdef column_block take_data(var_column *c) noexcept nogil

@@ -17,6 +17,7 @@ from pyrocketstore.columns._builder cimport column_block, reserve, var_column
 cdef enum:
     MAX_BLOCKS = 64
     MAX_KEPT = 167772160      # bytes of memory kept for the next columns
+    MAX_UNUSED = 1024         # bytes that are not worth a call of the allocator
     RELEASE_TRIES = 1000      # 1 ms each
 
 # Blocks of released columns, oldest first. New memory costs a page fault for each 4 KiB, about as
@@ -157,7 +158,7 @@ cdef object column_array(Py_ssize_t count, object dtype, int64_t width):
 cdef column_block take_data(var_column *c) noexcept nogil:
     cdef column_block taken
     cdef uint8_t *data
-    if c.capacity - c.size > c.capacity // 4:
+    if c.capacity - c.size > max(c.capacity // 4, <int64_t>MAX_UNUSED):
         data = <uint8_t *>realloc(c.data, max(c.size, <int64_t>1))
         if data != NULL:
             c.data = data

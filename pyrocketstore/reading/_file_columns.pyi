@@ -9,6 +9,7 @@ import numpy.typing as npt
 from pyrocketstore.columns._arrow_array import ArrowColumns
 from pyrocketstore.columns._decode import MapColumn, VarColumn
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.reading._queue_runs import RecordRun
 from pyrocketstore.record._queue_check import QueueName
 
 __test__: Final[dict[str, object]]
@@ -42,10 +43,7 @@ def decode_file_records(
     null_bad_bodies: bool = False,
 ) -> dict[str, npt.NDArray[np.int32] | npt.NDArray[np.int64] | VarColumn | MapColumn] | None: ...
 def decode_run(
-    mapped_file: MappedFile,
-    phy_offsets: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int32],
-    queue_offsets: npt.NDArray[np.int64],
+    run: RecordRun,
     names: tuple[str, ...],
     queue: QueueName,
     *,

@@ -6,6 +6,7 @@ from pyrocketstore.columns._arrow_array cimport ArrowColumns
 from pyrocketstore.columns._decode cimport ColumnPass, plan_of, walk_rows
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore.record._queue_check cimport QueueName
+from pyrocketstore.reading._queue_runs cimport RecordRun
 from pyrocketstore.reading._messages cimport NOT_HELD, RecordBytes, block_stop
 from pyrocketstore._rocketstore cimport RS_NO_MEMORY, RS_OK, rs_load_acquire, rs_status_name
 
@@ -146,10 +147,7 @@ def decode_file_records(
 
 
 def decode_run(
-    MappedFile mapped_file not None,
-    const int64_t[::1] phy_offsets not None,
-    const int32_t[::1] sizes not None,
-    const int64_t[::1] queue_offsets not None,
+    RecordRun run not None,
     tuple names not None,
     QueueName queue not None,
     *,
@@ -157,14 +155,14 @@ def decode_run(
     max_body_bytes=None,
     bint null_bad_bodies=False,
 ):
-    """Decode records of a queue in one commit log file to columns of Arrow.
+    """Decode the records of a run, which has a file, to columns of Arrow.
 
     Parameters
     ----------
-    mapped_file, phy_offsets, sizes, check_crc, max_body_bytes, null_bad_bodies : as in
-        decode_file_records; a record outside of the file is an error before memory is taken for it
-    queue_offsets, queue : as in columns._decode.decode_records
+    run : RecordRun; a record outside of the file is an error before memory is taken for it
     names : of columns, as of columns._decode.column_names
+    queue : as in columns._decode.decode_records
+    check_crc, max_body_bytes, null_bad_bodies : as in decode_file_records
 
     Returns
     -------
@@ -173,24 +171,21 @@ def decode_run(
     Raises: as decode_file_records.
     """
     cdef ColumnPass work = ColumnPass.__new__(ColumnPass)
-    cdef Py_ssize_t count = phy_offsets.shape[0]
-    cdef const int64_t *offsets = &phy_offsets[0] if count else NULL
-    cdef const int32_t *limits = NULL
-    if sizes.shape[0] != count:
-        raise StoreFormatError("phy_offsets and sizes must have one entry a record")
-    if count:
-        limits = &sizes[0]
+    cdef MappedFile mapped_file = run.mapped_file
+    if mapped_file is None:
+        raise ValueError("the run has no file")
     _check_offsets(
-        mapped_file, offsets, limits, 0, count, rs_load_acquire(&mapped_file.file.wrote)
+        mapped_file, run.phy_offset, run.size, 0, run.count,
+        rs_load_acquire(&mapped_file.file.wrote),
     )
     work.null_bad_bodies = null_bad_bodies
-    work.open(plan_of(names), count, limits, mapped_file.path, max_body_bytes)
-    work.compare(queue, queue_offsets)
+    work.open(plan_of(names), run.count, run.size, mapped_file.path, max_body_bytes)
+    work.compare_with(queue, run.queue_offset)
     if not mapped_file.take_hold():
         raise StoreCorruptionError(mapped_file.path, -1, NOT_HELD)
     try:
-        _walk(work, mapped_file, offsets, limits, count, check_crc, True)
-        return work.close_arrow(offsets, mapped_file.file.file_from_offset)
+        _walk(work, mapped_file, run.phy_offset, run.size, run.count, check_crc, True)
+        return work.close_arrow(run.phy_offset, mapped_file.file.file_from_offset)
     finally:
         mapped_file.drop_hold()
 

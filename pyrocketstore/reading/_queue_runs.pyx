@@ -87,6 +87,30 @@ cdef class RecordRun:
             memcpy(&queue_view[0], self.queue_offset, self.count * sizeof(int64_t))
         return phy_offset, size, queue_offset
 
+    def select(self, keep):
+        """Return a run of the records i with keep[i], of bool[n]: copies.
+
+        Raises ValueError: `keep` has another length.
+        """
+        cdef const uint8_t[::1] flags = keep.view(np.uint8)
+        cdef RecordRows rows
+        cdef Py_ssize_t i
+        if flags.shape[0] != self.count:
+            raise ValueError(f"{flags.shape[0]} flags of {self.count} records")
+        rows = RecordRows.__new__(RecordRows, self.count)
+        for i in range(self.count):
+            if flags[i]:
+                rows.phy_offset[rows.count] = self.phy_offset[i]
+                rows.queue_offset[rows.count] = self.queue_offset[i]
+                rows.size[rows.count] = self.size[i]
+                rows.count += 1
+        return _run(rows, self.mapped_file, 0, rows.count)
+
+    def first(self):
+        """Return the run of the first record alone; this run has one."""
+        cdef Py_ssize_t at = self.phy_offset - self.rows.phy_offset
+        return _run(self.rows, self.mapped_file, at, at + 1)
+
 
 # ---- selecting ---------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pyrocketstore.columns.arrow import require_pyarrow, to_record_batch
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.reading._file_columns import decode_run, no_rows
 from pyrocketstore.reading._queue_runs import RecordRun, runs_of
-from pyrocketstore.reading.by_queue import QueueRange, RecordRefs
+from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.record._queue_check import QueueName
 from pyrocketstore.record.tags import TagsExpression
 from pyrocketstore.system.signal_shield import imported
@@ -23,7 +23,6 @@ from pyrocketstore.system.signal_shield import imported
 if TYPE_CHECKING:
     import pyarrow
 
-    from pyrocketstore.files._mapped_file import MappedFile
 
 BODY_DAMAGE = "the compressed body does not inflate"
 
@@ -73,23 +72,20 @@ def _decode_rows(
     batches: list[pyarrow.RecordBatch] = []
     left = max_body_bytes
     for run in runs:
-        file = run.mapped_file
-        if file is None:
+        if run.mapped_file is None:
             _raise_any(part.missing(run))
             continue
-        rows = RecordRefs(*run.refs())
-        found = _decode(part, file, rows, names, left)
+        found = _decode(part, run, names, left)
         if found is not None and found.row_count == 0 and not batches:
-            rows = rows.rows(slice(0, 1))
-            found = _decode(part, file, rows, names, None)
+            found = _decode(part, run.first(), names, None)
             if found is not None:
-                return [found.batch], int(rows.queue_offset[0]) + 1
+                return [found.batch], int(run.refs()[2][0]) + 1
         if found is None:
             continue
         batches.append(found.batch)
         left -= found.body_bytes
-        if found.row_count < len(rows.phy_offset):
-            return batches, int(rows.queue_offset[found.row_count])
+        if found.row_count < run.count:
+            return batches, int(run.refs()[2][found.row_count])
     if not batches:
         batches.append(to_record_batch(no_rows(names)))
     return batches, None
@@ -102,8 +98,7 @@ def _raise_any(error: Exception | None) -> None:
 
 def _decode(
     part: QueueRange,
-    file: MappedFile,
-    rows: RecordRefs,
+    run: RecordRun,
     names: tuple[str, ...],
     max_body_bytes: int | None,
 ) -> Decoded | None:
@@ -111,99 +106,102 @@ def _decode(
 
     None for a file that was deleted meanwhile: its records have expired.
     """
+    file = run.mapped_file
+    assert file is not None
     try:
         if file.hold():
-            return _decode_there(part, file, rows, names, max_body_bytes)
+            return _decode_there(part, run, names, max_body_bytes)
     except StoreIOError as error:
         if error.errno != errno.ENOENT:
             raise
-    offsets = rows.queue_offset
+    offsets = run.refs()[2]
     _raise_any(part.file_gone(file, int(offsets[0]), int(offsets[-1]) + 1))
     return None
 
 
 def _decode_there(
     part: QueueRange,
-    file: MappedFile,
-    rows: RecordRefs,
+    run: RecordRun,
     names: tuple[str, ...],
     max_body_bytes: int | None,
 ) -> Decoded | None:
     """`_decode` of a file that is held; releases it."""
+    assert run.mapped_file is not None
     try:
         try:
-            columns = _decode_held(part, file, rows, names, max_body_bytes, False)
+            columns = _decode_held(part, run, names, max_body_bytes, False)
         except (StoreCorruptionError, StoreIOError) as error:
             if isinstance(error, StoreIOError) and error.errno == errno.ENOENT:
                 raise  # the whole file
             if not part.damage.skips:
-                _raise_first(part, file, rows, error)
-            return _decode_readable(part, file, rows, names, max_body_bytes)
+                _raise_first(part, run, error)
+            return _decode_readable(part, run, names, max_body_bytes)
         return Decoded(to_record_batch(columns), len(columns), columns.body_bytes)
     finally:
-        file.release()
+        run.mapped_file.release()
 
 
 def _raise_first(
-    part: QueueRange, file: MappedFile, rows: RecordRefs, error: StoreCorruptionError | StoreIOError
+    part: QueueRange, run: RecordRun, error: StoreCorruptionError | StoreIOError
 ) -> None:
     """Raise the error of the first row that cannot be read; `error` is of any of them."""
     every = part._replace(wanted=None)
-    for _ in every.messages([(file, *rows)], part.file_gone, part.damage):
+    for _ in every.messages([run], part.file_gone, part.damage):
         pass
     # The record is whole, and its body or properties are damaged.
-    if isinstance(error, StoreCorruptionError):
-        found = np.flatnonzero(rows.phy_offset - file.file_from_offset == error.position)
+    if isinstance(error, StoreCorruptionError) and run.mapped_file is not None:
+        phy_offsets, _, queue_offsets = run.refs()
+        found = np.flatnonzero(phy_offsets - run.mapped_file.file_from_offset == error.position)
         if len(found):
-            queue_offset = int(rows.queue_offset[found[0]])
+            queue_offset = int(queue_offsets[found[0]])
             _raise_any(part.damage.message(error.path, error.position, error.reason, queue_offset))
     raise error
 
 
 def _decode_readable(
     part: QueueRange,
-    file: MappedFile,
-    rows: RecordRefs,
+    run: RecordRun,
     names: tuple[str, ...],
     max_body_bytes: int | None,
 ) -> Decoded | None:
     """`_decode` of the rows that can be read; the others are noted."""
     look = part.damage.unnoted()
     every = part._replace(wanted=None)
-    for _ in every.messages([(file, *rows)], part.file_gone, look):
+    for _ in every.messages([run], part.file_gone, look):
         pass
-    bad = np.zeros(len(rows.phy_offset), np.bool_)
+    queue_offsets = run.refs()[2]
+    bad = np.zeros(run.count, np.bool_)
     for found in look.skipped.ranges:
-        bad[np.searchsorted(rows.queue_offset, found.start):
-            np.searchsorted(rows.queue_offset, found.stop)] = True  # fmt: skip
-    good = rows.rows(~bad)
-    columns = _decode_held(part, file, good, names, max_body_bytes, True)
+        bad[np.searchsorted(queue_offsets, found.start):
+            np.searchsorted(queue_offsets, found.stop)] = True  # fmt: skip
+    good = run.select(~bad)
+    columns = _decode_held(part, good, names, max_body_bytes, True)
     count = len(columns)
-    stop = int(good.queue_offset[count]) if count < len(good.queue_offset) else None
+    phy_offsets, _, good_offsets = good.refs()
+    stop = int(good_offsets[count]) if count < good.count else None
     for found in look.skipped.ranges:
         if stop is None or found.start < stop:
             part.damage.skipped.add(found)
     batch = to_record_batch(columns)
-    if "body" in names and batch["body"].null_count:
+    file = run.mapped_file
+    if file is not None and "body" in names and batch["body"].null_count:
         for i in np.flatnonzero(batch["body"].is_null().to_numpy(zero_copy_only=False)).tolist():
-            position = int(good.phy_offset[i]) - file.file_from_offset
-            part.damage.message(file.path, position, BODY_DAMAGE, int(good.queue_offset[i]))
+            position = int(phy_offsets[i]) - file.file_from_offset
+            part.damage.message(file.path, position, BODY_DAMAGE, int(good_offsets[i]))
         batch = batch.filter(batch["body"].is_valid())
-    taken = len(bad) if stop is None else int(np.searchsorted(rows.queue_offset, stop))
+    taken = len(bad) if stop is None else int(np.searchsorted(queue_offsets, stop))
     return Decoded(batch, taken, columns.body_bytes)
 
 
 def _decode_held(
     part: QueueRange,
-    file: MappedFile,
-    rows: RecordRefs,
+    run: RecordRun,
     names: tuple[str, ...],
     max_body_bytes: int | None,
     null_bad_bodies: bool,
 ) -> ArrowColumns:
     return decode_run(
-        file,
-        *rows,
+        run,
         names,
         QueueName(part.queue.topic, part.queue.queue_id),
         check_crc=part.check_crc,

@@ -30,22 +30,6 @@ FileChunk = tuple["MappedFile", Int64s, Int32s, Int64s]
 FileGone = Callable[["MappedFile", int, int], Exception | None]
 
 
-class RecordRefs(NamedTuple):
-    """Records that units of a queue refer to, columns of one length: `phy_offset` int64[n], bytes;
-    `size` int32[n], bytes; `queue_offset` int64[n]."""
-
-    phy_offset: Int64s
-    size: Int32s
-    queue_offset: Int64s
-
-    def rows(self, rows: slice | npt.NDArray[np.bool_]) -> RecordRefs:
-        """Some of the rows, contiguous."""
-        take = np.ascontiguousarray
-        return RecordRefs(
-            take(self.phy_offset[rows]), take(self.size[rows]), take(self.queue_offset[rows])
-        )
-
-
 class QueueRange(NamedTuple):
     """A part of a queue to be read, and how.
 
@@ -71,8 +55,8 @@ class QueueRange(NamedTuple):
 
         Expired messages are not damage.
         """
-        refs = RecordRefs(*run.refs())
-        phy_offset, queue_offset = int(refs.phy_offset[0]), int(refs.queue_offset[0])
+        phy_offsets, _, queue_offsets = run.refs()
+        phy_offset, queue_offset = int(phy_offsets[0]), int(queue_offsets[0])
         if not self._is_in_log(phy_offset):
             position = queue_offset * CQ_STORE_UNIT_SIZE
             start = position - position % self.queue.mapped_file_size
@@ -83,7 +67,7 @@ class QueueRange(NamedTuple):
             return None
         file_from_offset = phy_offset - phy_offset % self.log.file_size
         path = os.path.join(self.log.config.commit_log_paths[0], f"{file_from_offset:020d}")
-        return self.damage.missing_file(path, queue_offset, int(refs.queue_offset[-1]) + 1)
+        return self.damage.missing_file(path, queue_offset, int(queue_offsets[-1]) + 1)
 
     def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
         """Note messages of a file that was taken away; the error to raise, None: they expired."""

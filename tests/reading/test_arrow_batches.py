@@ -5,6 +5,7 @@ that the allocator and the column pool count; releases in threads without the GI
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -13,6 +14,7 @@ import shutil
 import sys
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,13 @@ import pytest
 import pyrocketstore
 from pyrocketstore.columns import arrow
 from pyrocketstore.columns._arrow_array import ArrowColumns
-from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, release_memory
+from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, decode_records, release_memory
 from pyrocketstore.errors import MissingExtraError, StoreCorruptionError
-from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading._file_columns import decode_file_records, decode_run, no_rows
+from pyrocketstore.reading._queue_runs import RecordRun, runs_of
+from pyrocketstore.reading.skipped import SkippedMessages
 from pyrocketstore.record._queue_check import QueueName
-from pyrocketstore.system.env import Env
+from pyrocketstore.store.api import _ReadOptions
 from support import oracle
 from support.arrow_batches import batch_of
 from support.seed import SEED
@@ -37,6 +40,7 @@ pa = pytest.importorskip("pyarrow")
 NAMES = (*COLUMNS, PROPERTIES_MAP)
 TEXTS = [b"", b"TAGS\x01a", b"TAGS\x01\xff\x02KEYS\x01k \xed\xa0\x80", b"UNIQ_KEY\x01u\x02x\x01y",
          b"no pair", b"KEYS\x01a b\x02KEYS\x01c\x02n\x01v\x02"]  # fmt: skip
+LOG_SIZE, UNITS_SIZE = 1 << 23, 6_000_000
 RELEASE = 64  # position of `release` in the struct of an array, bytes
 
 
@@ -66,18 +70,42 @@ def random_log(rng: random.Random, count: int, bad_bodies: bool) -> tuple[bytes,
     return b"".join(parts), np.array(positions, np.int64), sizes
 
 
-def opened(directory: Path, data: bytes, mode: str) -> MappedFile:
-    path = directory / f"{0:020d}"
-    path.write_bytes(data + bytes(4096))
-    file = MappedFile(Env(), str(path), path.stat().st_size, mode=mode, file_from_offset=0)
-    file.set_positions(len(data))
-    return file
+@contextlib.contextmanager
+def run_of(
+    directory: Path, log: tuple[bytes, Any, Any], mode: str = "shared"
+) -> Iterator[RecordRun]:
+    """Write a store with the records, open it, and yield the run of them all."""
+    data, positions, sizes = log
+    shutil.rmtree(directory, ignore_errors=True)
+    units = [
+        oracle.encode_unit(int(position), int(size), 0)
+        for position, size in zip(positions, sizes, strict=True)
+    ]
+    files = {"commitlog": (data, LOG_SIZE), "consumequeue/T/0": (b"".join(units), UNITS_SIZE)}
+    for name, (content, size) in files.items():
+        (directory / name).mkdir(parents=True)
+        (directory / name / f"{0:020d}").write_bytes(content)
+        os.truncate(directory / name / f"{0:020d}", size)
+    read_only = mode == "read"
+    with pyrocketstore.open(
+        directory, read_only=read_only, mapped_file_size_commit_log=LOG_SIZE
+    ) as store:
+        part = store._part("T", 0, 0, None, _ReadOptions(None, "raise", False, SkippedMessages()))
+        runs, _ = runs_of(part[0], 0, len(sizes), 1 << 40)
+        assert [(run.count, run.mapped_file.mode) for run in runs] == [(len(sizes), mode)]
+        yield runs[0]
 
 
-def decoded(file: MappedFile, places: tuple[Any, Any], names: Any = NAMES) -> ArrowColumns:
-    """Decode the records of queue offsets 0, 1, ..., with None for a damaged body."""
-    offsets = np.arange(len(places[0]))
-    return decode_run(file, *places, offsets, tuple(names), QueueName("T", 0), null_bad_bodies=True)
+def decoded(run: RecordRun, names: Any = NAMES, **options: Any) -> ArrowColumns:
+    """Decode the records, with None for a damaged body."""
+    return decode_run(run, tuple(names), QueueName("T", 0), null_bad_bodies=True, **options)
+
+
+def numpy_batch(run: RecordRun, names: Any = NAMES, **options: Any) -> Any:
+    phy_offsets, sizes, _ = run.refs()
+    assert run.mapped_file is not None
+    options["null_bad_bodies"] = True
+    return batch_of(decode_file_records(run.mapped_file, phy_offsets, sizes, names, **options))
 
 
 def check_equal(batch: Any, wanted: Any) -> None:
@@ -92,35 +120,50 @@ def check_equal(batch: Any, wanted: Any) -> None:
     assert batch.to_pydict() == wanted.to_pydict()
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 33, 500, 6000])
+@pytest.mark.parametrize("rows", [1, 7, 8, 33, 500, 6000])
 @pytest.mark.parametrize("mode", ["read", "shared"])
-def test_a_batch_equals_that_of_numpy_columns(tmp_path: Path, mode: str, count: int) -> None:
+def test_a_batch_equals_that_of_numpy_columns(tmp_path: Path, mode: str, rows: int) -> None:
     rng = random.Random(SEED)
     for bad_bodies in (False, True):
-        data, *places = random_log(rng, count, bad_bodies)
-        file = opened(tmp_path, data, mode)
-        for _ in range(6 if count < 1000 else 2):
-            names = rng.sample(NAMES, rng.choice((1, 2, len(NAMES))))
-            limit = rng.choice((None, None, 0, 2000, len(data) // 2))
-            offsets = np.arange(count)
-            options: dict[str, Any] = {"max_body_bytes": limit, "null_bad_bodies": True}
-            columns = decode_run(file, *places, offsets, tuple(names), QueueName("T", 0), **options)
-            wanted = decode_file_records(file, *places, names, **options)
-            assert wanted is not None
-            if "body" in names:
-                assert columns.body_bytes == int(wanted["body"].offsets[-1])
-            assert len(columns) == len(wanted[names[0]])
-            assert columns.names == tuple(names)
-            check_equal(arrow.to_record_batch(columns), batch_of(wanted))
+        log = random_log(rng, rows, bad_bodies)
+        with run_of(tmp_path / "s", log, mode) as run:
+            for _ in range(6 if rows < 1000 else 2):
+                names = rng.sample(NAMES, rng.choice((1, 2, len(NAMES))))
+                limit = rng.choice((None, None, 0, 2000, len(log[0]) // 2))
+                columns = decoded(run, names, max_body_bytes=limit)
+                wanted = numpy_batch(run, names, max_body_bytes=limit)
+                assert len(columns) == wanted.num_rows
+                assert columns.names == tuple(names)
+                if "body" in names:
+                    bodies = wanted["body"].to_pylist()
+                    assert columns.body_bytes == sum(len(body or b"") for body in bodies)
+                check_equal(arrow.to_record_batch(columns), wanted)
+
+
+def test_a_batch_without_rows() -> None:
+    batch = arrow.to_record_batch(no_rows(NAMES))
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    check_equal(batch, batch_of(decode_records(b"", *nothing, NAMES)))
+
+
+def test_parts_of_a_run(tmp_path: Path) -> None:
+    with run_of(tmp_path / "s", random_log(random.Random(8), 40, False)) as run:
+        whole = numpy_batch(run)
+        keep = np.arange(40) % 3 == 1
+        some = arrow.to_record_batch(decoded(run.select(keep)))
+        some.validate(full=True)
+        assert some.equals(whole.filter(pa.array(keep)))
+        assert arrow.to_record_batch(decoded(run.select(keep).first())).equals(whole.slice(1, 1))
+        assert len(decoded(run.select(~keep & keep))) == 0
+        with pytest.raises(ValueError, match="39 flags of 40"):
+            run.select(keep[1:])
 
 
 @pytest.mark.parametrize("most", [0, 1 << 40], ids=["one by one", "together"])
 def test_both_ways_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    data, *places = random_log(random.Random(5), 300, False)
-    file = opened(tmp_path, data, "shared")
     monkeypatch.setattr(arrow, "MAX_SHARED_BYTES", most)
-    batch = arrow.to_record_batch(decoded(file, (places[0], places[1])))
-    check_equal(batch, batch_of(decode_file_records(file, *places, NAMES)))
+    with run_of(tmp_path / "s", random_log(random.Random(5), 300, True)) as run:
+        check_equal(arrow.to_record_batch(decoded(run)), numpy_batch(run))
 
 
 def test_a_batch_outlives_the_store(tmp_path: Path) -> None:
@@ -156,35 +199,35 @@ def allocated() -> int:
 def test_no_memory_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Of batches, of columns that nobody imports, of failed imports and of failed decoding."""
     monkeypatch.setattr(arrow, "MAX_SHARED_BYTES", most)
-    data, *found = random_log(random.Random(2), 40, True)
-    file, places = opened(tmp_path, data, "shared"), (found[0], found[1])
-    torn = found[0] + 1, found[1] - 1
     right = arrow._schema
     lost = pa.schema([("a", pa.map_(pa.string(), pa.string()))] * len(NAMES))
 
-    def work() -> None:
-        arrow.to_record_batch(decoded(file, places))
-        decoded(file, places)
-        with pytest.raises(StoreCorruptionError):
-            decoded(file, torn)
+    def work(run: RecordRun) -> None:
+        arrow.to_record_batch(decoded(run))
+        decoded(run)
+        with pytest.raises(StoreCorruptionError, match="queue"):
+            decode_run(run, NAMES, QueueName("T", 1))
+        with pytest.raises(StoreCorruptionError, match="inflate"):
+            decode_run(run, NAMES, QueueName("T", 0))
         monkeypatch.setattr(arrow, "_schema", lambda *_: lost)
         with pytest.raises(pa.ArrowInvalid):
-            arrow.to_record_batch(decoded(file, places))
+            arrow.to_record_batch(decoded(run))
         monkeypatch.setattr(arrow, "_schema", right)
 
-    for _ in range(20):
-        work()
-    gc.collect()
-    before = allocated()
-    for _ in range(100):
-        work()
-    gc.collect()
-    assert allocated() - before < 100_000  # one lost column of each batch has more
+    with run_of(tmp_path / "s", random_log(random.Random(2), 40, True)) as run:
+        for _ in range(20):
+            work(run)
+        gc.collect()
+        before = allocated()
+        for _ in range(100):
+            work(run)
+        gc.collect()
+        assert allocated() - before < 30_000  # the smallest column of 100 batches has 40,000
 
 
 def test_an_array_is_imported_once(tmp_path: Path) -> None:
-    data, *places = random_log(random.Random(3), 9, False)
-    columns = decoded(opened(tmp_path, data, "shared"), (places[0], places[1]))
+    with run_of(tmp_path / "s", random_log(random.Random(3), 9, False)) as run:
+        columns = decoded(run)
     assert columns.byte_count() > len(NAMES) * 9
     arrow.to_record_batch(columns)
     assert columns.byte_count() == 0
@@ -204,10 +247,9 @@ def test_a_kept_column_of_a_large_batch_does_not_keep_the_others(tmp_path: Path)
 
 
 def test_a_child_that_was_moved_is_released_by_itself(tmp_path: Path) -> None:
-    data, *places = random_log(random.Random(4), 5000, False)
     release_memory()
-    file = opened(tmp_path, data, "read")
-    columns = decoded(file, (places[0], places[1]), ["flag", "body"])
+    with run_of(tmp_path / "s", random_log(random.Random(4), 5000, False), "read") as run:
+        columns = decoded(run, ["flag", "body"])
     child = pa.Array._import_from_c(columns.child_addresses()[1], pa.binary())
     wanted = child.to_pylist()
     del columns
@@ -220,41 +262,39 @@ def test_a_child_that_was_moved_is_released_by_itself(tmp_path: Path) -> None:
 
 def test_threads_without_the_gil_release_batches(tmp_path: Path) -> None:
     """A function of C that ctypes calls runs without the GIL."""
-    data, *found = random_log(random.Random(6), 3000, False)
-    file, places = opened(tmp_path, data, "shared"), (found[0], found[1])
-    wanted = batch_of(decode_file_records(file, *places, NAMES))
     released: list[int] = []
 
-    def work() -> None:
+    def work(run: RecordRun, wanted: Any) -> None:
         for _ in range(10):
-            columns = decoded(file, places)
+            columns = decoded(run)
             address = ctypes.c_size_t.from_address(columns.address + RELEASE)
             ctypes.CFUNCTYPE(None, ctypes.c_size_t)(address.value)(columns.address)
             released.append(address.value)
-            assert arrow.to_record_batch(decoded(file, places)).equals(wanted)
+            assert arrow.to_record_batch(decoded(run)).equals(wanted)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with run_of(tmp_path / "s", random_log(random.Random(6), 3000, False)) as run:
+        given = run, numpy_batch(run)
+        threads = [threading.Thread(target=work, args=given) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert released == [0] * 30
     release_memory()
 
 
 def test_a_forked_process_reads_and_releases(tmp_path: Path) -> None:
-    data, *found = random_log(random.Random(7), 3000, False)
-    file, places = opened(tmp_path, data, "shared"), (found[0], found[1])
-    batch = arrow.to_record_batch(decoded(file, places))
-    child = os.fork()
-    if child == 0:  # no code of pytest runs here
-        try:
-            same = arrow.to_record_batch(decoded(file, places)).equals(batch)
-            del batch
-            os._exit(0 if same and release_memory() > 0 else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with run_of(tmp_path / "s", random_log(random.Random(7), 3000, False), "read") as run:
+        batch = arrow.to_record_batch(decoded(run))
+        child = os.fork()
+        if child == 0:  # no code of pytest runs here
+            try:
+                same = arrow.to_record_batch(decoded(run)).equals(batch)
+                del batch
+                os._exit(0 if same and release_memory() > 0 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
