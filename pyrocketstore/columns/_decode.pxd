@@ -94,7 +94,7 @@ ctypedef struct column_spec:
 
 @cython.final
 cdef class ColumnPlan:
-    """Columns of which the names are checked."""
+    """Columns that are decoded, each at most once."""
     cdef tuple names
     cdef column_spec[MAX_COLUMNS] specs
     cdef int32_t count

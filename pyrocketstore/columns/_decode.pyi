@@ -58,7 +58,7 @@ class MapColumn:
 
 @final
 class ColumnPlan:
-    """Columns of which the names are checked, for compiled readers."""
+    """Columns that are decoded, for compiled readers."""
 
     def __new__(cls, names: tuple[str, ...]) -> Self: ...
 

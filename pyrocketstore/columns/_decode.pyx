@@ -172,15 +172,15 @@ def column_type(str name not None) -> str:
 @cython.final
 @cython.auto_pickle(False)
 cdef class ColumnPlan:
-    """Columns of which the names are checked, and where a pass has their values."""
+    """Columns, and where a pass has their values. StoreFormatError for an unknown one."""
 
     def __cinit__(self, tuple names):
         cdef int32_t fixed_count = 0
         cdef int32_t var_count = 0
         cdef column_spec *spec
-        self.names = names
+        self.names = column_names(names)
         self.body = -1
-        for name in names:
+        for name in self.names:
             spec = &self.specs[self.count]
             self.count += 1
             if name in FIXED:
@@ -206,7 +206,7 @@ cdef dict PLANS = {}
 cdef ColumnPlan plan_of(tuple names):
     cdef ColumnPlan plan = PLANS.get(names)
     if plan is None:
-        plan = ColumnPlan(column_names(names))
+        plan = ColumnPlan(names)
         if len(PLANS) >= MAX_PLANS:
             PLANS.clear()
         PLANS[plan.names] = plan

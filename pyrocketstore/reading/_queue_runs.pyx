@@ -107,8 +107,11 @@ cdef class RecordRun:
         return _run(rows, self.mapped_file, 0, rows.count)
 
     def first(self):
-        """Return the run of the first record alone; this run has one."""
-        cdef Py_ssize_t at = self.phy_offset - self.rows.phy_offset
+        """Return the run of the first record alone. Raises ValueError: this run has none."""
+        cdef Py_ssize_t at
+        if self.count == 0:
+            raise ValueError("a run without records has no first one")
+        at = self.phy_offset - self.rows.phy_offset
         return _run(self.rows, self.mapped_file, at, at + 1)
 
 

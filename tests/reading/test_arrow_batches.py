@@ -157,6 +157,8 @@ def test_parts_of_a_run(tmp_path: Path) -> None:
         assert len(decoded(run.select(~keep & keep))) == 0
         with pytest.raises(ValueError, match="39 flags of 40"):
             run.select(keep[1:])
+        with pytest.raises(ValueError, match="no first"):
+            run.select(~keep & keep).first()
 
 
 @pytest.mark.parametrize("most", [0, 1 << 40], ids=["one by one", "together"])
