@@ -10,7 +10,7 @@ from posix.fcntl cimport O_RDWR
 from pyrocketstore.system._allocation cimport (
     confirm_range,
     confirm_room,
-    populate_range,
+    populate_filled,
     write_zeros,
 )
 from pyrocketstore.index._put cimport entry_position
@@ -39,7 +39,7 @@ cdef void fill(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
     end = write_zeros(f.env, fd, position, end)
     f.env.close(fd)
     # A slot is read before it is written: without this, that maps its page read-only.
-    populate_range(f, position, end - position)
+    populate_filled(f, position, end)
 
 
 cdef void prefault_queue(rs_queue *q, int64_t count) noexcept nogil:

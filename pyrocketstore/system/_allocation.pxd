@@ -77,6 +77,10 @@ cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writab
 # holds the file.
 cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
 
+# As populate_range for [start, end), where zeros were just written: touches few pages if the page
+# cache holds them in large folios.
+cdef void populate_filled(rs_mapped_file *f, int64_t start, int64_t end) noexcept nogil
+
 # Makes [position, position + size) of memory read as zeros, and releases whole pages.
 cdef void zero_memory(const rs_env *env, uint8_t *base, int64_t position,
                       int64_t size) noexcept nogil

@@ -1,6 +1,7 @@
 """Allocation of room in files before stores, page faults ahead of writers, zeros behind a cut.
 
-No function needs the GIL, and every system call but lseek goes through the table of rs_env.
+No function needs the GIL, and every system call but lseek and getrusage goes through the table of
+rs_env.
 """
 from libc.errno cimport EINVAL, EIO, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -33,12 +34,21 @@ cdef extern from "unistd.h" nogil:
         SEEK_DATA
         SEEK_HOLE
 
+cdef extern from "sys/resource.h" nogil:
+    enum:
+        RUSAGE_THREAD
+    ctypedef struct rusage "struct rusage":
+        long ru_minflt
+    int getrusage(int who, rusage *usage)
+
 cdef enum:
     COPY_SIZE = 1048576
     ZERO_SIZE = 2097152          # one huge page, where memory allows
     FILL_STEP = 524288           # bytes filled at once, for which a writer may have to wait
     INLINE_POPULATE = 1048576    # bytes that a writer which confirms for itself touches at most
     POPULATE_CHUNK = 4194304
+    PROBE_STEP = 65536
+    PROBES_A_FAULT = 4           # of folios that need no further touching, on average
     FOLLOW_MS = 20
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
@@ -325,8 +335,7 @@ cdef int fill_step(rs_mapped_file *f, int64_t ahead) noexcept nogil:
     if error < 0:
         return error
     ahead = rs_load_acquire(&f.confirmed)
-    if start < ahead:
-        populate_range(f, start, ahead - start)
+    populate_filled(f, start, ahead)
     return 1
 
 
@@ -395,6 +404,27 @@ cdef void populate_range(rs_mapped_file *f, int64_t position, int64_t size) noex
     # Before Linux 5.14 madvise fails with EINVAL, and the writer takes the page faults itself.
     if f.base != NULL and end > start and not f.by_write:
         f.env.madvise(f.base + start, end - start, ADVICE_POPULATE_WRITE)
+
+
+cdef int64_t thread_faults() noexcept nogil:
+    cdef rusage usage
+    getrusage(RUSAGE_THREAD, &usage)
+    return usage.ru_minflt
+
+
+cdef void populate_filled(rs_mapped_file *f, int64_t start, int64_t end) noexcept nogil:
+    # One page fault maps a whole folio, but MADV_POPULATE_WRITE then looks at each of its pages. So
+    # one page of each PROBE_STEP is touched first. If most of these pages were mapped by the fault
+    # of an earlier one, the folios are large, and nothing is left to touch.
+    cdef int64_t probes = 0
+    cdef int64_t faults = thread_faults()
+    cdef int64_t position = start
+    while position < end:
+        populate_range(f, position, 1)
+        position += PROBE_STEP
+        probes += 1
+    if (thread_faults() - faults) * PROBES_A_FAULT > probes:
+        populate_range(f, start, end - start)
 
 
 cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -167,6 +168,25 @@ def test_fill_ahead_writes_zeros_to_what_is_allocated(env, path):
     assert file.read(0, 8192) == (b"z" * 5000).ljust(8192, b"\0")
     file.destroy()
     file.fill_ahead(1)
+
+
+@pytest.mark.parametrize("at_once", [4096, 1 << 20])
+def test_what_is_filled_ahead_is_mapped(env, path, at_once):
+    """Goal: a store to a page that was filled ahead takes no page fault, whatever its folio.
+
+    Method: zeros are written in single pages too, so that no folio is larger than one.
+    """
+    file = MappedFile(env, path, 1 << 22, create=True, confirm_step=1 << 20, zero_fill="folios")
+
+    def write(original, fd, data, size, position):
+        return original(fd, data, min(size, at_once), position)
+
+    with broken(env, "pwrite", write):
+        file.fill_ahead(1 << 20)
+    data = b"x" * (1 << 20)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    file.append_message(data)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 10
 
 
 def test_fill_ahead_follows_a_writer(env, path):
