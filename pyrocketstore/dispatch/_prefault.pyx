@@ -8,6 +8,7 @@ from libc.string cimport memset
 from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport (
+    HUGE_PAGE,
     confirm_range,
     confirm_room,
     populate_filled,
@@ -36,7 +37,7 @@ cdef void fill(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
     cdef int fd = f.env.open(f.path, O_RDWR, 0)
     if fd < 0:
         return
-    end = write_zeros(f.env, fd, position, end)
+    end = write_zeros(f.env, fd, position, end, HUGE_PAGE)
     f.env.close(fd)
     # A slot is read before it is written: without this, that maps its page read-only.
     populate_filled(f, position, end)

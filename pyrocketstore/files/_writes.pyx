@@ -12,6 +12,7 @@ from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport (
     ADVICE_DONTNEED,
+    FILL_CHUNK,
     PAGE_SIZE,
     page_down,
     sync_path,
@@ -144,7 +145,8 @@ cdef bint clear_records(const rs_env *env, int fd, int64_t position, const uint8
         record = end_of_record(data, record, touched)
     while clean and count > 0:
         count -= 1
-        clean = write_zeros(env, fd, position + parts[count], position + end) == position + end
+        clean = write_zeros(env, fd, position + parts[count], position + end,
+                            FILL_CHUNK) == position + end
         end = parts[count]
     free(parts)
     return clean

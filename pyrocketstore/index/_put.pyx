@@ -97,7 +97,7 @@ cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept no
         # Allocation doubles, so that a small file stays small.
         grown = x.index_count * <int64_t>RS_INDEX_ENTRY_SIZE // RS_INDEX_CHUNK
         if grown >= MAX_GROWTH:
-            # Up to a multiple of 2 MiB, for the sake of huge pages.
+            # Up to a multiple of 2 MiB.
             last = (entry + RS_INDEX_ENTRY_SIZE - 1) // RS_INDEX_CHUNK
             grown = MAX_GROWTH - last % MAX_GROWTH
         grown = 1 if grown < 1 else grown

@@ -11,6 +11,7 @@ cdef enum:
     # Size in bytes, and alignment, of the writes that fill a file: each becomes one large folio of
     # the page cache. Larger folios are expensive in a guest whose host has reclaimed large pages.
     FILL_CHUNK = 262144
+    HUGE_PAGE = 2097152         # the largest such write
     ADVICE_DONTNEED = 4         # MADV_DONTNEED
 
 
@@ -51,12 +52,14 @@ cdef int fill_room_ahead(rs_mapped_file *f, int64_t ahead, rs_event *event,
 
 # As confirm for [position, position + size) alone, for stores anywhere in the file. `confirmed`
 # does not change: the caller records the range. One writer at a time. `zero_fill`: write zeros to
-# the range, which must never have been written to.
+# the range, which must never have been written to; in huge pages if it has more than one.
 cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
                        bint zero_fill) noexcept nogil
 
-# Writes zeros to [start, end) of an open file; returns the end of the written range.
-cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil
+# Writes zeros to [start, end) of an open file, at most `step` bytes at once, up to multiples of
+# `step`; returns the end of the written range. `step`: at most HUGE_PAGE.
+cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end,
+                         int64_t step) noexcept nogil
 
 # Writes data[begin:end] to an open file; data[0] belongs to `position`. Returns 1, or what a failed
 # pwrite returned; touched[0] grows to the end of what was written.

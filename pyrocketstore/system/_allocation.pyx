@@ -43,7 +43,6 @@ cdef extern from "sys/resource.h" nogil:
 
 cdef enum:
     COPY_SIZE = 1048576
-    ZERO_SIZE = 2097152          # one huge page, where memory allows
     FILL_STEP = 524288           # bytes filled at once, for which a writer may have to wait
     INLINE_POPULATE = 1048576    # bytes that a writer which confirms for itself touches at most
     POPULATE_CHUNK = 4194304
@@ -53,7 +52,7 @@ cdef enum:
     ADVICE_POPULATE_WRITE = 23   # MADV_POPULATE_WRITE, Linux 5.14
 
 # The source of zeros for files. It is never written to, so one page of memory backs all of it.
-cdef uint8_t zeros[ZERO_SIZE]
+cdef uint8_t zeros[HUGE_PAGE]
 
 # Where the file system cannot allocate, a range is read and written back instead. The lock admits
 # one thread at a time, so that no store can occur between the read and the write.
@@ -192,10 +191,11 @@ cdef void write_zero_pages(rs_mapped_file *f, int fd, int64_t start, int64_t end
         start += PAGE_SIZE
 
 
-cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end) noexcept nogil:
+cdef int64_t write_zeros(const rs_env *env, int fd, int64_t start, int64_t end,
+                         int64_t step) noexcept nogil:
     cdef int64_t size
     while start < end:
-        size = min(end - start, ZERO_SIZE - start % ZERO_SIZE)
+        size = min(end - start, step - start % step)
         if write_all(env, fd, zeros, size, start) < 0:
             break
         start += size
@@ -232,7 +232,7 @@ cdef int confirm_filled(rs_mapped_file *f, int fd, int64_t end) noexcept nogil:
         write_zero_pages(f, fd, start, page_down(target))
     else:
         # A page that is not written is read by a page fault: an error here loses nothing.
-        write_zeros(f.env, fd, start, target)
+        write_zeros(f.env, fd, start, target, HUGE_PAGE)
     publish(&f.confirmed, seen, target)
     return 0
 
@@ -308,7 +308,7 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
                 target = min(page_up(end), f.file_size)
             if zero_fill and target > PAGE_SIZE:
                 # The first page is not filled: a queue of a few units needs one fault anyway.
-                write_zeros(f.env, fd, page_up(max(seen, append_position(f))), target)
+                write_zeros(f.env, fd, page_up(max(seen, append_position(f))), target, FILL_CHUNK)
             publish(&f.confirmed, seen, target)
             error = 0
         f.env.close(fd)
@@ -393,7 +393,9 @@ cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
         error = rewrite(f.env, fd, position, position + size, False)
         rs_lock_release(rewrite_lock)
     elif error >= 0 and zero_fill:
-        write_zeros(f.env, fd, position, position + size)
+        # Many slots at once: puts in random order fill them soon.
+        write_zeros(f.env, fd, position, position + size,
+                    HUGE_PAGE if size > HUGE_PAGE else FILL_CHUNK)
     closed = f.env.close(fd)
     return error if error < 0 else closed
 

@@ -170,6 +170,20 @@ def test_fill_ahead_writes_zeros_to_what_is_allocated(env, path):
     file.fill_ahead(1)
 
 
+def test_a_growing_file_is_filled_in_small_folios(env, path):
+    """Goal: no write of zeros needs a huge page, which a guest's host may have reclaimed."""
+    file = MappedFile(
+        env, path, 1 << 23, create=True, confirm_step=1 << 22, zero_fill="folios", sole_writer=True
+    )
+    with watched(env, "pwrite") as written:
+        file.confirm_to(1 << 22)
+    ends = [at + size for *_, size, at in written]
+    assert [at for *_, at in written] == [0, *ends[:-1]]
+    assert all(end % (1 << 18) == 0 for end in ends)
+    assert max(size for *_, size, _ in written) == 1 << 18
+    assert ends[-1] == file.confirmed
+
+
 @pytest.mark.parametrize("at_once", [4096, 1 << 20])
 def test_what_is_filled_ahead_is_mapped(env, path, at_once):
     """Goal: a store to a page that was filled ahead takes no page fault, whatever its folio.
