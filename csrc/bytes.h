@@ -6,6 +6,9 @@
 #include <assert.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 static inline uint16_t rs_bswap16(uint16_t v) { return __builtin_bswap16(v); }
 static inline uint32_t rs_bswap32(uint32_t v) { return __builtin_bswap32(v); }
@@ -21,6 +24,17 @@ static inline uint64_t rs_bswap64(uint64_t v) { return __builtin_bswap64(v); }
 #define RS_BE64(v) rs_bswap64(v)
 #endif
 
+/* Eight bytes, the first one in the lowest bits. */
+static inline uint64_t rs_load_le64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return rs_bswap64(RS_BE64(v));
+}
+static inline uint64_t rs_load_le32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return rs_bswap32(RS_BE32(v));
+}
 static inline int16_t rs_load_be16(const uint8_t *p) {
     uint16_t v;
     memcpy(&v, p, sizeof v);
@@ -201,6 +215,42 @@ static inline void rs_copy_short(uint8_t *to, const uint8_t *from, int64_t size)
     }
 }
 
+/* ---- the places of a byte -------------------------------------------------------------------- */
+/* Bit i of the result: p[i] is `byte`. */
+static inline uint64_t rs_places_in_16(const uint8_t *p, uint8_t byte) {
+#if defined(__SSE2__)
+    const __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(const void *)p),
+                                         _mm_set1_epi8((char)byte));
+    return (uint32_t)_mm_movemask_epi8(equal);
+#else
+    const uint64_t low = 0x7F7F7F7F7F7F7F7Fu;
+    uint64_t places = 0;
+    for (int half = 8; half >= 0; half -= 8) {
+        const uint64_t v = rs_load_le64(p + half) ^ byte * 0x0101010101010101u;
+        const uint64_t zero = ~(((v & low) + low) | v | low); /* 0x80 for each byte that is 0 */
+        places = places << 8 | ((zero >> 7) * 0x0102040810204080u) >> 56;
+    }
+    return places;
+#endif
+}
+
+/* Bit i of the result: p[i] is `byte`, for i below 64 and below `size`. At least one byte. */
+static inline uint64_t rs_places(const uint8_t *p, int64_t size, uint8_t byte) {
+    uint8_t few[16] = {0};
+    uint64_t places = 0;
+    int64_t at = 0;
+    if (size >= 64)
+        return rs_places_in_16(p, byte) | rs_places_in_16(p + 16, byte) << 16 |
+               rs_places_in_16(p + 32, byte) << 32 | rs_places_in_16(p + 48, byte) << 48;
+    if (size < 16) { /* no byte behind the text may be read */
+        rs_copy_short(few, p, size);
+        return rs_places_in_16(few, byte) & ((1u << size) - 1);
+    }
+    for (; at <= size - 16; at += 16) places |= rs_places_in_16(p + at, byte) << at;
+    if (at < size) places |= rs_places_in_16(p + size - 16, byte) << (size - 16);
+    return places;
+}
+
 /* ---- Java's String.hashCode over UTF-8 ------------------------------------------------------- */
 /* Extend `hash` (0 for a new string) by the UTF-16 units that Java decodes `p` to: two surrogates
  * above U+FFFF, and U+FFFD for malformed bytes as in rs_utf8_next. Defined in hash.c. */
@@ -213,13 +263,40 @@ int32_t rs_java_hash_latin1(int32_t hash, const uint8_t *p, int64_t size);
 int32_t rs_java_hash_utf16(int32_t *hash, const uint16_t *p, int64_t size);
 int32_t rs_java_hash_utf32(int32_t *hash, const uint32_t *p, int64_t size);
 
+/* Return the hash of eight units below 256, the first one in the lowest bits. Neighbours join:
+ * eight numbers of 8 bits become four of 16 bits, and these two of 32 bits. */
+static inline uint32_t rs_hash_of_8(uint64_t v) {
+    v = (v & 0x00FF00FF00FF00FFu) * 31u + (v >> 8 & 0x00FF00FF00FF00FFu);
+    v = (v & 0x0000FFFF0000FFFFu) * 961u + (v >> 16 & 0x0000FFFF0000FFFFu);
+    return (uint32_t)v * 923521u + (uint32_t)(v >> 32);
+}
+
+/* Return the last `size` bytes, 1 to 8, of those that end at p + size; zeros, which add nothing to
+ * a hash, come first. No byte before p is read, but if `more` of them are there. */
+static inline uint64_t rs_last_bytes(const uint8_t *p, int64_t size, int more) {
+    const int64_t zeros = 8 * (8 - size);
+    uint64_t v = 0;
+    if (more || size == 8) return rs_load_le64(p + size - 8) >> zeros << zeros;
+    if (size >= 4) return rs_load_le32(p) << zeros | rs_load_le32(p + size - 4) << 32;
+    for (int64_t i = 0; i < size; i++) v |= (uint64_t)p[i] << (zeros + 8 * i);
+    return v;
+}
+
 static inline int32_t rs_java_hash(int32_t hash, const uint8_t *p, int64_t size) {
+    static const uint32_t powers[9] = {1,       31,       961,       29791,     923521,
+                                       28629151, 887503681, 1742810335, 2487512833u}; /* of 31 */
     uint32_t h = (uint32_t)hash;
-    for (int64_t i = 0; i < size; i++) {
-        if (p[i] >= 0x80) return rs_java_hash_slow((int32_t)h, p + i, size - i);
-        h = h * 31u + p[i];
+    uint64_t v;
+    int64_t at = 0;
+    for (; size - at > 8; at += 8) {
+        v = rs_load_le64(p + at);
+        if (v & 0x8080808080808080u) return rs_java_hash_slow((int32_t)h, p + at, size - at);
+        h = h * powers[8] + rs_hash_of_8(v);
     }
-    return (int32_t)h;
+    if (at >= size) return hash; /* an empty text */
+    v = rs_last_bytes(p + at, size - at, at > 0);
+    if (v & 0x8080808080808080u) return rs_java_hash_slow((int32_t)h, p + at, size - at);
+    return (int32_t)(h * powers[size - at] + rs_hash_of_8(v));
 }
 
 #endif

@@ -151,41 +151,50 @@ cdef bint properties_torn(const uint8_t *p, int64_t size) noexcept nogil:
 
 
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil:
-    cdef property_text text
-    cdef rs_span *span
-    text.at = p
-    text.stop = p + size
+    cdef int64_t block, stop
+    cdef int64_t at = 0
+    cdef uint64_t ends
     memset(out, 0xFF, sizeof(rs_properties))  # every size -1: absent
-    while next_property(&text):
-        if text.value != NULL and text.value < text.end:
-            span = _span_of(text.name, text.value - 1 - text.name, out)
-            if span != NULL:
-                span.position = <int32_t>(text.value - p)
-                span.size = <int32_t>(text.end - text.value)
+    for block in range(0, size, 64):
+        ends = rs_places(p + block, size - block, 2)
+        while ends:
+            stop = block + rs_lowest_bit(ends)
+            _take_property(p, at, stop - at, out)
+            at = stop + 1
+            ends &= ends - 1
+    _take_property(p, at, size - at, out)
 
 
-cdef inline rs_span *_span_of(
-    const uint8_t *name, int64_t size, rs_properties *out
+cdef inline void _take_property(
+    const uint8_t *p, int64_t at, int64_t size, rs_properties *out
 ) noexcept nogil:
-    """Where the value of that property belongs; NULL for a property the store does not look at."""
-    if size == 4:
-        if memcmp(name, b"TAGS", 4) == 0:
-            return &out.tags
-        if memcmp(name, b"KEYS", 4) == 0:
-            return &out.keys
-    elif size == 5:
-        if memcmp(name, b"DELAY", 5) == 0:
-            return &out.delay
-    elif size == 8:
-        if memcmp(name, b"UNIQ_KEY", 8) == 0:
-            return &out.uniq_key
-    elif size == 20:
-        if memcmp(name, b"INNER_MULTI_DISPATCH", 20) == 0:
-            return &out.multi_dispatch
-    elif size == 24:
-        if memcmp(name, b"INNER_MULTI_QUEUE_OFFSET", 24) == 0:
-            return &out.multi_queue_offset
-    return NULL
+    """One entry, if it is a property that the store looks at: its name, U+0001 and a value.
+
+    None of the names has a U+0001, so the first one in the entry ends the name.
+    """
+    cdef const uint8_t *name = p + at
+    cdef rs_span *span = NULL
+    cdef int32_t name_size = 4
+    if size < 6:
+        return
+    if memcmp(name, b"TAGS", 4) == 0:
+        span = &out.tags
+    elif memcmp(name, b"KEYS", 4) == 0:
+        span = &out.keys
+    elif memcmp(name, b"UNIQ", 4) == 0:
+        if size >= 10 and memcmp(name, b"UNIQ_KEY", 8) == 0:
+            span, name_size = &out.uniq_key, 8
+    elif memcmp(name, b"DELA", 4) == 0:
+        if size >= 7 and name[4] == c"Y":
+            span, name_size = &out.delay, 5
+    elif memcmp(name, b"INNE", 4) == 0:
+        if size >= 22 and memcmp(name, b"INNER_MULTI_DISPATCH", 20) == 0:
+            span, name_size = &out.multi_dispatch, 20
+        elif size >= 26 and memcmp(name, b"INNER_MULTI_QUEUE_OFFSET", 24) == 0:
+            span, name_size = &out.multi_queue_offset, 24
+    if span != NULL and name[name_size] == 1:
+        span.position = <int32_t>(at + name_size + 1)
+        span.size = <int32_t>(size - name_size - 1)
 
 
 # The zeros of the decimal digits that Java's Character.digit knows below U+10000 besides ASCII's.

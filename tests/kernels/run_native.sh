@@ -1,5 +1,6 @@
 #!/bin/sh
-# The C tests of csrc's kernels on this machine: optimised, then under ASan and UBSan.
+# The C tests of csrc's kernels on this machine: optimised, without vector instructions, and under
+# ASan and UBSan.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -25,5 +26,6 @@ build_and_run() {
 }
 
 build_and_run "optimised" -O3
+build_and_run "without vector instructions" -O3 -U__SSE2__
 build_and_run "address and undefined behaviour sanitizers" -O1 -g \
     -fsanitize=address,undefined -fno-sanitize-recover=all

@@ -1,5 +1,6 @@
-/* Goal: the UTF-8 reader and Java's string hash agree with known answers and never read past the
- * end. Method: test vectors; random and malformed bytes that end at an unreadable page. */
+/* Goal: the UTF-8 reader, Java's string hash and the search for a byte agree with known answers, and
+ * never read past the end. Method: test vectors; random, malformed and plain bytes between
+ * unreadable pages, compared with loops over single bytes. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -45,6 +46,35 @@ static void check_reader(const uint8_t *p, int64_t size) {
     (void)rs_java_hash(0, p, size);
 }
 
+static void check_loops(const uint8_t *p, int64_t size) {
+    int32_t got = rs_java_hash(7, p, size), wanted = rs_java_hash_slow(7, p, size);
+    if (got != wanted) {
+        fprintf(stderr, "hash of %lld bytes: got %d, wanted %d\n", (long long)size, (int)got,
+                (int)wanted);
+        exit(1);
+    }
+    uint64_t places = 0;
+    for (int64_t i = 0; i < size && i < 64; i++) places |= (uint64_t)(p[i] == 2) << i;
+    if (size > 0 && rs_places(p, size, 2) != places) {
+        fprintf(stderr, "places in %lld bytes: got %llx, wanted %llx\n", (long long)size,
+                (unsigned long long)rs_places(p, size, 2), (unsigned long long)places);
+        exit(1);
+    }
+}
+
+/* Texts with many of the bytes around 2, and now and then a byte above 7F, at both ends of the page
+ * between two unreadable ones. */
+static void check_texts(uint8_t *base, size_t page) {
+    for (int round = 0; round < 40000; round++) {
+        size_t size = (size_t)rand() % 140;
+        uint8_t *p = round & 1 ? base : base + page - size;
+        int high = rand() % 4 == 0;
+        for (size_t i = 0; i < size; i++)
+            p[i] = (uint8_t)(high && rand() % 16 == 0 ? rand() : rand() & (rand() & 1 ? 3 : 0x7F));
+        check_loops(p, (int64_t)size);
+    }
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         const char *text = vectors[i].text;
@@ -56,8 +86,10 @@ int main(void) {
     }
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     int access = PROT_READ | PROT_WRITE, kind = MAP_PRIVATE | MAP_ANONYMOUS;
-    uint8_t *base = mmap(NULL, 2 * page, access, kind, -1, 0);
-    if (base == MAP_FAILED || mprotect(base + page, page, PROT_NONE) != 0) return 2;
+    uint8_t *base = mmap(NULL, 3 * page, access, kind, -1, 0);
+    if (base == MAP_FAILED || mprotect(base, page, PROT_NONE) != 0) return 2;
+    base += page;
+    if (mprotect(base + page, page, PROT_NONE) != 0) return 2;
     /* All lead bytes and all second bytes, cut at every length; then random high bytes. */
     for (unsigned lead = 0x80; lead < 0x100; lead++)
         for (unsigned second = 0; second < 0x100; second++)
@@ -75,6 +107,7 @@ int main(void) {
         for (size_t i = 0; i < size; i++) p[i] = (uint8_t)(rand() % 4 ? 0x80 | rand() : rand());
         check_reader(p, (int64_t)size);
     }
+    check_texts(base, page);
     printf("hash: ok\n");
     return 0;
 }
