@@ -32,7 +32,7 @@ cdef bint are_zeros(const uint8_t *data, int64_t size) noexcept nogil
 cdef class ConsumeQueueCore:
     cdef rs_queue queue
     cdef MappedFile mapped_file     # the owner of queue.file, held while it is set
-    cdef list retired               # (file, is held): the writer may still store into it
+    cdef list retired               # (file, is held): the writer may still store into it; or None
 
 
 cdef class UnitAppender:

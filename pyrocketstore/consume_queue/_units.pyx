@@ -341,7 +341,6 @@ cdef class ConsumeQueueCore:
 
     def __cinit__(self):
         self.queue.max_physic_offset = -1
-        self.retired = []
 
     @property
     def attached(self):
@@ -444,8 +443,8 @@ cdef class ConsumeQueueCore:
         """Release the file; the next unit needs `attach` again."""
         self.retire()
         cdef list retired = self.retired
-        self.retired = []
-        for mapped_file, is_held in retired:
+        self.retired = None
+        for mapped_file, is_held in retired or ():
             if is_held:
                 (<MappedFile>mapped_file).drop_hold()
             mapped_file.unmap_idle()
@@ -458,6 +457,8 @@ cdef class ConsumeQueueCore:
         self.mapped_file = None
         if mapped_file is not None:
             # `unmapped` stays: the writer may be about to look at it.
+            if self.retired is None:
+                self.retired = []
             self.retired.append((mapped_file, not self.queue.unmapped))
 
     def put(self, int64_t phy_offset, int32_t size, int64_t tags_code, int64_t queue_offset):

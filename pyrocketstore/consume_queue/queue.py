@@ -103,7 +103,7 @@ class ConsumeQueue(UnitAppender):
         #: bytes of the log, from which on units may not have been durable before recovery
         self.unsure_from = NO_LIMIT
         #: units that were cut off, kept until the log has been dispatched again
-        self.kept_units = KeptUnits()
+        self.kept_units: KeptUnits | None = None
         #: byte of the last unit that a power cut may have torn, -1 without one
         self.torn_end = -1
         self.stated_max_physic_offset = -1
@@ -287,7 +287,7 @@ class ConsumeQueue(UnitAppender):
         self.core.min_logic_offset = 0
         self.stated_max_physic_offset = -1
         self._first_readable = None
-        self.kept_units = KeptUnits()
+        self.kept_units = None
         self.failed = False
         self._forget_mapping()
 

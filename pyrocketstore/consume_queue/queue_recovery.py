@@ -93,6 +93,8 @@ def keep_units(queue: ConsumeQueue, position: int) -> None:
         # The ext unit at that address may be another one by then.
         return queue.resolve_tags(code)[1] or 0
 
+    if queue.kept_units is None:
+        queue.kept_units = KeptUnits()
     queue.kept_units.keep(queue.reader, position, queue.unsure_from, plain_code)
 
 
@@ -103,11 +105,13 @@ def give_back_units(queue: ConsumeQueue, log_end: int, is_lost: Callable[[KeptUn
     `is_lost` is called for units that name bytes before `log_end`, bytes of the log. Raises
     StoreIOError.
     """
+    if queue.kept_units is None:
+        return
     covered = max(0, queue.core.max_physic_offset)
     last = queue.kept_units.last(queue.core.unit_count, covered, log_end, is_lost)
     if last is not None:
         queue.put_message_position_info(*last.unit, last.queue_offset)
-    queue.kept_units = KeptUnits()
+    queue.kept_units = None
 
 
 def give_up_torn_end(queue: ConsumeQueue, phy_offset: int) -> None:

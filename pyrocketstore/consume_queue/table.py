@@ -65,6 +65,11 @@ class ConsumeQueueTable:
         self.path = os.path.join(config.store_path_root_dir, "consumequeue")
         self.ext_path = os.path.join(config.store_path_root_dir, "consumequeue_ext")
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        #: increased after each change of `_topics`
+        self._changes = 0
+        #: every queue, and the number of changes before the list was begun
+        self._listed: tuple[int, list[ConsumeQueue]] = (0, [])
+        self._min_phy_offset = commit_log.get_min_offset  # one object for all queues
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._unrecovered: list[ConsumeQueue] = []
@@ -94,6 +99,7 @@ class ConsumeQueueTable:
                 del self._topics[topic]
             elif self._is_lmq(topic):
                 self.lmq_count += 1
+        self._changes += 1
         self._load_queues(usual, others)
         self._check_sizes()
 
@@ -150,8 +156,14 @@ class ConsumeQueueTable:
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue."""
-        # Copies, since a dispatch may add a queue or a topic meanwhile.
-        return [queue for queues in list(self._topics.values()) for queue in list(queues.values())]
+        # Without a lock, because a signal handler may interrupt any line and call this method.
+        changes, (listed_at, queues) = self._changes, self._listed
+        if changes != listed_at:
+            # Copies, since a dispatch may add a queue or a topic meanwhile.
+            topics = list(self._topics.values())
+            queues = [queue for topic in topics for queue in list(topic.values())]
+            self._listed = changes, queues
+        return queues.copy()
 
     def by_topic(self) -> dict[str, dict[int, ConsumeQueue]]:
         """Return {topic: {queue id: queue}}, sorted."""
@@ -193,6 +205,7 @@ class ConsumeQueueTable:
                 _find_ext_files(queue.ext)
             with self._lock:
                 queue = self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
+                self._changes += 1
             if self._is_lmq(topic):
                 self.lmq_count += 1
         return queue
@@ -208,6 +221,7 @@ class ConsumeQueueTable:
             queues.pop(queue_id, None)
             if not queues:
                 self._topics.pop(topic, None)
+            self._changes += 1
 
     def destroy(self) -> None:
         """Destroy every queue."""
@@ -218,6 +232,7 @@ class ConsumeQueueTable:
         """Forget every queue, before another `load`; nothing on disk is touched."""
         with self._lock:
             self._topics.clear()
+            self._changes += 1
         self.lmq_count = 0
 
     def close(self) -> None:
@@ -231,6 +246,7 @@ class ConsumeQueueTable:
             if self.get(queue.topic, queue.queue_id) is None and self._is_lmq(queue.topic):
                 self.lmq_count += 1
             self._topics.setdefault(queue.topic, {})[queue.queue_id] = queue
+            self._changes += 1
 
     def new_queue(self, topic: str, queue_id: int, flags: RunningFlags) -> ConsumeQueue:
         """Return an empty object of a queue that is not in the table.
@@ -266,7 +282,7 @@ class ConsumeQueueTable:
             self.env,
             read_only=self.read_only,
             ext=ext,
-            min_phy_offset=self.commit_log.get_min_offset,
+            min_phy_offset=self._min_phy_offset,
             flags=self.flags,
             by_write=self.config.write_without_mmap,
             mappings=self.mappings,

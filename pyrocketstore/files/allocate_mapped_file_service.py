@@ -4,6 +4,7 @@ writer.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ __all__ = [
     "AllocateMappedFileService",
     "FileSettings",
     "create_mapped_file",
+    "file_settings",
     "make_allocate_service",
 ]
 
@@ -79,6 +81,19 @@ class FileSettings(NamedTuple):
             defer_fsync=self.sole_writer,
             by_write=self.by_write,
         )
+
+
+@functools.lru_cache
+def file_settings(
+    file_size: int,
+    confirm_step: int,
+    populate: int,
+    zero_fill: str,
+    sole_writer: bool,
+    by_write: bool,
+) -> FileSettings:
+    """Return the settings of many sequences of files as one object."""
+    return FileSettings(file_size, confirm_step, populate, zero_fill, sole_writer, by_write)
 
 
 def create_mapped_file(env: Env, path: str, settings: FileSettings) -> MappedFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import re
@@ -20,8 +21,8 @@ from pyrocketstore.errors import StoreCorruptionError, StoreIOError, StoreTypeEr
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.allocate_mapped_file_service import (
     AllocateMappedFileService,
-    FileSettings,
     create_mapped_file,
+    file_settings,
 )
 from pyrocketstore.files.file_systems import Unflushed
 from pyrocketstore.system.env import Env, check_env
@@ -35,6 +36,8 @@ FILE_NAME = re.compile(r"[0-9]{20}", re.ASCII)
 MAX_OFFSET = (1 << 63) - 1
 #: One round deletes at most this many files.
 DELETE_FILES_BATCH_MAX = 10
+#: One thread makes the files of a sequence with a sole writer.
+_NO_LOCK = contextlib.nullcontext()
 #: Accepted and ignored: no file waits for its readers (ms).
 DESTROY_INTERVAL_MS = 1000
 
@@ -98,9 +101,9 @@ class MappedFileQueue:
         self.mapped_file_size = mapped_file_size
         self.read_only = read_only
         self.derived = derived
-        self.mismatched: list[MismatchedFile] = []
+        self.mismatched: Sequence[MismatchedFile] = ()
         self.allocate_service = allocate_service
-        self.settings = FileSettings(
+        self.settings = file_settings(
             mapped_file_size, confirm_step, populate, zero_fill, sole_writer, by_write
         )
         self.mapped_files: tuple[MappedFile, ...] = ()
@@ -108,7 +111,7 @@ class MappedFileQueue:
         self.committed_where = 0
         self.store_timestamp = 0
         self._lock = threading.Lock()  # over changes of mapped_files
-        self._create_lock = threading.Lock()
+        self._create_lock = _NO_LOCK if sole_writer else threading.Lock()
 
     # ---- loading and making files -----------------------------------------------------------
 
@@ -135,16 +138,17 @@ class MappedFileQueue:
             if not self.read_only:
                 self.env.remove(path)
         loaded = []
-        self.mismatched = []
+        mismatched = []
         for name, size, path in found:
             reason = mismatch_of(int(name), size, self.mapped_file_size)
             if reason is not None:
-                self.mismatched.append(MismatchedFile(path, int(name), size, reason))
+                mismatched.append(MismatchedFile(path, int(name), size, reason))
                 continue
             mapped_file = self._open(path)
             mapped_file.set_positions(size)
             loaded.append(mapped_file)
-        if self.mismatched and not self.derived:
+        self.mismatched = mismatched
+        if mismatched and not self.derived:
             self._load_partial(loaded)
         with self._lock:
             self.mapped_files = tuple(loaded)
@@ -157,7 +161,7 @@ class MappedFileQueue:
         path = f"{self.store_path}/{file_name_of(offset)}"
         mapped_file = self.settings.open(self.env, path, mode=mode, checked=True)
         mapped_file.set_positions(size)
-        self.mismatched = []
+        self.mismatched = ()
         with self._lock:
             self.mapped_files = (mapped_file,)
 

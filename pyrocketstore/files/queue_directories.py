@@ -46,7 +46,7 @@ def find_queues(
     Differs: 4.9.3 takes a file for an empty queue, and skips the others silently.
     """
     for topic, is_link in _topics(env, directory, warn):
-        path = os.path.join(directory, topic)
+        path = f"{directory}/{topic}"
         # A directory needs no check for links: the one above it was checked.
         entries = env.entries(path) if is_link else _entries_of(env, path)
         ids = _queue_ids(env, path, entries, warn, remove_temporary)
@@ -67,7 +67,7 @@ def find_queue_ids(env: Env, path: str, *, warn: bool = True) -> set[int]:
 def _topics(env: Env, directory: str, warn: bool) -> Iterator[tuple[str, bool]]:
     """Yield (topic, whether a symbolic link may be in place of its directory)."""
     for topic, kind in env.entries(directory):
-        path = os.path.join(directory, topic)
+        path = f"{directory}/{topic}"
         if not _is_text(topic):
             _skip(path, "the name is not valid UTF-8, so it is not a topic", warn)
         elif kind != "d" and not env.is_dir(path):
@@ -122,6 +122,8 @@ def check_queue_directory(env: Env, directory: str, topic: str, queue_id: int) -
 
 def _is_text(name: str) -> bool:
     """Return whether a file name is UTF-8, as topics are."""
+    if name.isascii():
+        return True
     data = os.fsencode(name)
     try:
         data.decode("utf-8")

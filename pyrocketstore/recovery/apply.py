@@ -146,9 +146,10 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
         again(index_file.path)
     folders = {os.path.join(root, name) for name in ("", "config", "consumequeue", "index")}
     folders.update(store.config.commit_log_paths)
+    topics = set()  # directories of queues with files: they exist
     for queue in store.consume_queues():
         if queue.covered_phy_offset > plan.scan_from:
-            folders.add(os.path.join(queue.store_path, queue.topic))
+            topics.add(f"{queue.store_path}/{queue.topic}")
             files = queue.mapped_file_queue
             if queue.ext is not None:
                 ext_topic = os.path.join(root, "consumequeue_ext", queue.topic)
@@ -162,11 +163,12 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
                 again(file.path)
                 file.mark_unflushed()
                 files.flushed_where = min(files.flushed_where, file.file_from_offset)
+                if file is files.mapped_files[0]:
+                    break
                 if int.from_bytes(file.read(0, 8), "big", signed=True) < plan.scan_from:
                     break  # earlier files were durable before
-    store.file_systems.fsync_directories(
-        [folder for folder in sorted(folders) if store.env.is_dir(folder)]
-    )
+    topics.update(folder for folder in folders if store.env.is_dir(folder))
+    store.file_systems.fsync_directories(sorted(topics))
 
 
 def _keep(path: str) -> None:

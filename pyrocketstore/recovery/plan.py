@@ -164,9 +164,8 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     plan.broken = valid_records_after(store, files, log_end, is_usual)
     if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
         plan.broken = []  # another process has appended records: nothing is damaged
-    seen = _check_ends(store, files, log_end.seen, plan, check)
+    found = _check_ends(store, files, log_end.seen, plan, check)
     plan.cut_queues |= _furthest(store) > plan.log_end
-    found = check.with_further(seen)
     lowest = store.commit_log.get_min_offset()
     if not plan.clean:
         for queue in store.consume_queues():
@@ -271,8 +270,9 @@ def _check_ends(
     seen: TopicQueueMap,
     plan: RecoveryPlan,
     check: UnitCheck,
-) -> TopicQueueMap:
-    """Compare the last unit of each queue with the log; return the queues that records belong to.
+) -> dict[tuple[str, int], tuple[int, int, int, int]]:
+    """Compare the last unit of each queue with the log; return the queues that records belong to,
+    as `UnitCheck.with_further` does.
 
     When a last unit names no record of its queue, the log is read from the last unit that does, so
     that every later unit is compared. Units without a record that name bytes of the log become
@@ -297,10 +297,11 @@ def _check_ends(
             plan.repairs.setdefault(key, {}).update(units)
         ends = _doubtful_ends(store, log, plan.repairs, check)
     is_whole = min(start, plan.scan_from) <= log.begin
-    found = check.with_further(seen) if is_whole else {}
+    found = check.with_further(seen)
+    complete = found if is_whole else {}
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
-        if key in found and (key in plan.repairs or not check.confirms_all(key, queue)):
+        if key in complete and (key in plan.repairs or not check.confirms_all(key, queue)):
             known = plan.repairs.get(key, {})
             wrong = units_without_record(log, queue, *found[key][:2], known)
             if wrong:
@@ -317,7 +318,7 @@ def _check_ends(
             plan.cut_queues = True
         else:
             queue.core.reset(queue.get_max_offset_in_queue(), end.covered)
-    return seen
+    return found
 
 
 def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: RecoveryPlan) -> Log:

@@ -303,18 +303,26 @@ def test_an_opening_finds_what_one_by_one_finds(
     assert texts[0] == texts[1], done
 
 
-def test_the_usual_queue_is_opened_three_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_usual_queue_is_opened_three_times(
+    tmp_path: Path, killed: bool, read_only: bool
+) -> None:
     """Once to find its end, once to compare its units with the log, once for its minimum."""
     root = tmp_path / "store"
     with pyrocketstore.open(root, **SIZES) as store:
         for i in range(40):
             store.put(f"t{i % 20}", b"x")
+    if killed:
+        (root / "abort").touch()
     env = Env()
-    with watched(env, "open") as opens:
-        pyrocketstore.open(root, env=env, read_only=True, **SIZES).close()
-    paths = [os.fsdecode(path) for path, *_ in opens]
+    with (
+        watched(env, "open") as opens,
+        pyrocketstore.open(root, env=env, read_only=read_only, **SIZES),
+    ):
+        paths = [os.fsdecode(path) for path, *_ in opens]
     for i in range(20):
-        assert sum(f"/consumequeue/t{i}/0/" in path for path in paths) == 3
+        assert sum(f"/consumequeue/t{i}/0/0" in path for path in paths) == 3
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -48,6 +48,48 @@ def test_a_topic_ends_with_its_last_queue(store: pyrocketstore.Store) -> None:
     assert table.get("b", 2) is None
 
 
+def test_the_list_of_all_queues_follows_each_change(store: pyrocketstore.Store) -> None:
+    table = store.message_store.queue_table
+
+    def names() -> list[str]:
+        return sorted(f"{queue.topic}/{queue.queue_id}" for queue in table.all())
+
+    assert names() == ["a/0", "b/0", "b/10", "b/2", "c/7"]
+    table.all().clear()  # the caller's own list
+    store.put("a", b"x", queue_id=3)
+    store.wait_dispatched()
+    assert names() == ["a/0", "a/3", "b/0", "b/10", "b/2", "c/7"]
+    with store.message_store.dispatch_paused():
+        table.remove("c", 7)
+        assert names() == ["a/0", "a/3", "b/0", "b/10", "b/2"]
+        other = table.new_queue("b", 2, table.flags)
+        table.replace(other)
+        assert [q for q in table.all() if (q.topic, q.queue_id) == ("b", 2)] == [other]
+        table.replace(table.new_queue("d", 0, table.flags))
+        assert names() == ["a/0", "a/3", "b/0", "b/10", "b/2", "d/0"]
+
+
+def test_a_list_made_during_a_change_is_not_kept(
+    store: pyrocketstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread adds a queue while one lists them."""
+    table = store.message_store.queue_table
+    with store.message_store.dispatch_paused():
+        table.remove("c", 7)
+        queue = table.new_queue("d", 0, table.flags)
+
+        class Topics(dict[str, Any]):
+            def values(self) -> Any:
+                found = list(super().values())
+                table._topics = dict(self)
+                table.replace(queue)
+                return found
+
+        monkeypatch.setattr(table, "_topics", Topics(table._topics))
+        assert queue not in table.all()
+        assert queue in table.all()
+
+
 def test_calls_for_one_topic_leave_the_other_topics_alone(
     store: pyrocketstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
