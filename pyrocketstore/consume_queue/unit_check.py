@@ -541,7 +541,7 @@ def _names_record(log: Log, key: Key, queue_offset: int, phy_offset: int, size: 
 # ---- the end of a queue --------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False, eq=False)
 class QueueEnd:
     """Which units at the end of a queue name their records.
 

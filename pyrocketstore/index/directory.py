@@ -35,7 +35,7 @@ LOG = logger(__name__)
 _LOOK_BYTES = 64 << 10
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
 class FoundIndexFile:
     """A file in the index directory: `size` in bytes, and the fields of its header."""
 

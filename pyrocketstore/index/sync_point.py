@@ -8,10 +8,10 @@ have written to the store since: recovery believes only what the files prove.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import struct
 import zlib
+from typing import NamedTuple
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
@@ -33,8 +33,7 @@ _FIELDS = struct.Struct(f">8sqqIiiiIqqqq{_NAME_SIZE}s")
 _CRC = struct.Struct(">I")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SyncPoint:
+class SyncPoint(NamedTuple):
     """Says: the records before `phy_offset` are durable, with all their units and keys.
 
     Parameters
@@ -64,7 +63,7 @@ class SyncPoint:
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        *numbers, name = dataclasses.astuple(self)
+        *numbers, name = self
         data = _FIELDS.pack(MAGIC, *numbers, name.encode("ascii"))
         return data + _CRC.pack(zlib.crc32(data))
 
@@ -79,7 +78,7 @@ class SyncPoint:
         if magic != MAGIC or name.strip(b"0123456789"):
             return None
         numbers: list[int] = list(_FIELDS.unpack(body)[1:-1])
-        fields = dict(zip(cls.__slots__, numbers, strict=False))
+        fields = dict(zip(cls._fields, numbers, strict=False))
         found = cls(**fields, name=name.decode("ascii"))
         return found if found._is_possible() else None
 

@@ -155,7 +155,8 @@ class MessageRefused(StoreFormatError):
 # ---- messages -----------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(slots=True)
+# Here and below without generated __repr__ and __eq__: making them takes a part of each import.
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
 class Message:
     """A topic, a body and named properties.
 
@@ -173,6 +174,16 @@ class Message:
     body: bytes | bytearray | memoryview = b""
     flag: int = dataclasses.field(default=0, kw_only=True)
     properties: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    def __repr__(self) -> str:
+        values = (f"{each.name}={getattr(self, each.name)!r}" for each in dataclasses.fields(self))
+        return f"{type(self).__qualname__}({', '.join(values)})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [each.name for each in dataclasses.fields(self)]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def set_tags(self, tags: str) -> None:
         """Set the property TAGS."""
@@ -233,7 +244,7 @@ class Message:
         self.properties[PROPERTY_WAIT_STORE_MSG_OK] = "true" if wait else "false"
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MessageExtBrokerInner(Message):
     """A message as DefaultMessageStore.put_message takes it.
 
@@ -253,7 +264,7 @@ class MessageExtBrokerInner(Message):
     prepared_transaction_offset: int = dataclasses.field(default=0, kw_only=True)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MessageExtBatch(MessageExtBrokerInner):
     """Several messages for one queue as DefaultMessageStore.put_messages takes them.
 

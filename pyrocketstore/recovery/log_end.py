@@ -85,7 +85,7 @@ def check_not_newer(store: StoreContext) -> None:
             )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False, eq=False)
 class LogEnd:
     """The end of the log.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from pyrocketstore.arguments.scalars import (
     exact_text,
     whole_number,
 )
-from pyrocketstore.columns._decode import release_memory
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.config.message_store_config import (
     BrokerRole,
@@ -43,7 +43,6 @@ from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.message_store.topic_names import check_known
 from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.reading._messages import MergedMessages, MessageIterator
-from pyrocketstore.reading.batches import read_record_batch
 from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMessages
 from pyrocketstore.record import _message
@@ -303,7 +302,7 @@ class Store(StoreCalls):
             return
         if self._state.is_open:
             self._state.close()
-            release_memory()
+            _release_column_memory()
         if not self.message_store.has_ended:
             self.message_store.shutdown()
 
@@ -723,10 +722,11 @@ class Store(StoreCalls):
         byte_count = min(whole_number("max_bytes", max_bytes), INT64_MAX)
         checked = exact_flag("check_crc", check_crc)
         options = _ReadOptions(tags_filter(tags), on_corrupt, checked, SkippedMessages(None))
+        batches = imported("pyrocketstore.reading.batches")  # few programs need columns
         with self._state:
             part, first, end = self._part(topic, queue_id, start, None, options)
             stop = min(end, first + max(0, count))
-            return read_record_batch(part, first, stop, max(byte_count, 0), columns)
+            return batches.read_record_batch(part, first, stop, max(byte_count, 0), columns)
 
     # ---- keys ---------------------------------------------------------------------------------
 
@@ -806,6 +806,13 @@ class Store(StoreCalls):
             self.message_store.wait_dispatched()
             report: VerifyReport = verify_store(self.message_store, progress)
             return report
+
+
+def _release_column_memory() -> None:
+    """Free the memory that the columns of a batch were built in, if there was any batch."""
+    pool = sys.modules.get("pyrocketstore.columns._memory_pool")
+    if pool is not None:
+        pool.release_memory()
 
 
 def _array_of(values: Any) -> npt.NDArray[Any]:

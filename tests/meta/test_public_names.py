@@ -48,7 +48,10 @@ def test_a_store_loads_the_engine() -> None:
 
 def test_the_engine_loads_no_large_module_that_few_calls_need() -> None:
     """asyncio alone takes about as long as the engine."""
-    large = "asyncio ssl decimal difflib pyarrow".split()
+    large = """
+        asyncio ssl decimal difflib pyarrow
+        pyrocketstore.columns._decode pyrocketstore.reading.batches
+    """.split()
     code = (
         "import sys, numpy; before = set(sys.modules)\n"
         "from pyrocketstore import DefaultMessageStore, Store, open\n"

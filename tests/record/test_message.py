@@ -779,3 +779,21 @@ def test_is_crc_valid(body: bytes):
     raw[8:12] = (int.from_bytes(raw[8:12], "big") ^ 1).to_bytes(4, "big")
     # As in 4.9.3, an empty body has no CRC that could be wrong.
     assert decode_record(raw).is_crc_valid == (not body)
+
+
+def test_messages_are_equal_by_their_fields() -> None:
+    """As instances of a dataclass whose methods are generated."""
+    message = Message("T", b"x", flag=3, properties={"a": "b"})
+    assert message == Message("T", b"x", flag=3, properties={"a": "b"})
+    assert message != Message("T", b"x", flag=3, properties={"a": "c"})
+    assert message != 1
+    inner, same = MessageExtBrokerInner("T", b"x"), MessageExtBrokerInner("T", b"x")
+    assert inner == same
+    assert inner != Message("T", b"x")
+    same.sys_flag = 1
+    assert inner != same
+    assert repr(message) == "Message(topic='T', body=b'x', flag=3, properties={'a': 'b'})"
+    assert repr(inner).startswith("MessageExtBrokerInner(topic='T', body=b'x', flag=0, properties=")
+    for each in (message, inner):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(each)

@@ -277,7 +277,7 @@ def test_damaged_bytes(killed: Killed) -> None:
     check_ignored(killed)
 
 
-NUMBERS = [field.name for field in dataclasses.fields(SyncPoint) if field.name != "name"]
+NUMBERS = [name for name in SyncPoint._fields if name != "name"]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -290,7 +290,7 @@ def test_wrong_numbers_with_a_right_crc(killed: Killed, name: str, tmp_path: Pat
         if value == getattr(point, name):
             continue
         path = Path(shutil.copytree(killed.path, tmp_path / f"{number}"))
-        wrong = dataclasses.replace(point, **{name: value})
+        wrong = point._replace(**{name: value})
         (path / SYNC_POINT).write_bytes(wrong.encode())
         for read_only in (True, False):
             with opened(path, read_only=read_only) as store:
