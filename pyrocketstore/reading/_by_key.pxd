@@ -11,7 +11,9 @@ cdef class LogTable:
     cdef rs_mapped_file **table
     cdef Py_ssize_t count
     cdef int64_t file_size
+    cdef int64_t read_bytes     # of the first read of a record of unknown size
 
+    cdef void note_size(self, int64_t size) noexcept nogil
     cdef Py_ssize_t find(self, int64_t phy_offset) noexcept nogil
 
 

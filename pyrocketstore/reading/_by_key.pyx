@@ -43,6 +43,7 @@ from pyrocketstore.record._record cimport (
 from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE, RS_OK, rs_index_file, rs_load_acquire, rs_load_acquire32, rs_load_be32,
     rs_load_be64, rs_mapped_file, rs_prefetch_read, rs_properties, rs_record, rs_span,
+    rs_store_release,
 )
 from pyrocketstore.record._text cimport utf8_bytes
 
@@ -61,7 +62,10 @@ cdef enum:
     WARM_FILES = 2           # of the newest index files
     CACHE_LINE = 64
     COPIED_BYTES = 1152      # prefetched of a record that will be copied, of unknown size
-    READ_BYTES = 2048        # of the first read of a record of unknown size
+    READ_BYTES = 2048        # of the first read of a record of unknown size, before any is known
+    MIN_READ_BYTES = 256
+    MAX_READ_BYTES = 8192
+    FADING = 32              # a larger size than the last one is forgotten by such a part
     NEAR_BYTES = 2048        # between records that are read together
     MAX_HELD_GIL = 64        # hits; a search for more releases the GIL
     # Of a search in a window of time, entries: steps along a chain before the times of the file are
@@ -173,6 +177,7 @@ cdef class LogTable:
         self.files = files
         self.file_size = file_size
         self.count = PyTuple_GET_SIZE(files)
+        self.read_bytes = READ_BYTES
         self.table = <rs_mapped_file **>calloc(max(self.count, 1), sizeof(rs_mapped_file *))
         if self.table == NULL:
             raise MemoryError
@@ -181,6 +186,19 @@ cdef class LogTable:
 
     def __dealloc__(self):
         free(self.table)
+
+    cdef void note_size(self, int64_t size) noexcept nogil:
+        """Have the next first read take a record of this size whole, also if it is a little larger.
+
+        Most records of a store have nearly the same size. Sizes that alternate keep the largest.
+        Threads: any; a note of another thread may be lost.
+        """
+        cdef int64_t before = rs_load_acquire(&self.read_bytes)
+        cdef int64_t wanted = (size + 2 * CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
+        wanted = max(wanted, <int64_t>MIN_READ_BYTES, before - before // FADING)
+        wanted = min(wanted, <int64_t>MAX_READ_BYTES)
+        if wanted != before:
+            rs_store_release(&self.read_bytes, wanted)
 
     cdef Py_ssize_t find(self, int64_t phy_offset) noexcept nogil:
         """Return the index of the file with that byte, or -1."""
@@ -395,14 +413,18 @@ cdef class _Search:
             p = self.read(i, position, size, position + size)
             if p == NULL:
                 return NULL
-        return p if check_record(p, size, phy_offset, False, &self.parsed) == RS_OK else NULL
+        if check_record(p, size, phy_offset, False, &self.parsed) != RS_OK:
+            return NULL
+        if file.base == NULL:
+            self.log.note_size(size)
+        return p
 
     cdef void guess_size(self, int64_t phy_offset) noexcept nogil:
         """Set the bytes that a read of a record takes: more while records follow each other."""
         if 0 <= phy_offset - self.next_offset < NEAR_BYTES and self.guess > 0:
             self.guess = min(2 * self.guess, <int64_t>AHEAD_BYTES)
         else:
-            self.guess = READ_BYTES
+            self.guess = rs_load_acquire(&self.log.read_bytes)
 
     cdef bint is_repeat(self, int64_t phy_offset) except -1 nogil:
         """Return True if a hit with this physical offset exists.

@@ -28,6 +28,7 @@ from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.system.env import Env
 from support import oracle
 from support.broken_env import watched
+from support.seed import SEED
 
 FOREVER = 2**63 - 1
 LOG_SIZE = 65536
@@ -428,3 +429,39 @@ def test_a_deleted_log_file_is_missed_by_the_next_call(path: Path) -> None:
         found = store.get_many(messages)
         assert [m.phy_offset for m in found if m is not None] == kept
         assert store.get(messages[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "reads_each"), [(10, 1), (1900, 1), (4000, 1), (8000, 1), (8200, 2), (20_000, 2)]
+)
+def test_the_first_read_of_a_record_has_the_size_of_earlier_ones(
+    tmp_path: Path, size: int, reads_each: int
+) -> None:
+    """Where 8 KiB are enough: else the header tells the size first."""
+    with pyrocketstore.open(tmp_path) as store:
+        offsets = [store.put("T", b"x" * size, keys=f"k{i}").phy_offset for i in range(12)]
+    env = Env()
+    with pyrocketstore.open(tmp_path, read_only=True, env=env) as store:
+        assert len(store.get(offsets[0]).body) == size
+        for offset in offsets[::-3]:  # none follows the one before
+            with watched(env, "pread") as reads:
+                assert store.get(offset).phy_offset == offset
+            assert len(reads) == reads_each
+
+
+def test_records_of_mixed_sizes_are_read_whole(tmp_path: Path) -> None:
+    """Small ones after large ones, and the last one, after which the file may end."""
+    chance = random.Random(f"{SEED}")
+    bodies = [bytes([i % 251]) * chance.choice((0, 100, 1000, 4000, 9000)) for i in range(200)]
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": LOG_SIZE}
+    with pyrocketstore.open(tmp_path, **settings) as store:
+        offsets = [store.put("T", body, keys="k").phy_offset for body in bodies]
+    with pyrocketstore.open(tmp_path, read_only=True, **settings) as store:
+        order = list(range(len(bodies)))
+        chance.shuffle(order)
+        for i in order:
+            message = store.get(offsets[i])
+            assert message is not None and message.body == bodies[i]
+            assert store.get(offsets[i] + 1) is None
+        found = store.query("T", "k", max_num=len(bodies))
+        assert [message.body for message in found] == bodies
