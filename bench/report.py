@@ -248,7 +248,10 @@ def _limit_notes(group: Mapping[str, Any]) -> Iterator[str]:
     limits = [row for row in group["rows"] if row["kind"] == "limit"]
     ours = [row for row in group["rows"] if row["kind"] == "ours"]
     for row in ours if limits else ():
-        alike = [limit for limit in limits if limit["threads"] == row["threads"]] or limits
+        own = [limit for limit in limits if limit.get("beside", "") in ("", row["name"])]
+        alike = [limit for limit in own if limit["threads"] == row["threads"]] or own
+        if not alike:
+            continue
         found = {limit["name"]: median_ratio(limit, row) for limit in alike}
         text = ", ".join(f"{name} {short(ratio)} ×" for name, ratio in found.items())
         verdict = "at" if max(found.values()) <= LIMIT_RATIO else "below"

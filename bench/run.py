@@ -54,6 +54,8 @@ INPUT_FILE_FULL = 256 << 20
 INPUT_FILE_SMOKE = 1 << 20
 TAG_SIZE = len("TagA")
 #: Packages that the peers require.
+#: C programs that read the input store.
+READING_LIMITS = {"limit:crc_scan", "limit:read_records"}
 PACKAGES = {"lmdb": "lmdb", "persist_queue": "persist-queue", "diskcache": "diskcache"}
 
 
@@ -366,7 +368,7 @@ def _piles_up(group: Group) -> bool:
 
 def _reads_a_copy(variant: Variant) -> bool:
     """Return whether the variant works on a copy of the group's input store."""
-    return variant.kind in {"base", "ours"} or variant.program == "limit:crc_scan"
+    return variant.kind in {"base", "ours"} or variant.program in READING_LIMITS
 
 
 def _worker_name(group: Group, variant: Variant) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from groups import Group, Options, Variant, java, ours, peer
 
 READ_ONLY: Options = {"read_only": 1}
@@ -26,6 +28,23 @@ def _both(call: str, words: str, name: str) -> tuple[Variant, Variant]:
     )
 
 
+def _system_calls(call: str, row: str) -> Variant:
+    """Return the C program that only makes the system calls of a read-only call."""
+    searches, many = call.startswith("query"), 1000 if call.endswith("_many") else 1
+    of_key = "of the slot and of the entry of a key, and " if searches else ""
+    looks = "in each call" if many == 1 else f"for {many} messages"
+    words = f"C: a pread {of_key}of each record, and an fstat of each file {looks}; nothing else"
+    options = {"stored": STORED, "index": int(searches), "many": many}
+    return Variant("C system calls", "limit:read_records", options, "1", words, beside=row)
+
+
+def _read_only_variants(call: str, words: str) -> Iterator[Variant]:
+    name = words.partition(" ")[0].removeprefix("Store.")
+    yield from (variants := _both(call, words, name))
+    if call != "iterate":  # which reads many records at once
+        yield _system_calls(call, variants[1].name)
+
+
 def _read_only_groups() -> tuple[Group, ...]:
     """Return one group for each way to read, of a store open for writing and a read-only one."""
     calls = {
@@ -39,7 +58,7 @@ def _read_only_groups() -> tuple[Group, ...]:
         Group(
             f"read_only_{call}",
             f"{words}, and read-only",
-            _both(call, words, words.partition(" ")[0].removeprefix("Store.")),
+            tuple(_read_only_variants(call, words)),
             count=50_000,
             smoke=2_000,
             input=STORED,

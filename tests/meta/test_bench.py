@@ -130,10 +130,15 @@ def test_messages_with_properties_have_one_size_on_both_sides(tmp_path):
 @pytest.mark.java
 def test_small_reads_run_beside_java(tmp_path):
     require_java()
-    names = "small_get,small_time,small_batch,absent_key,old_window,read_only_get,read_only_iterate"
+    names = (
+        "small_get,small_time,small_batch,absent_key,old_window,read_only_get,"
+        "read_only_query_many,read_only_iterate"
+    )
     _, record = smoke(tmp_path, names)
     assert _names(record["groups"]["small_get"])[:2] == ["4.9.3", "get_message"]
-    assert _names(record["groups"]["read_only_get"]) == ["get", "get, read-only"]
+    for call in ("get", "query_many"):
+        found = _names(record["groups"][f"read_only_{call}"])
+        assert found == [call, f"{call}, read-only", "C system calls"]
     for name, group in record["groups"].items():
         assert all(row["rates"] for row in group["rows"]), name
 
@@ -557,6 +562,14 @@ def test_a_limit_far_above_ours_leaves_the_row_open(module, group):
     group["rows"][2]["rates"] = [600.0, 800.0, 600.0]
     text = module("report").section("work", group)
     assert "- limits of *put*: C 2.00 ×: below the limit" in text
+
+
+def test_a_limit_that_names_a_row_limits_this_row_alone(module, group):
+    group["rows"][2]["beside"] = "other"
+    group["rows"].append(row("other", "ours", [1000.0, 1000.0, 1000.0]))
+    text = "\n".join(module("report").section("work", group))
+    assert "limits of *put*" not in text
+    assert "- limits of *other*: C " in text
 
 
 def test_of_several_limits_the_fastest_decides_and_threads_are_compared_with_their_like(
