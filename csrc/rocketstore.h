@@ -178,6 +178,8 @@ typedef struct rs_queue {
     int64_t max_physic_offset;
     int64_t min_logic_offset; /* bytes */
     int64_t unit_count;       /* logical end of the queue in units, including pre-blank units */
+    int64_t repeated_at;      /* the first record after the queue's last message in the log that has
+                                 a queue offset of the queue, physical offset; -1: none */
     int32_t needs_python;     /* ext units: the compiled loop passes every record to Python */
     int32_t dirty;            /* written since the last flush */
     int32_t unmapped;         /* 1: `file` is not held mapped, and units are written by pwrite */

@@ -270,6 +270,7 @@ cdef extern from "rocketstore.h" nogil:
         int64_t max_physic_offset
         int64_t min_logic_offset
         int64_t unit_count
+        int64_t repeated_at
         int32_t needs_python
         int32_t dirty
         int32_t unmapped

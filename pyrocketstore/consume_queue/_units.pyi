@@ -19,6 +19,7 @@ class ConsumeQueueCore:
     min_logic_offset: int
     needs_python: bool
     dirty: bool
+    repeated_at: int
     @property
     def attached(self) -> bool: ...
     @property

@@ -204,7 +204,11 @@ cdef int put_position_info(rs_queue *q, int64_t phy_offset, int32_t size, int64_
     cdef uint8_t unit[UNIT]
     cdef int64_t wrote
     cdef int status
-    if phy_offset <= q.max_physic_offset - size or queue_offset < q.unit_count:
+    if phy_offset <= q.max_physic_offset - size:
+        return RS_REPEAT
+    if queue_offset < q.unit_count:
+        if q.repeated_at < 0:
+            q.repeated_at = phy_offset
         return RS_REPEAT
     if queue_offset != q.unit_count or size <= 0 or not 0 <= phy_offset <= MAX_PHY:
         return RS_NEED_PYTHON
@@ -341,6 +345,7 @@ cdef class ConsumeQueueCore:
 
     def __cinit__(self):
         self.queue.max_physic_offset = -1
+        self.queue.repeated_at = -1
 
     @property
     def attached(self):
@@ -366,6 +371,16 @@ cdef class ConsumeQueueCore:
     def max_physic_offset(self):
         """int, bytes of the log: messages below it are in this queue; -1 when it is empty."""
         return rs_load_acquire(&self.queue.max_physic_offset)
+
+    @property
+    def repeated_at(self):
+        """int, physical offset of the first record that comes after the queue's last message in the
+        log and has a queue offset that the queue has; -1: none since it was last set to -1."""
+        return self.queue.repeated_at
+
+    @repeated_at.setter
+    def repeated_at(self, int64_t value):
+        self.queue.repeated_at = value
 
     @property
     def min_logic_offset(self):

@@ -445,7 +445,11 @@ class ConsumeQueue(UnitAppender):
         repeat = self._is_repeat(
             request.commit_log_offset, request.msg_size, request.consume_queue_offset
         )
-        if self.ext is not None and not repeat and self._may_write():
+        if repeat:
+            self.core.put(  # notes a queue offset that comes again
+                request.commit_log_offset, request.msg_size, tags_code, request.consume_queue_offset
+            )
+        elif self.ext is not None and self._may_write():
             unit = CqExtUnit(tags_code, request.store_timestamp, request.bit_map)
             address = self.ext.put(unit)
             if is_ext_addr(address):

@@ -23,6 +23,7 @@ __all__ = [
     "give_up_torn_end",
     "keep_units",
     "recover_queue",
+    "restart_queue",
 ]
 
 LOG = logger(__name__)
@@ -155,4 +156,24 @@ def begin_again(queue: ConsumeQueue) -> None:
     while queue.mapped_file_queue.mapped_files:
         queue.mapped_file_queue.delete_last_mapped_file()
     recover_queue(queue)
+    queue.truncate_ext()
+
+
+def restart_queue(queue: ConsumeQueue, queue_offset: int, phy_offset: int) -> None:
+    """Drop the units from `queue_offset` on, which name older messages than the one at
+    `phy_offset`, byte of the log. The queue then takes no message before that one.
+
+    Raises StoreIOError.
+    """
+    files = queue.mapped_file_queue
+    position = queue_offset * CQ_STORE_UNIT_SIZE
+    queue.core.retire()
+    if position < files.get_min_offset():
+        while files.mapped_files:
+            files.delete_last_mapped_file()
+    queue.cut_to(position, drop_empty=True)
+    if files.mapped_files and files.mapped_files[-1].mode != "read":
+        files.mapped_files[-1].zero_tail(files.mapped_files[-1].wrote)
+    queue.core.min_logic_offset = min(queue.core.min_logic_offset, position)
+    queue.set_end(phy_offset)
     queue.truncate_ext()

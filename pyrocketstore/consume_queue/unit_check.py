@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
 
 __all__ = [
+    "Key",
     "Log",
     "QueueEnd",
     "Repairs",
     "Unit",
     "UnitCheck",
+    "further_units",
     "look_at_end",
     "names_record",
     "repair_units",
@@ -303,10 +305,7 @@ class UnitCheck:
     def _compare_multi(self, log: Log) -> None:
         last: dict[Key, tuple[int, int]] = {}  # queue offset, and which suspect it is, or -1
         for phy_offset, size, tags_code in self._multi_rows:
-            record = _Record(log.read(phy_offset, size))
-            for key, queue_offset in record.further_queues(self._lmq):
-                if queue_offset < 0 or key[1] < 0 or not is_safe_name(key[0]):
-                    continue  # such a queue never gets a unit
+            for key, queue_offset in further_units(log, phy_offset, size, self._lmq):
                 self._further.setdefault(key, _Seen()).note(queue_offset, phy_offset)
                 before, suspect = last.get(key, (-2, -1))
                 follows = queue_offset == before + 1
@@ -498,6 +497,16 @@ class _Record:
             for topic, queue_id, queue_offset in found or ()
             if queue_offset is not None
         ]
+
+
+def further_units(log: Log, phy_offset: int, size: int, lmq: bool) -> Iterator[tuple[Key, int]]:
+    """Yield the further queues that get a unit of a record, each with its queue offset there.
+
+    Raises StoreIOError.
+    """
+    for key, queue_offset in _Record(log.read(phy_offset, size)).further_queues(lmq):
+        if queue_offset >= 0 and key[1] >= 0 and is_safe_name(key[0]):
+            yield key, queue_offset
 
 
 def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:

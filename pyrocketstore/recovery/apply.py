@@ -27,6 +27,7 @@ from pyrocketstore.recovery.index_gaps import fill_gaps
 from pyrocketstore.recovery.log_end import first_store_time, scan_start
 from pyrocketstore.recovery.plan import RecoveryPlan, readable_log
 from pyrocketstore.recovery.replay import replay_plan
+from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
 from pyrocketstore.recovery.store_context import StoreContext
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
             queue.truncate_dirty_logic_files(min(plan.synced_to, plan.log_end))
         cover_at_most(queue, plan.log_end)
     if plan.replay_from is not None:
+        had_units = queues_with_units(store)
         replay_plan(store, plan, plan.replay_from)
+        dispatch_restarted(store, plan.log_end, had_units)
     if store.index_enabled and not store.read_only:
         plan.keyless += fill_gaps(store, plan.log_end)
         store.index_service.erase_rest()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyrocketstore.display import logger
 from pyrocketstore.recovery.replay import replay
+from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
 from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.system.periodic import PeriodicService
 
@@ -47,6 +48,7 @@ def repair(store: StoreContext) -> bool:
         end = int(dispatcher.position)
         position = _lost_from(store, index_failed)
         dispatcher.last_phy_offset = -1  # keys before it are missing
+        had_units = queues_with_units(store)
         flags.begin_repair()
         whole = False
         try:
@@ -58,6 +60,8 @@ def repair(store: StoreContext) -> bool:
                 stop = min(store.commit_log.roll_next_file(position), end)
                 replay(store, position, stop)
                 position = stop
+            if not flags.is_write_error():
+                dispatch_restarted(store, end, had_units)
             whole = not flags.is_write_error()
         finally:
             dispatcher.position = end
