@@ -14,7 +14,8 @@ from pyrocketstore.commit_log.put_room import PutRoom, Room, call_in
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import logger
 from pyrocketstore.results import PutMessageStatus
-from pyrocketstore.system.service_thread import JoinableThread, ServiceThread
+from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.threads import JoinableThread
 
 if TYPE_CHECKING:
     import asyncio

@@ -3,50 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
 from pyrocketstore.errors import StoreStateError
 from pyrocketstore.system._env import Event
-from pyrocketstore.system.signal_shield import forget_thread
+from pyrocketstore.system.threads import JoinableThread
 
 #: The time that `shutdown` waits for the thread to end (s).
 JOIN_SECONDS = 90.0
-
-
-class JoinableThread(threading.Thread):
-    """A daemon thread whose `join` and `is_alive` stay correct after an interrupted `join`.
-
-    Once a signal handler has raised in `join`, CPython up to 3.12 reports a running thread as
-    ended. A store that relied on this report would unmap files under a writer.
-    """
-
-    def __init__(self, target: Callable[[], None], name: str) -> None:
-        super().__init__(target=target, name=name, daemon=True)
-        self._end = Event()
-
-    def run(self) -> None:
-        """Call the target."""
-        try:
-            super().run()
-        finally:
-            forget_thread(self)
-            self._end.signal()
-
-    def is_alive(self) -> bool:
-        """Return True from `start` until the target has returned."""
-        return self.ident is not None and self._end.sequence() == 0
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until the target has returned, for `timeout` (s) at most.
-
-        Returns at once while the interpreter is finalizing: no daemon thread runs then.
-        """
-        if sys.is_finalizing():
-            return
-        if self._end.wait(0, timeout):
-            super().join(timeout)
 
 
 @contextlib.contextmanager
@@ -142,7 +107,7 @@ class ServiceThread:
         with self._lock:  # a `start` in another thread has ended, so its thread can be joined
             self.request_stop()
             thread = self._thread
-        if thread is None or thread is threading.current_thread():
+        if thread is None or thread.ident == threading.get_ident():
             return True
         thread.join(timeout)
         return not thread.is_alive()

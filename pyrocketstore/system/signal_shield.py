@@ -21,14 +21,14 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyrocketstore.display import logger
-from pyrocketstore.system._env import Event, SignalAtEnd
+from pyrocketstore.system._env import Event
+from pyrocketstore.system.threads import begin_thread, thread_arguments
 
 __all__ = [
     "Abandoned",
     "Shield",
     "abandonment",
     "check_abandoned",
-    "forget_thread",
     "imported",
     "is_interruptible",
     "shielded",
@@ -58,19 +58,6 @@ class Abandoned(BaseException):
     """Raised by `check_abandoned` to end a call whose caller was interrupted."""
 
 
-def forget_thread(thread: threading.Thread) -> None:
-    """Remove a thread that is about to end from CPython's weak set of threads.
-
-    Otherwise the callback of that set runs where the last reference to the thread is dropped. In
-    the main thread a signal handler may run in the callback, and its exception would be lost.
-
-    Threads: the thread that is about to end.
-    """
-    dangling = getattr(threading, "_dangling", None)
-    if dangling is not None:
-        dangling.discard(thread)
-
-
 class Shield(Generic[Result]):
     """One call in a thread of its own.
 
@@ -94,30 +81,20 @@ class Shield(Generic[Result]):
         self._error: BaseException | None = None
         self.abandoned = False
         self._started = self._done = False
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin the call. Raises RuntimeError or MemoryError if no thread can be started."""
-        # An interrupted Thread.start would leave its Thread registered, so `_begin` calls it.
-        at_end = (SignalAtEnd(self._end),)
-        self._started = True  # no signal is handled between this line and the call below
+        name = f"shielded {getattr(self._call, '__name__', 'call')}"
+        # Popped, so that the traceback of an interrupt does not keep `_end` from being signalled.
+        arguments = [thread_arguments(self._run, name, self._end)]
+        self._started = True
         try:
-            _thread.start_new_thread(self._begin, at_end)
+            _thread.start_new_thread(begin_thread, arguments.pop())
         except (RuntimeError, MemoryError):
             self._started = False
             raise
 
-    def _begin(self, _end: SignalAtEnd) -> None:
-        # No signal handler runs in this thread, so Thread.start is safe: it gives a named thread.
-        try:
-            name = f"shielded {getattr(self._call, '__name__', 'call')}"
-            self._thread = threading.Thread(target=self._run, args=(_end,), name=name, daemon=True)
-            self._thread.start()
-        except (RuntimeError, MemoryError):
-            self._thread = None
-            self._run()
-
-    def _run(self, _end: SignalAtEnd | None = None) -> None:
+    def _run(self) -> None:
         call, self._call = self._call, None
         assert call is not None
         try:
@@ -133,9 +110,6 @@ class Shield(Generic[Result]):
             self._done = True
             if self.abandoned:
                 self._dispose_of_result()
-            if self._thread is not None:
-                forget_thread(self._thread)
-            self._end.signal()
 
     def _dispose_of_result(self) -> None:
         with contextlib.suppress(IndexError):  # `abandon` may have disposed of it already
@@ -153,10 +127,7 @@ class Shield(Generic[Result]):
         """
         self._end.wait(0)
         if not self._done:  # the thread had no memory for its first step
-            self._thread = None
             self._run()
-        if self._thread is not None:
-            self._thread.join()
         # The exception will refer to this frame and the frame to `self`: break the cycle.
         error, self._error = self._error, None
         if error is not None:

@@ -28,6 +28,7 @@ from pyrocketstore import (
 from pyrocketstore.commit_log._put_result import make_result
 from pyrocketstore.flush.async_put import AsyncPuts, FlushDiskWatcher, MakeRoomService
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.threads import JoinableThread
 from support.broken_env import broken
 from support.gates import WAIT_S, Gate, unclean, wait_until
 from support.sizes import SYNC_SIZES
@@ -426,13 +427,13 @@ def test_futures_without_a_watcher_are_done_by_the_close(
     threads: list[threading.Thread] = []
     future.add_done_callback(lambda _: threads.append(threading.current_thread()))
 
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(thread: JoinableThread) -> None:
         raise RuntimeError("can't start new thread")
 
     puts.close()
     assert not future.done()
     if not starts:
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(JoinableThread, "start", refuse)
     puts.complete_rest()
     assert future.result(0).status is PutMessageStatus.FLUSH_DISK_TIMEOUT
     assert (threads == [threading.current_thread()]) is not starts

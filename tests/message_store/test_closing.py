@@ -16,7 +16,8 @@ import pytest
 import pyrocketstore
 from pyrocketstore import PutError, StoreIOError, StoreStateError
 from pyrocketstore.system.env import Env
-from pyrocketstore.system.service_thread import JoinableThread, ServiceThread
+from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.threads import JoinableThread
 from support.broken_env import broken, failing, watched
 from support.sizes import SIZES
 
@@ -107,11 +108,13 @@ def test_threads_that_cannot_be_started(
     env = Env()
     started: list[str] = []
 
+    begin = JoinableThread.start
+
     def start(thread: JoinableThread) -> None:
         if len(started) == number:
             raise RuntimeError("can't start new thread")
         started.append(thread.name)
-        threading.Thread.start(thread)
+        begin(thread)
 
     with monkeypatch.context() as patch, watched(env, "msync") as forced:
         patch.setattr(JoinableThread, "start", start)

@@ -18,6 +18,7 @@ from pyrocketstore import MessageExtBrokerInner, PutError, PutMessageStatus, Sto
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.files import allocate_mapped_file_service
 from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.system.threads import JoinableThread
 from support.gates import WAIT_S, unclean, wait_until
 from support.sizes import SYNC_SIZES, TINY_SIZES
 
@@ -166,9 +167,9 @@ def test_who_waits_for_a_file_hears_of_its_end(
 def test_a_thread_that_is_being_started_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no end comes between the making of a thread and its start."""
     reached, go_on = threading.Event(), threading.Event()
-    begin = threading.Thread.start
+    begin = JoinableThread.start
 
-    def slow(thread: threading.Thread) -> None:
+    def slow(thread: JoinableThread) -> None:
         if thread.name == "slow":
             reached.set()
             go_on.wait(WAIT_S)
@@ -180,7 +181,7 @@ def test_a_thread_that_is_being_started_can_be_ended(monkeypatch: pytest.MonkeyP
                 self.wait_for_running(None)
 
     service = Slow("slow")
-    monkeypatch.setattr(threading.Thread, "start", slow)
+    monkeypatch.setattr(JoinableThread, "start", slow)
     with ThreadPoolExecutor(2) as pool:
         started = pool.submit(service.start)
         assert reached.wait(WAIT_S)

@@ -70,20 +70,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[False, True], ids=["", "late"])
-def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that begins a shielded call gets its next turn long after that call."""
-    start = threading.Thread.start
-
-    def slow(thread: threading.Thread) -> None:
-        start(thread)
-        if thread.name.startswith("shielded"):
-            time.sleep(1)
-
-    if request.param:
-        monkeypatch.setattr(threading.Thread, "start", slow)
-
-
 def use(store: Store) -> None:
     """Touch every part that may keep a store alive."""
     for i in range(300):
@@ -146,7 +132,6 @@ def test_a_store_dropped_in_a_cycle_can_be_opened_after_its_collection(tmp_path:
         assert store.message_store.plan is not None and store.message_store.plan.clean
 
 
-@pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("started", [True, False])
 def test_a_dropped_message_store_can_be_opened_at_once(tmp_path: Path, started: bool) -> None:
     config = MessageStoreConfig().at_root(str(tmp_path)).replace(**SYNC_SIZES)
@@ -204,7 +189,6 @@ def test_iterators_and_coroutines_keep_a_store_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("call", ["msync", "fdatasync", "fallocate"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_errors_that_a_store_remembers_do_not_keep_it(

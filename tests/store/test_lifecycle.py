@@ -549,7 +549,7 @@ def test_a_join_that_was_interrupted_can_be_made_again(tmp_path):
     result = run(
         INTERRUPT
         + """
-from pyrocketstore.system.service_thread import JoinableThread
+from pyrocketstore.system.threads import JoinableThread
 def work():
     reached.set()
     let_go.wait(50)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pyrocketstore.system.signal_shield import Shield, shielded
+from pyrocketstore.system import signal_shield
+from pyrocketstore.system.signal_shield import shielded
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +27,8 @@ def fail(*_: object) -> None:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Shield, "_begin"),
-        (threading, "Thread"),
+        (signal_shield, "begin_thread"),
+        (threading, "current_thread"),
     ],
 )
 @pytest.mark.timeout(20)
