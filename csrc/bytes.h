@@ -251,6 +251,15 @@ static inline uint64_t rs_places(const uint8_t *p, int64_t size, uint8_t byte) {
     return places;
 }
 
+/* Return the first place of `byte`, or `size` without one. */
+static inline int64_t rs_find_byte(const uint8_t *p, int64_t size, uint8_t byte) {
+    for (int64_t at = 0; at < size; at += 64) {
+        const uint64_t places = rs_places(p + at, size - at, byte);
+        if (places) return at + rs_lowest_bit(places);
+    }
+    return size;
+}
+
 /* ---- Java's String.hashCode over UTF-8 ------------------------------------------------------- */
 /* Extend `hash` (0 for a new string) by the UTF-16 units that Java decodes `p` to: two surrogates
  * above U+FFFF, and U+FFFD for malformed bytes as in rs_utf8_next. Defined in hash.c. */

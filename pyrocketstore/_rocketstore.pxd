@@ -116,6 +116,7 @@ cdef extern from "bytes.h" nogil:
 
     int rs_lowest_bit(uint64_t v) noexcept
     uint64_t rs_places(const uint8_t *p, int64_t size, uint8_t byte) noexcept
+    int64_t rs_find_byte(const uint8_t *p, int64_t size, uint8_t byte) noexcept
     int rs_has_separator(const uint8_t *p, int64_t size, uint8_t mark) noexcept
     void rs_copy_short(uint8_t *to, const uint8_t *source, int64_t size) noexcept
     int32_t rs_utf8_next(const uint8_t *p, int64_t size, uint32_t *code) noexcept

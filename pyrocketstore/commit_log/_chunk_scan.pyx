@@ -17,7 +17,7 @@ from pyrocketstore.index._put cimport (
     keys_of_record,
     next_index_key,
 )
-from pyrocketstore.record._record cimport parse_java_int, scan_properties, tags_code_of
+from pyrocketstore.record._record cimport parse_java_int, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_END,
     RS_NO_MEMORY,
@@ -26,6 +26,7 @@ from pyrocketstore._rocketstore cimport (
     RS_TRANSACTION_MASK,
     RS_TRANSACTION_NOT_TYPE,
     RS_TRANSACTION_ROLLBACK_TYPE,
+    rs_java_hash,
     rs_load_acquire32,
     rs_properties,
     rs_queue,
@@ -75,7 +76,7 @@ cdef int64_t tags_code_of_record(const uint8_t *p, const rs_record *record,
         if level > 0:
             return record.store_timestamp + table.delays[level]
     if properties.tags.size > 0:
-        return tags_code_of(text + properties.tags.position, properties.tags.size)
+        return rs_java_hash(0, text + properties.tags.position, properties.tags.size)
     return 0
 
 

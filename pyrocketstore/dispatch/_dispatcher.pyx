@@ -4,6 +4,10 @@
 from the bytes of the log, `dispatch_chunk` and its parts take what a scan kept of them
 (`LogChunk`), which a batch puts faster. The GIL is taken for the uncommon: a queue seen for the
 first time, a full file, a record that feeds several queues, an error.
+
+`dispatch_record` puts units at once and only notes the keys. `settle` puts the keys of some records
+together, and then publishes these records. It runs before Python does, so that callbacks find all
+earlier records dispatched.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -11,13 +15,14 @@ from libc.string cimport memset
 
 from pyrocketstore.consume_queue._units cimport ConsumeQueueCore, put_position_info
 from pyrocketstore.system._env cimport EnvTable, Event
-from pyrocketstore.index._file cimport IndexFile, put_hash, put_hashes
+from pyrocketstore.index._file cimport IndexFile
 from pyrocketstore.index._put cimport (
     index_key_hash,
     index_key_prefix,
     index_keys,
     keys_of_record,
     next_index_key,
+    put_hashes,
 )
 from pyrocketstore.commit_log._chunk_scan cimport (
     KIND_MULTI,
@@ -43,7 +48,7 @@ from pyrocketstore.dispatch._prefault cimport (
     prefault_queue,
     prefault_slots,
 )
-from pyrocketstore.record._record cimport check_record, scan_properties
+from pyrocketstore.record._record cimport check_record, parse_record, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_END,
     RS_FULL,
@@ -85,6 +90,8 @@ cdef enum:
     KEY_BATCH = 1024
     PREFETCH_RECORDS = 4    # some 0.1 us of work each: as long as another core's cache takes
     CACHE_LINE = 64
+    KEYS_TOGETHER = 32      # keys or records that wait until they are put or published together
+    KEYS_NOTED_MAX = 64
 
 
 cdef inline void prefetch_ahead(const uint8_t *base, int64_t position, int64_t size,
@@ -97,6 +104,11 @@ cdef inline void prefetch_ahead(const uint8_t *base, int64_t position, int64_t s
         rs_prefetch_read(base + at - CACHE_LINE)
         rs_prefetch_read(base + at)
         rs_prefetch_read(base + at + CACHE_LINE)
+
+
+cdef struct record_bytes:
+    const uint8_t *p
+    int32_t size
 
 
 @cython.final
@@ -142,6 +154,15 @@ cdef class Dispatcher:
     cdef object on_error
     cdef rs_record record
     cdef rs_properties properties
+    # of records whose units are in their queues: `settle` puts the keys and publishes the records
+    cdef int32_t key_count
+    cdef int32_t record_count
+    cdef int64_t settled_last       # `last` and `at` once the records are published
+    cdef int64_t settled_at
+    cdef int32_t[KEYS_NOTED_MAX] key_hashes
+    cdef int64_t[KEYS_NOTED_MAX] phy_offsets
+    cdef int64_t[KEYS_NOTED_MAX] store_timestamps
+    cdef record_bytes[KEYS_NOTED_MAX] key_records   # of each key
     # of the chunks whose keys another thread puts
     cdef int64_t keys_until         # the index count once all their keys are put
     cdef bint stalled               # one of them could not be indexed completely
@@ -230,6 +251,8 @@ cdef class Dispatcher:
         if self.busy:
             raise StoreStateError("the dispatcher is at work already")
         self.busy = True
+        # After an exception: these records were not published, and come again.
+        self.key_count = self.record_count = 0
         return 0
 
     # ---- the core: one unit into its queue, an index file with room ---------------------------
@@ -273,6 +296,7 @@ cdef class Dispatcher:
         cdef ConsumeQueueCore core
         cdef str topic = java_text(seen.topic, seen.topic_size)
         cdef tuple key = (topic, seen.queue_id)
+        self.settle()
         queue = self.on_new_queue(topic, seen.queue_id)
         if queue is None:
             return NULL
@@ -296,15 +320,18 @@ cdef class Dispatcher:
         owner = self.owners.get(key)
         if owner is None:
             raise StoreStateError(f"the queue {topic}/{seen.queue_id} is gone")
+        self.settle()
         rs_event_signal(self.moved.event)
         if owner.provide_file(queue_offset):
             return True
         self.on_error("queue", topic, seen.queue_id, 0)
         return False
 
+    cdef inline int64_t index_room(self) noexcept nogil:
+        return self.index.index_num - self.index.index_count
+
     cdef inline bint needs_index_file(self) noexcept nogil:
-        return self.index_enabled and (
-            self.index == NULL or self.index.index_count >= self.index.index_num)
+        return self.index_enabled and (self.index == NULL or self.index_room() <= 0)
 
     cdef int begin_index_file(self) except -1 with gil:
         rs_event_signal(self.moved.event)
@@ -344,7 +371,9 @@ cdef class Dispatcher:
                         self.dispatch_record(file.base + position)
                         position += self.record.total_size
                         if position >= wrote:
+                            self.settle()
                             wrote = rs_load_acquire(&file.wrote)
+                    self.settle()
             finally:
                 mapped_file.drop_hold()
         finally:
@@ -377,6 +406,7 @@ cdef class Dispatcher:
                     if status != RS_OK:
                         break
                     self.dispatch_record(at_position(window, state.position))
+                    self.settle()       # the window moves on
                     state.position += self.record.total_size
             window.close()
         finally:
@@ -390,13 +420,30 @@ cdef class Dispatcher:
         scan_properties(p + self.record.properties_position, self.record.properties_size,
                         &self.properties)
         self.queue_record(p)
-        if self.needs_index_file():
-            self.begin_index_file()
         if self.index_enabled:
-            self.index_record(p)
-        rs_store_release(&self.last, self.record.phy_offset)
-        rs_store_release(&self.at, self.record.phy_offset + self.record.total_size)
-        self.unsignalled += 1
+            if self.index == NULL or self.index_room() <= self.key_count:
+                self.settle()
+                if self.needs_index_file():
+                    self.begin_index_file()
+            if self.index_enabled:
+                self.note_keys(p)
+        self.settled_last = self.record.phy_offset
+        self.settled_at = self.record.phy_offset + self.record.total_size
+        self.record_count += 1
+        if self.record_count >= KEYS_TOGETHER or self.key_count >= KEYS_TOGETHER:
+            self.settle()
+        return 0
+
+    cdef int settle(self) except -1 nogil:
+        # The slots of keys are random memory: the misses of many keys overlap.
+        if self.key_count > 0:
+            self.put_noted_keys()
+        if self.record_count == 0:
+            return 0
+        rs_store_release(&self.last, self.settled_last)
+        rs_store_release(&self.at, self.settled_at)
+        self.unsignalled += self.record_count
+        self.record_count = 0
         if self.unsignalled >= SIGNAL_EVERY:
             self.unsignalled = 0
             rs_event_signal(self.moved.event)
@@ -427,10 +474,10 @@ cdef class Dispatcher:
             rs_store_release(&self.logics, self.record.store_timestamp)
         return 0
 
-    cdef int index_record(self, const uint8_t *p) except -1 nogil:
+    cdef int note_keys(self, const uint8_t *p) except -1 nogil:
         cdef index_keys keys
         cdef int32_t prefix
-        cdef int result
+        # Records ascend: where keys of earlier ones are still to be put, neither is true.
         if (self.record.phy_offset < self.index.end_phy_offset
                 or (self.record.sys_flag & RS_TRANSACTION_MASK) == RS_TRANSACTION_ROLLBACK_TYPE):
             return 0
@@ -439,16 +486,30 @@ cdef class Dispatcher:
         keys = keys_of_record(p, &self.record, &self.properties)
         prefix = index_key_prefix(p + self.record.topic_position, self.record.topic_size)
         while next_index_key(&keys):
-            while True:
-                result = put_hash(self.index, index_key_hash(prefix, keys.key, keys.size),
-                                  self.record.phy_offset, self.record.store_timestamp)
-                if result != RS_FULL:
-                    break
-                self.begin_index_file()
+            if self.key_count == KEYS_NOTED_MAX:
+                self.put_noted_keys()
                 if not self.index_enabled:
                     return 0
-            if result < 0:
-                return self.give_up_index(p, -result)
+            self.key_hashes[self.key_count] = index_key_hash(prefix, keys.key, keys.size)
+            self.phy_offsets[self.key_count] = self.record.phy_offset
+            self.store_timestamps[self.key_count] = self.record.store_timestamp
+            self.key_records[self.key_count] = record_bytes(p, self.record.total_size)
+            self.key_count += 1
+        return 0
+
+    cdef int put_noted_keys(self) except -1 nogil:
+        cdef int64_t count = self.key_count
+        cdef int64_t done = 0
+        cdef int status
+        self.key_count = 0
+        while self.index != NULL:
+            done += put_hashes(self.index, self.key_hashes + done, self.phy_offsets + done,
+                               self.store_timestamps + done, count - done, &status)
+            if status < 0:
+                self.give_up_index(&self.key_records[done], -status)
+            if status != RS_FULL:
+                break
+            self.begin_index_file()
         return 0
 
     cdef int64_t tags_code(self, const uint8_t *p) noexcept nogil:
@@ -456,6 +517,7 @@ cdef class Dispatcher:
 
     cdef int queue_slowly(self, const uint8_t *p) except -1 with gil:
         # Ext units, a gap in the queue, further queues, and errors, after which Python tries again.
+        self.settle()
         rs_event_signal(self.moved.event)
         self.on_queue_record(self.request(p), bool(self.multi_dispatch
                                                    and is_multi(&self.properties)))
@@ -463,12 +525,18 @@ cdef class Dispatcher:
 
     cdef int index_slowly(self, const uint8_t *p) except -1 with gil:
         # The record at which indexing continues after a restart: the index may have some keys.
+        self.settle()
         self.set_index_file(self.on_index_record(self.request(p)))
         return 0
 
-    cdef int give_up_index(self, const uint8_t *p, int errno_) except -1 with gil:
+    cdef int give_up_index(self, const record_bytes *at, int errno_) except -1 with gil:
         # The index ends before this record, where recovery continues.
-        self.on_error("index", self.topic_of(p), self.record.queue_id, errno_)
+        cdef rs_record record
+        cdef str topic = ""
+        record.queue_id = -1
+        if parse_record(at.p, at.size, &record) == RS_OK:   # as when its keys were noted
+            topic = java_text(at.p + record.topic_position, record.topic_size)
+        self.on_error("index", topic, record.queue_id, errno_)
         self.index_enabled = False
         return 0
 

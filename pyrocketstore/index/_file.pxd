@@ -4,7 +4,6 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore.index._search cimport index_order, index_reader
 from pyrocketstore.index._slot_table cimport SlotTable
-from pyrocketstore.index._put cimport index_key_hash, index_key_prefix, put_hash, put_hashes
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore._rocketstore cimport rs_index_file
 

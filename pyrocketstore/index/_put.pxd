@@ -5,6 +5,7 @@ from pyrocketstore._rocketstore cimport (
     RS_INDEX_ENTRY_SIZE,
     RS_INDEX_HASH_SLOT_SIZE,
     RS_INDEX_HEADER_SIZE,
+    rs_find_byte,
     rs_index_file,
     rs_java_hash,
     rs_properties,
@@ -17,7 +18,7 @@ cdef enum:
 
 cdef inline int32_t index_key_prefix(const uint8_t *topic, int64_t topic_size) noexcept nogil:
     """Java's hash of "topic#", from which `index_key_hash` continues."""
-    return rs_java_hash(rs_java_hash(0, topic, topic_size), <const uint8_t *>b"#", 1)
+    return <int32_t>(<uint32_t>rs_java_hash(0, topic, topic_size) * 31 + c"#")
 
 
 cdef inline int32_t index_hash(int32_t hashed) noexcept nogil:
@@ -74,9 +75,8 @@ cdef inline bint next_index_key(index_keys *k) noexcept nogil:
     while k.rest < k.stop and k.rest[0] == KEY_SEPARATOR:
         k.rest += 1
     k.key = k.rest
-    while k.rest < k.stop and k.rest[0] != KEY_SEPARATOR:
-        k.rest += 1
-    k.size = <int32_t>(k.rest - k.key)
+    k.size = <int32_t>rs_find_byte(k.rest, k.stop - k.rest, KEY_SEPARATOR)
+    k.rest += k.size
     return k.size > 0
 
 

@@ -77,6 +77,19 @@ cdef void _confirm_slots(rs_index_file *x, int64_t count) noexcept nogil:
         confirm_chunks(x, 0, size, size // RS_INDEX_CHUNK + 1)
 
 
+cdef inline bint _is_confirmed(
+    const rs_index_file *x, uint64_t slot, uint64_t entry
+) noexcept nogil:
+    """Whether the header, one slot and one entry are allocated."""
+    cdef const uint8_t *chunks = x.confirmed_chunks
+    return (
+        chunks[0]
+        & chunks[slot // RS_INDEX_CHUNK]
+        & chunks[entry // RS_INDEX_CHUNK]
+        & chunks[(entry + RS_INDEX_ENTRY_SIZE - 1) // RS_INDEX_CHUNK]
+    )
+
+
 cdef int _confirm_put(rs_index_file *x, int64_t slot, int64_t entry) noexcept nogil:
     """Allocate the header, one slot and one entry."""
     cdef int64_t grown
@@ -125,9 +138,10 @@ cdef inline int _put_at(
     if number >= x.index_num:
         return RS_FULL
     entry = entry_position(x.hash_slot_num, number)
-    result = _confirm_put(x, slot, entry)
-    if result < 0:
-        return result
+    if not _is_confirmed(x, slot, entry):
+        result = _confirm_put(x, slot, entry)
+        if result < 0:
+            return result
     previous = rs_load_be32(x.base + slot)
     if previous <= 0 or previous > number:
         previous = 0

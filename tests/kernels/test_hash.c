@@ -62,6 +62,16 @@ static void check_loops(const uint8_t *p, int64_t size) {
     }
 }
 
+static void check_find(const uint8_t *p, int64_t size, uint8_t byte) {
+    int64_t wanted = 0;
+    while (wanted < size && p[wanted] != byte) wanted++;
+    if (rs_find_byte(p, size, byte) != wanted) {
+        fprintf(stderr, "place of %d in %lld bytes: got %lld, wanted %lld\n", byte,
+                (long long)size, (long long)rs_find_byte(p, size, byte), (long long)wanted);
+        exit(1);
+    }
+}
+
 /* Texts with many of the bytes around 2, and now and then a byte above 7F, at both ends of the page
  * between two unreadable ones. */
 static void check_texts(uint8_t *base, size_t page) {
@@ -72,6 +82,7 @@ static void check_texts(uint8_t *base, size_t page) {
         for (size_t i = 0; i < size; i++)
             p[i] = (uint8_t)(high && rand() % 16 == 0 ? rand() : rand() & (rand() & 1 ? 3 : 0x7F));
         check_loops(p, (int64_t)size);
+        check_find(p, (int64_t)size, (uint8_t)(rand() & 0x7F));
     }
 }
 
