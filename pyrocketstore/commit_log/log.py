@@ -247,16 +247,16 @@ class CommitLog:
             return -1
         first = files[0]
         if first.is_available():
-            return int(first.file_from_offset)
+            return first.file_from_offset
         return self.roll_next_file(first.file_from_offset)
 
     def get_max_offset(self) -> int:
         """Physical offset behind the last record."""
-        return int(self.core.end)
+        return self.core.end
 
     def get_appended_offset(self) -> int:
         """Physical offset behind the last record that was put, in a buffer perhaps."""
-        return int(self.core.appended_end)
+        return self.core.appended_end
 
     def commit_appended(self) -> None:
         """Make records readable that are in a buffer, if there is one."""

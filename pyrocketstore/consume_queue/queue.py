@@ -407,8 +407,8 @@ class ConsumeQueue(UnitAppender):
         ----------
         min_phy_offset : int, first byte of the log; None: call the queue's `min_phy_offset`
         """
-        limit = self._min_phy_offset(min_phy_offset)
-        end = self.get_max_offset_in_queue()
+        limit = self._min_phy_offset(None) if min_phy_offset is None else min_phy_offset
+        end = self.core.unit_count
         known = self._first_readable
         if known is not None and known[0] <= limit and known[1] < end:
             if known[0] == limit and not self.read_only:

@@ -115,8 +115,10 @@ class StoreStatsService(ServiceThread):
         """Count a read that returned `count` messages."""
         with self._counts_lock:
             self.get_message_transfered_msg_count += count
-            self.get_message_times_total_found += count > 0
-            self.get_message_times_total_miss += count <= 0
+            if count > 0:
+                self.get_message_times_total_found += 1
+            else:
+                self.get_message_times_total_miss += 1
             if took_ms > self.get_message_entire_time_max:
                 self.get_message_entire_time_max = took_ms
 

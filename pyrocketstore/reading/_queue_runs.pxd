@@ -5,6 +5,16 @@ from pyrocketstore.consume_queue._unit_window cimport UnitWindow
 from pyrocketstore.files._mapped_file cimport MappedFile
 
 
+cdef class RangeFields:
+    """What is read of a queue, and how: see by_queue.QueueRange."""
+    cdef readonly object log
+    cdef readonly object queue
+    cdef readonly int64_t floor
+    cdef readonly object wanted
+    cdef readonly object damage
+    cdef readonly bint check_crc
+
+
 cdef class RecordRows:
     """Columns of one length."""
     cdef int64_t *phy_offset

@@ -4,14 +4,36 @@ from typing import Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.files._mapped_file import MappedFile
-from pyrocketstore.reading.by_queue import QueueRange
+from pyrocketstore.reading.skipped import QueueDamage
+from pyrocketstore.record.tags import TagsExpression
 
 __test__: Final[dict[str, object]]
 
 FIRST_READ_COUNT: Final[int]
 READ_COUNT: Final[int]
+
+@disjoint_base
+class RangeFields:
+    log: Final[CommitLog]
+    queue: Final[ConsumeQueue]
+    floor: Final[int]
+    wanted: Final[TagsExpression | None]
+    damage: Final[QueueDamage]
+    check_crc: Final[bool]
+    def __new__(
+        cls,
+        log: CommitLog,
+        queue: ConsumeQueue,
+        floor: int,
+        wanted: TagsExpression | None,
+        damage: QueueDamage,
+        check_crc: bool,
+    ) -> Self: ...
 
 @final
 class RecordRows:
@@ -28,14 +50,14 @@ class RecordRun:
     def first(self) -> RecordRun: ...
 
 def runs_of(
-    part: QueueRange, start: int, count: int, max_bytes: int
+    part: RangeFields, start: int, count: int, max_bytes: int
 ) -> tuple[list[RecordRun], int]: ...
 
 @final
 class QueueChunks:
     def __new__(
         cls,
-        part: QueueRange,
+        part: RangeFields,
         start: int,
         stop: int,
         while_open: Callable[[], AbstractContextManager[None]],

@@ -21,6 +21,19 @@ cdef int64_t ANY_SIZE = <int64_t>1 << 62
 cdef Py_ssize_t MAX_ROWS = <Py_ssize_t>1 << 56
 
 
+@cython.auto_pickle(False)
+cdef class RangeFields:
+    """The fields of a by_queue.QueueRange, for compiled readers."""
+
+    def __cinit__(self, log, queue, int64_t floor, wanted, damage, bint check_crc):
+        self.log = log
+        self.queue = queue
+        self.floor = floor
+        self.wanted = wanted
+        self.damage = damage
+        self.check_crc = check_crc
+
+
 @cython.final
 @cython.auto_pickle(False)
 @cython.no_gc
@@ -117,7 +130,7 @@ cdef class RecordRun:
 
 # ---- selecting ---------------------------------------------------------------------------------
 
-cdef RecordRows select_rows(object part, int64_t start, int64_t count, int64_t max_bytes,
+cdef RecordRows select_rows(RangeFields part, int64_t start, int64_t count, int64_t max_bytes,
                             int64_t *taken):
     # The records of `count` units from `start` on, and how many of these units they took: fewer at
     # the queue's end, and where `max_bytes` of records are reached; one record always fits.
@@ -125,7 +138,6 @@ cdef RecordRows select_rows(object part, int64_t start, int64_t count, int64_t m
     cdef object log = part.log
     cdef object queue = part.queue
     cdef UnitWindow window = UnitWindow.__new__(UnitWindow, queue.reader)
-    cdef int64_t floor = part.floor
     cdef int64_t lowest = log.get_min_offset()
     cdef int64_t left = queue.get_max_offset_in_queue()
     cdef int64_t total = 0
@@ -146,7 +158,7 @@ cdef RecordRows select_rows(object part, int64_t start, int64_t count, int64_t m
             phy_offset, size = rs_load_be64(p), rs_load_be32(p + 8)
             code = rs_load_be64(p + 12)
             # A damaged unit may refer to any offset: only a known expired one is left out.
-            if floor <= phy_offset < lowest or is_pre_blank(phy_offset, size, code):
+            if part.floor <= phy_offset < lowest or is_pre_blank(phy_offset, size, code):
                 if total > max_bytes:
                     break
                 taken[0] += 1
@@ -181,13 +193,11 @@ cdef RecordRun _run(RecordRows rows, MappedFile mapped_file, Py_ssize_t first, P
     return run
 
 
-cdef list split(RecordRows rows, object part):
+cdef list split(RecordRows rows, RangeFields part):
     # The runs; an offset that no log of this length has is a run of its own.
     cdef object log = part.log
     cdef tuple files = log.mapped_file_queue.mapped_files
     cdef int64_t file_size = log.file_size
-    cdef int64_t floor = part.floor
-    cdef int64_t log_end = log.get_max_offset()
     cdef int64_t begin, phy_offset
     cdef Py_ssize_t first = 0
     cdef Py_ssize_t stop
@@ -199,7 +209,7 @@ cdef list split(RecordRows rows, object part):
         phy_offset = rows.phy_offset[first]
         stop = first + 1
         mapped_file = file_with(files, phy_offset, file_size)
-        if mapped_file is not None or floor <= phy_offset < log_end:
+        if mapped_file is not None or part.floor <= phy_offset < <int64_t>log.get_max_offset():
             begin = phy_offset - phy_offset % file_size
             while stop < rows.count and 0 <= rows.phy_offset[stop] - begin < file_size:
                 stop += 1
@@ -208,7 +218,7 @@ cdef list split(RecordRows rows, object part):
     return runs
 
 
-def runs_of(part, int64_t start, int64_t count, int64_t max_bytes):
+def runs_of(RangeFields part not None, int64_t start, int64_t count, int64_t max_bytes):
     """Return the runs of records that the units from `start` on name, and the units that they took.
 
     Parameters
@@ -242,7 +252,7 @@ cdef class QueueChunks:
     note_get : called with the number of messages of each run
     """
 
-    cdef object part
+    cdef RangeFields part
     cdef object while_open
     cdef object note_get
     cdef int64_t start
@@ -251,7 +261,9 @@ cdef class QueueChunks:
     cdef list ready             # runs of the units read so far
     cdef Py_ssize_t next_run
 
-    def __cinit__(self, part, int64_t start, int64_t stop, while_open, note_get):
+    def __cinit__(
+        self, RangeFields part not None, int64_t start, int64_t stop, while_open, note_get
+    ):
         self.part = part
         self.start = max(start, <int64_t>0)
         self.stop = stop
@@ -280,7 +292,7 @@ cdef class QueueChunks:
                 raise StopIteration
 
     cdef int read_on(self) except -1:
-        cdef object part = self.part
+        cdef RangeFields part = self.part
         cdef int64_t start = self.start
         cdef int64_t taken = 0
         cdef int64_t first = start

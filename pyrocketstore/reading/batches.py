@@ -145,7 +145,7 @@ def _raise_first(
     part: QueueRange, run: RecordRun, error: StoreCorruptionError | StoreIOError
 ) -> None:
     """Raise the error of the first row that cannot be read; `error` is of any of them."""
-    every = part._replace(wanted=None)
+    every = part.with_all_tags()
     for _ in every.messages([run], part.file_gone, part.damage):
         pass
     # The record is whole, and its body or properties are damaged.
@@ -166,7 +166,7 @@ def _decode_readable(
 ) -> Decoded | None:
     """`_decode` of the rows that can be read; the others are noted."""
     look = part.damage.unnoted()
-    every = part._replace(wanted=None)
+    every = part.with_all_tags()
     for _ in every.messages([run], part.file_gone, look):
         pass
     queue_offsets = run.refs()[2]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.commit_log.log import CommitLog
-from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.reading._messages import MessageIterator
-from pyrocketstore.reading._queue_runs import QueueChunks, RecordRun
+from pyrocketstore.reading._queue_runs import QueueChunks, RangeFields, RecordRun
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record._queue_check import QueueName
-from pyrocketstore.record.tags import TagsExpression
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
@@ -30,7 +27,7 @@ FileChunk = tuple["MappedFile", Int64s, Int32s, Int64s]
 FileGone = Callable[["MappedFile", int, int], Exception | None]
 
 
-class QueueRange(NamedTuple):
+class QueueRange(RangeFields):
     """A part of a queue to be read, and how.
 
     Parameters
@@ -43,12 +40,11 @@ class QueueRange(NamedTuple):
     check_crc : compare each stored body with its CRC
     """
 
-    log: CommitLog
-    queue: ConsumeQueue
-    floor: int
-    wanted: TagsExpression | None
-    damage: QueueDamage
-    check_crc: bool
+    __slots__ = ()
+
+    def with_all_tags(self) -> QueueRange:
+        """The same range, with the messages of every tag."""
+        return QueueRange(self.log, self.queue, self.floor, None, self.damage, self.check_crc)
 
     def missing(self, run: RecordRun) -> Exception | None:
         """Note records without a file; return the error to raise, if any.

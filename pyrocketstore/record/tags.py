@@ -46,7 +46,7 @@ def tags_filter(expression: object) -> TagsExpression | None:
 
     Source: RocketMQ 4.9.3 FilterAPI#buildSubscriptionData: parts are trimmed as Java trims.
     """
-    if expression is None:
+    if expression is None or (type(expression) is str and expression == ALL_TAGS):
         return None
     if not isinstance(expression, str):
         kind = type(expression).__name__

@@ -7,7 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,8 @@ LOG = logger(__name__)
 
 Body = bytes | bytearray | memoryview
 Offsets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+#: Of a `read` or `read_batch`: wanted tags, on_corrupt, check_crc, and what gets the skipped ones.
+ReadOptions = tuple[TagsExpression | None, str, bool, SkippedMessages]
 
 
 def open(
@@ -622,12 +624,12 @@ class Store(StoreCalls):
         """
         skipped = SkippedMessages()
         checked = exact_flag("check_crc", check_crc)
-        options = _ReadOptions(tags_filter(tags), on_corrupt, checked, skipped)
+        options = (tags_filter(tags), on_corrupt, checked, skipped)
         if queue_id is not None:
             return self._messages(topic, queue_id, start, stop, options)
         if start is not None or stop is not None:
             raise StoreFormatError("start and stop belong to one queue: pass a queue_id with them")
-        options.damage(topic, 0)  # refuses a wrong word also where there is no queue
+        QueueDamage(topic, 0, on_corrupt, skipped)  # refuses a wrong word also without a queue
         ids = self.queues(topic)
         if not ids:
             self._check_topic(topic)
@@ -640,7 +642,7 @@ class Store(StoreCalls):
         queue_id: int,
         start: int | None,
         stop: int | None,
-        options: _ReadOptions,
+        options: ReadOptions,
     ) -> MessageIterator:
         with self._state:
             part, first, end = self._part(topic, queue_id, start, stop, options)
@@ -653,11 +655,12 @@ class Store(StoreCalls):
         queue_id: int,
         start: int | None,
         stop: int | None,
-        options: _ReadOptions,
+        options: ReadOptions,
     ) -> tuple[QueueRange, int, int]:
         """The range of a queue to read, its first queue offset and its end."""
         topic, queue_id = exact_text("topic", topic), queue_id_of(queue_id)
-        damage = options.damage(topic, queue_id)
+        wanted, on_corrupt, check_crc, skipped = options
+        damage = QueueDamage(topic, queue_id, on_corrupt, skipped)
         self.message_store.wait_dispatched()
         reads = self.message_store.reads  # once: `refresh` may replace it
         queue, log = reads.queues.get(topic, queue_id), reads.commit_log
@@ -671,7 +674,7 @@ class Store(StoreCalls):
         end = high if stop is None else max(0, min(whole_number("stop", stop), high))
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first, topic, queue_id)
-        part = QueueRange(log, queue, floor, options.wanted, damage, options.check_crc)
+        part = QueueRange(log, queue, floor, wanted, damage, check_crc)
         return part, first, end
 
     def _check_topic(self, topic: str) -> None:
@@ -721,7 +724,7 @@ class Store(StoreCalls):
         count = whole_number("max_count", max_count)
         byte_count = min(whole_number("max_bytes", max_bytes), INT64_MAX)
         checked = exact_flag("check_crc", check_crc)
-        options = _ReadOptions(tags_filter(tags), on_corrupt, checked, SkippedMessages(None))
+        options = (tags_filter(tags), on_corrupt, checked, SkippedMessages(None))
         batches = imported("pyrocketstore.reading.batches")  # few programs need columns
         with self._state:
             part, first, end = self._part(topic, queue_id, start, None, options)
@@ -825,16 +828,3 @@ def _array_of(values: Any) -> npt.NDArray[Any]:
         return np.asarray(values)
     except (TypeError, ValueError, NotImplementedError, OverflowError) as error:
         raise StoreTypeError(f"phy_offsets cannot be read as int64: {error}") from error
-
-
-class _ReadOptions(NamedTuple):
-    """The options of a `read` or `read_batch`."""
-
-    wanted: TagsExpression | None
-    on_corrupt: str
-    check_crc: bool
-    skipped: SkippedMessages
-
-    def damage(self, topic: str, queue_id: int) -> QueueDamage:
-        """The treatment of damage in a queue. Raises StoreFormatError."""
-        return QueueDamage(topic, queue_id, self.on_corrupt, self.skipped)

@@ -30,7 +30,6 @@ from pyrocketstore.reading._file_columns import decode_file_records, decode_run,
 from pyrocketstore.reading._queue_runs import RecordRun, runs_of
 from pyrocketstore.reading.skipped import SkippedMessages
 from pyrocketstore.record._queue_check import QueueName
-from pyrocketstore.store.api import _ReadOptions
 from support import oracle
 from support.arrow_batches import batch_of
 from support.seed import SEED
@@ -90,7 +89,7 @@ def run_of(
     with pyrocketstore.open(
         directory, read_only=read_only, mapped_file_size_commit_log=LOG_SIZE
     ) as store:
-        part = store._part("T", 0, 0, None, _ReadOptions(None, "raise", False, SkippedMessages()))
+        part = store._part("T", 0, 0, None, (None, "raise", False, SkippedMessages()))
         runs, _ = runs_of(part[0], 0, len(sizes), 1 << 40)
         assert [(run.count, run.mapped_file.mode) for run in runs] == [(len(sizes), mode)]
         yield runs[0]
