@@ -119,6 +119,7 @@ def check_equal(batch: Any, wanted: Any) -> None:
     assert batch.to_pydict() == wanted.to_pydict()
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize("rows", [1, 7, 8, 33, 500, 6000])
 @pytest.mark.parametrize("mode", ["read", "shared"])
 def test_a_batch_equals_that_of_numpy_columns(tmp_path: Path, mode: str, rows: int) -> None:
@@ -139,12 +140,14 @@ def test_a_batch_equals_that_of_numpy_columns(tmp_path: Path, mode: str, rows: i
                 check_equal(arrow.to_record_batch(columns), wanted)
 
 
+@pytest.mark.bad_input
 def test_a_batch_without_rows() -> None:
     batch = arrow.to_record_batch(no_rows(NAMES))
     nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
     check_equal(batch, batch_of(decode_records(b"", *nothing, NAMES)))
 
 
+@pytest.mark.bad_input
 def test_parts_of_a_run(tmp_path: Path) -> None:
     with run_of(tmp_path / "s", random_log(random.Random(8), 40, False)) as run:
         whole = numpy_batch(run)
@@ -247,6 +250,7 @@ def test_a_kept_column_of_a_large_batch_does_not_keep_the_others(tmp_path: Path)
     assert kept.to_pylist() == list(range(4000))
 
 
+@pytest.mark.bad_input
 def test_a_child_that_was_moved_is_released_by_itself(tmp_path: Path) -> None:
     release_memory()
     with run_of(tmp_path / "s", random_log(random.Random(4), 5000, False), "read") as run:
@@ -261,6 +265,7 @@ def test_a_child_that_was_moved_is_released_by_itself(tmp_path: Path) -> None:
     assert release_memory() >= sum(map(len, wanted))
 
 
+@pytest.mark.bad_input
 def test_threads_without_the_gil_release_batches(tmp_path: Path) -> None:
     """A function of C that ctypes calls runs without the GIL."""
     released: list[int] = []
