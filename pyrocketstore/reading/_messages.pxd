@@ -4,6 +4,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pyrocketstore.files._mapped_file cimport MappedFile
 from pyrocketstore.system._kept_files cimport kept_file
 
+cdef enum:
+    FILES_A_CALL = 8
+
 
 cdef class RecordBytes:
     """Bytes of mapped files in place, and of other files in one reused buffer."""
@@ -12,15 +15,18 @@ cdef class RecordBytes:
     cdef MappedFile mapped_file  # the file whose bytes [start, end) are in the buffer
     cdef int64_t start
     cdef int64_t end
-    # For several reads in one call: a file stays open until `let_go`, and is asked only once
-    # whether it was deleted.
+    # For several reads in one call: the last files stay open until `let_go`, and each is asked only
+    # once whether it was deleted.
     cdef bint keeps
-    cdef kept_file *kept
-    cdef MappedFile kept_of
+    cdef kept_file *kept[FILES_A_CALL]
+    cdef list kept_of            # of these descriptors, in the same order
+    cdef int last_kept           # number of the one that was used last
+    cdef int next_kept           # number of the one that gives way to another file
 
     cdef int64_t read(
         self, MappedFile mapped_file, void *target, int64_t size, int64_t position
     ) except? -1
+    cdef int descriptor(self, MappedFile mapped_file) except -1
     cdef int let_go(self) except -1
     # Returns bytes [position, position + size), which are written, of a file that the caller holds.
     # A read reads up to `stop`. Valid until the next call.

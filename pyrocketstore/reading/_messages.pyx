@@ -45,18 +45,53 @@ cdef str NOT_HELD = "a queue names bytes that the log does not hold"
 cdef class RecordBytes:
     """Bytes of commit log files, for compiled readers. Threads: one at a time."""
 
+    def __cinit__(self):
+        self.kept_of = []
+
     def __dealloc__(self):
-        if self.kept != NULL:
-            release_kept(self.kept)
+        cdef int i
+        for i in range(FILES_A_CALL):
+            if self.kept[i] != NULL:
+                release_kept(self.kept[i])
         free(self.buffer)
 
     cdef int let_go(self) except -1:
-        cdef kept_file *kept = self.kept
-        self.kept = NULL
-        self.kept_of = None
-        if kept != NULL:
-            release_kept(kept)
+        cdef kept_file *kept
+        cdef int i
+        self.kept_of.clear()
+        self.last_kept = self.next_kept = 0
+        for i in range(FILES_A_CALL):
+            kept = self.kept[i]
+            self.kept[i] = NULL
+            if kept != NULL:
+                release_kept(kept)
         return 0
+
+    cdef int descriptor(self, MappedFile mapped_file) except -1:
+        cdef list files = self.kept_of
+        cdef int count = <int>len(files)
+        cdef kept_file *before
+        cdef kept_file *kept
+        cdef int i
+        if self.last_kept < count and files[self.last_kept] is mapped_file:
+            return self.kept[self.last_kept].fd
+        for i in range(count):
+            if files[i] is mapped_file:
+                self.last_kept = i
+                return self.kept[i].fd
+        kept = mapped_file.take_descriptor()
+        i = self.next_kept
+        self.next_kept = (i + 1) % FILES_A_CALL
+        before = self.kept[i]
+        self.kept[i] = kept
+        self.last_kept = i
+        if i < count:
+            files[i] = mapped_file
+        else:
+            files.append(mapped_file)
+        if before != NULL:
+            release_kept(before)
+        return kept.fd
 
     cdef int64_t read(
         self, MappedFile mapped_file, void *target, int64_t size, int64_t position
@@ -66,11 +101,7 @@ cdef class RecordBytes:
         cdef int fd
         if not self.keeps:
             return mapped_file.read_into(target, size, position)
-        if self.kept_of is not mapped_file:
-            self.let_go()
-            self.kept = mapped_file.take_descriptor()
-            self.kept_of = mapped_file
-        fd = self.kept.fd
+        fd = self.descriptor(mapped_file)
         with nogil:
             got = env.pread(fd, target, size, position)
         return got

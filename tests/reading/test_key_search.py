@@ -410,14 +410,32 @@ def test_a_call_asks_once_whether_a_log_file_was_deleted(path: Path) -> None:
         files = len(store.message_store.commit_log.mapped_file_queue.mapped_files)
         messages = sorted(m.phy_offset for t in TOPICS for m in store.read(t, None))
         assert len(messages) == 500
-        for offsets in (messages, messages[::-1], messages[::7] + messages[3::9]):
+        assert 2 < files <= 8
+        mixed = random.Random(SEED).sample(messages, len(messages))
+        for offsets in (messages, messages[::-1], messages[::7] + messages[3::9], mixed):
             right = [store.get(offset) for offset in offsets]
             with watched(env, "link_count") as asked, watched(env, "pread") as reads:
                 assert store.get_many(offsets) == right
+            assert len(asked) == files
             if offsets == messages:
-                assert len(asked) == files
                 assert len(reads) < len(offsets) / 4
-            assert len(asked) < len(reads) + files
+
+
+def test_a_call_keeps_few_of_many_log_files(tmp_path: Path) -> None:
+    """Records in random order, in more files than a call keeps open."""
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": 8192}
+    with pyrocketstore.open(tmp_path, **settings) as store:
+        offsets = [store.put("T", bytes([i]) * 1000, keys="k").phy_offset for i in range(150)]
+    env = Env()
+    with pyrocketstore.open(tmp_path, read_only=True, env=env, **settings) as store:
+        order = random.Random(SEED).sample(range(150), 150)
+        found = store.get_many([offsets[i] for i in order])
+        assert [m.body[0] for m in found if m is not None] == order
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(20):
+            store.get_many([offsets[i] for i in order])
+            assert len(store.query("T", "k", max_num=150)) == 150
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
 def test_a_deleted_log_file_is_missed_by_the_next_call(path: Path) -> None:
