@@ -328,6 +328,23 @@ class CommitLog:
         The bytes may be behind the end of the log, which is unknown before recovery.
         Raises StoreIOError.
         """
+        begin = self._begin_of_record(phy_offset)
+        if begin is None:
+            return None
+        size = RecordHeader(begin).total_size
+        return size, crc32(begin[:size])
+
+    def stored_at(self, phy_offset: int) -> int:
+        """The store time (ms) of the record at `phy_offset`, also behind the end of the log, as
+        `record_mark`; -1 when nothing there is a record of that physical offset.
+
+        Raises StoreIOError.
+        """
+        begin = self._begin_of_record(phy_offset)
+        return -1 if begin is None else RecordHeader(begin).store_timestamp
+
+    def _begin_of_record(self, phy_offset: int) -> bytes | None:
+        """The first bytes of the record at `phy_offset`, and of what follows a short one."""
         file = self.mapped_file_queue.find_mapped_file_by_offset(phy_offset, False)
         if file is None or phy_offset < file.file_from_offset:
             return None
@@ -337,10 +354,8 @@ class CommitLog:
         data = file.read(position, max(0, stop - position))
         header = RecordHeader(data)
         is_whole = header.size == HEADER_SIZE and header.is_message
-        size = header.total_size
-        if not is_whole or header.phy_offset != phy_offset or not 0 < size <= file.wrote - position:
-            return None
-        return size, crc32(data[:size])
+        is_inside = 0 < header.total_size <= file.wrote - position
+        return data if is_whole and is_inside and header.phy_offset == phy_offset else None
 
     def look_message(self, phy_offset: int, size: int = 0) -> MessageExt | None:
         """The message at `phy_offset`, None when nothing there is one.

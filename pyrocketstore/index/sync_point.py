@@ -17,7 +17,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index._file import INDEX_HEADER, index_file_size
 from pyrocketstore.index._slot_table import SlotTable
-from pyrocketstore.index.directory import FoundIndexFile
+from pyrocketstore.index.directory import FoundIndexFile, entry_position
 from pyrocketstore.system.env import Env
 
 __all__ = ["SYNC_POINT", "SyncPoint", "SyncPointFile", "proven_slots"]
@@ -31,6 +31,8 @@ _NAME_SIZE = 32
 #: The magic, and the fields of SyncPoint in their order. The CRC of all these bytes follows.
 _FIELDS = struct.Struct(f">8sqqIiiiIqqqq{_NAME_SIZE}s")
 _CRC = struct.Struct(">I")
+#: The hash code of an entry's key, and the physical offset of its message.
+_ENTRY_BEGIN = struct.Struct(">iq")
 
 
 class SyncPoint(NamedTuple):
@@ -153,5 +155,18 @@ def proven_slots(env: Env, found: FoundIndexFile, content: SyncPoint) -> SlotTab
         or header != (content.begin_timestamp, content.begin_phy_offset)
     ):
         return None
+    if _last_phy_offset(env, found.path, content) != content.end_phy_offset:
+        return None
     table = SlotTable(env, found.path, content.hash_slot_num, content.index_count)
     return table if table.valid and table.entries_crc == content.entries_crc else None
+
+
+def _last_phy_offset(env: Env, path: str, content: SyncPoint) -> int:
+    """Return the physical offset in the last durable entry; -1 if the file ends before it."""
+    fd = env.open(path, 0)
+    try:
+        position = entry_position(content.hash_slot_num, content.index_count - 1)
+        data = env.pread(fd, _ENTRY_BEGIN.size, position, path)
+    finally:
+        env.close(fd)
+    return int(_ENTRY_BEGIN.unpack(data)[1]) if len(data) == _ENTRY_BEGIN.size else -1

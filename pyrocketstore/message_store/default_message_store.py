@@ -435,14 +435,21 @@ class DefaultMessageStore(StoreContext):
         return found
 
     def _has_record(self, point: SyncPoint) -> bool:
-        """Return True if the log has the record of a sync point.
+        """Return True if the log has the record of a sync point, and the record of its last index
+        entry with the time of that entry.
 
         False with ext units: recovery writes all of the scanned records again, since nothing else
         shows whether the address of a unit is right.
         """
         if self.config.enable_consume_queue_ext:
             return False
-        mark = self.commit_log.record_mark(point.last_phy_offset)
+        log = self.commit_log
+        if point.name and (
+            point.end_phy_offset > point.last_phy_offset
+            or log.stored_at(point.end_phy_offset) != point.end_timestamp
+        ):
+            return False
+        mark = log.record_mark(point.last_phy_offset)
         return mark == (point.phy_offset - point.last_phy_offset, point.record_crc)
 
     def _make_index_flush(self) -> IndexFlush | None:
