@@ -282,7 +282,10 @@ class Store(StoreCalls):
 
     def __repr__(self) -> str:
         mode = ", read-only" if self.read_only else ""
-        return f"<pyrocketstore.Store {self.path!r}, {self._state.name}{mode}>"
+        state = self._state.name
+        if state == "closed" and not self.closed:
+            state = "closing"
+        return f"<pyrocketstore.Store {self.path!r}, {state}{mode}>"
 
     def close(self) -> None:
         """Dispatch and flush everything, mark the stop as clean, and release the directory.
@@ -310,8 +313,14 @@ class Store(StoreCalls):
 
     @property
     def closed(self) -> bool:
-        """True once the store was closed: by `close`, or at the exit of the interpreter."""
-        return not self._state.is_open
+        """True once the store was closed to the end: by `close`, or at the exit of the interpreter;
+        also in the child of a fork.
+
+        False while a close works, and after one that was interrupted. The store then refuses every
+        call but `close`, which waits for the rest.
+        """
+        engine = self.message_store
+        return not self._state.is_open and (engine.has_ended or engine.pid != os.getpid())
 
     def _while_open(self) -> StoreState:
         """A context that raises StoreStateError where the store is closed before or meanwhile."""

@@ -318,11 +318,16 @@ class Life:
 
     # ---- judging ----------------------------------------------------------------------------
 
+    @property
+    def refuses(self) -> bool:
+        """True once a close has begun: it may have been interrupted."""
+        return not self.store._state.is_open
+
     def probe(self) -> None:
         """Require that the store works: it accepts a put, or can be opened."""
         faulthandler.dump_traceback_later(LONGEST_S, exit=True)
         try:
-            if self.store.closed:
+            if self.refuses:
                 self.store.close()
                 self.store = self.open()
             (number,), (body,) = self.bodies(1)
@@ -386,7 +391,7 @@ class Armed:
         except (Interrupted, Refused):
             pass
         except StoreError as error:
-            if not was_interrupted(error) and not self.life.store.closed:
+            if not was_interrupted(error) and not self.life.refuses:
                 raise
             # The cause is the interrupt, not the message.
             status = error.status if isinstance(error, PutError) else None
@@ -492,7 +497,7 @@ def timer(life: Life, seconds: float) -> None:
                 armed.is_armed = True
                 call(life)
             life.tidy()
-            if life.store.closed or rng.random() < 0.5:
+            if life.refuses or rng.random() < 0.5:
                 life.probe()
         except BaseException as error:
             error.add_note(f"{call.__name__} after {armed.count} interrupts")
@@ -516,7 +521,7 @@ def enters(life: Life, seconds: float) -> None:
         try:
             call(life)
         except (StoreStateError, PutError):
-            if not life.store.closed:
+            if not life.refuses:
                 raise
 
     armed = Armed(life, act)
@@ -532,7 +537,7 @@ def enters(life: Life, seconds: float) -> None:
                 try:
                     call(life)
                 except (StoreStateError, PutError):
-                    if not life.store.closed:
+                    if not life.refuses:
                         raise
                 finally:
                     armed.is_armed = False

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pyrocketstore.errors import StoreStateError
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from support.processes import TIMEOUT_S, contents, filled, open_store, run, start
 from support.snapshot import snapshot
 
@@ -471,7 +473,7 @@ store = open_store(env=env)
 with broken(env, "fallocate", hang("ReputMessageService")):
     store.put("T", b"x")
     interrupted(store.close)
-    assert store.closed
+    assert not store.closed and "closing" in repr(store)
     all_refuse(store)
     os._exit(0)
 """,
@@ -483,6 +485,26 @@ with broken(env, "fallocate", hang("ReputMessageService")):
 
 
 @pytest.mark.slow
+def test_a_close_that_was_interrupted_at_its_first_step_has_closed_nothing(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+    store.put("T", b"x")
+
+    def interrupt(engine: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DefaultMessageStore, "shutdown", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+    assert not store.closed
+    with pytest.raises(StoreStateError):
+        store.put("T", b"y")
+    assert (tmp_path / "abort").exists()
+    store.close()
+    assert store.closed
+    assert not (tmp_path / "abort").exists()
+
+
 @pytest.mark.parametrize("name", ["ReputMessageService", "AllocateMappedFileService"])
 def test_close_goes_on_after_ctrl_c(tmp_path, name):
     """The first close is interrupted while a thread hangs: the directory stays taken, since that
@@ -502,6 +524,7 @@ with broken(env, "fallocate", hang(sys.argv[2])), broken(env, "open", hang(sys.a
         except PutError:
             assert reached.is_set()  # it needed the file whose making hangs
     interrupted(store.close)
+    assert not store.closed and "closing" in repr(store)
     all_refuse(store)
     try:
         open_store()
@@ -511,6 +534,7 @@ with broken(env, "fallocate", hang(sys.argv[2])), broken(env, "open", hang(sys.a
         raise AssertionError("opened twice")
     let_go.set()
     store.close()
+    assert store.closed and "closed" in repr(store)
 store.close()
 assert not os.path.exists(path + "/abort")
 assert threading.active_count() < 3, threading.enumerate()  # the one that pressed may be left
