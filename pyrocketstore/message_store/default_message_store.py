@@ -975,6 +975,9 @@ class DefaultMessageStore(StoreContext):
     ) -> GetMessageResult | None:
         """Return messages from a queue; None when the store is shut down or not readable.
 
+        Where the message at byte 0 of the log has expired, bytes of the first log file that exists
+        are returned in its place, as in 4.9.3: they are no record.
+
         Source: RocketMQ 4.9.3 DefaultMessageStore#getMessage.
         """
         topic, queue_id = queue_of(topic, queue_id)
