@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.errors import StoreStateError
+from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 from support.broken_env import watched
@@ -445,6 +445,24 @@ def test_a_new_opening_finds_the_sizes_of_an_empty_store(root: Path) -> None:
             writer.wait_dispatched()
             assert reader.refresh() > 0
             assert reader.topics() == ["t", "u"]
+
+
+def test_an_index_without_keys_whose_sizes_nothing_shows(root: Path) -> None:
+    """Its sizes must be passed to `open`."""
+    sizes = {"max_hash_slot_num": 20, "max_index_num": 40}
+    with pyrocketstore.open(root, **{**SIZES, **sizes}) as writer:
+        writer.put("t", b"no key")
+        writer.wait_dispatched()
+        with (
+            pyrocketstore.open(root, read_only=True) as unaware,
+            pyrocketstore.open(root, read_only=True, **sizes) as reader,
+        ):
+            writer.put("t", b"x", keys="k1")
+            writer.wait_dispatched()
+            assert unaware.refresh() == reader.refresh() > 0
+            assert [message.body for message in reader.query("t", "k1")] == [b"x"]
+            with pytest.raises(StoreFormatError, match="maxHashSlotNum"):
+                unaware.query("t", "k1")
 
 
 def cost_of(reader: pyrocketstore.Store) -> tuple[int, int, int]:
