@@ -29,7 +29,7 @@ from pyrocketstore.config.message_store_config import (
     detect_sizes,
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.display import logger
+from pyrocketstore.display import logger, printable
 from pyrocketstore.errors import (
     OffsetOutOfRange,
     StoreError,
@@ -630,6 +630,7 @@ class Store(StoreCalls):
         StoreIOError for a record the iterator continues; for a file of the queue it ends
 
         If messages expire before the iterator reaches them, it continues with the first one left.
+        A StoreWarning says where the units of later messages could not be written.
         """
         skipped = SkippedMessages()
         checked = exact_flag("check_crc", check_crc)
@@ -683,8 +684,18 @@ class Store(StoreCalls):
         end = high if stop is None else max(0, min(whole_number("stop", stop), high))
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first, topic, queue_id)
+        if queue.failed and end == high:
+            self._warn_of_missing_units(queue)
         part = QueueRange(log, queue, floor, wanted, damage, check_crc)
         return part, first, end
+
+    def _warn_of_missing_units(self, queue: ConsumeQueue) -> None:
+        """Warn of messages behind the end of a queue whose units could not be written."""
+        cause = self.message_store.running_flags.write_error
+        end = queue.get_max_offset_in_queue()
+        text = f"{queue.topic}/{queue.queue_id}: messages from queue offset {end} on are left out"
+        reason = "their units could not be written, which is tried again every ten seconds"
+        warnings.warn(printable(f"{text}: {reason}: {cause}"), StoreWarning, stacklevel=5)
 
     def _check_topic(self, topic: str) -> None:
         """Raise UnknownTopicError for a topic without a queue that nothing else names."""

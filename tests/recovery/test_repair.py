@@ -51,6 +51,11 @@ def test_what_was_given_up_comes_back(
         for call in (face.flush, face.wait_dispatched):  # neither may claim to be complete
             with pytest.raises(pyrocketstore.StoreIOError, match=in_the_way.name):
                 call()
+        if damage == "queue":
+            with pytest.warns(pyrocketstore.StoreWarning, match="t/0: messages from"):
+                assert list(face.read("t")) == []
+            with pytest.warns(pyrocketstore.StoreWarning, match="mkdir failed"):
+                assert face.read_batch("t", start=0).num_rows == 0
         in_the_way.unlink()
         assert repair(store)
         face.flush()
