@@ -261,7 +261,8 @@ def verify(target: Target) -> None:
     problems, rebuilt = facts.pop("problems"), facts.pop("rebuilt")
     recovery = facts.pop("recovery")
     if not output.as_json:
-        recovery["records that recovery scanned"] = recovery.pop("records", None)
+        scanned = "records that recovery scanned"
+        recovery = {scanned if k == "records" else k: v for k, v in recovery.items()}
         facts, recovery = _with_dashes(facts), _with_dashes(recovery)
         for item in (*problems, *rebuilt):
             item["position"] = None if item["position"] < 0 else item["position"]

@@ -261,16 +261,20 @@ class Output:
 
 
 class _LogLines(logging.Handler):
-    """Prints log lines as warnings."""
+    """Prints log lines as warnings, each text once: a check may open the store again."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.WARNING)
         self._output = output
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line, unless the damage is reported elsewhere."""
-        if not any(getattr(record, name, False) for name in REPORTED_ELSEWHERE):
-            self._output.warn(record.getMessage())
+        text = record.getMessage()
+        is_reported = any(getattr(record, name, False) for name in REPORTED_ELSEWHERE)
+        if not is_reported and text not in self._printed:
+            self._printed.add(text)
+            self._output.warn(text)
 
 
 def _is_time(name: str) -> bool:

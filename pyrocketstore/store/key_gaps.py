@@ -125,9 +125,9 @@ class KeyGaps:
             ranges = ", ".join(f"{begin} to {end}" for begin, end in parts)
             warnings.warn(
                 f"{self._log.config.store_path_root_dir}: the index does not cover the log, and the"
-                f" physical offsets {ranges} were not searched: messages there are missing from"
-                " the answer. Raise max_key_search_bytes, or open the store for writing once, which"
-                " builds the index again",
+                f" physical offsets {ranges} were not searched: messages there may be missing from"
+                " the answer. Raise max_key_search_bytes, or open the store for writing once with a"
+                " larger one, which builds the index again",
                 StoreWarning,
                 stacklevel=2,
             )
