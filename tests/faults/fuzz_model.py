@@ -1,6 +1,7 @@
 """A plain-Python reader of a store's files: the end of the log, each queue after recovery, and the
 record at each offset. `PlainStore` reads the same bytes as the engine without its code. It takes
-one number from the engine's plan: the offset from which the log was dispatched again.
+from the engine the offset from which the log was dispatched again, and which index file continues
+from `sync_point`; it requires that the files prove this `sync_point`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import itertools
 import operator
 import re
 import struct
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fuzz_tables import wanted_hits
@@ -21,6 +23,8 @@ FOREVER = 2**63 - 1
 MAX_FILE_END = 0x7FFFFFFF00000000
 #: totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset
 HEAD = struct.Struct(">iiiiiqq")
+#: The file sync_point without its CRC, as docs/format.md has it.
+SYNC_POINT = struct.Struct(">8sqqIiiiI4q32s")
 #: A unit is accepted if so many fields of its damaged record agree with it: of totalSize, physical
 #: offset, queue offset and queue id.
 AGREEING_MIN = 3
@@ -402,11 +406,19 @@ class PlainStore:
 
     # ---- keys ----------------------------------------------------------------------------------
 
-    def query(self, names: list[str], topic: str, key: str, max_num: int) -> list[int]:
-        """Return the offsets of the newest messages with a key in these index files, ascending."""
+    def query(
+        self, names: list[str], topic: str, key: str, max_num: int,
+        continued: Collection[str] = (),
+    ) -> list[int]:  # fmt: skip
+        """Return the offsets of the newest messages with a key in these index files, ascending.
+
+        Searches see the files `continued` with the entries that `sync_point` names, and no other.
+        """
+        indexes = {name: self.files[f"index/{name}"] for name in names}
+        indexes.update((name, self._synced_index(name)) for name in continued)
         found: list[int] = []
         key_hash = oracle.index_key_hash(topic, key)
-        by_log = sorted(names, key=self._begin_of_index)
+        by_log = sorted(indexes.values(), key=self._begin_of_index)
         for phy_offset in self._hits(reversed(by_log), key_hash):
             if len(found) == max_num:
                 break
@@ -415,14 +427,39 @@ class PlainStore:
                 found.append(phy_offset)
         return sorted(found)
 
-    def _begin_of_index(self, name: str) -> int:
+    def _synced_index(self, name: str) -> bytes:
+        """Return an index file with the header and the slots that recovery derives from
+        `sync_point` and the entries. Requires that `sync_point` is true of log and index."""
+        content = self.files["sync_point"]
+        assert not self.clean, "sync_point is believed after a clean exit"
+        assert zlib.crc32(content[:-4]).to_bytes(4, "big") == content[-4:], "sync_point is damaged"
+        _, end, last, record_crc, slots, _, count, entries_crc, *header, raw = SYNC_POINT.unpack(
+            content[:-4]
+        )
+        assert (raw.rstrip(b"\0").decode(), slots) == (name, self.slots), "sync_point names another"
+        record = self.record_at(last)
+        assert record is not None and record.total_size == end - last, "no record of sync_point"
+        assert zlib.crc32(self.bytes_at(last, min(end - last, 4096))) == record_crc
+        data = bytearray(self.files[f"index/{name}"])
+        first = 40 + 4 * slots + 20
+        entries = data[first : first + 20 * (count - 1)]
+        assert zlib.crc32(entries) == entries_crc, "the index lacks entries of sync_point"
+        data[40 : 40 + 4 * slots] = bytes(4 * slots)
+        for number in range(1, count):
+            (key_hash,) = struct.unpack_from(">i", entries, 20 * (number - 1))
+            struct.pack_into(">i", data, 40 + 4 * (key_hash % slots), number)
+        in_use = sum(map(bool, struct.unpack_from(f">{slots}i", data, 40)))
+        HEADER.pack_into(data, 0, *header, in_use, count)
+        return bytes(data)
+
+    @staticmethod
+    def _begin_of_index(data: bytes) -> int:
         """Return the log offset of an index file's first key; a file without keys comes last."""
-        _, _, begin, _, _, count = HEADER.unpack_from(self.files[f"index/{name}"])
+        _, _, begin, _, _, count = HEADER.unpack_from(data)
         return begin if count > 1 else FOREVER
 
-    def _hits(self, names: Iterator[str], key_hash: int) -> Iterator[int]:
-        for name in names:
-            data = self.files[f"index/{name}"]
+    def _hits(self, indexes: Iterator[bytes], key_hash: int) -> Iterator[int]:
+        for data in indexes:
             for phy_offset, _ in wanted_hits(data, self.slots, self.entries, key_hash, 0, FOREVER):
                 yield phy_offset
 

@@ -519,6 +519,7 @@ class StoreKernel(Kernel):
     def check_keys(self, store: pyrocketstore.Store, plain: PlainStore) -> None:
         service = store.message_store.index_service
         untouched = all(file.mode == "read" for file in service.files)
+        continued = [file.name for file in service.files if file.is_limited]
         for topic, key in self.keys_to_query:
             for max_num in (3, 64):
                 try:
@@ -529,7 +530,9 @@ class StoreKernel(Kernel):
                     continue
                 offsets = [message.phy_offset for message in found]
                 names = [file.name for file in service.files]
-                indexed = plain.query(names, topic, key, max_num) if untouched else []
+                indexed = []
+                if untouched:
+                    indexed = plain.query(names, topic, key, max_num, continued)
                 if untouched and store._key_search.gaps is None:
                     same(offsets, indexed, f"query {key}")
                 elif max_num > len(offsets):  # the log has more than the index covers
