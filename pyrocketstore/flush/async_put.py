@@ -47,14 +47,36 @@ class _Pending(NamedTuple):
 
 
 class _Condition(threading.Condition):
-    """A condition that releases its lock when a signal handler raises: compiled code never leaves
-    it half taken or half released."""
+    """A condition that keeps nothing when a signal handler raises: compiled code never leaves its
+    lock half taken or half released, or a waiter behind."""
 
     def __enter__(self) -> bool:
         return self._lock.__enter__()  # type: ignore[attr-defined, no-any-return]
 
     def __exit__(self, *exc: Any) -> None:
         self._lock.__exit__(*exc)  # type: ignore[attr-defined]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As Condition's. A handler runs in `acquire` alone, so that whoever holds the lock before
+        the call holds it after the call too."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)  # type: ignore[attr-defined]
+        is_notified = False
+        state = self._release_save()  # type: ignore[attr-defined]
+        try:
+            if timeout is None:
+                is_notified = waiter.acquire()
+            elif timeout > 0:
+                is_notified = waiter.acquire(True, timeout)
+            else:
+                is_notified = waiter.acquire(False)
+        finally:
+            self._acquire_restore(state)  # type: ignore[attr-defined]
+            # A notification may have come between the end of the wait and here.
+            if not is_notified and waiter in self._waiters:  # type: ignore[attr-defined]
+                self._waiters.remove(waiter)  # type: ignore[attr-defined]
+        return is_notified
 
 
 class PutFuture(Future[Result]):

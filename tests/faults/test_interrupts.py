@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from interrupts import SETTINGS, bodies_of
+from interrupts import SETTINGS, Interrupted, bodies_of, checked_instructions, tracer
+from pyrocketstore.flush.async_put import PutFuture
 from support.seed import SEED
 
 SOAK = float(os.environ.get("ROCKETSTORE_SOAK_INTERRUPTS", "0"))
@@ -79,3 +80,35 @@ def test_a_handler_that_closes_and_exits_always_ends_cleanly(kind: str) -> None:
         assert max(found.values()) == 1
         assert not missing, f"seed {SEED}, number {number}"
         shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("waits_for", ["result", "exception"])
+def test_a_handler_ends_the_wait_for_a_put_at_each_step(waits_for: str) -> None:
+    """Its error reaches the caller, and the future is left as if nobody had waited."""
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    def wait_until_step(at: int) -> tuple[BaseException | None, int]:
+        """Wait with a signal at a step; return the error of the wait, and its number of steps."""
+        wait = getattr(future, waits_for)
+        error: BaseException | None = None
+        try:
+            tracer().interrupt_at(at, signal.SIGUSR1, checked_instructions())
+            wait(0.001)
+        except BaseException as raised:  # noqa: BLE001 - whatever is raised is judged
+            error = raised
+        return error, tracer().interrupt_end()
+
+    future: Any = PutFuture()
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        _, steps = wait_until_step(0)
+        for at in range(1, steps + 1):
+            error, _ = wait_until_step(at)
+            assert isinstance(error, Interrupted), f"step {at} of {steps}: {error!r}"
+            assert not future._condition._is_owned(), f"step {at} of {steps}: a lock is held"
+            assert not future._condition._waiters, f"step {at} of {steps}: a waiter is left"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert steps >= 3
