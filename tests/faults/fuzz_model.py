@@ -48,6 +48,8 @@ class PlainQueue:
         self.covered = -1
         self.exact = True
         self.is_cut = False  # units that follow a damaged one were dropped
+        #: Offset of the first record behind the last message whose queue offset the queue has.
+        self.repeated_at: int | None = None
 
     @property
     def end(self) -> int:
@@ -129,7 +131,11 @@ class PlainQueue:
 
     def put(self, phy_offset: int, size: int, queue_offset: int) -> None:
         """Dispatch one record."""
-        if phy_offset + size <= self.covered or queue_offset < self.end:
+        if phy_offset + size <= self.covered:
+            return
+        if queue_offset < self.end:
+            if self.repeated_at is None:
+                self.repeated_at = phy_offset
             return
         gap = queue_offset - self.end
         # Units after a cut stay where the log has lost their records: tests/recovery.
@@ -141,6 +147,33 @@ class PlainQueue:
         self.rows += [oracle.PRE_BLANK] * (queue_offset - self.end)
         self.rows.append((phy_offset, size, 0))
         self.covered = phy_offset + size
+
+    def restart(self, own: list[Row], *, had_units: bool) -> None:
+        """Take the newest message of each queue offset, after a dispatch of the queue's records
+        `own`: the queue starts again at a record that its next one follows, or at queue offset 0
+        if it had no units."""
+        last = -1
+        while self.repeated_at is not None:
+            begin, self.repeated_at = self.repeated_at, None
+            own = [row for row in own if row.phy_offset >= begin and row.record.queue_offset >= 0]
+            numbers = [row.record.queue_offset for row in own]
+            begins = [i for i, n in enumerate(numbers) if i == 0 or n <= numbers[i - 1]]
+            found = [i for i in begins if numbers[i + 1 : i + 2] == [numbers[i] + 1]]
+            if not had_units and own and numbers[-1] == 0 and begins[-1] == len(own) - 1:
+                found.append(len(own) - 1)
+            if not found:
+                return
+            first = min(reversed(found), key=numbers.__getitem__)
+            if own[first].phy_offset <= last:
+                return
+            last = self.covered = own[first].phy_offset
+            if numbers[first] < (self.base or 0):
+                self.base = None
+            del self.rows[max(0, numbers[first] - (self.base or 0)) :]
+            if not self.rows:
+                self.base = None
+            for phy_offset, record in own[first:]:
+                self.put(phy_offset, record.total_size or 0, record.queue_offset)
 
     def ends_expired(self, min_phy_offset: int) -> bool:
         """Return True if only the last unit of a file names a deleted message; a reader may skip
@@ -295,8 +328,14 @@ class PlainStore:
             # decides what is replayed: tests/consume_queue/test_damaged_units.py.
             queue.exact &= rows is not None and not self._ends_wrong(queue)
             queue.exact &= not queue.ends_expired(min(self.log, default=0))
-        for phy_offset, record in rows or []:
-            self._dispatch(found, phy_offset, record)
+        had_units = {key for key, queue in found.items() if queue.rows}
+        of_queue: dict[tuple[str, int], list[Row]] = {}
+        for row in rows or []:
+            key = self._dispatch(found, row.phy_offset, row.record)
+            if key is not None:
+                of_queue.setdefault(key, []).append(row)
+        for key, own in of_queue.items():
+            found[key].restart(own, had_units=key in had_units)
         return found
 
     def _repair(self, queues: dict[tuple[str, int], PlainQueue]) -> None:
@@ -373,16 +412,18 @@ class PlainStore:
 
     def _dispatch(
         self, queues: dict[tuple[str, int], PlainQueue], phy_offset: int, record: oracle.Record
-    ) -> None:
+    ) -> tuple[str, int] | None:
+        """Dispatch one record; return its queue, None for no queue."""
         topic = oracle.java_text(record.topic)
         if record.sys_flag & oracle.TRANSACTION_MASK not in (0, oracle.COMMIT):
-            return
+            return None
         key = topic, record.queue_id
         if key not in queues:
             if topic in NO_BROKER or "/" in topic or "\0" in topic or record.queue_id < 0:
-                return
+                return None
             queues[key] = PlainQueue(self.queue_file_size)
         queues[key].put(phy_offset, record.total_size or 0, record.queue_offset)
+        return key
 
     def messages(self, queue: PlainQueue, topic: str, queue_id: int) -> tuple[list[Row], list[int]]:
         """Return the messages that a reader gets, and the queue offsets of those that it cannot
