@@ -135,9 +135,10 @@ def _groups(number: NDArray[np.int32], rows: NDArray[np.intp]) -> Iterator[NDArr
 
 
 def _from(parts: list[_Rows], begin: int) -> _Rows:
-    """Join the rows of a queue, in the order of the log, from physical offset `begin` on."""
+    """Join the rows of a queue, in the order of the log, from physical offset `begin` on. A queue
+    offset may be damaged: a negative one gets no unit."""
     queue_offset = np.concatenate([part[0] for part in parts])
     phy_offset = np.concatenate([part[1] for part in parts])
     order = np.argsort(phy_offset, kind="stable")
-    order = order[phy_offset[order] >= begin]
+    order = order[(phy_offset[order] >= begin) & (queue_offset[order] >= 0)]
     return queue_offset[order], phy_offset[order]

@@ -295,3 +295,26 @@ def cut_short(path: Path, call: str, number: int, snapshot: Path | None) -> bool
     with broken(env, call, meet) as calls, contextlib.suppress(pyrocketstore.StoreError):
         pyrocketstore.open(path, env=env, **TINY_SIZES).close()
     return len(calls) > number
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_negative_queue_offset_is_no_start(
+    root: Path, caplog: pytest.LogCaptureFixture, read_only: bool
+) -> None:
+    """The next record seems to follow it."""
+    with pyrocketstore.open(root, **TINY_SIZES) as store:
+        store.put("u", b"x")
+        put(store, "old", 3)
+        damaged = [message.phy_offset for message in store.read("t")][-1]
+        remove(store)
+        with store.message_store.dispatch_paused():
+            put(store, "new", 5)
+            path = killed(root)
+    with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(damaged + QUEUE_OFFSET_POSITION)
+        file.write((-1).to_bytes(8, "big", signed=True))
+    with pyrocketstore.open(path, read_only=read_only, **TINY_SIZES) as store:
+        assert bodies(store) == [f"new {number}" for number in range(5)]
+        assert (store.min_offset("t"), store.max_offset("t")) == (0, 5)
+    starts = [text for text in caplog.messages if "starts again" in text]
+    assert len(starts) == 1 and "starts again at queue offset 0 " in starts[0]
