@@ -218,6 +218,8 @@ class AsyncPuts(PutRoom):
             self._requested = max(self._requested, end)
         else:
             self._on_flushed(end, PutMessageStatus.FLUSH_DISK_TIMEOUT)
+            if self._ended:  # a signal handler has closed the store: the watcher may have ended
+                self.complete_rest()
 
     def is_lone(self, task: object) -> bool:
         """Return True if this put of `task` should flush at once, without a future.

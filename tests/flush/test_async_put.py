@@ -655,3 +655,20 @@ def test_a_put_waits_again_when_its_room_is_taken(
 
 
 BODY = b"." * 900
+
+
+def test_a_put_whose_store_a_signal_handler_closes_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler runs between the append and the registration of the future."""
+    store = pyrocketstore.open(tmp_path, **SYNC_SIZES)
+    puts = store.message_store.async_puts
+    add = puts.add
+
+    def add_later(*arguments: Any) -> Future[Any]:
+        store.close()
+        return add(*arguments)
+
+    monkeypatch.setattr(puts, "add", add_later)
+    future = store.message_store.async_put_message(message())
+    assert future.result(WAIT_S).status is PutMessageStatus.PUT_OK
