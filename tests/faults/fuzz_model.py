@@ -314,6 +314,8 @@ class PlainStore:
             if not self.clean:
                 queue.give_up_torn_end(self.scan_from)
             queue.exact &= not queue.base  # otherwise its first file may be missing
+            # As in `put`, also without a later record of the queue.
+            queue.exact &= not queue.is_cut or min(self.log, default=0) == 0
         if max((queue.covered for queue in found.values()), default=-1) >= self.end:
             for queue in found.values():
                 queue.cut(self.end)
