@@ -56,7 +56,6 @@ program changes its user or root directory, it must use the names before that.
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401  it cannot be imported while the interpreter ends
 import sys
 from typing import TYPE_CHECKING, Any
 

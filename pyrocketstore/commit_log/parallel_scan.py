@@ -7,14 +7,15 @@ at exactly that position; otherwise the chunk is scanned again from the end of t
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk, LogScanner
 from pyrocketstore.commit_log._scan import find_valid_record
 from pyrocketstore.results import Status
+from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
@@ -68,8 +69,8 @@ class LogScan:
         self._stop = stop
         self._scanner = LogScanner(env, delay_levels, check_crc, records_max=records_max)
         self._thread_count = min(env.processor_count(), THREADS_MAX)
-        self._pool: ThreadPoolExecutor | None = None
-        self._ahead: deque[tuple[_Part, Future[LogChunk]]] = deque()
+        self._pool: ThreadPool | None = None
+        self._ahead: deque[tuple[_Part, PoolCall[LogChunk]]] = deque()
 
     def chunks(self) -> Iterator[LogChunk]:
         """Yield the chunks in order; each begins where the one before it ended.
@@ -84,7 +85,7 @@ class LogScan:
         finally:
             self._scanner.cancel()
             if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
+                self._pool.close(cancel=True)
 
     def _chunks(self) -> Iterator[LogChunk]:
         parts = deque(self._parts())
@@ -126,7 +127,7 @@ class LogScan:
                 yield _Part(file, begin, until)
                 begin = until
 
-    def _next(self, parts: deque[_Part]) -> tuple[_Part, Future[LogChunk] | None]:
+    def _next(self, parts: deque[_Part]) -> tuple[_Part, PoolCall[LogChunk] | None]:
         """Return the next part, and its scan if that has been started."""
         if self._ahead and self._thread_count < 2:
             return self._ahead.popleft()
@@ -134,13 +135,15 @@ class LogScan:
             return parts.popleft(), None
         if self._pool is None:
             # The first part without threads: most logs end in it.
-            self._pool = ThreadPoolExecutor(self._thread_count, "LogScan")
+            self._pool = ThreadPool(self._thread_count, "LogScan")
             return parts.popleft(), None
         while parts and len(self._ahead) <= self._thread_count:
             part = parts.popleft()
             first = part.begin == max(0, self._start - part.file.file_from_offset)
             try:
-                scan = self._pool.submit(self._scan, part, part.begin, search=not first)
+                scan = self._pool.submit(
+                    functools.partial(self._scan, part, part.begin, search=not first)
+                )
             except (RuntimeError, MemoryError):  # no thread can be started
                 self._thread_count = 1
                 parts.appendleft(part)

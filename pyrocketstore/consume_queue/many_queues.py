@@ -6,9 +6,9 @@ code for single queues.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyrocketstore.consume_queue._queue_files import look_at_queues, read_files
 from pyrocketstore.consume_queue._units import read_units
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, FoundQueue, QueueUnits
 from pyrocketstore.system.signal_shield import check_abandoned
+from pyrocketstore.system.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from pyrocketstore.consume_queue.queue import ConsumeQueue
@@ -106,19 +107,14 @@ def _in_threads(
     threads: int, parts: list[tuple[int, int]], call: Callable[[int, int], None]
 ) -> bool:
     """Return False if no thread can be started."""
-    with ThreadPoolExecutor(threads, "ReadQueues") as pool:
+    with ThreadPool(threads, "ReadQueues") as pool:
         try:
-            pool.submit(int).result()
-            calls = [pool.submit(call, *part) for part in parts]
+            calls = [pool.submit(functools.partial(call, *part)) for part in parts]
         except (RuntimeError, MemoryError):
             return False
-        try:
-            for each in calls:
-                check_abandoned()
-                each.result()
-        finally:
-            for each in calls:
-                each.cancel()
+        for each in calls:
+            check_abandoned()
+            each.result()
     return True
 
 

@@ -6,10 +6,10 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyrocketstore.errors import StoreIOError, is_failed_open
+from pyrocketstore.system.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
@@ -143,7 +143,7 @@ class FileSystems:
         if len(files) >= THREADS_LEAST_FILES:
             running = []
             with (
-                ThreadPoolExecutor(THREADS_MAX, "Flush") as pool,
+                ThreadPool(THREADS_MAX, "Flush") as pool,
                 # Where not all threads can be started, the others and this one flush the files.
                 contextlib.suppress(RuntimeError, MemoryError),
             ):

@@ -4,8 +4,8 @@ lack.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
@@ -15,6 +15,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.results import Status
 from pyrocketstore.system.signal_shield import check_abandoned
+from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
     from pyrocketstore.recovery.plan import RecoveryPlan
@@ -99,10 +100,10 @@ def _replay_known(store: StoreContext, start: int, known: deque[LogChunk]) -> in
     dispatcher = store.dispatcher
     position = start
     # Queued, and to be indexed, in order.
-    waiting: deque[tuple[LogChunk, Future[bool]]] = deque()
-    with ThreadPoolExecutor(1, "ReplayIndex") as pool:
+    waiting: deque[tuple[LogChunk, PoolCall[bool]]] = deque()
+    with ThreadPool(1, "ReplayIndex") as pool:
         try:
-            pool.submit(int).result()
+            pool.start()
         except (RuntimeError, MemoryError):  # no thread can be started
             return _dispatch_in_turn(store, start, known)
         while known and _begin_of(known[0]) <= position:
@@ -110,7 +111,8 @@ def _replay_known(store: StoreContext, start: int, known: deque[LogChunk]) -> in
                 known.popleft()
             elif dispatcher.queue_chunk(known[0], not waiting):
                 chunk = known.popleft()
-                waiting.append((chunk, pool.submit(dispatcher.index_chunk, chunk)))
+                index = functools.partial(dispatcher.index_chunk, chunk)
+                waiting.append((chunk, pool.submit(index)))
                 position = _end_of(store, chunk)
             elif waiting:
                 position = _await_indexed(store, waiting, position)
@@ -123,7 +125,7 @@ def _replay_known(store: StoreContext, start: int, known: deque[LogChunk]) -> in
 
 def _await_indexed(
     store: StoreContext,
-    waiting: deque[tuple[LogChunk, Future[bool]]],
+    waiting: deque[tuple[LogChunk, PoolCall[bool]]],
     position: int,
 ) -> int:
     """Wait for the index; dispatch chunks in turn that it could not take. Returns the position."""

@@ -9,10 +9,9 @@ import itertools
 import random
 import shutil
 import struct
-import threading
+import sys
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,10 @@ from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery import log_end, replay
+from pyrocketstore.system import threads
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.thread_pool import ThreadPool
+from pyrocketstore.system.threads import JoinableThread
 from support import oracle
 from support.broken_env import broken, failing
 from support.random_messages import KINDS, random_messages, to_batch, to_inner
@@ -149,6 +151,7 @@ def test_what_lies_behind_a_blank_is_not_scanned(
     assert len(scans) < 4 * 10 < 4 * FILE_SIZE // 1024
 
 
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 @pytest.mark.parametrize("name", ["LogScan", "ReplayIndex"])
 def test_threads_of_a_recovery_that_cannot_be_started(
     filled: Path,
@@ -156,23 +159,33 @@ def test_threads_of_a_recovery_that_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
     three_threads: Callable[[int], None],
     name: str,
+    error: type[Exception],
 ) -> None:
+    """Also threads that have no memory for their first step."""
     path = shutil.copytree(filled, tmp_path / "store")
     for folder in ("consumequeue", "index"):
         shutil.rmtree(path / folder)
     (path / "abort").touch()
     three_threads(4096)
-    start = threading.Thread.start
+    start, begin = JoinableThread.start, threads.begin_thread
 
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name.startswith(name):
+    def refuse(thread: JoinableThread) -> None:
+        if thread.name.startswith(name) and error is RuntimeError:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
 
+    def lack_memory(at_end: Any, run: Any, its_name: str) -> None:
+        if its_name.startswith(name) and error is MemoryError:
+            refused.append(its_name)
+            raise MemoryError
+        begin(at_end, run, its_name)
+
     refused: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(sys, "unraisablehook", lambda _: None)
+        patch.setattr(JoinableThread, "start", refuse)
+        patch.setattr(threads, "begin_thread", lack_memory)
         with pyrocketstore.open(path, **SETTINGS) as store:
             assert refused
             assert store.verify().ok
@@ -258,7 +271,7 @@ def test_one_processor_starts_no_thread(
     assert Env().processor_count() >= 1
     three_threads(4096)
     monkeypatch.setattr(Env, "processor_count", lambda self: 1)
-    monkeypatch.setattr(log_scan, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(log_scan, "ThreadPool", None)
     env = Env()
     agree(filled, chunks_of(filled, env), env)
 
@@ -366,12 +379,12 @@ def test_another_thread_fills_the_index(
     three_threads(4096)
     calls: list[LogChunk] = []
 
-    class Pool(ThreadPoolExecutor):
-        def submit(self, call: Any, *arguments: Any, **options: Any) -> Any:
-            calls.extend(arguments)
-            return super().submit(call if len(calls) <= whole else lambda _: False, *arguments)
+    class Pool(ThreadPool):
+        def submit(self, call: Any) -> Any:
+            calls.extend(call.args)
+            return super().submit(call if len(calls) <= whole else lambda: False)
 
-    monkeypatch.setattr(replay, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(replay, "ThreadPool", Pool)
     fast = rebuilt(filled, tmp_path / "fast", ("consumequeue", "index"))
     assert len(calls) > 2
     calls.clear()

@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pyrocketstore.consume_queue.many_queues import only_files
 from pyrocketstore.consume_queue.units import FoundQueue
 from pyrocketstore.errors import StoreIOError, StoreWarning
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.system import threads
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, failing, watched
 from support.queues import PRE_BLANK, pack
@@ -152,7 +154,12 @@ def test_several_threads_find_what_one_does(
     monkeypatch.setattr(many_queues, "THREADS_FROM", 2)
     monkeypatch.setattr(env, "processor_count", lambda: 3)
     assert look(*paths, env=env) == expected
-    monkeypatch.setattr(many_queues, "_in_threads", lambda *_: False)  # no thread can be started
+
+    def no_memory(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(threads, "begin_thread", no_memory)
     assert look(*paths, env=env) == expected
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyrocketstore.files import file_systems as module
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.file_systems import FileSystems, Unflushed
 from pyrocketstore.files.lock_file import LockFile
+from pyrocketstore.system import threads
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, failing, watched
 
@@ -209,10 +211,11 @@ def test_threads_that_lack_descriptors_leave_files_to_the_others(
 
 
 def test_without_threads_the_caller_flushes(env, file_systems, tmp_path, monkeypatch) -> None:
-    def no_thread(*arguments: object) -> None:
-        raise RuntimeError("can't start new thread")
+    def no_memory(*arguments: object) -> None:
+        raise MemoryError
 
-    monkeypatch.setattr(module.ThreadPoolExecutor, "submit", no_thread)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(threads, "begin_thread", no_memory)
     files = dirty_files(env, tmp_path)
     with no_syncfs(env):
         file_systems.flush(unflushed(files))
