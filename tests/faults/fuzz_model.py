@@ -346,8 +346,15 @@ class PlainStore:
         A queue that does not end with a unit of its own afterwards is not exact. If the log must be
         read from before the scan for such a queue, no queue is exact."""
         repairs: dict[tuple[str, int], dict[int, Row]] = {}
+        firsts: dict[tuple[tuple[str, int], int], int] = {}
         for row in self.rows:
             key = oracle.java_text(row.record.topic), row.record.queue_id
+            # The scan keeps int32 distances from the first queue offset of a chunk, and compares
+            # no unit of a record that is farther away.
+            place = key, row.phy_offset // self.file_size
+            distance = row.record.queue_offset - firsts.setdefault(place, row.record.queue_offset)
+            if key in queues and not -(2**31) <= distance < 2**31:
+                queues[key].exact = False
             is_put = row.record.sys_flag & oracle.TRANSACTION_MASK in (0, oracle.COMMIT)
             if is_put and key in queues and self._contradicts(row, key, queues[key]):
                 repairs.setdefault(key, {})[row.record.queue_offset - (queues[key].base or 0)] = row
