@@ -167,8 +167,6 @@ class PlainQueue:
             if own[first].phy_offset <= last:
                 return
             last = self.covered = own[first].phy_offset
-            if numbers[first] < (self.base or 0):
-                self.base = None
             del self.rows[max(0, numbers[first] - (self.base or 0)) :]
             if not self.rows:
                 self.base = None
