@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
-from pyrocketstore.index._file import INDEX_HEADER, index_file_size
+from pyrocketstore.index._file import INDEX_HEADER, INDEX_SIZE, index_file_size
 from pyrocketstore.index._slot_table import SlotTable
 from pyrocketstore.index.directory import FoundIndexFile, entry_position
 from pyrocketstore.system.env import Env
@@ -155,18 +155,27 @@ def proven_slots(env: Env, found: FoundIndexFile, content: SyncPoint) -> SlotTab
         or header != (content.begin_timestamp, content.begin_phy_offset)
     ):
         return None
-    if _last_phy_offset(env, found.path, content) != content.end_phy_offset:
+    last, following = _phy_offsets(env, found.path, content)
+    if last != content.end_phy_offset:
+        return None
+    # Records before `phy_offset` have no more entries; the bytes after these may be any later ones.
+    if found.index_count > content.index_count and last < following < content.phy_offset:
         return None
     table = SlotTable(env, found.path, content.hash_slot_num, content.index_count)
     return table if table.valid and table.entries_crc == content.entries_crc else None
 
 
-def _last_phy_offset(env: Env, path: str, content: SyncPoint) -> int:
-    """Return the physical offset in the last durable entry; -1 if the file ends before it."""
+def _phy_offsets(env: Env, path: str, content: SyncPoint) -> tuple[int, int]:
+    """Return the physical offsets in the last durable entry and in the one after it; -1 where the
+    file ends before an entry."""
     fd = env.open(path, 0)
     try:
         position = entry_position(content.hash_slot_num, content.index_count - 1)
-        data = env.pread(fd, _ENTRY_BEGIN.size, position, path)
+        data = env.pread(fd, 2 * INDEX_SIZE, position, path)
     finally:
         env.close(fd)
-    return int(_ENTRY_BEGIN.unpack(data)[1]) if len(data) == _ENTRY_BEGIN.size else -1
+    found = [
+        int(_ENTRY_BEGIN.unpack_from(data, at)[1]) if len(data) >= at + INDEX_SIZE else -1
+        for at in (0, INDEX_SIZE)
+    ]
+    return found[0], found[1]

@@ -284,12 +284,20 @@ class DefaultMessageStore(StoreContext):
 
     def _load_unchanged(self) -> None:
         """Load a read-only store; load again if its owner, another process, has deleted files
-        meanwhile: files of log and queues must be of the same time."""
+        meanwhile: files of log and queues must be of the same time.
+
+        Raises the cause if units or keys in memory could not be built: no repair follows.
+        """
+        flags = self.running_flags
         attempts = Attempts(self.env)
         while True:
             try:
                 owner = owner_of(self.env, self.root)
+                flags.begin_repair()  # an error is not tried again: the next opening does that
                 self._load()
+                if flags.write_error is not None:
+                    raise without_frames(flags.write_error)
+                flags.end_repair(True, False, False)
                 if self.plan is not None:
                     self.follower = Follower(self, self.plan, owner, self.expired_in)
             except StoreIOError as error:
@@ -414,8 +422,6 @@ class DefaultMessageStore(StoreContext):
         try:
             self.env.require_directory(self.root)
             fresh._load_unchanged()
-            if fresh.running_flags.write_error is not None:  # units or keys in memory are missing
-                raise without_frames(fresh.running_flags.write_error)
             install = self.on_reload(fresh)
         except BaseException:
             fresh._give_up()

@@ -16,8 +16,8 @@ import pytest
 import pyrocketstore
 from pyrocketstore.index.directory import entry_position
 from pyrocketstore.recovery.repair import repair
-from tests.support.broken_env import broken
-from tests.support.oracle_index import OracleIndexFile, key_hash
+from support.broken_env import broken
+from support.oracle_index import OracleIndexFile, key_hash
 
 SLOTS = 50
 #: Entry 0 is not used, so that a file takes one key less.

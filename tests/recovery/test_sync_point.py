@@ -300,6 +300,28 @@ def test_wrong_numbers_with_a_right_crc(killed: Killed, name: str, tmp_path: Pat
                 assert read_only or report.ok
 
 
+def test_a_later_position_than_the_index_has(tmp_path: Path) -> None:
+    """The entries after those that it counts must name records behind its position."""
+    path = tmp_path / "killed"
+    with opened(tmp_path / "live") as store:
+        put(store, 0, COUNT)
+        store.flush()
+        put(store, COUNT, 6)
+        put(store, COUNT + 6, 1, keyed=False)
+        shutil.copytree(tmp_path / "live", path, ignore=shutil.ignore_patterns("lock"))
+        queue_id = (COUNT + 6) % 3
+        message = list(store.read("t", queue_id))[-1]
+        last = message.phy_offset
+        mark = store.message_store.commit_log.record_mark(last)
+        assert mark is not None
+    claim_flushed_up_to_now(path)
+    wrong = point_of(path)._replace(
+        phy_offset=last + mark[0], last_phy_offset=last, record_crc=mark[1]
+    )
+    (path / SYNC_POINT).write_bytes(wrong.encode())
+    check_ignored(Killed(path, wrong.phy_offset), COUNT + 7, COUNT + 6)
+
+
 def test_names_that_are_no_names(killed: Killed) -> None:
     point = point_of(killed.path)
     data = point.encode()[:-4]

@@ -138,14 +138,16 @@ def mismatched_units(store: Path) -> None:
 
 
 def older_units(store: Path) -> None:
-    """A queue that began again, and was built from the log: its units name the old messages."""
+    """A queue that began again, with the files that it had before: their units name the old
+    messages."""
     sizes = {"mapped_file_size_commit_log": 4096, "max_hash_slot_num": 100, "max_index_num": 2000}
+    old = shutil.copytree(store / "consumequeue", store.with_name("old units"))
     with pyrocketstore.open(store, **sizes) as opened:
         opened.message_store.clean_unused_topic([])
         for _ in range(3):
             opened.put(TOPIC, b"new")
     shutil.rmtree(store / "consumequeue")
-    pyrocketstore.open(store, **sizes).close()
+    shutil.move(old, store / "consumequeue")
 
 
 def damaged_record(store: Path) -> None:

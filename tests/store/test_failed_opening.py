@@ -47,6 +47,7 @@ def image(
     return root / request.param, expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("call", ["open", "pread", "list_directory", "file_size"])
 def test_a_failed_opening_releases_the_store(
@@ -83,3 +84,35 @@ def test_a_failed_opening_releases_the_store(
     assert total, f"an opening calls no {call}"
     for number in range(1, total + 1, 1 + total // 500):
         attempt(number)
+
+
+@pytest.mark.parametrize("missing", ["consumequeue/one/0/0*", "index/*"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_units_and_keys_for_which_there_is_no_memory(
+    tmp_path: Path, missing: str, number: int
+) -> None:
+    """A reader that cannot build what the owner has not written does not open without it."""
+    image = tmp_path / "image"
+    with pyrocketstore.open(tmp_path / "live", **SETTINGS) as store:
+        store.put_many("one", [b"%d" % i for i in range(300)], keys=["k"] * 300)
+        store.wait_dispatched()
+        shutil.copytree(tmp_path / "live", image)
+    for file in sorted(image.glob(missing))[1 if "consumequeue" in missing else 0 :]:
+        file.unlink()
+    env, count = Env(), 0
+
+    def fails(original: Any, *args: Any) -> int:
+        nonlocal count
+        count += 1
+        return -errno.ENOMEM if count >= number else original(*args)
+
+    with broken(env, "mmap", fails), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            store = pyrocketstore.open(image, env=env, read_only=True, **SETTINGS)
+        except StoreError as error:
+            assert f"errno {errno.ENOMEM}" in str(error)
+            store = pyrocketstore.open(image, read_only=True, **SETTINGS)
+    with store:
+        assert [message.body for message in store.read("one")] == [b"%d" % i for i in range(300)]
+        assert len(store.query("one", "k", max_num=300)) == 300
