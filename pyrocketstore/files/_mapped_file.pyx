@@ -780,10 +780,11 @@ cdef class MappedFile:
             got = read_kept(&self.kept, self.env, self._path_text, target, size, position)
             if not self.available:  # shut down meanwhile: not kept
                 close_kept(&self.kept)
-            return got
-        with nogil:
-            got = pread_path(self.file.env, self._path_text, target, size, position)
-        return got
+        else:
+            with nogil:
+                got = pread_path(self.file.env, self._path_text, target, size, position)
+        # Deleted meanwhile: the path may have been opened when a new file was there.
+        return -ENOENT if self.unlinked else got
 
     cdef kept_file *take_descriptor(self) except NULL:
         # The file of a read file, for several reads, until release_kept. Raises StoreIOError.

@@ -811,3 +811,20 @@ def test_only_what_is_in_memory_is_overwritten(tmp_path):
     file.shutdown()
     with pytest.raises(StoreStateError):
         file.overwrite(0, b"ab")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_new_file_of_the_path_is_not_read(env, path, is_closed):
+    """While a reader opens the path, its file is deleted and a new one is made."""
+    file = MappedFile(env, path, SIZE, create=True)
+    if is_closed:
+        file.shutdown()
+
+    def is_replaced(original, *args):
+        file.destroy()
+        Path(path).write_bytes(bytes(SIZE))
+        return original(*args)
+
+    with broken(env, "open", is_replaced), pytest.raises(StoreIOError) as caught:
+        file.read(0, 20)
+    assert caught.value.errno == errno.ENOENT
