@@ -694,8 +694,8 @@ class Store(StoreCalls):
         cause = self.message_store.running_flags.write_error
         end = queue.get_max_offset_in_queue()
         text = f"{queue.topic}/{queue.queue_id}: messages from queue offset {end} on are left out"
-        reason = "their units could not be written, which is tried again every ten seconds"
-        warnings.warn(printable(f"{text}: {reason}: {cause}"), StoreWarning, stacklevel=5)
+        reason = f"their units could not be written yet: {cause}"
+        warnings.warn(printable(f"{text}: {reason}"), StoreWarning, stacklevel=5)
 
     def _check_topic(self, topic: str) -> None:
         """Raise UnknownTopicError for a topic without a queue that nothing else names."""
