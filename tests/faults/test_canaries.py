@@ -273,13 +273,14 @@ def test_slots_that_are_not_derived_from_the_entries(tmp_path: Path, monkeypatch
         def write_to(self, env: Env, path: str) -> None:
             pass
 
-    proven = index_service.proven_slots
+    service = index_service.IndexService
+    derive = service._continue
 
-    def kept(env: Env, found: FoundIndexFile, point: SyncPoint) -> Any:
-        table = proven(env, found, point)
-        return None if table is None else Kept(table)
+    def keep(self: index_service.IndexService, path: str, slots: SlotTable) -> Any:
+        # A read-only opening replaces no slots of the file.
+        return derive(self, path, slots if self._read_only else Kept(slots))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(index_service, "proven_slots", kept)
+    monkeypatch.setattr(service, "_continue", keep)
     finds(tmp_path)
 
 
