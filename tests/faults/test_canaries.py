@@ -278,7 +278,8 @@ def test_slots_that_are_not_derived_from_the_entries(tmp_path: Path, monkeypatch
 
     def keep(self: index_service.IndexService, path: str, slots: SlotTable) -> Any:
         # A read-only opening replaces no slots of the file.
-        return derive(self, path, slots if self._read_only else Kept(slots))  # type: ignore[arg-type]
+        used: Any = slots if self._read_only else Kept(slots)
+        return derive(self, path, used)
 
     monkeypatch.setattr(service, "_continue", keep)
     finds(tmp_path)
