@@ -506,6 +506,7 @@ class DefaultMessageStore(StoreContext):
         """
         if self.topics is None or plan.clean:
             return
+        self.topics.note_unclean_stop()
         for queue in self.consume_queues():
             light = self.config.enable_lmq and queue.is_lmq
             possible = 0 <= queue.queue_id <= QUEUE_ID_MAX

@@ -65,6 +65,7 @@ class TopicConfigFile:
         self._content: dict[str, Any] = {}
         self._requests: deque[tuple[str, int]] = deque()
         self._changed = self._closed = False
+        self._is_name_flushed = True
         self._written = b""
         self._not_before_ns = 0
 
@@ -105,6 +106,11 @@ class TopicConfigFile:
         """Return the bytes of a file, b"" if it is missing. A symbolic link is refused, because the
         next `persist` would replace it."""
         return self.env.read_file(path, follow=False) if self.env.exists(path) else b""
+
+    def note_unclean_stop(self) -> None:
+        """Have the next `persist` flush the file's name: a process that ended between the rename of
+        a new file and its flush has left the name in memory only."""
+        self._is_name_flushed = False
 
     def topics(self) -> dict[str, int]:
         """Return {topic: number of its queues}."""
@@ -189,10 +195,17 @@ class TopicConfigFile:
     def _persist_changes(self) -> None:
         with self._lock:
             self._settle()
-            if not self._changed:
-                return
-            if self._closed:
+            changed = self._changed
+            if changed and self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
+        if changed:
+            self._persist_content()
+        elif not self._is_name_flushed and self.env.exists(self.path):
+            self.env.fsync_directory(os.path.dirname(self.path))
+        self._is_name_flushed = True
+
+    def _persist_content(self) -> None:
+        with self._lock:
             version = dict(self._content.get("dataVersion", {"counter": 0, "timestamp": 0}))
             version["counter"] = version.get("counter", 0) + 1
             version["timestamp"] = self.env.now_ms()

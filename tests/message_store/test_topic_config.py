@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -502,3 +503,19 @@ def test_a_failed_fsync_of_it_is_final(tmp_path: Path) -> None:
     with pytest.raises(StoreFsyncError):
         store.close()
     assert (tmp_path / "abort").exists()
+
+
+def test_the_name_of_a_killed_process_is_flushed(tmp_path: Path) -> None:
+    """The file may have been renamed without a flush of its directory."""
+    env = Env()
+    with pyrocketstore.open(tmp_path / "live", **SIZES) as store:
+        store.put("t", b"x")
+        store.flush()
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    store = pyrocketstore.open(tmp_path / "killed", env=env, **SIZES)
+    with watched(env, "fsync_directory") as flushed:
+        store.close()
+        assert (os.fsencode(tmp_path / "killed" / "config"),) in flushed
+    with watched(env, "fsync_directory") as flushed:
+        pyrocketstore.open(tmp_path / "killed", env=env, **SIZES).close()
+        assert (os.fsencode(tmp_path / "killed" / "config"),) not in flushed
