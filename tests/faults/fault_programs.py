@@ -97,8 +97,10 @@ class Journal:
     def lost_buffers(self) -> None:
         """Forget uncommitted messages: the close of a store with a transient store pool raised.
 
-        They are lost, as after a kill.
+        They are lost, as after a kill, and topics.json need not have their topics.
         """
+        lost = {promise.number for promise in self._accepted}
+        self.returned = [number for number in self.returned if number not in lost]
         self._accepted.clear()
 
     def flushed(self, phy_offset: int | None = None) -> None:
