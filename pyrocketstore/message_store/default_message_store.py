@@ -293,6 +293,7 @@ class DefaultMessageStore(StoreContext):
         while True:
             try:
                 owner = owner_of(self.env, self.root)
+                flags.write_error = None  # of the attempt before this one
                 flags.begin_repair()  # an error is not tried again: the next opening does that
                 self._load()
                 if flags.write_error is not None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.errors import StoreError
+from pyrocketstore.errors import StoreError, StoreIOError
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.sizes import SIZES
@@ -116,3 +117,26 @@ def test_units_and_keys_for_which_there_is_no_memory(
     with store:
         assert [message.body for message in store.read("one")] == [b"%d" % i for i in range(300)]
         assert len(store.query("one", "k", max_num=300)) == 300
+
+
+def test_an_error_of_an_earlier_attempt_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has deleted a file while a reader built units: the reader loads again."""
+    with pyrocketstore.open(tmp_path, **SETTINGS) as store:
+        store.put("one", b"x")
+    load = DefaultMessageStore._load
+    attempts = 0
+
+    def fails_once(self: DefaultMessageStore) -> None:
+        nonlocal attempts
+        attempts += 1
+        load(self)
+        if attempts == 1:
+            gone = str(tmp_path / "commitlog" / "gone")
+            self.running_flags.write_error = StoreIOError(errno.ENOENT, "open", gone)
+
+    monkeypatch.setattr(DefaultMessageStore, "_load", fails_once)
+    with pyrocketstore.open(tmp_path, read_only=True, **SETTINGS) as store:
+        assert [message.body for message in store.read("one")] == [b"x"]
+    assert attempts == 2
