@@ -6,7 +6,7 @@ from pyrocketstore.files._mapped_file cimport MappedFile
 
 
 cdef class RangeFields:
-    """What is read of a queue, and how: see by_queue.QueueRange."""
+    """The queue of a read and its options: the fields of by_queue.QueueRange."""
     cdef readonly object log
     cdef readonly object queue
     cdef readonly int64_t floor

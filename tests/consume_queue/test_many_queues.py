@@ -119,7 +119,7 @@ def test_directories_that_need_another_look(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["open", "pread", "file_size", "close", "list_directory"])
 def test_a_failed_call_is_an_error(tmp_path: Path, call: str) -> None:
-    """What the code for single queues knows, such as a deleted file, is left to it."""
+    """The code for single queues handles a path that leads to no file."""
     env = Env()
     path = place(tmp_path, pack([(0, 100, 7)]))
     with failing(env, call, errno.EIO), pytest.raises(StoreIOError) as caught:

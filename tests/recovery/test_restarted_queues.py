@@ -57,8 +57,9 @@ def bodies(store: pyrocketstore.Store, topic: str = "t") -> list[str]:
 
 
 def problems(store: pyrocketstore.Store) -> list[str]:
-    """What verify reports of the units that are there: it misses the old messages of a topic where
-    the new ones are fewer, and queues that a read-only store has built in memory."""
+    """Return the problems of existing units. Missing units are left out: verify also reports them
+    for old messages of a topic with fewer new ones, and for queues that a reader built in memory.
+    """
     found = [problem.text for problem in store.verify().problems]
     return [text for text in found if " missing" not in text]
 
