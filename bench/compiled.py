@@ -45,15 +45,22 @@ def limit(name: str) -> Path:
 def empty_call() -> Path:
     """Return the directory of the extension module `empty_call`."""
     target = OUT / "empty_call"
-    source = HOME / "empty_call.pyx"
+    sources = [HOME / "empty_call.pyx", ROOT / "csrc" / "crc32.c"]
     built = target / f"empty_call{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if _is_older(built, [source]):
+    if _is_older(built, sources):
         from Cython.Build import cythonize
         from setuptools import Distribution, Extension
         from setuptools.command.build_ext import build_ext
 
         (extension,) = cythonize(
-            [Extension("empty_call", [str(source)], extra_compile_args=["-O3", "-DNDEBUG"])],
+            [
+                Extension(
+                    "empty_call",
+                    [str(source) for source in sources],
+                    include_dirs=[str(ROOT / "csrc")],
+                    extra_compile_args=["-O3", "-DNDEBUG"],
+                )
+            ],
             build_dir=str(target),
             compiler_directives={"language_level": 3, "binding": True},
             quiet=True,

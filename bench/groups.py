@@ -172,14 +172,28 @@ def put_peers(body: int, *, all_of_them: bool) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def empty_call(body: int) -> Variant:
-    """Return the variant that measures the loop and the call alone."""
+def empty_call(options: Options, loop: str, beside: str = "") -> Variant:
+    """Return the variant that measures the loop of a row and its calls alone."""
+    row = beside or "put"
     words = (
-        "the loop of put, calling an empty compiled method with the signature of put: the cost of "
-        "CPython's call on one thread"
+        f"the loop of {row}, calling an empty compiled method with the signature of {row}: the "
+        "cost of CPython's loop and call on one thread"
     )
-    options = {"what": "empty_call", "body": body}
-    return Variant("empty compiled call", "empty", options, "1", words)
+    name = f"empty compiled call, {beside}" if beside else "empty compiled call"
+    options = {**options, "what": "empty_call", "loop": loop}
+    return Variant(name, "empty", options, "1", words, beside=beside)
+
+
+def encoding_call(options: Options, loop: str, beside: str = "") -> Variant:
+    """Return the variant that also copies the bytes of each record into memory."""
+    words = (
+        "the same loop, calling a compiled method that copies the texts of the record into a "
+        "buffer of 1 MiB, reads the clock and computes the body's CRC; no check, lock, file, queue "
+        "or index"
+    )
+    name = f"encoding call, {beside}" if beside else "encoding call"
+    options = {**options, "what": "empty_call", "loop": loop, "encode": 1}
+    return Variant(name, "empty", options, "1", words, beside=beside)
 
 
 def map_limits(record: int, body: int) -> tuple[Variant, ...]:
@@ -230,7 +244,7 @@ PUT_GROUPS = (
             java({"what": "put", "body": 1024}, PUT_THREADS, JAVA_PUT),
             ours("put", {"what": "put", "body": 1024}, PUT_THREADS, OURS_PUT, 3.0),
             ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY),
-            empty_call(1024),
+            empty_call({"body": 1024}, "put"),
             *map_limits(RECORD_1K, 1024),
             *put_peers(1024, all_of_them=True),
         ),
@@ -245,7 +259,7 @@ PUT_GROUPS = (
             java({"what": "put", "body": 128}, PUT_THREADS, JAVA_PUT),
             ours("put", {"what": "put", "body": 128}, PUT_THREADS, OURS_PUT, 1.25),
             ours("put_many", {"what": "put_many", "body": 128}, PUT_THREADS, OURS_MANY, 4.0),
-            empty_call(128),
+            empty_call({"body": 128}, "put"),
             *map_limits(RECORD_128, 128),
             *put_peers(128, all_of_them=False),
         ),

@@ -263,17 +263,18 @@ class NewTopics(Workload):
 
 
 class EmptyCall(Put):
-    """Run the loop of "put" around a compiled method with put's signature that does nothing."""
+    """Run the loop of the work `loop` around methods that do nothing or only encode a record."""
 
     def __init__(self, path: Path, options: dict[str, str]) -> None:
-        super().__init__(path, {**options, "what": "put"})
+        super().__init__(path, {**options, "what": options["loop"]})
         sys.path.insert(0, options["module"])
-        self._empty = importlib.import_module("empty_call").EmptyStore()
+        module = importlib.import_module("empty_call")
+        self._empty = module.EncodingStore() if "encode" in options else module.EmptyStore()
 
     def unit(self) -> Result:
         base, self._base = self._base, self._base + self.count
         clock = Clock()
-        self._put_range(self._empty, base, 0, 1)
+        self._work(self._empty, base)
         seconds, cpu = clock.stop()
         return Result(self.count, 0, seconds, KEY_BASE + self._empty.calls - base, cpu)
 

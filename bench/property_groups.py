@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from groups import LMDB_LAYOUT, PUT_THREADS, RECORD_128, Group, java, ours, peer
+from groups import (
+    LMDB_LAYOUT,
+    PUT_THREADS,
+    RECORD_128,
+    Group,
+    empty_call,
+    encoding_call,
+    java,
+    map_limits,
+    ours,
+    peer,
+)
 
 #: Bytes of the properties beside tag and key, with their separators.
 UNIQUE_SIZE = 42
@@ -44,6 +55,11 @@ PROPERTY_GROUPS = (
                 OURS_MANY_NAMED + OURS_UNIQUE,
                 4.0,
             ),
+            empty_call(CLIENT, "put_named"),
+            encoding_call(CLIENT, "put_named"),
+            empty_call(CLIENT, "put_many_named", "put_many"),
+            encoding_call(CLIENT, "put_many_named", "put_many"),
+            *map_limits(RECORD_128 + UNIQUE_SIZE + CLIENT_SIZE, 128),
             peer(
                 "LMDB, 1000 a transaction",
                 {"what": "put", "body": 128, "peer": "lmdb_named", "per_commit": 1000},
