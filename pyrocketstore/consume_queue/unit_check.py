@@ -71,6 +71,8 @@ BATCH_MAX = 1 << 20
 DELAY_MAX_MS = 366 * 86_400_000
 #: Units that are read at a time.
 CHUNK = 4096
+#: From so many records a queue on, queues are compared one by one: each is read by itself.
+FEW_QUEUES_ROWS = 256
 #: Units without a record that are read with those of a queue's records.
 SPARE_UNITS = 16
 TRANSACTION_MASK, TRANSACTION_COMMIT = 0xC, 0x8
@@ -206,14 +208,28 @@ class UnitCheck:
         return number
 
     def _compare(self) -> None:
-        """Compare the gathered records with the units: of most queues at once, of the others one by
-        one."""
+        """Compare the gathered records with the units: of a few queues one by one, of many at
+        once."""
         if not self._parts:
             return
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
         batch = _Batch(*columns)
         self._parts, self._count = [], 0
-        batch = batch.take(np.argsort(batch.number, kind="stable"))
+        order = np.argsort(batch.number, kind="stable")
+        begins = _begins(batch.number[order])
+        if len(order) < FEW_QUEUES_ROWS * len(begins):
+            self._compare_many(batch.take(order))
+            return
+        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+            rows = order[begin:end]
+            key = self._keys[int(batch.number[rows[0]])]
+            queue = self._queues.get(key)
+            if queue is not None:
+                self._compare_queue(key, queue, batch.take(rows))
+
+    def _compare_many(self, batch: _Batch) -> None:
+        """Compare records, sorted by queue, with the units: of most queues at once, of the others
+        one by one."""
         groups = _Groups(batch, [self._queues.get(key) for key in self._keys])
         agrees, count, end = groups.compare()
         for i, number in enumerate(groups.number.tolist()):
@@ -337,6 +353,11 @@ class UnitCheck:
         return found
 
 
+def _begins(number: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Return the rows at which another queue begins, the first one included."""
+    return np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+
+
 class _Groups:
     """The records of each queue in a batch, which is sorted by queue, and the units of its queues.
 
@@ -346,7 +367,7 @@ class _Groups:
 
     def __init__(self, batch: _Batch, queues: Sequence[ConsumeQueue | None]) -> None:
         self._batch = batch
-        self.begin = np.flatnonzero(np.r_[True, batch.number[1:] != batch.number[:-1]])
+        self.begin = _begins(batch.number)
         self.end = np.r_[self.begin[1:], len(batch.number)]
         self.number = batch.number[self.begin]
         self.queues = [queues[number] for number in self.number.tolist()]

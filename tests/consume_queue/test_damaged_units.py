@@ -15,6 +15,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner
+from pyrocketstore.consume_queue import unit_check
 from pyrocketstore.record._message import properties_to_string
 from pyrocketstore.system.env import Env
 from support import oracle
@@ -43,6 +44,13 @@ def fill(root: Path, kind: str, idle_first: bool = False) -> None:
             for i in range(600):
                 put(store, "busy", i, kind == "light")
         store.flush()
+
+
+@pytest.fixture(autouse=True, params=["one by one", "all at once"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units are compared queue by queue, or those of all queues at once."""
+    rows = 1 if request.param == "one by one" else 1 << 40
+    monkeypatch.setattr(unit_check, "FEW_QUEUES_ROWS", rows)
 
 
 @pytest.fixture(scope="module")
