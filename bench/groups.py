@@ -281,9 +281,15 @@ PUT_GROUPS = (
                 {"what": "batch", "body": 1024, "batch": 32},
                 PUT_THREADS,
                 "Store.put_batch of 32 with columns of tags and keys; the loop creates the lists",
-                4.0,
+                goals=((2.0, BASE), (0.5, "C writes")),
             ),
-            ours("put_many", {"what": "put_many", "body": 1024}, PUT_THREADS, OURS_MANY, 8.0),
+            ours(
+                "put_many",
+                {"what": "put_many", "body": 1024},
+                PUT_THREADS,
+                OURS_MANY,
+                goals=((2.5, BASE), (0.5, "C writes")),
+            ),
             ours(
                 "put_batch of dictionaries",
                 {"what": "batch_items", "body": 1024, "batch": 32},
