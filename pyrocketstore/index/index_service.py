@@ -368,7 +368,7 @@ class IndexService:
             return None
         slots = None
         if point.name:
-            item = next((f for f in [*kept[-1:], *dropped[:1]] if f.name == point.name), None)
+            item = next((f for f in [*kept, *dropped[:1]] if f.name == point.name), None)
             given = zip(self._configured, point.geometry, strict=True)
             if item is None or any(number not in (None, its) for number, its in given):
                 return None

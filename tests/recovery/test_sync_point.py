@@ -11,6 +11,7 @@ import errno
 import random
 import shutil
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,8 @@ SETTINGS: dict[str, Any] = {
 }
 #: messages that fill one index file and some of the next
 COUNT = 330
+#: messages that are put at once after the flush
+STEP = 60
 
 
 def put(store: pyrocketstore.Store, first: int, count: int, keyed: bool = True) -> None:
@@ -72,15 +75,25 @@ class Killed:
 
 
 def kill(
-    path: Path, target: Path, later: int = 7, keyed: bool = True, count: int = COUNT
+    path: Path,
+    target: Path,
+    later: int = 7,
+    keyed: bool = True,
+    count: int = COUNT,
+    settled: bool = False,
 ) -> Killed:
-    """Copy a live store after a flush and `later` more messages."""
+    """Copy a live store after a flush and `later` more messages; `settled`: full index files have
+    been flushed behind them, and the checkpoint covers them, since each ends in another ms."""
     with opened(path) as store:
         put(store, 0, count, keyed)
         store.flush()
         synced = store.message_store.get_max_phy_offset()
-        put(store, count, later, keyed)
+        for first in range(0, later, STEP):
+            put(store, count + first, min(STEP, later - first), keyed)
+            time.sleep(0.003 if settled else 0)
         store.wait_dispatched()  # else the copy has files of different moments
+        if settled:
+            store.message_store.index_service.wait_flushed()
         shutil.copytree(path, target, ignore=shutil.ignore_patterns("lock"))
     claim_flushed_up_to_now(target)
     return Killed(target, synced)
@@ -117,11 +130,13 @@ def replay_from(path: Path, **more: Any) -> int:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-@pytest.mark.parametrize("later", [0, 1, 7, 300])
+@pytest.mark.parametrize("later", [0, 1, 7, 70, 300])
+@pytest.mark.parametrize("settled", [True, False])
 def test_replay_starts_where_the_last_flush_ended(
-    tmp_path: Path, read_only: bool, later: int
+    tmp_path: Path, read_only: bool, later: int, settled: bool
 ) -> None:
-    killed = kill(tmp_path / "live", tmp_path / "killed", later)
+    """Also where later index files have become full, and durable, since then."""
+    killed = kill(tmp_path / "live", tmp_path / "killed", later, settled=settled)
     assert replay_from(killed.path, read_only=read_only) == killed.synced
     with opened(killed.path, read_only=read_only) as store:
         check(store, COUNT + later)
