@@ -23,6 +23,7 @@ The public names:
     MessageReader, SkippedMessages,
     SkippedRange                         the iterator of `Store.read`, and its skipped messages
     KeyHits                              the result of `Store.query_many`
+    Consumer                             a member of a group, made by `Store.consumer`
 
     StoreError                           the base of all errors:
         StoreStateError                  closed, read-only, already open, forked
@@ -34,6 +35,7 @@ The public names:
         DiskFullError                    a disk is full
         OffsetOutOfRange,
         UnknownTopicError                a read outside of the stored data
+        MessagesRemovedError             messages expired before a consumer had read them
         MissingExtraError                an optional dependency is not installed
     StoreWarning                         a warning about a store or its settings
 
@@ -67,8 +69,10 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.config.message_store_config import BrokerRole as BrokerRole
     from pyrocketstore.config.message_store_config import FlushDiskType as FlushDiskType
     from pyrocketstore.config.message_store_config import MessageStoreConfig as MessageStoreConfig
+    from pyrocketstore.consumer.consumer import Consumer as Consumer
     from pyrocketstore.errors import DamagedMessageError as DamagedMessageError
     from pyrocketstore.errors import DiskFullError as DiskFullError
+    from pyrocketstore.errors import MessagesRemovedError as MessagesRemovedError
     from pyrocketstore.errors import MissingExtraError as MissingExtraError
     from pyrocketstore.errors import OffsetOutOfRange as OffsetOutOfRange
     from pyrocketstore.errors import PutError as PutError
@@ -109,8 +113,10 @@ __version__ = "0.1.0"
 _NAMES = {
     "commit_log._put_result": "PutMessageResult",
     "config.message_store_config": "BrokerRole FlushDiskType MessageStoreConfig",
+    "consumer.consumer": "Consumer",
     "errors": """
-        DamagedMessageError DiskFullError MissingExtraError OffsetOutOfRange PutError
+        DamagedMessageError DiskFullError MessagesRemovedError MissingExtraError OffsetOutOfRange
+        PutError
         StoreCorruptionError StoreError StoreFormatError StoreFsyncError StoreIOError
         StoreStateError StoreTypeError StoreWarning UnknownTopicError
     """,

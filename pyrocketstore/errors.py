@@ -233,6 +233,31 @@ class OffsetOutOfRange(StoreError, LookupError):
         return f"{asked} is outside of {queue}, which begins at {begin} and ends before {end}"
 
 
+class MessagesRemovedError(StoreError, LookupError):
+    """Messages that were removed before a consumer had read them: they expired, or were trimmed.
+
+    Parameters
+    ----------
+    topic, queue_id : the queue
+    start, stop : int, queue offsets [start, stop): reading continues at `stop`
+    """
+
+    def __init__(self, topic: str, queue_id: int, start: int, stop: int) -> None:
+        super().__init__(topic, queue_id, start, stop)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.start = start
+        self.stop = stop
+
+    def _text(self) -> str:
+        count = self.stop - self.start
+        return (
+            f"{count} messages of queue {self.topic}/{self.queue_id} from queue offset {self.start}"
+            f" on were removed before they were read; the next one is at {self.stop} "
+            '(on_loss="skip" continues there without an error)'
+        )
+
+
 class UnknownTopicError(StoreError, LookupError):
     """A read of a topic that the store does not know.
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from pyrocketstore.cli import commands, spark_commands  # noqa: F401  they register themselves
+from pyrocketstore.cli import (  # noqa: F401  they register themselves
+    commands,
+    consumer_commands,
+    spark_commands,
+)
 from pyrocketstore.cli.store_command import app
 
 __all__ = ["app", "run"]

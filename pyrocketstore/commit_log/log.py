@@ -430,6 +430,7 @@ class CommitLog:
         if level > self.max_delay_level:
             level = self.max_delay_level
             message.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+        self.core.slot(message.topic, message.queue_id)  # a new one is noted, as for other puts
         message.properties[PROPERTY_REAL_TOPIC] = message.topic
         message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         message.properties_string = _message.properties_to_string(message.properties)

@@ -75,6 +75,7 @@ from pyrocketstore.record.message import (
     MAX_TOPIC_SIZE,
     PROPERTIES_TOO_LONG,
     PROPERTY_INNER_MULTI_DISPATCH,
+    SCHEDULE_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
@@ -93,6 +94,9 @@ from pyrocketstore.recovery.refresh import Follower
 from pyrocketstore.recovery.repair import repair
 from pyrocketstore.recovery.store_context import StoreContext, set_by_load, set_by_start
 from pyrocketstore.results import DispatchRequest, PutMessageStatus
+from pyrocketstore.schedule.delay_offsets import DelayOffsets
+from pyrocketstore.schedule.pending import real_queues
+from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.live_stores import Attempts, was_removed
@@ -199,6 +203,7 @@ class DefaultMessageStore(StoreContext):
         self.queue_table = ConsumeQueueTable(
             self.env, config, self.commit_log, self.running_flags, read_only
         )
+        self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         self._make_hooks()
         self.life_lock = threading.RLock()
@@ -233,6 +238,9 @@ class DefaultMessageStore(StoreContext):
         )
 
     def _make_hooks(self) -> None:
+        #: called by `shutdown` once everything is durable, and at its end in any case
+        self.at_clean_stop: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = []
         #: called when puts end: after a failure, in a forked child, and by `shutdown`
         self.on_dead: Callable[[str | None], None] = lambda state: None
         #: called when puts are accepted again: a full disk has room
@@ -331,6 +339,7 @@ class DefaultMessageStore(StoreContext):
     def _load(self) -> None:
         if self.topics is not None:
             self.topics.load()
+        self.delay_offsets.load()
         clean = not self._abort_file.exists()
         self.commit_log.load()
         check_not_newer(self)
@@ -505,7 +514,10 @@ class DefaultMessageStore(StoreContext):
 
         Before the checkpoint covers a message, the file has its topic.
         """
-        if self.topics is None or plan.clean:
+        if plan.clean:
+            return
+        self.delay_offsets.note_unclean_stop()
+        if self.topics is None:
             return
         self.topics.note_unclean_stop()
         for queue in self.consume_queues():
@@ -513,6 +525,9 @@ class DefaultMessageStore(StoreContext):
             possible = 0 <= queue.queue_id <= QUEUE_ID_MAX
             if possible and not light and queue.covered_phy_offset > plan.scan_from:
                 self.topics.request(queue.topic, queue.queue_id)
+        for topic, queue_id in real_queues(self.commit_log, self.queue_table, plan.scan_from):
+            if queue_id <= QUEUE_ID_MAX:
+                self.topics.request(topic, queue_id)
 
     def persist_topics(self, at_once: bool) -> None:
         """Write topics.json, if the store keeps one and it has changed: see TopicConfigFile."""
@@ -544,6 +559,8 @@ class DefaultMessageStore(StoreContext):
             check_lock=self._lock_file.check,
         )
         self.reports.services = self.services
+        if self.config.broker_role is not BrokerRole.SLAVE:
+            self.services.schedule_service = self._make_schedule_service()
         if self.cleans:
             self.services.add_cleaning(self.newest_store_timestamp())
         self.is_started = True
@@ -551,6 +568,17 @@ class DefaultMessageStore(StoreContext):
         self.shutdown_flag = False
         if self.running_flags.is_write_error():
             self._repair_later()
+
+    def _make_schedule_service(self) -> ScheduleMessageService:
+        return ScheduleMessageService(
+            self.commit_log,
+            self.queue_table,
+            self.delay_offsets,
+            put=self.put_settled,
+            flush=lambda: self.services.log_flush.flush_to_end(),
+            wait_dispatched=self.wait_dispatched,
+            interval_ms=self.config.flush_delay_offset_interval,
+        )
 
     def newest_store_timestamp(self) -> int:
         """Return the store time (ms) of the newest record that is in a queue, 0 without any."""
@@ -668,6 +696,10 @@ class DefaultMessageStore(StoreContext):
             else:
                 self.index_flush.finish(self.index_flush.begin())
             self.checkpoint.flush()
+            if clean:  # everything is flushed, the last deliveries included
+                self.delay_offsets.persist(self.delay_offsets.offsets())
+                for persist in self.at_clean_stop:
+                    persist()
         except StoreError as error:
             self.store_failure.fail(error)
         return clean and self.failure is None and not self.running_flags.is_write_error()
@@ -680,6 +712,8 @@ class DefaultMessageStore(StoreContext):
                 rest.callback(self.transient_store_pool.destroy)
             if self.topics is not None:
                 rest.callback(self.topics.close)
+            for close in self.at_end:
+                rest.callback(close)
             rest.callback(self.commit_log.mapped_file_queue.shutdown, 0)
             rest.callback(self.queue_table.close)
             # A failed load may not have made these.
@@ -803,7 +837,14 @@ class DefaultMessageStore(StoreContext):
             and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
         ):
             refused = make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-        return self._outcome(refused, self.commit_log.put_message, message)
+        result = self._outcome(refused, self.commit_log.put_message, message)
+        if message.topic == SCHEDULE_TOPIC and result.status_code == 0:
+            schedule = self.services.schedule_service
+            if schedule is not None and schedule.is_alive:
+                schedule.wakeup()
+            else:
+                shielded(self.services.wake_schedule)
+        return result
 
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
         limit, size = self.config.max_message_size, body_size(batch.body)

@@ -31,6 +31,7 @@ from pyrocketstore.message_store.stall_watch import StallWatch
 from pyrocketstore.message_store.stats import StoreStatsService
 from pyrocketstore.recovery.repair import RepairService
 from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system.service_thread import ServiceThread, require_thread
 from pyrocketstore.system.stalls import StallLog
 
@@ -65,6 +66,9 @@ class StoreServices:
         self._repair_lock = threading.Lock()
         self._repair_ended = False
         self._all_started = False
+        #: None: this store delivers no delayed messages
+        self.schedule_service: ScheduleMessageService | None = None
+        self._schedule_ended = False
         #: the cleaning services, None and empty without `add_cleaning`
         self.clean_commit_log: CleanCommitLogService | None = None
         self.clean_resource: CleanResourceService | None = None
@@ -184,6 +188,8 @@ class StoreServices:
             with require_thread(service.name):
                 service.start()
         self._all_started = True
+        if self.schedule_service is not None and self.schedule_service.has_messages():
+            self.wake_schedule()
 
     def start_repair(self) -> None:
         """Start the repair service after the first write error, unless `stop` has begun.
@@ -197,6 +203,27 @@ class StoreServices:
                 self.repair_service.start()
             except (RuntimeError, MemoryError) as error:
                 LOG.error("the next opening of the store repairs queues and index: %s", error)
+
+    def wake_schedule(self) -> None:
+        """Have a new delayed message delivered when it is due; unless `stop` has begun.
+
+        The thread of the service starts with the first delayed message. Where no thread can be
+        started, the next opening of the store delivers.
+        """
+        service = self.schedule_service
+        if service is None:
+            return
+        service.wakeup()
+        if service.is_alive:
+            return
+        with self._repair_lock:
+            if self._schedule_ended or service.failure is not None:
+                return
+            service.on_death = self._died
+            try:
+                service.start()
+            except (RuntimeError, MemoryError) as error:
+                LOG.error("the next opening of the store delivers delayed messages: %s", error)
 
     def _died(self, service: ServiceThread) -> None:
         cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
@@ -212,8 +239,9 @@ class StoreServices:
         """
         self.store.async_puts.let_go()
         with self._repair_lock:
-            self._repair_ended = True
+            self._repair_ended = self._schedule_ended = True
         for service in (
+            *([] if self.schedule_service is None else [self.schedule_service]),
             self.repair_service,
             *self._cleaning,
             self.make_room_service,

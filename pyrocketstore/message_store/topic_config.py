@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-import re
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.arguments.scalars import QUEUE_ID_MAX
 from pyrocketstore.errors import (
-    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreStateError,
     without_frames,
 )
-from pyrocketstore.record._text import java_hash
+from pyrocketstore.files import fastjson
+from pyrocketstore.files.config_file import ConfigFile
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
 
-BACKUP_SUFFIX = ".bak"
 PERM_READ_WRITE = 6
-#: Bins of the broker's table of topics (a ConcurrentHashMap made for 1024), and the largest size
-#: that is tried: the file has the order of the bins.
+#: Bins of the broker's table of topics, a ConcurrentHashMap made for 1024.
 _BINS = 2048
-_MAX_BINS = 1 << 22
 #: A write that is not urgent comes this many times later than the last one took.
 _PAUSE = 20
-#: Levels of nesting; a file with more is damaged.
-_MAX_DEPTH = 50
 _QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
-#: fastjson writes keys that are numbers without quotes
-_BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
+_REMEDY = "open the store with topics_json=False"
 
 
 class TopicConfigFile:
@@ -53,20 +43,19 @@ class TopicConfigFile:
 
     Threads: any. `request` takes no lock, so that a signal handler may call it anywhere.
     Source: RocketMQ 4.9.3 TopicConfigManager, ConfigManager.
-    Differs: written to a temporary file, synced and renamed, where 4.9.3 deletes before it renames.
+    Differs: see ConfigFile.
     """
 
     def __init__(self, env: Env, path: str) -> None:
         self.env = env
         self.path = path
         self.error: StoreError | None = None
+        self._file = ConfigFile(env, path, _is_topic_config, _REMEDY)
         self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
         self._lock = threading.Lock()  # over _content, whose entries are replaced, never changed
         self._content: dict[str, Any] = {}
         self._requests: deque[tuple[str, int]] = deque()
         self._changed = self._closed = False
-        self._is_name_flushed = True
-        self._written = b""
         self._not_before_ns = 0
 
     def load(self) -> None:
@@ -80,37 +69,14 @@ class TopicConfigFile:
             self._content = {}
             self._changed = self._closed = False
         self.error = None
-        folder = os.path.dirname(self.path)
-        if self.env.exists(folder) and not self.env.is_dir(folder):
-            reason = "must be a directory; move it away, or open the store with topics_json=False"
-            raise StoreCorruptionError(folder, -1, reason)
-        self.env.check_directory(folder)
-        broken = None
-        for path in (self.path, self.path + BACKUP_SUFFIX):
-            data = self._read(path)
-            if not data.strip():
-                continue
-            content = _parsed(data)
-            if content is not None:
-                self._content = content
-                return
-            broken = broken or path
-        if broken is not None:
-            raise StoreCorruptionError(
-                broken,
-                -1,
-                "not valid JSON; repair it, or open the store with topics_json=False",
-            )
-
-    def _read(self, path: str) -> bytes:
-        """Return the bytes of a file, b"" if it is missing. A symbolic link is refused, because the
-        next `persist` would replace it."""
-        return self.env.read_file(path, follow=False) if self.env.exists(path) else b""
+        content = self._file.read()
+        with self._lock:
+            self._content = content
 
     def note_unclean_stop(self) -> None:
         """Have the next `persist` flush the file's name: a process that ended between the rename of
         a new file and its flush has left the name in memory only."""
-        self._is_name_flushed = False
+        self._file.note_unclean_stop()
 
     def topics(self) -> dict[str, int]:
         """Return {topic: number of its queues}."""
@@ -162,7 +128,7 @@ class TopicConfigFile:
                 changed = True
             self._requests.popleft()
         if new:
-            self._content["topicConfigTable"] = _with_topics(table, new)
+            self._content["topicConfigTable"] = fastjson.map_order(table, new, _BINS)
             changed = True
         self._changed |= changed
         return changed
@@ -200,9 +166,8 @@ class TopicConfigFile:
                 raise StoreStateError(f"{self.path}: the store is closed")
         if changed:
             self._persist_content()
-        elif not self._is_name_flushed and self.env.exists(self.path):
-            self.env.fsync_directory(os.path.dirname(self.path))
-        self._is_name_flushed = True
+        else:
+            self._file.flush_name()
 
     def _persist_content(self) -> None:
         with self._lock:
@@ -216,21 +181,10 @@ class TopicConfigFile:
                 content["topicConfigTable"] = {**content["topicConfigTable"]}
             self._changed = False
         try:
-            self._write(content)
+            self._file.write(content)
         except BaseException:
             self._changed = True
             raise
-
-    def _write(self, content: dict[str, Any]) -> None:
-        # A lone surrogate has no UTF-8: Java writes "?" too.
-        data = _pretty(content, 0).encode("utf-8", "replace")
-        self.env.make_directories(os.path.dirname(self.path))
-        old = self._read(self.path)
-        # Only valid content: the backup of a damaged file must be kept.
-        if (old and old == self._written) or _parsed(old) is not None:
-            self.env.write_file(self.path + BACKUP_SUFFIX, old)
-        self.env.write_file(self.path, data)
-        self._written = data
 
     def close(self) -> None:
         """Write nothing from now on, after the end of a write in another thread."""
@@ -243,7 +197,7 @@ class TopicConfigFile:
         """
         with self._lock:
             self._settle()
-            return _pretty(self._content, 0)
+            return fastjson.render(self._content)
 
 
 def _new_entry(topic: str, queue_count: int) -> dict[str, Any]:
@@ -258,76 +212,14 @@ def _new_entry(topic: str, queue_count: int) -> dict[str, Any]:
     }
 
 
-def _bin_of(topic: str) -> int:
-    """Return the bin of a key in a Java map, before the modulo by the number of bins."""
-    hashed = java_hash(topic) & 0xFFFFFFFF
-    return hashed ^ hashed >> 16
-
-
-def _with_topics(table: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with more topics, each at the position where a broker would print it.
-
-    In a table that no broker has ordered the new topics are the last ones.
-    """
-    bins = {name: _bin_of(name) for name in (*table, *new)}
-    count = _BINS
-    while count <= _MAX_BINS and not _is_ordered([bins[name] % count for name in table]):
-        count *= 2
-    if count > _MAX_BINS:
-        return {**table, **new}
-    # A Java map that is this full doubles.
-    while len(bins) >= count // 4 * 3:
-        count *= 2
-    entries = {**table, **new}
-    return {name: entries[name] for name in sorted(bins, key=lambda name: bins[name] % count)}
-
-
-def _is_ordered(bins: list[int]) -> bool:
-    return all(a <= b for a, b in itertools.pairwise(bins))
-
-
 def _widened(entry: dict[str, Any], queue_count: int) -> dict[str, Any]:
     """Return a copy of an entry, with at least that many queues."""
     wider = {name: max(entry.get(name, 0), queue_count) for name in _QUEUE_COUNTS}
     return {**entry, **wider}
 
 
-def _parsed(data: bytes) -> dict[str, Any] | None:
-    """Return the object in a config file, None without one."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    for candidate in (text, _BARE_KEY.sub(r'\1"\2"\3', text)):
-        try:
-            content = json.loads(candidate)
-        except ValueError:
-            continue
-        except RecursionError:
-            return None
-        return content if _is_topic_config(content) and _is_shallow(content) else None
-    return None
-
-
-def _is_shallow(content: Any) -> bool:
-    """Return whether nesting is limited, so that the content can be written: 4.9.3 has 4 levels."""
-    level = [content]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            part
-            for value in level
-            if isinstance(value, (dict, list))
-            for part in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return True
-    return False
-
-
-def _is_topic_config(content: Any) -> bool:
+def _is_topic_config(content: dict[str, Any]) -> bool:
     """Return whether the parts that are used have their types."""
-    if not isinstance(content, dict):
-        return False
     version = content.get("dataVersion", {})
     table = content.get("topicConfigTable", {})
     if not isinstance(version, dict) or not isinstance(table, dict):
@@ -338,20 +230,3 @@ def _is_topic_config(content: Any) -> bool:
     numbers = [version.get("counter", 0)]
     numbers += [entry.get(name, 0) for entry in entries for name in _QUEUE_COUNTS]
     return all(isinstance(number, int) for number in numbers)
-
-
-def _pretty(value: Any, depth: int) -> str:
-    if not isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False)
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    if not value:
-        return opening + closing
-    inner = "\n" + "\t" * (depth + 1)
-    if isinstance(value, dict):
-        parts = [
-            f"{json.dumps(name, ensure_ascii=False)}:{_pretty(part, depth + 1)}"
-            for name, part in value.items()
-        ]
-    else:
-        parts = [_pretty(part, depth + 1) for part in value]
-    return opening + inner + ("," + inner).join(parts) + "\n" + "\t" * depth + closing

@@ -7,7 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,10 @@ from pyrocketstore.system.signal_shield import imported, shielded
 if TYPE_CHECKING:
     import pyarrow
 
+    from pyrocketstore.consumer.consumer import Consumer
     from pyrocketstore.message_store.store_stats import StoreStats
+    from pyrocketstore.schedule.pending import DelayedMessages
+    from pyrocketstore.store.consumers import ConsumerPosition, StoreConsumers
     from pyrocketstore.store.settings import AnyPath, StoreSettings
     from pyrocketstore.verify.report import VerifyReport
 
@@ -234,6 +237,7 @@ class Store(StoreCalls):
         slow_appends = SlowAppends(engine, state, host, ids)
         self._append_path = PutPath(core, host, state, slow_appends, ids)
         self._batch_puts = BatchPuts(self._put_path, self._slow_puts)
+        self._consumers: StoreConsumers | None = None
 
     def _make_key_search(self, engine: DefaultMessageStore) -> KeySearch:
         """The search in the files of `engine`, which `refresh` may have loaded."""
@@ -750,6 +754,91 @@ class Store(StoreCalls):
             part, first, end = self._part(topic, queue_id, start, None, options)
             stop = min(end, first + max(0, count))
             return batches.read_record_batch(part, first, stop, max(byte_count, 0), columns)
+
+    # ---- consumers ----------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        start: Literal["earliest", "latest"] | int = "earliest",
+        tags: str | None = "*",
+        on_loss: str = "raise",
+        on_corrupt: str = "raise",
+    ) -> Consumer:
+        """Return a new member of a group, which reads its share of the queues of topics.
+
+        The positions of the group are those of ROOT/config/consumerOffset.json, which a broker
+        shares. On a read-only store they are kept in memory, and begin at those of the file.
+
+        Parameters
+        ----------
+        group : str, 1 to 255 of the characters ``%|a-zA-Z0-9_-``
+        topics : one or several topics, which may have no queue yet
+        start : where a group begins in a queue without a position: "earliest" is the first message
+            left, "latest" the end at this call, an int the first message stored at this time (Unix
+            ms) or later. Queues that are made later are read from their first message on
+        tags : as in `read`; the retry topic is read with all tags
+        on_loss : the treatment of messages that were removed before they were read. "raise": `poll`
+            raises MessagesRemovedError and continues behind them; "skip": it continues
+        on_corrupt : as in `read`
+
+        Raises
+        ------
+        StoreStateError, StoreTypeError, StoreFormatError; StoreCorruptionError: a file of
+        ROOT/config is damaged
+
+        Durability: a new group is in ROOT/config/subscriptionGroup.json on return.
+        """
+        wanted = tags_filter(tags)
+        skipped = SkippedMessages()
+        note_get = self.message_store.stats_service.note_get
+
+        def messages(
+            topic: str, queue_id: int, first: int, stop: int, all_tags: bool
+        ) -> MessageIterator:
+            options = (None if all_tags else wanted, on_corrupt, False, skipped)
+            with self._state:
+                part, first, end = self._part(topic, queue_id, first, stop, options)
+            return part.messages_between(first, end, self._while_open, note_get)
+
+        QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word
+        return self._all_consumers().consumer(group, topics, start, on_loss, messages)
+
+    def _all_consumers(self) -> StoreConsumers:
+        self._state.check()
+        if self._consumers is None:
+            module = imported("pyrocketstore.store.consumers")  # few programs consume
+            self._consumers = module.StoreConsumers(
+                self.message_store, self._state.check, self._slow_puts.put_message
+            )
+        return self._consumers
+
+    def consumer_positions(self) -> list[ConsumerPosition]:
+        """Return the committed positions of all groups, sorted.
+
+        A read-only store reads the file again with each call.
+        """
+        return self._all_consumers().positions()
+
+    def delayed(self) -> list[DelayedMessages]:
+        """Return the delayed messages that are not delivered yet, by level and real topic.
+
+        The time is proportional to their number. A read-only store reads config/delayOffset.json
+        again with each call.
+        """
+        pending = imported("pyrocketstore.schedule.pending")
+        with self._state:
+            engine = self.message_store
+            engine.wait_dispatched()
+            if self.read_only:
+                engine.delay_offsets.load()
+            reads, offsets = engine.reads, engine.delay_offsets.offsets()
+            found: list[DelayedMessages] = pending.delayed_messages(
+                reads.commit_log, reads.queues, offsets
+            )
+            return found
 
     # ---- keys ---------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from pyrocketstore.errors import (
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
+    PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     Message,
     MessageExtBrokerInner,
@@ -78,7 +79,10 @@ class SlowPuts:
 
     def put(self, *arguments: Any) -> PutMessageResult:
         """Put one message; the arguments are those of `PutPath.put`."""
-        message = self._message_of(*arguments)
+        return self.put_message(self._message_of(*arguments))
+
+    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Put a message whose fields have their exact types. Raises PutError."""
         while True:
             has_room = self.make_room()
             result = self.engine.put_settled(message)
@@ -121,13 +125,14 @@ class SlowPuts:
         self.state.check_writable()
         topic = check_topic(topic)
         queue_id = int_between(queue_id, 0, QUEUE_ID_MAX, "queue_id")
-        if int_between(delay_level, INT32_MIN, INT32_MAX, "delay_level"):
-            raise StoreFormatError("delay_level must be 0: this store delivers no delayed messages")
+        level = int_between(delay_level, 0, INT32_MAX, "delay_level")
         if born_timestamp is None:
             born_timestamp = self.engine.now()
         else:
             born_timestamp = int_between(born_timestamp, INT64_MIN, INT64_MAX, "born_timestamp")
         named = self.properties(tags, keys, properties)
+        if level:
+            named[PROPERTY_DELAY_TIME_LEVEL] = str(level)
         return MessageExtBrokerInner(
             topic,
             body_bytes(body),

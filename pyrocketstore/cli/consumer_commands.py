@@ -1,0 +1,34 @@
+"""The commands about consumers and delayed messages."""
+
+from __future__ import annotations
+
+from pyrocketstore.cli.store_command import Target, app, json_option, store_command
+
+DELAYED_COLUMNS = ("level", "delay ms", "real topic", "count", "first due", "last due")
+CONSUMER_COLUMNS = ("group", "topic", "queue id", "position", "max offset", "lag")
+
+
+@app.command()
+@store_command
+@json_option
+def delayed(target: Target) -> None:
+    """List the delayed messages that are not delivered yet, by level and real topic.
+
+    They are in SCHEDULE_TOPIC_XXXX; config/delayOffset.json has the next one of each level. A
+    message without a real topic, which is never delivered, is listed with an empty topic.
+    """
+    with target.open() as store:
+        target.output.table("delayed", DELAYED_COLUMNS, store.delayed())
+
+
+@app.command()
+@store_command
+@json_option
+def consumers(target: Target) -> None:
+    """List groups, the positions that they have committed, and how far behind they are.
+
+    The positions are those of config/consumerOffset.json, or of config/lmqConsumerOffset.json with
+    enableLmq.
+    """
+    with target.open() as store:
+        target.output.table("consumer", CONSUMER_COLUMNS, store.consumer_positions())

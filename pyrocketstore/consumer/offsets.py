@@ -1,0 +1,196 @@
+"""ROOT/config/consumerOffset.json: for each group and queue the offset of the next message."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyrocketstore.arguments.scalars import INT64_MAX, QUEUE_ID_MAX
+from pyrocketstore.errors import StoreError, StoreStateError, without_frames
+from pyrocketstore.files import fastjson
+from pyrocketstore.files.config_file import ConfigFile
+from pyrocketstore.record.message import LMQ_PREFIX, parse_java_int
+
+if TYPE_CHECKING:
+    from pyrocketstore.system.env import Env
+
+TOPIC_GROUP_SEPARATOR = "@"
+_TABLE, _LMQ_TABLE = "offsetTable", "lmqOffsetTable"
+#: Bins of the broker's tables: ConcurrentHashMaps made for 512 and, of one topic, for 32.
+_BINS, _QUEUE_BINS = 1024, 64
+_REMEDY = "delete it and its backup: the consumers of all groups then begin at their `start`"
+
+#: group, topic, queue id
+Position = tuple[str, str, int]
+
+
+class ConsumerOffsets:
+    """The positions of all groups in the form of 4.9.3's ConsumerOffsetManager.
+
+    Parameters
+    ----------
+    env : Env
+    root : the store's root directory
+    lmq : bool, keep them in lmqConsumerOffset.json, as a broker with enableLmq does
+
+    Entries are added and changed; unknown fields are kept.
+
+    Threads: any.
+    Source: RocketMQ 4.9.3 ConsumerOffsetManager, LmqConsumerOffsetManager.
+    Differs: see ConfigFile.
+    """
+
+    def __init__(self, env: Env, root: str, *, lmq: bool = False) -> None:
+        name = "lmqConsumerOffset.json" if lmq else "consumerOffset.json"
+        self.path = os.path.join(root, "config", name)
+        self.lmq = lmq
+        self.error: StoreError | None = None
+        self._file = ConfigFile(env, self.path, _is_consumer_offsets, _REMEDY)
+        self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
+        self._lock = threading.Lock()  # over the tables
+        self._content: dict[str, Any] = {_TABLE: {}}
+        self._table: dict[str, dict[int, int]] = {}
+        self._lmq_table: dict[str, int] = {}
+        self._changed = self._closed = False
+
+    def load(self) -> None:
+        """Read the file or its backup. Raises StoreCorruptionError, StoreIOError.
+
+        Source: RocketMQ 4.9.3 ConfigManager#load.
+        """
+        content = self._file.read()
+        tables = {
+            name: {int(queue_id): offset for queue_id, offset in offsets.items()}
+            for name, offsets in content.get(_TABLE, {}).items()
+        }
+        with self._lock:
+            self._content = {**content, _TABLE: tables}
+            self._table = {name: dict(queues) for name, queues in tables.items()}
+            self._lmq_table = dict(content.get(_LMQ_TABLE, {}))
+            self._changed = self._closed = False
+        self.error = None
+
+    def note_unclean_stop(self) -> None:
+        """Have the next `persist` flush the file's name."""
+        self._file.note_unclean_stop()
+
+    def query_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset of the next message, -1 without one.
+
+        Source: RocketMQ 4.9.3 ConsumerOffsetManager#queryOffset.
+        """
+        name = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+        with self._lock:
+            if self._is_light(group):
+                return self._lmq_table.get(name, -1)
+            return self._table.get(name, {}).get(queue_id, -1)
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of the next message, also backwards.
+
+        Source: RocketMQ 4.9.3 ConsumerOffsetManager#commitOffset.
+        """
+        name = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+        with self._lock:
+            if self._closed:
+                raise StoreStateError(f"{self.path}: the store is closed")
+            if self._is_light(group):
+                self._changed |= self._lmq_table.get(name) != offset
+                self._lmq_table[name] = offset
+                return
+            queues = self._table.setdefault(name, {})
+            self._changed |= queues.get(queue_id) != offset
+            queues[queue_id] = offset
+
+    def _is_light(self, group: str) -> bool:
+        return self.lmq and group.startswith(LMQ_PREFIX)
+
+    def positions(self) -> dict[Position, int]:
+        """Return {(group, topic, queue id): offset of the next message}."""
+        with self._lock:
+            names = {name: dict(queues) for name, queues in self._table.items()}
+            names |= {name: {0: offset} for name, offset in self._lmq_table.items()}
+        found = {}
+        for name, queues in names.items():
+            topic, _, group = name.partition(TOPIC_GROUP_SEPARATOR)
+            found.update({(group, topic, number): offset for number, offset in queues.items()})
+        return found
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove the positions in a topic that was deleted."""
+        with self._lock:
+            for table in (self._table, self._lmq_table):
+                gone = [n for n in table if n.partition(TOPIC_GROUP_SEPARATOR)[0] == topic]
+                for name in gone:
+                    del table[name]
+                    self._changed = True
+
+    def persist(self) -> None:
+        """Write the file if a position has changed.
+
+        Durability: durable on return; a crash leaves the old content or the new. Raises StoreError,
+        and the next call tries again; StoreStateError after `close`.
+        Source: RocketMQ 4.9.3 ConfigManager#persist.
+        """
+        with self._write_lock:
+            with self._lock:
+                changed, self._changed = self._changed, False
+                if changed and self._closed:
+                    raise StoreStateError(f"{self.path}: the store is closed")
+                if changed:
+                    self._content = self._content_of_tables()
+            try:
+                if changed:
+                    self._file.write(self._content)
+                else:
+                    self._file.flush_name()
+            except BaseException as error:
+                self._changed |= changed
+                if isinstance(error, StoreError):
+                    self.error = without_frames(error)
+                raise
+            self.error = None
+
+    def _content_of_tables(self) -> dict[str, Any]:
+        """Return the content of the file, each table in a broker's order. Call with _lock held."""
+        old = self._content[_TABLE]
+        tables = {
+            name: _ordered(old.get(name, {}), queues, _QUEUE_BINS)
+            for name, queues in self._table.items()
+        }
+        content = dict(self._content)
+        if self.lmq:
+            content[_LMQ_TABLE] = _ordered(content.get(_LMQ_TABLE, {}), self._lmq_table, _BINS)
+        return {**content, _TABLE: _ordered(old, tables, _BINS)}
+
+    def close(self) -> None:
+        """Accept no position from now on, after the end of a write in another thread."""
+        with self._write_lock, self._lock:
+            self._closed = True
+
+
+def _ordered(old: dict[Any, Any], now: dict[Any, Any], bins: int) -> dict[Any, Any]:
+    """Return a table in the order of the file, with new entries where a broker would print them."""
+    known = {key: now[key] for key in old if key in now}
+    return fastjson.map_order(known, {key: now[key] for key in now if key not in old}, bins)
+
+
+def _is_consumer_offsets(content: dict[str, Any]) -> bool:
+    """Return whether the tables have queue ids and offsets."""
+    tables, light = content.get(_TABLE, {}), content.get(_LMQ_TABLE, {})
+    if not isinstance(tables, dict) or not isinstance(light, dict):
+        return False
+    if not all(isinstance(queues, dict) for queues in tables.values()):
+        return False
+    numbers = [number for queues in tables.values() for number in queues]
+    offsets = [offset for queues in tables.values() for offset in queues.values()]
+    offsets += light.values()
+    return all(_is_queue_id(number) for number in numbers) and all(
+        type(offset) is int and -1 <= offset <= INT64_MAX for offset in offsets
+    )
+
+
+def _is_queue_id(text: str) -> bool:
+    number = parse_java_int(text)
+    return number is not None and 0 <= number <= QUEUE_ID_MAX + 1

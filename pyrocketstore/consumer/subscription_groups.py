@@ -1,0 +1,146 @@
+"""ROOT/config/subscriptionGroup.json: a broker serves only groups that are listed in it, or that
+it may create by itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyrocketstore.errors import StoreError, StoreStateError, without_frames
+from pyrocketstore.files import fastjson
+from pyrocketstore.files.config_file import ConfigFile
+
+if TYPE_CHECKING:
+    from pyrocketstore.system.env import Env
+
+RETRY_MAX_TIMES = 16
+_TABLE, _VERSION = "subscriptionGroupTable", "dataVersion"
+#: Bins of the broker's table of groups, a ConcurrentHashMap made for 1024.
+_BINS = 2048
+_REMEDY = "delete it and its backup: a broker then creates groups with default settings"
+
+
+class SubscriptionGroups:
+    """The consumer groups of a store in the form of 4.9.3's SubscriptionGroupManager.
+
+    Parameters
+    ----------
+    env : Env
+    root : the store's root directory
+
+    Groups are added, never changed, and unknown fields are kept.
+
+    Threads: any.
+    Source: RocketMQ 4.9.3 SubscriptionGroupManager, SubscriptionGroupConfig.
+    Differs: see ConfigFile.
+    """
+
+    def __init__(self, env: Env, root: str) -> None:
+        self.path = os.path.join(root, "config", "subscriptionGroup.json")
+        self.error: StoreError | None = None
+        self._env = env
+        self._file = ConfigFile(env, self.path, _is_groups, _REMEDY)
+        self._lock = threading.Lock()  # over the content and the writes of the file
+        self._content: dict[str, Any] = {}
+        self._changed = self._closed = False
+
+    def load(self) -> None:
+        """Read the file or its backup. Raises StoreCorruptionError, StoreIOError.
+
+        Source: RocketMQ 4.9.3 ConfigManager#load.
+        """
+        with self._lock:
+            self._content = self._file.read()
+            self._changed = self._closed = False
+            self.error = None
+
+    def note_unclean_stop(self) -> None:
+        """Have the next `persist` flush the file's name."""
+        self._file.note_unclean_stop()
+
+    def ensure(self, group: str) -> None:
+        """Add a group with default settings unless it is known; the next `persist` writes it.
+
+        Source: RocketMQ 4.9.3 SubscriptionGroupManager#findSubscriptionGroupConfig.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreStateError(f"{self.path}: the store is closed")
+            table = self._content.get(_TABLE, {})
+            if group not in table:
+                new = {group: _new_entry(group)}
+                self._content = {
+                    **self._content,
+                    _VERSION: self._next_version(),
+                    _TABLE: fastjson.map_order(table, new, _BINS),
+                }
+                self._changed = True
+
+    def _next_version(self) -> dict[str, Any]:
+        version = dict(self._content.get(_VERSION, {"counter": 0, "timestamp": 0}))
+        version["counter"] = version.get("counter", 0) + 1
+        version["timestamp"] = self._env.now_ms()
+        return version
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups, sorted."""
+        with self._lock:
+            return sorted(self._content.get(_TABLE, {}))
+
+    def retry_max_times(self, group: str) -> int:
+        """Return after how many attempts a message of a group is a dead letter."""
+        with self._lock:
+            entry = self._content.get(_TABLE, {}).get(group, {})
+        times = entry.get("retryMaxTimes", RETRY_MAX_TIMES)
+        return times if isinstance(times, int) else RETRY_MAX_TIMES
+
+    def persist(self) -> None:
+        """Write the file if a group was added.
+
+        Durability: durable on return; a crash leaves the old content or the new. Raises StoreError,
+        and the next call tries again; StoreStateError after `close`.
+        Source: RocketMQ 4.9.3 ConfigManager#persist.
+        """
+        with self._lock:
+            if self._changed and self._closed:
+                raise StoreStateError(f"{self.path}: the store is closed")
+            try:
+                if self._changed:
+                    self._file.write(self._content)
+                    self._changed = False
+                else:
+                    self._file.flush_name()
+            except StoreError as error:
+                self.error = without_frames(error)
+                raise
+            self.error = None
+
+    def close(self) -> None:
+        """Write nothing from now on, after the end of a write in another thread."""
+        with self._lock:
+            self._closed = True
+
+
+def _new_entry(group: str) -> dict[str, Any]:
+    return {
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "groupName": group,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": RETRY_MAX_TIMES,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def _is_groups(content: dict[str, Any]) -> bool:
+    """Return whether the parts that are used have their types."""
+    version, table = content.get(_VERSION, {}), content.get(_TABLE, {})
+    if not isinstance(version, dict) or not isinstance(table, dict):
+        return False
+    return type(version.get("counter", 0)) is int and all(
+        isinstance(entry, dict) for entry in table.values()
+    )

@@ -1,0 +1,76 @@
+"""List the delayed messages that are not delivered yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.consume_queue.table import ConsumeQueueTable
+from pyrocketstore.record.message import SCHEDULE_TOPIC
+from pyrocketstore.schedule.delivery import real_queue
+
+
+class DelayedMessages(NamedTuple):
+    """Delayed messages of one level for one topic.
+
+    level : int, from 1; delay_ms : int; topic : str, the real one, "" if a message names none;
+    message_count : int; first_due, last_due : int, Unix ms
+    """
+
+    level: int
+    delay_ms: int
+    topic: str
+    message_count: int
+    first_due: int
+    last_due: int
+
+
+def real_queues(log: CommitLog, table: ConsumeQueueTable, phy_offset: int) -> set[tuple[str, int]]:
+    """Return the queues to which the delayed messages from `phy_offset` (bytes) on go.
+
+    Raises StoreIOError.
+    """
+    found: set[tuple[str, int]] = set()
+    for queue in table.of_topic(SCHEDULE_TOPIC).values():
+        low = queue.first_readable_offset(max(0, log.get_min_offset()))
+        for at in range(max(low, queue.units_before(phy_offset)), queue.get_max_offset_in_queue()):
+            unit = queue.reader.unit(at)
+            message = None if unit is None else log.look_message(unit[0], unit[1])
+            real = None if message is None else real_queue(message)
+            if real is not None:
+                found.add(real)
+    return found
+
+
+def delayed_messages(
+    log: CommitLog, table: ConsumeQueueTable, offsets: dict[int, int]
+) -> list[DelayedMessages]:
+    """Return what waits, by level and real topic; `offsets` has the next offset of each level."""
+    found = []
+    for queue in table.of_topic(SCHEDULE_TOPIC).values():
+        level = queue.queue_id + 1
+        low = queue.first_readable_offset(max(0, log.get_min_offset()))
+        at, end = max(low, offsets.get(level, 0)), queue.get_max_offset_in_queue()
+        counts: Counter[str] = Counter()
+        dues: dict[str, list[int]] = {}
+        while at < end:
+            unit = queue.reader.unit(at)
+            at += 1
+            message = None if unit is None else log.look_message(unit[0], unit[1])
+            if unit is None or message is None:
+                continue
+            real = real_queue(message)
+            topic = "" if real is None else real[0]
+            due = queue.resolve_tags(unit[2])[1]
+            if due is None:
+                due = message.store_timestamp + log.delay_levels.get(level, 1000)
+            counts[topic] += 1
+            first_last = dues.setdefault(topic, [due, due])
+            first_last[:] = min(first_last[0], due), max(first_last[1], due)
+        delay = log.delay_levels.get(level, 1000)
+        found += [
+            DelayedMessages(level, delay, topic, count, *dues[topic])
+            for topic, count in sorted(counts.items())
+        ]
+    return sorted(found)

@@ -1,0 +1,200 @@
+"""The consumers of a `Store`: what each of them calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyrocketstore.arguments.scalars import exact_int64, exact_text
+from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
+from pyrocketstore.consumer.groups import ConsumerGroups, Queue
+from pyrocketstore.consumer.offsets import ConsumerOffsets
+from pyrocketstore.consumer.retry import retry_message, retry_topic
+from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
+from pyrocketstore.display import shown
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
+from pyrocketstore.record.message import MessageExtBrokerInner, check_topic
+from pyrocketstore.system.signal_shield import shielded
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.record._message import MessageExt
+
+#: Source: RocketMQ 4.9.3 Validators#checkGroup.
+_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
+ON_LOSS = ("raise", "skip")
+
+
+class ConsumerPosition(NamedTuple):
+    """The committed position of a group in one queue.
+
+    position : int, offset of the next message; max_offset : int, the end of the queue; lag : int,
+    messages in between
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    position: int
+    max_offset: int
+    lag: int
+
+
+class StoreConsumers:
+    """Make the consumers of a store, and keep their positions.
+
+    Parameters
+    ----------
+    engine : DefaultMessageStore
+    check : callable(), raises StoreStateError where the store is closed
+    put : callable(message), returns the result or raises PutError
+
+    The files of ROOT/config are read by the first consumer.
+
+    Threads: any.
+    """
+
+    def __init__(
+        self,
+        engine: DefaultMessageStore,
+        check: Callable[[], None],
+        put: Callable[[MessageExtBrokerInner], PutMessageResult],
+    ) -> None:
+        env, root, config = engine.env, engine.root, engine.config
+        self.offsets = ConsumerOffsets(env, root, lmq=config.enable_lmq)
+        self.subscriptions = SubscriptionGroups(env, root)
+        self._engine = engine
+        self._check = check
+        self._put = put
+        self._groups = ConsumerGroups()
+        self._loaded = False
+
+    def load(self) -> None:
+        """Read positions and groups, once. Raises StoreCorruptionError, StoreIOError."""
+        shielded(self._load)
+
+    def _load(self) -> None:
+        with self._engine.life_lock:
+            self._check()
+            if self._loaded:
+                return
+            self.offsets.load()
+            self.subscriptions.load()
+            plan = self._engine.plan
+            if plan is not None and not plan.clean:
+                self.offsets.note_unclean_stop()
+                self.subscriptions.note_unclean_stop()
+            self._engine.at_clean_stop.append(self.offsets.persist)
+            ends = (self.offsets.close, self.subscriptions.close, self._engine.moved.signal)
+            self._engine.at_end.extend(ends)
+            self._loaded = True
+
+    def positions(self) -> list[ConsumerPosition]:
+        """Return the committed positions of all groups, sorted."""
+        self.load()
+        if self._engine.read_only:
+            shielded(self.offsets.load)
+        found = []
+        for (group, topic, queue_id), position in self.offsets.positions().items():
+            end = self._bounds(topic, queue_id)[1]
+            lag = max(0, end - max(position, 0))
+            found.append(ConsumerPosition(group, topic, queue_id, position, end, lag))
+        return sorted(found)
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        start: Start,
+        on_loss: str,
+        messages: Callable[[str, int, int, int, bool], Iterator[MessageExt]],
+    ) -> Consumer:
+        """Return a new member of a group; see `Store.consumer`.
+
+        `messages` is called with (topic, queue_id, start, stop, all_tags).
+        """
+        group = _checked_group(group)
+        given: Any = topics
+        if not isinstance(given, (str, Sequence)):
+            kind = type(topics).__name__
+            raise StoreTypeError(f"topics must be a str or a sequence of str, not {kind}")
+        names = [topics] if isinstance(topics, str) else list(topics)
+        names = list(dict.fromkeys(check_topic(topic) for topic in names))
+        if not names:
+            raise StoreFormatError("topics: a consumer needs at least one topic")
+        if start not in ("earliest", "latest"):
+            if isinstance(start, str):
+                raise StoreFormatError(
+                    f'start must be "earliest", "latest" or a Unix time in ms, not {shown(start)}'
+                )
+            start = exact_int64("start", start)
+        if on_loss not in ON_LOSS:
+            raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(on_loss)}')
+        self.load()
+        engine = self._engine
+        if not engine.read_only:
+            self.subscriptions.ensure(group)
+            shielded(self.subscriptions.persist)
+        source = Source(
+            engine.wait_dispatched,
+            self._queue_ids,
+            self._bounds,
+            lambda topic, queue_id, first, stop: messages(
+                topic, queue_id, first, stop, topic == retry_topic(group)
+            ),
+            self._offset_at,
+            engine.env.monotonic_ns,
+            None if engine.read_only else lambda message, level: self._retry(group, message, level),
+        )
+        positions = Positions(
+            lambda topic, queue_id: self.offsets.query_offset(group, topic, queue_id),
+            None if engine.read_only else lambda offsets: self._commit(group, offsets),
+        )
+        members = self._groups.group(group)
+        return Consumer(source, positions, members, engine.moved, names, start, on_loss)
+
+    # ---- called by consumers --------------------------------------------------------------------
+
+    def _queue_ids(self, topic: str) -> list[int]:
+        self._check()
+        return list(self._engine.queue_table.of_topic(topic))
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        self._check()
+        reads = self._engine.reads
+        queue = reads.queues.find(topic, queue_id)
+        low = queue.first_readable_offset(max(0, reads.commit_log.get_min_offset()))
+        return low, queue.get_max_offset_in_queue()
+
+    def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        self._check()
+        reads = self._engine.reads
+        queue = reads.queues.find(topic, queue_id)
+        return queue.lower_bound_by_time(timestamp_ms, reads.commit_log.pickup_store_timestamp)
+
+    def _commit(self, group: str, offsets: dict[Queue, int]) -> None:
+        """Make positions durable, after the messages before them."""
+
+        def commit() -> None:
+            self._check()
+            for (topic, queue_id), offset in offsets.items():
+                self.offsets.commit_offset(group, topic, queue_id, offset)
+            self._engine.flush()
+            self.offsets.persist()
+
+        shielded(commit)
+
+    def _retry(self, group: str, message: MessageExt, delay_level: int) -> None:
+        times = self.subscriptions.retry_max_times(group)
+        self._put(retry_message(message, group, times, delay_level))
+
+
+def _checked_group(group: Any) -> str:
+    text = exact_text("group", group)
+    if _GROUP.fullmatch(text) is None:
+        raise StoreFormatError(
+            f"group {shown(text)}: must be 1 to 255 of the characters %|a-zA-Z0-9_-"
+        )
+    return text
