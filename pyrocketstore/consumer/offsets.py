@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 TOPIC_GROUP_SEPARATOR = "@"
 _TABLE, _LMQ_TABLE = "offsetTable", "lmqOffsetTable"
-#: Bins of the broker's tables: ConcurrentHashMaps made for 512 and, of one topic, for 32.
-_BINS, _QUEUE_BINS = 1024, 64
+#: Bins of the broker's tables: ConcurrentHashMaps made for 512 and, of one topic, for 32. A table
+#: that it has read from the file is one that fastjson has made.
+_BINS, _QUEUE_BINS, _READ_BINS = 1024, 64, 16
 _REMEDY = "delete it and its backup: the consumers of all groups then begin at their `start`"
 
 #: group, topic, queue id
@@ -50,6 +51,7 @@ class ConsumerOffsets:
         self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
         self._lock = threading.Lock()  # over the tables
         self._content: dict[str, Any] = {_TABLE: {}}
+        self._read: dict[str, Any] = {}
         self._table: dict[str, dict[int, int]] = {}
         self._lmq_table: dict[str, int] = {}
         self._changed = self._closed = False
@@ -66,6 +68,7 @@ class ConsumerOffsets:
         }
         with self._lock:
             self._content = {**content, _TABLE: tables}
+            self._read = content
             self._table = {name: dict(queues) for name, queues in tables.items()}
             self._lmq_table = dict(content.get(_LMQ_TABLE, {}))
             self._changed = self._closed = False
@@ -154,15 +157,18 @@ class ConsumerOffsets:
 
     def _content_of_tables(self) -> dict[str, Any]:
         """Return the content of the file, each table in a broker's order. Call with _lock held."""
-        old = self._content[_TABLE]
+        old, read = self._content[_TABLE], self._read.get(_TABLE, {})
         tables = {
-            name: _ordered(old.get(name, {}), queues, _QUEUE_BINS)
+            name: _ordered(old.get(name, {}), queues, _READ_BINS if name in read else _QUEUE_BINS)
             for name, queues in self._table.items()
         }
-        content = dict(self._content)
+        bins = {name: _READ_BINS if name in self._read else _BINS for name in (_TABLE, _LMQ_TABLE)}
+        found = {_TABLE: _ordered(old, tables, bins[_TABLE])}
         if self.lmq:
-            content[_LMQ_TABLE] = _ordered(content.get(_LMQ_TABLE, {}), self._lmq_table, _BINS)
-        return {**content, _TABLE: _ordered(old, tables, _BINS)}
+            light = self._content.get(_LMQ_TABLE, {})
+            light = _ordered(light, self._lmq_table, bins[_LMQ_TABLE])
+            found = {_LMQ_TABLE: light, **found}
+        return {**found, **{k: v for k, v in self._content.items() if k not in found}}
 
     def close(self) -> None:
         """Accept no position from now on, after the end of a write in another thread."""

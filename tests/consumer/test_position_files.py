@@ -1,0 +1,138 @@
+"""Goal: the files of positions and groups have 4.9.3's text, no position in them passes a message
+that is not durable, and damage is an error and not an empty table.
+Method: the files themselves, byte for byte, also of a 4.9.3 broker; failing and damaged files."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import Store, StoreCorruptionError, StoreError
+from pyrocketstore.consumer.offsets import ConsumerOffsets
+from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
+from pyrocketstore.system.env import Env
+from support.broken_env import broken
+from support.golden_stores import unpack
+from support.sizes import SIZES
+
+
+def loaded(root: Path, *, lmq: bool = False) -> ConsumerOffsets:
+    offsets = ConsumerOffsets(Env(), str(root), lmq=lmq)
+    offsets.load()
+    return offsets
+
+
+def test_the_text_with_light_queues_is_that_of_4_9_3(tmp_path: Path) -> None:
+    offsets = loaded(tmp_path, lmq=True)
+    offsets.commit_offset("%LMQ%g", "%LMQ%q", 0, 7)
+    offsets.commit_offset("g", "t", 1, 3)
+    offsets.commit_offset("g", "t", 0, 2)
+    offsets.persist()
+    assert Path(offsets.path).name == "lmqConsumerOffset.json"
+    assert Path(offsets.path).read_text() == (
+        '{\n\t"lmqOffsetTable":{\n\t\t"%LMQ%q@%LMQ%g":7\n\t},\n'
+        '\t"offsetTable":{\n\t\t"t@g":{0:2,1:3\n\t\t}\n\t}\n}'
+    )
+    again = loaded(tmp_path, lmq=True)
+    assert again.positions() == {("g", "t", 0): 2, ("g", "t", 1): 3, ("%LMQ%g", "%LMQ%q", 0): 7}
+
+
+def test_a_file_of_4_9_3_keeps_its_text(tmp_path: Path) -> None:
+    root = unpack("broker-clean", tmp_path)
+    offsets = loaded(root)
+    before = Path(offsets.path).read_text()
+    offsets.commit_offset("cg-1", "orders", 2, 611)
+    offsets.persist()
+    assert Path(offsets.path).read_text() == before.replace("2:610", "2:611")
+    assert Path(offsets.path + ".bak").read_text() == before
+
+
+def test_a_new_group_is_where_4_9_3_would_print_it(tmp_path: Path) -> None:
+    root = unpack("broker-clean", tmp_path)
+    groups = SubscriptionGroups(Env(), str(root))
+    groups.load()
+    before = Path(groups.path).read_text()
+    ours = SubscriptionGroups(Env(), str(tmp_path / "ours"))
+    ours.load()
+    for name in groups.groups():
+        ours.ensure(name)
+    ours.persist()
+    theirs = before[before.index('"subscriptionGroupTable"') :]
+    assert Path(ours.path).read_text().endswith(theirs)
+
+
+def test_a_new_position_is_where_4_9_3_would_print_it(tmp_path: Path) -> None:
+    """A broker that has read its file prints a table in the order of a smaller map."""
+    offsets = loaded(unpack("broker-clean", tmp_path))
+    file = tmp_path / "config" / "consumerOffset.json"
+    file.parent.mkdir()
+    file.write_text('{"offsetTable":{"%RETRY%cg-1@cg-1":{0:56}}}')
+    ours = loaded(tmp_path)
+    for (group, topic, queue_id), offset in sorted(offsets.positions().items(), reverse=True):
+        ours.commit_offset(group, topic, queue_id, offset)
+    ours.persist()
+    assert file.read_bytes() == Path(offsets.path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("consumerOffset.json", {}),
+        ("lmqConsumerOffset.json", {"enable_lmq": True}),
+        ("subscriptionGroup.json", {}),
+    ],
+)
+@pytest.mark.parametrize("backup", [None, "[1]"])
+def test_a_damaged_file_is_an_error(
+    tmp_path: Path, name: str, settings: dict[str, Any], backup: str | None
+) -> None:
+    file = tmp_path / "config" / name
+    file.parent.mkdir()
+    file.write_text("{")
+    if backup is not None:
+        file.with_name(name + ".bak").write_text(backup)
+    with pyrocketstore.open(tmp_path, **SIZES, **settings) as store:
+        store.put("t", b"")  # a program without consumers does not need the file
+        with pytest.raises(StoreCorruptionError, match=f"{name}: not valid JSON"):
+            store.consumer("g", "t")
+    assert file.read_text() == "{"
+    file.with_name(name + ".bak").write_text("{}")
+    with pyrocketstore.open(tmp_path, **SIZES, **settings) as store:
+        assert len(store.consumer("g", "t").poll(1, 0)) == 1
+
+
+def commit_one(store: Store) -> None:
+    with store.consumer("g", "t") as consumer:
+        assert len(consumer.poll(1, 0)) == 1
+        consumer.commit()
+
+
+def test_a_position_never_passes_a_message_that_is_not_durable(tmp_path: Path) -> None:
+    file = tmp_path / "config" / "consumerOffset.json"
+    env = Env()
+    fails = False
+
+    def sync(original: Any, *arguments: Any) -> int:
+        return -errno.EIO if fails else int(original(*arguments))
+
+    with (
+        pytest.raises(StoreError),
+        pyrocketstore.open(tmp_path, env=env, flush_interval_commit_log=10**7, **SIZES) as store,
+        broken(env, "fdatasync", sync),
+        broken(env, "msync", sync),
+    ):
+        store.put("t", b"first")
+        commit_one(store)
+        before = file.read_text()
+        assert '"t@g":{0:1' in before
+        store.put("t", b"second")
+        fails = True
+        with pytest.raises(StoreError):
+            commit_one(store)
+        assert file.read_text() == before
+        store.flush()
+    assert file.read_text() == before
