@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pyrocketstore.cli.store_command import Target, app, json_option, store_command
 
-DELAYED_COLUMNS = ("level", "delay ms", "real topic", "count", "first due", "last due")
+DELAYED_COLUMNS = (
+    "level",
+    "delay ms",
+    "real topic",
+    "count",
+    "first due time",
+    "last due time",
+)
 CONSUMER_COLUMNS = ("group", "topic", "queue id", "position", "max offset", "lag")
 
 

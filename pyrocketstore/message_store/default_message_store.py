@@ -339,7 +339,8 @@ class DefaultMessageStore(StoreContext):
     def _load(self) -> None:
         if self.topics is not None:
             self.topics.load()
-        self.delay_offsets.load()
+        if not self.read_only:  # a read-only store reads it when it is asked what waits
+            self.delay_offsets.load()
         clean = not self._abort_file.exists()
         self.commit_log.load()
         check_not_newer(self)

@@ -48,7 +48,8 @@ cdef class StoreCalls:
         tags : str or None: one tag, without ``||``, without a blank at either end, and not ``*``
         keys : str (several keys are separated by blanks), a sequence of str, or None
         properties : mapping of str to str, or None; reserved names of RocketMQ are refused
-        delay_level : int, must be 0: this store delivers no delayed messages
+        delay_level : int, from 1 in messageDelayLevel; a higher one than the last is the last. The
+            message waits in SCHEDULE_TOPIC_XXXX, in whose queue the result has its offset. 0: none
         flag : int32, for the application
         born_timestamp : int64, Unix ms, default now
         born_host : "ip:port", default the store host

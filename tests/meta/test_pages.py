@@ -28,6 +28,32 @@ def close_stores(names: dict[str, Any]) -> None:
         names.pop(name).close()
 
 
+#: Pages with whole programs, each with the text that it prints, None where the page has none.
+PROGRAMS = [
+    (page, code, printed if follows else None)
+    for page in ("docs/consume.md", "docs/delayed.md")
+    for code, follows, printed in re.findall(
+        r"```python\n(.*?)```(\n\n```\n(.*?)```)?", (ROOT / page).read_text("utf-8"), re.DOTALL
+    )
+]
+
+
+@pytest.mark.parametrize(("page", "code", "printed"), PROGRAMS)
+def test_the_programs_of_the_page_print_what_it_shows(
+    page: str,
+    code: str,
+    printed: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"__name__": "__main__"})
+    found = capsys.readouterr().out
+    assert found
+    assert printed is None or found == printed
+
+
 @pytest.mark.parametrize(("page", "code"), BLOCKS)
 def test_the_code_of_the_page_runs(
     page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
