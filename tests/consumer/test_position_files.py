@@ -5,6 +5,7 @@ Method: the files themselves, byte for byte, also of a 4.9.3 broker; failing and
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,43 @@ def test_a_position_never_passes_a_message_that_is_not_durable(tmp_path: Path) -
         assert file.read_text() == before
         store.flush()
     assert file.read_text() == before
+
+
+def copied(path: Path, target: Path) -> Path:
+    """Copy the files of an open store: what a kill at this moment leaves."""
+    shutil.copytree(path, target)
+    return target
+
+
+def test_a_new_group_is_durable(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    env = Env()
+    flushed: list[str] = []
+
+    def sync(original: Any, directory: bytes) -> int:
+        flushed.append(directory.decode())
+        return int(original(directory))
+
+    with pyrocketstore.open(path, env=env, **SIZES) as store:
+        with broken(env, "fsync_directory", sync):
+            store.consumer("g", "t")
+        assert str(path / "config") in flushed
+        killed = copied(path, tmp_path / "killed")
+    groups = SubscriptionGroups(Env(), str(killed))
+    groups.load()
+    assert groups.groups() == ["g"]
+
+
+def test_a_retry_is_durable_with_the_position(tmp_path: Path) -> None:
+    """After a commit the log is flushed up to the message that was given back."""
+    with pyrocketstore.open(tmp_path, flush_interval_commit_log=10**7, **SIZES) as store:
+        store.put("t", b"bad")
+        with store.consumer("g", "t") as consumer:
+            (message,) = consumer.poll(1, 0)
+            consumer.retry(message, 18)
+            log = store.message_store.commit_log.mapped_file_queue
+            assert log.flushed_where < store.message_store.get_max_phy_offset()
+            consumer.commit()
+            assert log.flushed_where == store.message_store.get_max_phy_offset()
+    with pyrocketstore.open(tmp_path, read_only=True) as store:
+        assert [row[:4] for row in store.delayed()] == [(18, 7_200_000, "%RETRY%g", 1)]

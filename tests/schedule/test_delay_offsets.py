@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import pyrocketstore
 from pyrocketstore import StoreCorruptionError
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.system.env import Env
+from support.sizes import SIZES
 
 
 def loaded(root: Path) -> DelayOffsets:
@@ -68,3 +70,17 @@ def test_a_damaged_file(tmp_path: Path, text: str) -> None:
         loaded(tmp_path)
     file.with_name("delayOffset.json.bak").write_text('{"offsetTable":{1:4}}')
     assert loaded(tmp_path).offsets() == {1: 4}
+
+
+def test_damaged_offsets_refuse_an_opening(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put("t", b"", delay_level=1)
+    file = tmp_path / "config" / "delayOffset.json"
+    file.write_text("{")
+    with pytest.raises(StoreCorruptionError, match=r"delayOffset\.json: not valid JSON"):
+        pyrocketstore.open(tmp_path, **SIZES)
+    assert file.read_text() == "{"
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+        assert len(list(store.read("SCHEDULE_TOPIC_XXXX", 0))) == 1
+        with pytest.raises(StoreCorruptionError, match=r"delayOffset\.json"):
+            store.delayed()
