@@ -6,7 +6,7 @@ from pyrocketstore._rocketstore cimport rs_properties, rs_queue, rs_record
 from pyrocketstore.commit_log._scan cimport FileWindow, TopicQueueMap, map_entry
 
 cdef enum:
-    MAX_DELAY_LEVELS = 64
+    MAX_DELAY_LEVELS = 1000
     # kinds of a record
     KIND_ROLLBACK = 1           # rolled back: it has no index entries
     KIND_MULTI = 2              # it names further queues
@@ -17,7 +17,7 @@ cdef enum:
 
 
 cdef struct delay_table:
-    int64_t delays[65]          # ms, by level
+    int64_t delays[1001]        # ms, by level
     int32_t max_level
 
 

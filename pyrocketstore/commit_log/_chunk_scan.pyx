@@ -62,6 +62,11 @@ cdef int set_delays(delay_table *table, object delay_levels) except -1:
     return 0
 
 
+cdef inline int64_t wrapping_sum(int64_t a, int64_t b) noexcept nogil:
+    # As in Java: a store time on disk may be any number.
+    return <int64_t>(<uint64_t>a + <uint64_t>b)
+
+
 cdef int64_t tags_code_of_record(const uint8_t *p, const rs_record *record,
                                  const rs_properties *properties,
                                  const delay_table *table) noexcept nogil:
@@ -74,7 +79,7 @@ cdef int64_t tags_code_of_record(const uint8_t *p, const rs_record *record,
         if level > table.max_level:
             level = table.max_level
         if level > 0:
-            return record.store_timestamp + table.delays[level]
+            return wrapping_sum(record.store_timestamp, table.delays[level])
     if properties.tags.size > 0:
         return rs_java_hash(0, text + properties.tags.position, properties.tags.size)
     return 0

@@ -37,15 +37,15 @@ from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT_STORE_MSG_OK,
     SCHEDULE_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
     batch_too_large,
+    check_delayable,
     java_split,
+    real_queue_properties,
     record_too_large,
 )
 from pyrocketstore.results import AppendMessageStatus, PutMessageStatus, Status
@@ -80,6 +80,11 @@ ROLL_TIMEOUT = 5.0
 #: Bytes of a record that `record_mark` reads: its header and more.
 MARK_SIZE = 4096
 
+#: Number of delay levels that the compiled loops have room for.
+MAX_DELAY_LEVELS = 1000
+#: The longest delay: with it, no time of delivery exceeds an int64.
+DELAY_MAX_MS = 1 << 60
+
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -99,6 +104,11 @@ def parse_delay_level(text: str) -> dict[int, int]:
             levels[level] = int(entry[:-1]) * _UNITS_MS[entry[-1:]]
         except (ValueError, KeyError):
             raise StoreFormatError(f"messageDelayLevel: cannot read {shown(entry)}") from None
+        if not -DELAY_MAX_MS <= levels[level] <= DELAY_MAX_MS or level > MAX_DELAY_LEVELS:
+            raise StoreFormatError(
+                f"messageDelayLevel: {shown(entry)} is level {level}; allowed are at most"
+                f" {MAX_DELAY_LEVELS} levels, each of at most {DELAY_MAX_MS} ms"
+            )
     return levels
 
 
@@ -379,9 +389,10 @@ class CommitLog:
         """
         kind = message.sys_flag & TRANSACTION_MASK
         queued = kind in (0, TRANSACTION_COMMIT_TYPE)
+        growth = 0
         if queued:
             try:
-                self._delay(message)
+                growth = self._delay(message)
             except MessageRefused as refused:
                 return make_result(PutMessageStatus[refused.status], error=refused)
         multi = (
@@ -393,7 +404,7 @@ class CommitLog:
         if self.bare_properties and not message.properties_string:
             message.properties_string = self.bare_properties
         try:
-            record = self._encode(message)
+            record = self._encode(message, growth)
         except MessageRefused as refused:
             return make_result(PutMessageStatus[refused.status], error=refused)
         return self.append(record, 1, message.topic, message.queue_id, queued, message.store_host)
@@ -419,23 +430,29 @@ class CommitLog:
             records, count, batch.topic, batch.queue_id, True, batch.store_host, batch=True
         )
 
-    def _encode(self, message: MessageExtBrokerInner) -> bytes:
-        return _message.encode_message(message, max_message_size=self.core.max_message_size)
+    def _encode(self, message: MessageExtBrokerInner, growth: int = 0) -> bytes:
+        limit = self.core.max_message_size - growth
+        return _message.encode_message(message, max_message_size=limit)
 
-    def _delay(self, message: MessageExtBrokerInner) -> None:
-        """Turn a delayed message into one of SCHEDULE_TOPIC_XXXX (spec of 4.9.3's put, step 2)."""
+    def _delay(self, message: MessageExtBrokerInner) -> int:
+        """Turn a delayed message into one of SCHEDULE_TOPIC_XXXX (spec of 4.9.3's put, step 2).
+
+        Returns the bytes by which the record that is delivered is longer than the delayed one.
+        Raises MessageRefused for a message that no put could deliver.
+        """
         level = message.delay_time_level
         if level <= 0:
-            return
+            return 0
+        size = check_delayable(message.topic)
         if level > self.max_delay_level:
             level = self.max_delay_level
             message.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
         self.core.slot(message.topic, message.queue_id)  # a new one is noted, as for other puts
-        message.properties[PROPERTY_REAL_TOPIC] = message.topic
-        message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        message.properties |= real_queue_properties(message.topic, message.queue_id)
         message.properties_string = _message.properties_to_string(message.properties)
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
+        return max(0, size - len(SCHEDULE_TOPIC))
 
     def _put_multi(
         self, message: MessageExtBrokerInner, names: str, queued: bool

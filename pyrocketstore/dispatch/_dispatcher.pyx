@@ -11,7 +11,7 @@ earlier records dispatched.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
 from pyrocketstore.consume_queue._units cimport ConsumeQueueCore, put_position_info
 from pyrocketstore.system._env cimport EnvTable, Event
@@ -128,6 +128,8 @@ cdef class Dispatcher:
     index_enabled, multi_dispatch : bool
     moved : Event, signalled when `position` has changed
 
+    Attribute `delayed`: Event or None, signalled once units of SCHEDULE_TOPIC_XXXX can be read.
+
     Threads: one at a time dispatches; `position` may be read from any.
     Source: RocketMQ 4.9.3 DefaultMessageStore#ReputMessageService, CommitLogDispatcherBuild*.
     """
@@ -147,6 +149,8 @@ cdef class Dispatcher:
     cdef int64_t last           # physical offset of the last record that was dispatched; -1: none
     cdef int64_t logics
     cdef Event moved
+    cdef public Event delayed
+    cdef bint has_delayed       # units of delayed messages are in their queues since the last signal
     cdef object on_new_queue
     cdef object on_queue_record
     cdef object on_index_file
@@ -444,6 +448,10 @@ cdef class Dispatcher:
         rs_store_release(&self.at, self.settled_at)
         self.unsignalled += self.record_count
         self.record_count = 0
+        if self.has_delayed:
+            self.has_delayed = False
+            if self.delayed is not None:
+                rs_event_signal(self.delayed.event)
         if self.unsignalled >= SIGNAL_EVERY:
             self.unsignalled = 0
             rs_event_signal(self.moved.event)
@@ -470,6 +478,8 @@ cdef class Dispatcher:
                                    self.tags_code(p), self.record.queue_offset)
         if result == RS_NEED_PYTHON:
             self.queue_slowly(p)
+        if seen.topic_size == 19 and memcmp(seen.topic, b"SCHEDULE_TOPIC_XXXX", 19) == 0:
+            self.has_delayed = True
         if result != RS_END:
             rs_store_release(&self.logics, self.record.store_timestamp)
         return 0

@@ -74,8 +74,8 @@ from pyrocketstore.record.message import (
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
     PROPERTIES_TOO_LONG,
+    PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH,
-    SCHEDULE_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
@@ -556,12 +556,14 @@ class DefaultMessageStore(StoreContext):
             self,
             self.stats_service,
             fail=self.store_failure.fail,
-            repair=lambda: repair(self),
+            repair=self._repair,
             check_lock=self._lock_file.check,
         )
         self.reports.services = self.services
         if self.config.broker_role is not BrokerRole.SLAVE:
-            self.services.schedule_service = self._make_schedule_service()
+            self.services.schedule_service = schedule = self._make_schedule_service()
+            schedule.correct_offsets()
+            self.dispatcher.delayed = schedule.event
         if self.cleans:
             self.services.add_cleaning(self.newest_store_timestamp())
         self.is_started = True
@@ -575,11 +577,16 @@ class DefaultMessageStore(StoreContext):
             self.commit_log,
             self.queue_table,
             self.delay_offsets,
-            put=self.put_settled,
+            put=self._put_due,
             flush=lambda: self.services.log_flush.flush_to_end(),
-            wait_dispatched=self.wait_dispatched,
             interval_ms=self.config.flush_delay_offset_interval,
         )
+
+    def _put_due(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Put a delayed message that is due; make room for it, as the puts of a program do."""
+        if self.async_puts.is_behind():
+            self.services.log_flush.flush_to_end()
+        return self.put_settled(message)
 
     def newest_store_timestamp(self) -> int:
         """Return the store time (ms) of the newest record that is in a queue, 0 without any."""
@@ -587,6 +594,13 @@ class DefaultMessageStore(StoreContext):
         newest = max(queues, key=lambda queue: queue.max_physic_offset, default=None)
         unit = None if newest is None else newest.reader.last_unit()
         return 0 if unit is None else max(0, self.commit_log.pickup_store_timestamp(*unit[:2]))
+
+    def _repair(self) -> bool:
+        is_whole = repair(self)
+        schedule = self.services.schedule_service
+        if is_whole and schedule is not None:
+            schedule.wakeup()  # queues have units again that the dispatcher could not write
+        return is_whole
 
     def _repair_later(self) -> None:
         if self.is_started and not self.shutdown_flag:
@@ -827,6 +841,9 @@ class DefaultMessageStore(StoreContext):
     def _checked_put(
         self, message: MessageExtBrokerInner, *, has_room: bool = False
     ) -> PutMessageResult:
+        # Before the put: a signal handler may raise between the append and any later step.
+        if PROPERTY_DELAY_TIME_LEVEL in message.properties and not self.shutdown_flag:
+            self.start_schedule()
         too_long = None
         if utf16_length(message.properties_string or "") > MAX_PROPERTIES_SIZE:
             too_long = MessageRefused("MESSAGE_ILLEGAL", PROPERTIES_TOO_LONG)
@@ -838,14 +855,13 @@ class DefaultMessageStore(StoreContext):
             and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
         ):
             refused = make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-        result = self._outcome(refused, self.commit_log.put_message, message)
-        if message.topic == SCHEDULE_TOPIC and result.status_code == 0:
-            schedule = self.services.schedule_service
-            if schedule is not None and schedule.is_alive:
-                schedule.wakeup()
-            else:
-                shielded(self.services.wake_schedule)
-        return result
+        return self._outcome(refused, self.commit_log.put_message, message)
+
+    def start_schedule(self) -> None:
+        """Start the thread that delivers delayed messages, unless it runs."""
+        schedule = self.services.schedule_service
+        if schedule is not None and not schedule.is_alive:
+            shielded(self.services.start_schedule)
 
     def _checked_batch(self, batch: MessageExtBatch) -> PutMessageResult:
         limit, size = self.config.max_message_size, body_size(batch.body)

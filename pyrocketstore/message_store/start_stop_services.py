@@ -189,7 +189,7 @@ class StoreServices:
                 service.start()
         self._all_started = True
         if self.schedule_service is not None and self.schedule_service.has_messages():
-            self.wake_schedule()
+            self.start_schedule()
 
     def start_repair(self) -> None:
         """Start the repair service after the first write error, unless `stop` has begun.
@@ -204,17 +204,14 @@ class StoreServices:
             except (RuntimeError, MemoryError) as error:
                 LOG.error("the next opening of the store repairs queues and index: %s", error)
 
-    def wake_schedule(self) -> None:
-        """Have a new delayed message delivered when it is due; unless `stop` has begun.
+    def start_schedule(self) -> None:
+        """Start the thread that delivers delayed messages, unless `stop` has begun.
 
-        The thread of the service starts with the first delayed message. Where no thread can be
-        started, the next opening of the store delivers.
+        Call it before the put of a delayed message. Where no thread can be started, a later put of
+        a delayed message or the next opening of the store tries again.
         """
         service = self.schedule_service
         if service is None:
-            return
-        service.wakeup()
-        if service.is_alive:
             return
         with self._repair_lock:
             if self._schedule_ended or service.failure is not None:
@@ -223,7 +220,7 @@ class StoreServices:
             try:
                 service.start()
             except (RuntimeError, MemoryError) as error:
-                LOG.error("the next opening of the store delivers delayed messages: %s", error)
+                LOG.error("the next put of a delayed message, or opening, delivers: %s", error)
 
     def _died(self, service: ServiceThread) -> None:
         cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")

@@ -478,6 +478,25 @@ def topic_too_long(size: int) -> MessageRefused:
     )
 
 
+def check_delayable(topic: str) -> int:
+    """Return the bytes of a topic. Raises MessageRefused: a delayed message for this topic could
+    not be delivered."""
+    size = utf8_length(topic)
+    if size > MAX_TOPIC_SIZE:
+        raise topic_too_long(size)
+    if topic == SCHEDULE_TOPIC:
+        raise MessageRefused("MESSAGE_ILLEGAL", f"a message for {SCHEDULE_TOPIC} has no delay")
+    if NAME_VALUE_SEPARATOR in topic or PROPERTY_SEPARATOR in topic:
+        reason = f"{shown(topic)} has a separator of properties: its messages cannot be delayed"
+        raise MessageRefused("MESSAGE_ILLEGAL", reason)
+    return size
+
+
+def real_queue_properties(topic: str, queue_id: int) -> dict[str, str]:
+    """The properties that name the queue of a delayed message."""
+    return {PROPERTY_REAL_TOPIC: topic, PROPERTY_REAL_QUEUE_ID: str(queue_id)}
+
+
 def batch_too_large(size: int, limit: int) -> MessageRefused:
     """The refusal of a batch whose body, or whose records, have `size` bytes or more."""
     return MessageRefused(

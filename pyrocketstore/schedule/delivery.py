@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record._record import crc32
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT_STORE_MSG_OK,
+    SCHEDULE_TOPIC,
     MessageExtBrokerInner,
     parse_java_int,
 )
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+#: Topics to which nothing is delivered. In its own topic a message would be delayed forever.
+_NOT_DELIVERED_TO = {"", HALF_TOPIC, SCHEDULE_TOPIC}
+#: The bits of a CRC-32 that a record keeps.
+_CRC_MASK = 0x7FFFFFFF
 
 
 def real_queue(message: MessageExt) -> tuple[str, int] | None:
@@ -23,6 +29,16 @@ def real_queue(message: MessageExt) -> tuple[str, int] | None:
     if not topic or queue_id is None or queue_id < 0:
         return None
     return topic, queue_id
+
+
+def refusal(message: MessageExt) -> str:
+    """Return why a delayed message cannot be delivered, "" where it can."""
+    real = real_queue(message)
+    if real is None or real[0] in _NOT_DELIVERED_TO:
+        return "no topic to deliver to"
+    if crc32(message.stored_body) & _CRC_MASK != message.body_crc:
+        return "the body is damaged"
+    return ""
 
 
 def delivered_message(message: MessageExt, topic: str, queue_id: int) -> MessageExtBrokerInner:
@@ -35,7 +51,7 @@ def delivered_message(message: MessageExt, topic: str, queue_id: int) -> Message
     """
     named = dict(message.properties)
     text = _message.properties_to_string(named)
-    del named[PROPERTY_DELAY_TIME_LEVEL]
+    named.pop(PROPERTY_DELAY_TIME_LEVEL, None)
     named[PROPERTY_WAIT_STORE_MSG_OK] = "false"
     return MessageExtBrokerInner(
         topic,

@@ -10,12 +10,13 @@ from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
+from pyrocketstore.consume_queue.units import PRE_BLANK
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError
+from pyrocketstore.errors import StoreError, StoreFormatError
 from pyrocketstore.record.message import SCHEDULE_TOPIC, MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
-from pyrocketstore.schedule.delivery import HALF_TOPIC, delivered_message, real_queue
+from pyrocketstore.schedule.delivery import delivered_message, real_queue, refusal
 from pyrocketstore.system.service_thread import ServiceThread
 
 if TYPE_CHECKING:
@@ -23,14 +24,13 @@ if TYPE_CHECKING:
 
 LOG = logger(__name__)
 
-#: Pause after a put that was refused (ms). Source: 4.9.3's DELAY_FOR_A_WHILE.
+#: Pause after a put that was refused (ms), doubled with each refusal up to FAILED_MS.
+#: Source: 4.9.3's DELAY_FOR_A_WHILE.
 RETRY_MS = 100
 #: The longest sleep while a message waits (ms): the wall clock may be set forward meanwhile.
 SLEEP_MAX_MS = 10_000
 #: Pause of a level after an error (ms). Source: 4.9.3's DELAY_FOR_A_PERIOD.
 FAILED_MS = 10_000
-#: The longest wait for the dispatcher between two looks at `stopped` (s).
-DISPATCH_S = 1.0
 #: Messages that one level delivers before the others have their turn.
 TURN = 256
 #: A message that no put will ever take: another attempt cannot succeed.
@@ -47,18 +47,17 @@ class ScheduleMessageService(ServiceThread):
     offsets : DelayOffsets, loaded
     put : callable(message), puts a message that is due; it waits for no flush
     flush : callable(), makes everything that was put before durable
-    wait_dispatched : callable(seconds), waits until everything that was put before is in its
-        queues; False after that time
     interval_ms : int, how often changed offsets are written
 
-    The thread sleeps until the first message is due, and is woken by `wakeup` after each put of a
-    delayed message. The offset of a level passes a message once its delivery is in the log; the
-    file has only offsets whose deliveries were flushed before.
+    The thread sleeps until the first message is due. The dispatcher signals `event` once a new
+    delayed message is in its queue. The offset of a level passes a message once its delivery is in
+    the log; the file has only offsets whose deliveries were flushed before.
 
     Threads: any may call. Source: RocketMQ 4.9.3 ScheduleMessageService.
     Differs: one thread and one timer, where 4.9.3 looks at each level ten times a second; the
     offset is that of the next message to deliver. A delayed message that can never be put is
-    logged and left out, where 4.9.3 tries it forever.
+    logged and left out, where 4.9.3 tries it forever. Levels that messageDelayLevel has no longer
+    are delivered too.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class ScheduleMessageService(ServiceThread):
         offsets: DelayOffsets,
         put: Callable[[MessageExtBrokerInner], PutMessageResult],
         flush: Callable[[], object],
-        wait_dispatched: Callable[[float], bool],
         interval_ms: int,
     ) -> None:
         super().__init__("ScheduleMessageService")
@@ -79,20 +77,37 @@ class ScheduleMessageService(ServiceThread):
         self._delays = commit_log.delay_levels
         self._put = put
         self._flush = flush
-        self._wait_dispatched = wait_dispatched
         self._interval_ns = interval_ms * 1_000_000
         self._persist_at_ns = 0
         self._persisting = threading.Lock()
+        #: pause (ms) after the last refusal of each level whose put was refused
+        self._refused: dict[int, float] = {}
 
     def has_messages(self) -> bool:
         """Return True if a level has a message to deliver."""
-        return any(self._left(level) for level in self._delays)
+        return any(
+            queue.get_max_offset_in_queue() > self.offsets.next_offset(level)
+            for level, queue in self._queues()
+        )
 
-    def _left(self, level: int) -> int:
-        queue = self._table.get(SCHEDULE_TOPIC, level - 1)
-        if queue is None:
-            return 0
-        return queue.get_max_offset_in_queue() - self.offsets.next_offset(level)
+    def _queues(self) -> list[tuple[int, ConsumeQueue]]:
+        """Return the levels and their queues. A level may be gone from the setting."""
+        queues = sorted(self._table.of_topic(SCHEDULE_TOPIC).items())
+        return [(queue_id + 1, queue) for queue_id, queue in queues if queue_id >= 0]
+
+    def correct_offsets(self) -> None:
+        """Move each offset into the range of its queue; call before the first put.
+
+        Otherwise an offset behind the end of a queue, which was removed or cut, would skip the
+        messages that the queue gets next.
+        Source: RocketMQ 4.9.3 ScheduleMessageService#correctDelayOffset.
+        """
+        queues = dict(self._queues())
+        for level in self.offsets.offsets():
+            if level in queues:
+                self._corrected(level, queues[level])
+            elif self.offsets.next_offset(level):
+                self._move_inside(level, 0)
 
     def run(self) -> None:
         """Deliver until the thread is stopped."""
@@ -101,13 +116,8 @@ class ScheduleMessageService(ServiceThread):
             self.wait_for_running(self.run_due())
 
     def run_due(self) -> float | None:
-        """Deliver what is due; return the ms until there may be more to do, None: after a wakeup.
-
-        Raises StoreStateError when dispatching has ended.
-        """
-        if not self._wait_dispatched(DISPATCH_S):
-            return 0
-        waits = [wait for level in self._delays if (wait := self._try(level)) is not None]
+        """Deliver what is due; return the ms until there may be more to do, or None."""
+        waits = [wait for one in self._queues() if (wait := self._try(*one)) is not None]
         if self.offsets.is_changed():
             left = (self._persist_at_ns - self._env.monotonic_ns()) / 1e6
             if left <= 0:
@@ -133,33 +143,40 @@ class ScheduleMessageService(ServiceThread):
 
     # ---- one level ----------------------------------------------------------------------------
 
-    def _try(self, level: int) -> float | None:
+    def _try(self, level: int, queue: ConsumeQueue) -> float | None:
         """Deliver what is due of a level; after an error try again later."""
         try:
-            return self._deliver(level)
-        except StoreError as error:
+            return self._deliver(level, queue)
+        except (StoreError, MemoryError) as error:
             LOG.error("level %d: %s; delivery tries again after %d ms", level, error, FAILED_MS)
             return FAILED_MS
 
-    def _deliver(self, level: int) -> float | None:
+    def _deliver(self, level: int, queue: ConsumeQueue) -> float | None:
         """Deliver what is due of a level; return the ms until its next message, None without."""
-        queue = self._table.get(SCHEDULE_TOPIC, level - 1)
-        if queue is None:
-            return None
         offset = self._corrected(level, queue)
         end = min(queue.get_max_offset_in_queue(), offset + TURN)
         while offset < end and not self.stopped:
             unit = queue.reader.unit(offset)
-            if unit is not None:
+            if unit is not None and unit != PRE_BLANK:
                 phy_offset, size, tags_code = unit
                 wait = self._due_in(level, queue, phy_offset, size, tags_code)
                 if wait > 0:
                     return min(wait, SLEEP_MAX_MS)
-                if not self._deliver_one(level, offset, phy_offset, size):
-                    return RETRY_MS
+                status = self._deliver_one(level, offset, phy_offset, size)
+                if status is not PutMessageStatus.PUT_OK:
+                    return self._pause(level, offset, status)
             offset += 1
             self.offsets.move(level, offset)
         return 0 if offset < queue.get_max_offset_in_queue() else None
+
+    def _pause(self, level: int, offset: int, status: PutMessageStatus) -> float:
+        """Return the ms until the next attempt after a refused put, and log the first refusal."""
+        pause = self._refused.get(level)
+        self._refused[level] = RETRY_MS if pause is None else min(2 * pause, FAILED_MS)
+        if pause is None and not self.stopped:
+            text = "level %d, queue offset %d: %s; delivery tries again"
+            LOG.warning(text, level, offset, status.name)
+        return self._refused[level]
 
     def _corrected(self, level: int, queue: ConsumeQueue) -> int:
         """Return the offset of a level, moved into the range of its queue."""
@@ -167,12 +184,15 @@ class ScheduleMessageService(ServiceThread):
         low = queue.first_readable_offset(max(0, self._log.get_min_offset()))
         inside = min(max(offset, low), queue.get_max_offset_in_queue())
         if inside != offset:
-            LOG.warning(
-                "%s: level %d: offset %d is outside of its queue; delivery continues at %d",
-                self.offsets.path, level, offset, inside,
-            )  # fmt: skip
-            self.offsets.move(level, inside)
+            self._move_inside(level, inside)
         return inside
+
+    def _move_inside(self, level: int, inside: int) -> None:
+        LOG.warning(
+            "%s: level %d: offset %d is outside of its queue; delivery continues at %d",
+            self.offsets.path, level, self.offsets.next_offset(level), inside,
+        )  # fmt: skip
+        self.offsets.move(level, inside)
 
     def _due_in(
         self, level: int, queue: ConsumeQueue, phy_offset: int, size: int, tags_code: int
@@ -181,30 +201,37 @@ class ScheduleMessageService(ServiceThread):
 
         Source: RocketMQ 4.9.3 ScheduleMessageService#correctDeliverTimestamp.
         """
-        delay = self._delays[level]
+        delay = self._delays.get(level)
         due = queue.resolve_tags(tags_code)[1]
         if due is None:  # its ext unit is lost
-            due = self._log.pickup_store_timestamp(phy_offset, size) + delay
+            due = self._log.pickup_store_timestamp(phy_offset, size) + (delay or 0)
         left = due - self._env.now_ms()
-        return 0 if left > delay else left  # later than it can be: the clock was set back
+        if delay is not None and left > delay:
+            return 0  # later than it can be: the clock was set back, or the level is shorter now
+        return left
 
-    def _deliver_one(self, level: int, offset: int, phy_offset: int, size: int) -> bool:
-        """Put the message of a unit; return False if another attempt must follow."""
+    def _deliver_one(self, level: int, offset: int, phy_offset: int, size: int) -> PutMessageStatus:
+        """Put the message of a unit; return PUT_OK also for one that no attempt can deliver."""
         message = self._log.look_message(phy_offset, size)
-        where = (level, offset, phy_offset)
-        if message is None:
-            LOG.error("level %d, queue offset %d: no message at byte %d of the log", *where)
-            return True
-        real = real_queue(message)
-        if real is None or real[0] == HALF_TOPIC:
-            LOG.error("level %d, queue offset %d, byte %d: no topic to deliver to", *where)
-            return True
-        result = self._put(delivered_message(message, *real))
-        if result.status_code == 0:
-            return True
+        real = None if message is None else real_queue(message)
+        why = "no message there" if message is None else refusal(message)
+        if message is not None and real is not None and not why:
+            status, why = self._put_status(delivered_message(message, *real))
+            if status is PutMessageStatus.PUT_OK:
+                self._refused.pop(level, None)
+            if status not in _HOPELESS:
+                return status
+        LOG.error(
+            "level %d, queue offset %d, byte %d of the log: %s; it is not delivered",
+            level, offset, phy_offset, why,
+        )  # fmt: skip
+        return PutMessageStatus.PUT_OK
+
+    def _put_status(self, message: MessageExtBrokerInner) -> tuple[PutMessageStatus, str]:
+        """Put a message; return the status and its reason."""
+        try:
+            result = self._put(message)
+        except StoreFormatError as error:  # a damaged property names a queue that cannot be
+            return PutMessageStatus.MESSAGE_ILLEGAL, str(error)
         status = PutMessageStatus(result.status_code)
-        if status in _HOPELESS:
-            LOG.error("level %d, queue offset %d, byte %d: %s", *where, result.error or status.name)
-            return True
-        LOG.warning("level %d, queue offset %d, byte %d: %s", *where, status.name)
-        return False
+        return status, str(result.error or status.name)
