@@ -24,7 +24,8 @@ cdef class PutPath:
                                flag, born_timestamp, born_host)
     cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now)
     cdef PutMessageResult wait_durable(self, rs_append *out)
-    cdef int check_sizes(self, rs_outgoing *template, Columns columns) except -1
+    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
+                         Py_ssize_t first=*) except -1
     cdef PutMessageResult result_of(self, rs_append *out)
     cdef Chunk take_chunk(self)
     cdef int give_chunk(self, Chunk chunk) except -1

@@ -44,6 +44,9 @@ class PutPath:
         phy_offsets: npt.NDArray[np.int64],
         born_host: object | None = None,
     ) -> tuple[int, int, int | Exception]: ...
+    def check_columns(
+        self, columns: Columns, first: int = 0, born_host: object | None = None
+    ) -> None: ...
     def append_ordinary_batch(
         self, topic: object, messages: object, queue_id: object, tags: object, keys: object
     ) -> tuple[PutMessageResult | None, int, int] | None: ...

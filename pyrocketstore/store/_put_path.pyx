@@ -295,6 +295,14 @@ cdef class PutPath:
             core.give_buffer(buffer)
         return total, RS_OK, 0
 
+    def check_columns(self, Columns columns not None, Py_ssize_t first=0, born_host=None):
+        """Raise MessageRefused for a row that no put could store; StoreFormatError for a
+        `born_host` that has no form on disk. The error counts the rows from `first`."""
+        cdef rs_outgoing template = self.template
+        if born_host is not None:
+            template.born_host_size = fill_outgoing_host(born_host, template.born_host)
+        self.check_sizes(&template, columns, first)
+
     def append_batch(self, Columns columns not None):
         """Append checked columns as one batch: one queue, one file, all or nothing.
 
@@ -361,7 +369,8 @@ cdef class PutPath:
                                          None if tags is None else tags.copy(),
                                          None if keys is None else keys.copy(), None))
 
-    cdef int check_sizes(self, rs_outgoing *template, Columns columns) except -1:
+    cdef int check_sizes(self, rs_outgoing *template, Columns columns,
+                         Py_ssize_t first=0) except -1:
         # Raises MessageRefused for a row that no put could store, before any of them is.
         cdef CommitLogCore core = self.core
         cdef int64_t size = 0
@@ -372,7 +381,7 @@ cdef class PutPath:
                                       core.max_message_size, &size)
         if row >= 0:
             refused = record_too_large(size, core.max_message_size)
-            raise MessageRefused(refused.status, f"message {row}: {refused.reason}")
+            raise MessageRefused(refused.status, f"message {first + row}: {refused.reason}")
         return 0
 
     cdef Chunk take_chunk(self):

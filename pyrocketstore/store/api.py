@@ -342,6 +342,7 @@ class Store(StoreCalls):
         keys: Iterable[str | Sequence[str] | None] | None = None,
         properties: Iterable[Mapping[str, str] | None] | None = None,
         born_host: str | None = None,
+        delay_levels: int | Iterable[int | None] = 0,
     ) -> Offsets:
         """Append many messages in the given order; each is an ordinary single record.
 
@@ -351,6 +352,8 @@ class Store(StoreCalls):
             or V (S is refused, because it drops zeros at the end)
         queue_ids, tags, keys, properties : None, or one entry per message. An entry is None or as
             in `put`. `queue_ids` may be one int for all messages
+        delay_levels : one int for all messages, or one entry per message, as `delay_level` of
+            `put`; the offset of a delayed message is that in the queue of its level
 
         Returns
         -------
@@ -366,7 +369,7 @@ class Store(StoreCalls):
         Durability: as `put`, for all messages together.
         """
         return self._batch_puts.put_many(
-            topic, bodies, queue_ids, tags, keys, properties, born_host
+            topic, bodies, queue_ids, tags, keys, properties, born_host, delay_levels
         )
 
     def put_batch(
@@ -387,6 +390,8 @@ class Store(StoreCalls):
             `keys`, `properties`, `flag`
         tags, keys, properties : columns as in `put_many`, the fastest form. With any of them, all
             messages must be bytes-like bodies
+
+        A batch cannot be delayed, as in 4.9.3: `put_many` can.
 
         Raises PutError, StoreFormatError, StoreStateError.
         Source: RocketMQ 4.9.3 CommitLog#asyncPutMessages.
@@ -461,6 +466,7 @@ class Store(StoreCalls):
         keys: Iterable[str | Sequence[str] | None] | None = None,
         properties: Iterable[Mapping[str, str] | None] | None = None,
         born_host: str | None = None,
+        delay_levels: int | Iterable[int | None] = 0,
     ) -> Offsets:
         """Append many messages as `put_many` does, in a thread of the loop's executor.
 
@@ -470,7 +476,7 @@ class Store(StoreCalls):
         import asyncio
 
         put_many = self._batch_puts.put_many
-        columns = (queue_ids, tags, keys, properties, born_host)
+        columns = (queue_ids, tags, keys, properties, born_host, delay_levels)
         return await asyncio.to_thread(put_many, topic, bodies, *columns)
 
     async def aflush(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -35,12 +36,15 @@ from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    SCHEDULE_TOPIC,
     Message,
     MessageExtBrokerInner,
     MessageRefused,
     batch_too_large,
+    check_delayable,
     check_topic,
     property_pairs,
+    real_queue_properties,
 )
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
 from pyrocketstore.store._open_state import StoreState
@@ -48,6 +52,16 @@ from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store.rows import column_of, is_number
 
 _BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})
+
+
+def level_of(value: Any) -> int:
+    """A delay level, 0 for none."""
+    return int_between(value, 0, INT32_MAX, "delay_level")
+
+
+def _each(name: str, values: Any, count: int) -> list[Any]:
+    """A column, or one number for each of `count` rows."""
+    return [values] * count if is_number(values) else column_of(name, values, count)
 
 
 class SlowPuts:
@@ -125,7 +139,7 @@ class SlowPuts:
         self.state.check_writable()
         topic = check_topic(topic)
         queue_id = int_between(queue_id, 0, QUEUE_ID_MAX, "queue_id")
-        level = int_between(delay_level, 0, INT32_MAX, "delay_level")
+        level = level_of(delay_level)
         if born_timestamp is None:
             born_timestamp = self.engine.now()
         else:
@@ -266,27 +280,34 @@ class BatchPuts:
         keys: Any,
         properties: Any,
         born_host: Any,
+        delay_levels: Any = 0,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """As `Store.put_many`."""
         slow, engine = self._slow, self._engine
         slow.state.check_writable()
         topic = check_topic(topic)
-        columns = self._columns(topic, bodies, queue_ids, tags, keys, properties)
-        count = len(columns)
+        if is_number(delay_levels) and not level_of(delay_levels):
+            runs = [self._columns(topic, bodies, queue_ids, tags, keys, properties)]
+        else:
+            rows = (queue_ids, tags, keys, properties)
+            runs = self._delayed_runs(topic, bodies, delay_levels, born_host, *rows)
+        count = sum(map(len, runs))
         queue_offsets = np.empty(count, np.int64)
         phy_offsets = np.empty(count, np.int64)
         slow.wait_for_room()
         if not count:
             return queue_offsets, phy_offsets
-        began = engine.env.monotonic_ms()
-        try:
-            done, status, error = self._path.append_columns(
-                columns, queue_offsets, phy_offsets, born_host
-            )
-        except MessageRefused as refused:
-            raise slow.illegal(refused) from refused
-        if status != Status.OK:
-            self._fail(done, status, error, began)
+        began, first = engine.env.monotonic_ms(), 0
+        for columns in runs:
+            try:
+                done, status, error = self._path.append_columns(
+                    columns, queue_offsets[first:], phy_offsets[first:], born_host
+                )
+            except MessageRefused as refused:
+                raise slow.illegal(refused) from refused
+            if status != Status.OK:
+                self._fail(first + done, status, error, began)
+            first += done
         end = engine.get_max_phy_offset()
         flushed = engine.services.flush_service.handle_disk_flush(end, True)
         slow.note_many(flushed, count, began)
@@ -375,6 +396,80 @@ class BatchPuts:
             texts = PropertyTexts.of(tag_list, key_list, named, slow.ids, slow.text_bytes)
             tag_list = key_list = None
         return self._checked_columns(topic, body_list, ids, tag_list, key_list, texts)
+
+    def _delayed_runs(
+        self,
+        topic: str,
+        bodies: Any,
+        delay_levels: Any,
+        born_host: Any,
+        queue_ids: Any,
+        tags: Any,
+        keys: Any,
+        properties: Any,
+    ) -> list[Columns]:
+        """The columns of put_many with delay levels: one for each run of messages that are delayed,
+        or are not. All are checked; then the queues are noted, as for other puts."""
+        body_list = column_of("bodies", bodies, None)
+        count = len(body_list)
+        queues = [0 if one is None else exact_queue_id(one)
+                  for one in _each("queue_ids", queue_ids, count)]  # fmt: skip
+        levels = [0 if one is None else level_of(one)
+                  for one in _each("delay_levels", delay_levels, count)]  # fmt: skip
+        texts = [("tags", tags), ("keys", keys), ("properties", properties)]
+        rows = zip(*(column_of(name, column, count) for name, column in texts), strict=True)
+        named = [self._slow.properties(*row) for row in rows]
+        if any(levels):
+            try:
+                check_delayable(topic)
+            except MessageRefused as refused:
+                raise self._slow.illegal(refused) from refused
+        runs = self._runs(topic, body_list, queues, levels, named, born_host)
+        if any(levels):
+            for queue_id in {one for one, level in zip(queues, levels, strict=True) if level}:
+                self._engine.commit_log.core.slot(topic, queue_id)
+            self._engine.start_schedule()
+        return runs
+
+    def _runs(
+        self,
+        topic: str,
+        body_list: list[Any],
+        queues: list[int],
+        levels: list[int],
+        named: list[dict[str, str]],
+        born_host: Any,
+    ) -> list[Columns]:
+        slow, log, runs, first = self._slow, self._engine.commit_log, [], 0
+        for is_delayed, run in itertools.groupby(levels, bool):
+            rows = slice(first, first := first + sum(1 for _ in run))
+            for at in range(rows.start, rows.stop if is_delayed else rows.start):
+                levels[at] = min(levels[at], log.max_delay_level)
+                named[at][PROPERTY_DELAY_TIME_LEVEL] = str(levels[at])
+                named[at] |= real_queue_properties(topic, queues[at])
+            texts = [slow.text_of(one).encode() for one in named[rows]]
+            targets = [(topic, queues[rows])]  # a delayed message must fit into its real topic too
+            if is_delayed:
+                targets.append((SCHEDULE_TOPIC, [level - 1 for level in levels[rows]]))
+            for target, in_queues in targets:
+                columns = self._run_of(target, body_list[rows], in_queues, texts)
+                self._check(columns, rows.start, born_host)
+            runs.append(columns)
+        return runs
+
+    def _run_of(
+        self, topic: str, bodies: list[Any], queue_ids: list[int], texts: list[bytes]
+    ) -> Columns:
+        property_texts = PropertyTexts(len(texts))
+        for text in texts:
+            property_texts.add(text)
+        return self._checked_columns(topic, bodies, queue_ids, None, None, property_texts)
+
+    def _check(self, columns: Columns, first: int, born_host: Any) -> None:
+        try:
+            self._path.check_columns(columns, first, born_host)
+        except MessageRefused as refused:
+            raise self._slow.illegal(refused) from refused
 
     def _checked_columns(self, *columns: Any) -> Columns:
         try:
