@@ -56,6 +56,7 @@ from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues
 from pyrocketstore.store.opening import Opening, notices_of, settings_of
+from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
 from pyrocketstore.store.rows import KeyHits, column_of
 from pyrocketstore.store.unreadable_hits import UnreadableHits
@@ -89,6 +90,7 @@ def open(
     topics_json: bool = True,
     store_host: str | None = None,
     strict: bool = False,
+    preset: Literal["small"] | None = None,
     env: Env | None = None,
     **settings: Unpack[StoreSettings],
 ) -> Store:
@@ -105,6 +107,8 @@ def open(
     store_host : "ip:port", the store host in each record; default `brokerIP1:listenPort` of the
         broker.conf, or 127.0.0.1:10911
     strict : raise an error for a line of a broker.conf that would otherwise cause a warning
+    preset : "small": sizes of new files for a store of at most some 100 MB; a store with one
+        message takes less than 1 MiB. Settings and existing files take precedence
     env : an Env in place of the operating system's, for tests
     settings : fields of MessageStoreConfig, for example `flush_disk_type`. File sizes that are not
         given are detected from the files. The store deletes no expired file unless
@@ -126,13 +130,14 @@ def open(
     read_only, strict = exact_flag("read_only", read_only), exact_flag("strict", strict)
     unique_key = exact_flag("unique_key", unique_key)
     topics_json = exact_flag("topics_json", topics_json)
+    sizes = check_preset(preset)
     used = Env() if env is None else env
     notices: list[str] = []
 
     def open_store() -> Store:
         if read_only:
             used.require_directory(root)
-        final = settings_of(used, root, config, strict, settings, notices, read_only)
+        final = settings_of(used, root, config, strict, settings, notices, read_only, sizes)
         return Store(Opening(used, final, read_only, store_host, unique_key, topics_json, notices))
 
     store = shielded(open_store, Store.close)

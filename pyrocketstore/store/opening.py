@@ -16,6 +16,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.store.presets import with_preset
 from pyrocketstore.system.env import Env
 
 if TYPE_CHECKING:
@@ -47,9 +48,12 @@ def settings_of(
     settings: StoreSettings,
     notices: list[str],
     read_only: bool,
+    preset: str | None = None,
 ) -> MessageStoreConfig:
-    """The settings of a store in `root`: given, from a broker.conf, and the sizes of its files.
+    """The settings of a store in `root`: given, from a broker.conf, the sizes of its files, and
+    those of a preset for files that do not exist yet.
 
+    A store that is opened read-only makes no file, so that a preset has no effect.
     Adds a notice for each line of a broker.conf that has no effect. Raises StoreFormatError.
     """
     if config is None:
@@ -61,7 +65,10 @@ def settings_of(
         base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
         notices += notes
     base = (base.replace(**settings) if settings else base).absolute()
-    return detect_sizes(env, root, base, base.given, read_only=read_only)
+    given = base.given
+    if preset is not None and not read_only:
+        base = with_preset(env, root, base, preset)
+    return detect_sizes(env, root, base, given, read_only=read_only)
 
 
 def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]:

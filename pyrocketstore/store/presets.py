@@ -1,0 +1,57 @@
+"""Presets of `open`: file sizes for a kind of store, where neither settings nor files name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.display import shown
+from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.system.env import Env
+
+__all__ = ["PRESETS", "check_preset", "with_preset"]
+
+_INDEX_NAMES = ("max_hash_slot_num", "max_index_num")
+
+#: Slots and entries of an index file stay at 4.9.3's ratio of 1 to 4: a later opening that names
+#: neither of them infers both from the length of the file.
+PRESETS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "small": MappingProxyType(
+            {
+                "mapped_file_size_commit_log": 256 << 10,
+                "mapped_file_size_consume_queue": 20 << 10,
+                "max_hash_slot_num": 2048,
+                "max_index_num": 8192,
+            }
+        )
+    }
+)
+
+
+def check_preset(preset: object) -> str | None:
+    """Return the name of a preset, or None. Raises StoreFormatError for any other value."""
+    if preset is None or (isinstance(preset, str) and preset in PRESETS):
+        return preset
+    names = ", ".join(repr(name) for name in sorted(PRESETS))
+    raise StoreFormatError(f"preset={shown(preset)}: must be one of {names}, or None")
+
+
+def with_preset(env: Env, root: str, config: MessageStoreConfig, preset: str) -> MessageStoreConfig:
+    """Return `config` with the sizes of a preset that it does not name itself.
+
+    Where the store has index files, they determine slots and entries: the preset changes neither.
+    """
+    sizes: dict[str, Any] = {
+        name: value for name, value in PRESETS[preset].items() if name not in config.given
+    }
+    if _has_index(env, f"{root}/index"):
+        for name in _INDEX_NAMES:
+            sizes.pop(name, None)
+    return config.replace(**sizes) if sizes else config
+
+
+def _has_index(env: Env, directory: str) -> bool:
+    return any(env.size(f"{directory}/{name}") > 0 for name in env.listdir(directory))
