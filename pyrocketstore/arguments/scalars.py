@@ -9,6 +9,7 @@ StoreFormatError.
 
 from __future__ import annotations
 
+import datetime
 import operator
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
@@ -20,6 +21,8 @@ from pyrocketstore.errors import StoreFormatError, StoreTypeError
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 #: The number of a topic's queues is a Java int in topics.json, so the last id is one less.
 QUEUE_ID_MAX = INT32_MAX - 1
 
@@ -83,6 +86,23 @@ def whole_number(what: str, value: Any) -> int:
     if number is None:
         raise StoreTypeError(f"{what} must be an int, not {type(value).__name__}")
     return number
+
+
+def unix_ms_of(what: str, value: Any) -> int:
+    """A time, an int64 in Unix ms or a datetime, as the first ms that is not before it.
+
+    A datetime without a zone is a local time. Raises as `exact_int`.
+    """
+    if not isinstance(value, datetime.datetime):
+        if _number_of(value) is None:
+            kind = type(value).__name__
+            raise StoreTypeError(f"{what} must be an int (Unix ms) or a datetime, not {kind}")
+        return exact_int64(what, value)
+    try:
+        since = value.astimezone(datetime.UTC) - _EPOCH
+    except (OverflowError, ValueError, OSError) as error:
+        raise StoreFormatError(f"{what} {shown(value)}: not a time in UTC: {error}") from None
+    return -(-(since // _MICROSECOND) // 1000)
 
 
 def exact_flag(what: str, value: Any) -> bool:

@@ -57,6 +57,7 @@ class CleanCommitLogService:
     ----------
     queue_path : str, directory of the consume queues
     dispatched : callable that returns the byte of the log up to which records are dispatched
+    lock : held while files are deleted, shared with other deletions of expired files
 
     Attributes: `warning_level_ratio`, `clean_forcibly_ratio`, used parts of a disk;
     `full_store_paths`, directories of the log above the latter.
@@ -75,6 +76,7 @@ class CleanCommitLogService:
         flags: RunningFlags,
         queue_path: str,
         dispatched: Callable[[], int],
+        lock: threading.Lock | None = None,
     ) -> None:
         self.env = env
         self.config = config
@@ -82,6 +84,7 @@ class CleanCommitLogService:
         self.flags = flags
         self.queue_path = queue_path
         self.dispatched = dispatched
+        self.delete_lock = threading.Lock() if lock is None else lock
         self.warning_level_ratio = disk_space.WARNING_LEVEL_RATIO
         self.clean_forcibly_ratio = disk_space.CLEAN_FORCIBLY_RATIO
         self.delete_hours = parse_delete_when(config.delete_when)
@@ -138,13 +141,14 @@ class CleanCommitLogService:
         if not (time_up or space_full or manual):
             return 0
         at_once = self.config.clean_file_forcibly_enable and self.clean_immediately
-        count = self.commit_log.delete_expired_file(
-            self.config.file_reserved_time * HOUR_MS,
-            self.config.delete_commit_log_files_interval,
-            self.config.destroy_maped_file_interval_forcibly,
-            at_once,
-            self.dispatched(),
-        )
+        with self.delete_lock:
+            count = self.commit_log.delete_expired_file(
+                self.config.file_reserved_time * HOUR_MS,
+                self.config.delete_commit_log_files_interval,
+                self.config.destroy_maped_file_interval_forcibly,
+                at_once,
+                self.dispatched(),
+            )
         if count:
             LOG.info("%d files of the log were deleted, the first is at byte %d now%s", count,
                      self.commit_log.get_min_offset(),
@@ -164,7 +168,9 @@ class CleanCommitLogService:
             return
         self._last_redelete_ns = now
         interval = self.config.destroy_maped_file_interval_forcibly
-        if self.commit_log.mapped_file_queue.retry_delete_first_file(interval):
+        with self.delete_lock:
+            deleted = self.commit_log.mapped_file_queue.retry_delete_first_file(interval)
+        if deleted:
             LOG.info("a file of the log was deleted that could not be deleted before")
 
     def is_time_to_delete(self) -> bool:
@@ -257,14 +263,18 @@ class CleanConsumeQueueService:
         commit_log: CommitLog,
         consume_queues: Callable[[], Iterable[ConsumeQueue]],
         index_service: IndexService,
+        lock: threading.Lock | None = None,
     ) -> None:
         self.env = env
         self.config = config
+        self.delete_lock = threading.Lock() if lock is None else lock
         self.commit_log = commit_log
         self.consume_queues = consume_queues
         self.index_service = index_service
         #: called between two queues: True ends the round
         self.is_stopping: Callable[[], bool] = lambda: False
+        #: after each queue with a deleted file
+        self.pause_ms = config.delete_consume_queue_files_interval
         self._last_physical_min_offset = 0
 
     def run(self) -> None:
@@ -277,17 +287,20 @@ class CleanConsumeQueueService:
         if lowest <= self._last_physical_min_offset:
             return
         failure: StoreError | None = None
-        pause_ms = self.config.delete_consume_queue_files_interval
+        pause_ms = self.pause_ms
         for queue in list(self.consume_queues()):
             if self.is_stopping():
                 return
             try:
-                if queue.delete_expired_file(lowest) and pause_ms > 0:
+                with self.delete_lock:
+                    deleted = queue.delete_expired_file(lowest)
+                if deleted and pause_ms > 0:
                     self.env.sleep(pause_ms / 1000)
             except StoreError as error:
                 LOG.error("%s/%d: expired files stay: %s", queue.topic, queue.queue_id, error)
                 failure = failure or error
-        self.index_service.delete_expired_file(lowest)
+        with self.delete_lock:
+            self.index_service.delete_expired_file(lowest)
         if failure is not None:
             raise failure
         self._last_physical_min_offset = lowest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import os
 import re
@@ -48,7 +49,7 @@ DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _LONG_NAMES = frozenset(
     """
     flush_delay_offset_interval os_page_cache_busy_time_out_mills max_outstanding_put_bytes
-    max_unforced_bytes max_key_search_bytes
+    max_unforced_bytes max_key_search_bytes retention_bytes retention_free_bytes
     """.split()
 )
 _PATH_NAMES = (
@@ -66,6 +67,8 @@ _POSITIVE_NAMES = tuple(
     """.split()
 )
 CLEANING_NAMES = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
+#: 0: no limit.
+_LIMIT_NAMES = ("retention_bytes", "retention_free_bytes")
 
 
 def _default_root() -> str:
@@ -96,6 +99,11 @@ class MessageStoreConfig:
         futures are not done
     max_unforced_bytes : limit of the bytes that are put and not flushed under ASYNC_FLUSH; 0: none
     max_key_search_bytes : limit of the log bytes without index entries that a key search scans
+    retention_age : datetime.timedelta, or a number of seconds; files of the log whose newest
+        message is older are deleted; None: none are
+    retention_bytes : while all files of the log are longer together, the oldest is deleted; 0: none
+    retention_free_bytes : while a disk of the log has less room, the oldest file of the log is
+        deleted; 0: none
     stall_warning_mills : a longer operation is logged; 0: none is
     sync_flush_by_service : under SYNC_FLUSH, flush in the service thread alone
     syncfs_least_files : least number of dirty queue files for which a flush calls syncfs; 0: never
@@ -167,6 +175,11 @@ class MessageStoreConfig:
     file_reserved_time: int = 72
     clean_file_forcibly_enable: bool = True
 
+    # Retention by rules that 4.9.3 does not have
+    retention_age: datetime.timedelta | None = None
+    retention_bytes: int = 0
+    retention_free_bytes: int = 0
+
     # Pull
     max_transfer_bytes_on_message_in_memory: int = 256 << 10
     max_transfer_count_on_message_in_memory: int = 32
@@ -236,6 +249,11 @@ class MessageStoreConfig:
         for name in _POSITIVE_NAMES:
             if getattr(self, name) <= 0:
                 raise StoreFormatError(f"{name}={getattr(self, name)}: must be positive")
+        for name in _LIMIT_NAMES:
+            if getattr(self, name) < 0:
+                raise StoreFormatError(
+                    f"{name}={getattr(self, name)}: must be 0, for no limit, or positive"
+                )
         if self.syncfs_least_files < 0:
             raise StoreFormatError(
                 f"syncfs_least_files={self.syncfs_least_files}: must be 0, for never, or positive"
@@ -318,11 +336,17 @@ class MessageStoreConfig:
 
     @property
     def enables_cleaning(self) -> bool:
-        """True if `Store` deletes expired files.
+        """True if `Store` deletes expired files as 4.9.3 does.
 
         It does if a retention time or a disk ratio was set, or if the settings are a broker's.
         """
         return self.source_path is not None or not self.given.isdisjoint(CLEANING_NAMES)
+
+    @property
+    def enables_retention(self) -> bool:
+        """True if one of `retention_age`, `retention_bytes` and `retention_free_bytes` is set."""
+        limits = (self.retention_bytes, self.retention_free_bytes)
+        return self.retention_age is not None or any(limits)
 
     @property
     def is_sync_flush(self) -> bool:
@@ -463,12 +487,14 @@ def _set_ha_port(
 
 
 def _kinds() -> dict[str, Any]:
-    """Return name -> int, bool, str, "str?" (may be None) or an enum, from the annotations."""
+    """Return name -> int, bool, str, "str?" and "age?" (may be None) or an enum, from the
+    annotations."""
     kinds: dict[str, Any] = {
         "int": int,
         "bool": bool,
         "str": str,
         "str | None": "str?",
+        "datetime.timedelta | None": "age?",
         "FlushDiskType": FlushDiskType,
         "BrokerRole": BrokerRole,
     }
@@ -513,7 +539,7 @@ def parse_java_value(kind: Any, text: str, is_long: bool = False) -> Any:
     """
     if kind is bool:
         return text.lower() == "true"
-    if kind is int:
+    if kind is int or kind == "age?":
         if not re.fullmatch(r"[+-]?\d+", text):
             raise ValueError("not a number")
         bits = 63 if is_long else 31
@@ -530,8 +556,10 @@ def parse_java_value(kind: Any, text: str, is_long: bool = False) -> Any:
 
 def _checked(name: str, kind: Any, value: Any) -> Any:
     """Return the value of a setting, checked; an enum may be given by name."""
-    if kind == "str?" and value is None:
+    if kind in {"str?", "age?"} and value is None:
         return None
+    if kind == "age?":
+        return _age(name, value)
     if kind is str or kind == "str?":
         if isinstance(value, Path) or (name in _PATH_NAMES and isinstance(value, _PATH_KINDS)):
             value = os.fsdecode(value)
@@ -551,6 +579,21 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
         if not -(1 << bits) <= value < 1 << bits:
             raise StoreFormatError(f"{name}={shown(value)}: out of range of {bits + 1} bits")
     return value
+
+
+def _age(name: str, value: Any) -> datetime.timedelta:
+    """Return an age, which may be given as a number of seconds."""
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = datetime.timedelta(seconds=value)
+        if isinstance(value, datetime.timedelta) and value >= datetime.timedelta(milliseconds=1):
+            return value
+    except (ValueError, OverflowError):
+        pass  # a number that is no duration
+    raise StoreFormatError(
+        f"{name}={shown(value)}: must be a datetime.timedelta or a number of seconds, of at least "
+        "a millisecond, or None"
+    )
 
 
 def _describe(kind: Any) -> str:

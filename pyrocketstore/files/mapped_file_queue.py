@@ -564,6 +564,18 @@ class MappedFileQueue:
             count += 1
         return count
 
+    def delete_first_file(self, mapped_file: MappedFile) -> bool:
+        """Delete a file if it is the first and not the last one; return whether it was.
+
+        Raises StoreIOError: it cannot be deleted, and a later call tries again. Threads: one calls
+        this method and the other ones that delete expired files.
+        """
+        files = self.mapped_files
+        if len(files) < 2 or files[0] is not mapped_file:
+            return False
+        self._destroy(mapped_file)
+        return True
+
     def delete_expired_file_by_offset(
         self, offset: int, last_offset_of: Callable[[MappedFile], int]
     ) -> int:

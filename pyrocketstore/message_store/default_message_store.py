@@ -23,6 +23,7 @@ from pyrocketstore.arguments.scalars import (
     whole_number,
 )
 from pyrocketstore.cleaning import queue_removal
+from pyrocketstore.cleaning.retention import Trimmed
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
@@ -566,6 +567,8 @@ class DefaultMessageStore(StoreContext):
             self.dispatcher.delayed = schedule.event
         if self.cleans:
             self.services.add_cleaning(self.newest_store_timestamp())
+        if self.config.enables_retention:
+            self.services.add_retention()
         self.is_started = True
         self.services.start()
         self.shutdown_flag = False
@@ -1203,6 +1206,26 @@ class DefaultMessageStore(StoreContext):
             if not self._loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
             remove()
+
+    def trim(self, before_ms: int) -> Trimmed:
+        """Delete the oldest files of the log whose newest message was stored before `before_ms`
+        (Unix ms), and what queues and index have of them.
+
+        The last file, and files that are not dispatched yet, are kept. Durability: none; a power
+        cut may leave files that were deleted.
+
+        Raises StoreStateError when the store is not started, StoreError for a file that cannot be
+        read or deleted.
+        """
+        return shielded(lambda: self._trim(before_ms))
+
+    def _trim(self, before_ms: int) -> Trimmed:
+        with self.life_lock:  # `shutdown` waits for the end of the call
+            if not self.is_started or self._stopped:
+                state = "read-only" if self.read_only else "closed or not started"
+                raise StoreStateError(f"{self.root}: the store is {state}")
+            self.wait_dispatched()
+            return self.services.trim(before_ms)
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 rounds of cleaning delete expired files at any hour.

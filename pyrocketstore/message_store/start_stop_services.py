@@ -13,6 +13,7 @@ from pyrocketstore.cleaning.expired_files import (
     CleanResourceService,
     DiskCheckService,
 )
+from pyrocketstore.cleaning.retention import LogRetention, RetentionService, Trimmed
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreStateError
 from pyrocketstore.flush.async_put import (
@@ -73,6 +74,8 @@ class StoreServices:
         self.clean_commit_log: CleanCommitLogService | None = None
         self.clean_resource: CleanResourceService | None = None
         self._cleaning: list[ServiceThread] = []
+        #: held while expired files are deleted
+        self._delete_lock = threading.Lock()
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
         self.flush_service: GroupCommitService | FlushRealTimeService = (
             GroupCommitService(self.log_flush, config)
@@ -150,14 +153,51 @@ class StoreServices:
             self.store.running_flags,
             self.store.queue_table.path,
             self._dispatched,
-        )
-        queues = CleanConsumeQueueService(
-            env, config, log, self.store.consume_queues, self.store.index_service
+            self._delete_lock,
         )
         self.clean_resource = CleanResourceService(
-            env, config, self.clean_commit_log, queues, newest_ms
+            env, config, self.clean_commit_log, self._queue_cleaning(), newest_ms
         )
-        self._cleaning = [self.clean_resource, DiskCheckService(env, self.clean_commit_log)]
+        self._cleaning += [self.clean_resource, DiskCheckService(env, self.clean_commit_log)]
+
+    def add_retention(self) -> None:
+        """Have the rules of `retention_age` and the other `retention_*` applied; call before
+        `start`.
+        """
+        env, config = self.store.env, self.store.config
+        self._cleaning.append(
+            RetentionService(env, config, self._log_retention(), self._queue_cleaning())
+        )
+
+    def trim(self, before_ms: int) -> Trimmed:
+        """Delete the first files of the log whose newest message was stored before `before_ms`,
+        then the files of queues and index that name only deleted messages.
+
+        Raises StoreError: a file cannot be read or deleted.
+        """
+        try:
+            return self._log_retention().delete_older(before_ms)
+        finally:
+            queues = self._queue_cleaning()
+            queues.pause_ms = 0
+            queues.run()
+
+    def _log_retention(self) -> LogRetention:
+        store = self.store
+        return LogRetention(
+            store.env, store.config, store.commit_log, self._dispatched, self._delete_lock
+        )
+
+    def _queue_cleaning(self) -> CleanConsumeQueueService:
+        store = self.store
+        return CleanConsumeQueueService(
+            store.env,
+            store.config,
+            store.commit_log,
+            store.consume_queues,
+            store.index_service,
+            self._delete_lock,
+        )
 
     def all(self) -> list[ServiceThread]:
         """Return every service, in the order in which they start."""

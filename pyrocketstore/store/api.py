@@ -19,6 +19,7 @@ from pyrocketstore.arguments.scalars import (
     exact_flag,
     exact_int64,
     exact_text,
+    unix_ms_of,
     whole_number,
 )
 from pyrocketstore.commit_log._put_result import PutMessageResult
@@ -29,7 +30,7 @@ from pyrocketstore.config.message_store_config import (
     detect_sizes,
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.display import logger, printable
+from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
     OffsetOutOfRange,
     StoreError,
@@ -64,8 +65,11 @@ from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import imported, shielded
 
 if TYPE_CHECKING:
+    import datetime
+
     import pyarrow
 
+    from pyrocketstore.cleaning.retention import Trimmed
     from pyrocketstore.consumer.consumer import Consumer
     from pyrocketstore.message_store.store_stats import StoreStats
     from pyrocketstore.schedule.pending import DelayedMessages
@@ -850,6 +854,43 @@ class Store(StoreCalls):
                 reads.commit_log, reads.queues, offsets
             )
             return found
+
+    # ---- retention ----------------------------------------------------------------------------
+
+    def trim(self, topic: None = None, *, before: int | datetime.datetime) -> Trimmed:
+        """Delete old messages now: the files of the log whose newest message is older than a time.
+
+        Only whole files are deleted, the oldest first, and never the last one; so are the files of
+        queues and index that name only deleted messages. The call reads each file that it deletes,
+        for its newest store time. Behind damage in a file, its last change counts.
+
+        Parameters
+        ----------
+        topic : None; the messages of one topic cannot be trimmed, since the files of the log hold
+            those of all topics, and 4.9.3 keeps no minimum of a queue on disk
+        before : the time, Unix ms or a datetime; one without a zone is a local time
+
+        Returns
+        -------
+        Trimmed(files, size) : the deleted files of the log, and their length in bytes
+
+        Raises
+        ------
+        StoreStateError: the store is read-only or closed
+        StoreIOError: a file could not be read or deleted; the next call tries again
+        StoreTypeError, StoreFormatError: an argument is not valid, or `topic` is not None
+
+        Durability: none; after a power cut, deleted files may exist again.
+        """
+        given: Any = topic
+        if given is not None:
+            raise StoreFormatError(
+                f"topic={shown(given)}: only whole files of the log can be deleted, and they hold "
+                "the messages of all topics: leave topic out"
+            )
+        before_ms = unix_ms_of("before", before)
+        self._state.check()
+        return self.message_store.trim(before_ms)
 
     # ---- keys ---------------------------------------------------------------------------------
 

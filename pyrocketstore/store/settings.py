@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from typing import Literal, TypedDict
 
@@ -57,6 +58,9 @@ class StoreSettings(TypedDict, total=False):
     disk_max_used_space_ratio: int
     file_reserved_time: int
     clean_file_forcibly_enable: bool
+    retention_age: datetime.timedelta | float | None
+    retention_bytes: int
+    retention_free_bytes: int
     max_transfer_bytes_on_message_in_memory: int
     max_transfer_count_on_message_in_memory: int
     max_transfer_bytes_on_message_in_disk: int

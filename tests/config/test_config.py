@@ -5,9 +5,12 @@ printed by the real MessageStoreConfig."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pickle
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -59,6 +62,7 @@ OWN_KEYS = set(
     """
     brokerIP1 listenPort maxOutstandingPuts maxOutstandingPutBytes maxUnforcedBytes
     maxKeySearchBytes stallWarningMills syncfsLeastFiles writeWithoutMmap syncFlushByService
+    retentionAge retentionBytes retentionFreeBytes
     """.split()
 )
 NAMES = {
@@ -345,3 +349,46 @@ def test_a_least_number_of_files_for_syncfs_is_0_or_more() -> None:
     assert MessageStoreConfig(syncfs_least_files=0).syncfs_least_files == 0
     with pytest.raises(StoreFormatError, match="syncfs_least_files=-1"):
         MessageStoreConfig(syncfs_least_files=-1)
+
+
+@pytest.mark.parametrize(
+    ("value", "age"),
+    [
+        (timedelta(hours=36), timedelta(hours=36)),
+        (90, timedelta(seconds=90)),
+        (0.25, timedelta(milliseconds=250)),
+        (None, None),
+    ],
+)
+def test_an_age_is_a_timedelta_or_seconds(value: Any, age: timedelta | None) -> None:
+    config = MessageStoreConfig(retention_age=value)
+    assert config.retention_age == age
+    assert config.enables_retention == (age is not None)
+    assert not config.enables_cleaning
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, True, "1d", math.nan, math.inf, 10**30, timedelta(0), timedelta(days=-1)]
+)
+def test_an_age_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(StoreFormatError, match=r"retention_age=.*: must be a datetime.timedelta"):
+        MessageStoreConfig(retention_age=value)
+
+
+@pytest.mark.parametrize("name", ["retention_bytes", "retention_free_bytes"])
+def test_a_limit_of_retention_is_0_or_more(name: str) -> None:
+    assert MessageStoreConfig(**{name: 1 << 40}).enables_retention
+    assert not MessageStoreConfig(**{name: 0}).enables_retention
+    with pytest.raises(StoreFormatError, match=f"{name}=-1: must be 0, for no limit"):
+        MessageStoreConfig(**{name: -1})
+
+
+def test_retention_can_be_set_in_a_broker_conf(tmp_path: Path) -> None:
+    path = conf(tmp_path, "retentionAge=3600\nretentionBytes=5000000000\n")
+    config, warnings = MessageStoreConfig.from_broker_conf(path)
+    assert (config.retention_age, config.retention_bytes) == (timedelta(hours=1), 5_000_000_000)
+    assert warnings == []
+    path = conf(tmp_path, "retentionAge=1h\n")
+    config, warnings = MessageStoreConfig.from_broker_conf(path)
+    assert config.retention_age is None
+    assert "retentionAge='1h': not a number" in warnings[0]

@@ -20,7 +20,7 @@ NAMES = """
     aflush aput aput_many close closed consumer consumer_positions delayed flush get get_many
     max_offset message_store min_offset
     offset_at path put put_batch put_many query query_many queues read read_batch read_only refresh
-    stats store_host topics verify wait_dispatched
+    stats store_host topics trim verify wait_dispatched
 """.split()
 
 RIGHT = """
