@@ -23,7 +23,8 @@ COMPILED := $(subst /,.,$(basename $(wildcard pyrocketstore/*/_*.pyx)))
 SOURCES := $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py pyrocketstore/*/*/*.py)
 BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
 	$(wildcard pyrocketstore/*.pxd pyrocketstore/*/*.pxd pyrocketstore/*/*.pyx) \
-	pyrocketstore/flush/async_put.py pyrocketstore/commit_log/put_room.py
+	pyrocketstore/flush/async_put.py pyrocketstore/commit_log/put_room.py \
+	pyrocketstore/consumer/groups.py
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help

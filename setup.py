@@ -96,7 +96,7 @@ LINK = {
 CHECKED = BUILD in {"debug", "asan"}
 
 #: Compiled from Python as it stands: signal handlers do not run inside, see signal_shield.py.
-PYTHON = ("commit_log.put_room", "flush.async_put")
+PYTHON = ("commit_log.put_room", "consumer.groups", "flush.async_put")
 PYTHON_DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,

@@ -15,10 +15,17 @@ from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     DamagedMessageError,
     MessagesRemovedError,
+    OffsetOutOfRange,
     StoreFormatError,
     StoreStateError,
     StoreWarning,
+    UnknownTopicError,
 )
+from pyrocketstore.record.message import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+)
+from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.system._env import Event
 
 if TYPE_CHECKING:
@@ -64,14 +71,44 @@ class Positions(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Reader:
-    """The reading of one queue: the offset of the next message, and the messages up to `stop`."""
+    """The reading of one queue: the queue offset at which it continues.
+
+    messages : an iterator from there to `stop`; a read takes it away first, so that one that was
+        interrupted begins again at `offset`
+    error : to be raised before the queue is read on; its `start` is `offset`
+    """
 
     topic: str
     queue_id: int
     offset: int
     stop: int = 0
     messages: Iterator[MessageExt] | None = None
-    error: Exception | None = None
+    error: DamagedMessageError | MessagesRemovedError | None = None
+
+
+class _State(NamedTuple):
+    """What a consumer has read and handed out.
+
+    It is replaced as a whole by the last step of a call. A signal handler that raises, and another
+    thread, find the old state or the new one.
+
+    readers : {queue: reader} of the queues of this member
+    fetched : (message, queue, queue offset) of messages that were read
+    handed : the number of them that were handed out
+    assigned : (version of the group, {topic: queue ids}) that `readers` was made for
+    """
+
+    readers: dict[Queue, _Reader]
+    fetched: list[tuple[MessageExt, Queue, int]]
+    handed: int
+    assigned: tuple[int, dict[str, list[int]]] | None
+
+    def position(self, queue: Queue) -> int:
+        """Return the offset of the next message of a queue that is handed out."""
+        for at in range(self.handed, len(self.fetched)):
+            if self.fetched[at][1] == queue:
+                return self.fetched[at][2]
+        return self.readers[queue].offset
 
 
 class Consumer:
@@ -84,8 +121,10 @@ class Consumer:
     Iteration waits for messages and never ends; a loop ends by `break`. `async for` does so in an
     asyncio program.
 
-    Threads: one at a time; `close` from any. A signal handler that raises ends a wait, and loses no
-    message.
+    A consumer that is dropped without `close` leaves its group too.
+
+    Threads: any; several threads in one consumer get different messages. A signal handler that
+    raises ends a call and loses no message: those that were not returned are returned next.
 
     Attributes
     ----------
@@ -114,9 +153,8 @@ class Consumer:
         self._start = start
         self._on_loss = on_loss
         self._all_topics = [*topics, retry_topic(members.name)]
-        self._readers: dict[Queue, _Reader] = {}
         self._turn = 0
-        self._assigned: tuple[int, dict[str, list[int]]] | None = None
+        self._state = _State({}, [], 0, None)
         self._begin_latest()
         self._number = members.join(self, frozenset(self._all_topics))
 
@@ -131,46 +169,62 @@ class Consumer:
                     end = self._source.bounds(topic, queue_id)[1]
                     self._members.first_offsets.setdefault((topic, queue_id), end)
 
-    def _assign(self) -> None:
-        """Take the share of the queues that this member has now."""
-        queues = {topic: self._source.queue_ids(topic) for topic in self._all_topics}
-        if self._assigned == (self._members.version, queues):
-            return
-        version = self._members.version
-        mine = self._members.assign(self._number, queues)
-        for queue in self._readers.keys() - set(mine):
-            del self._readers[queue]
-        for queue in mine:
-            if queue not in self._readers:
-                self._readers[queue] = _Reader(*queue, self._first_offset(*queue))
-        self._assigned = version, queues
+    def _assign(self) -> _State:
+        """Take the share of the queues that this member has now; return the state."""
+        while True:
+            state = self._state
+            version = self._members.version
+            queues = {topic: self._source.queue_ids(topic) for topic in self._all_topics}
+            if state.assigned == (version, queues):
+                return state
+            # A call that is interrupted from here on is repeated as a whole.
+            if not self._replace(state, state._replace(assigned=None)):
+                continue
+            state = self._state
+            mine = self._members.assign(self._number, queues)
+            readers = {
+                queue: state.readers.get(queue) or _Reader(*queue, self._first_offset(*queue))
+                for queue in mine
+            }
+            fetched = [one for one in state.fetched[state.handed :] if one[1] in readers]
+            self._replace(state, _State(readers, fetched, 0, (version, queues)))
+
+    def _replace(self, state: _State, new: _State) -> bool:
+        """Replace the state unless another thread, or a signal handler, has done so meanwhile."""
+        if self._state is state:  # no thread and no handler runs before the next step
+            self._state = new
+            return True
+        return False
 
     def _first_offset(self, topic: str, queue_id: int) -> int:
         """Return the position of a queue that this member begins to read."""
         committed = self._positions.query(topic, queue_id)
         low, high = self._source.bounds(topic, queue_id)
         if committed > high:
-            text = (
-                f"{topic}/{queue_id}: the position {committed} of group {self.group} is behind the "
-                f"end of the queue, {high}: the topic was removed and made again, or the log was "
-                f"cut; the group continues at {low}"
-            )
-            warnings.warn(text, StoreWarning, stacklevel=5)
+            self._warn_of_end(topic, queue_id, committed, low, high)
             return low
         if committed >= 0:
             return committed
         known = self._members.first_offsets.get((topic, queue_id))
-        if known is not None:
+        if known is not None and known <= high:  # else the topic was removed and made again
             return known
         if isinstance(self._start, int) and topic in self.topics:
             return self._source.offset_at(topic, queue_id, self._start)
         return low
 
+    def _warn_of_end(self, topic: str, queue_id: int, position: int, low: int, high: int) -> None:
+        text = (
+            f"{topic}/{queue_id}: the position {position} of group {self.group} is behind the "
+            f"end of the queue, {high}: the topic was removed and made again, or the log was "
+            f"cut; the group continues at {low}"
+        )
+        warnings.warn(text, StoreWarning, stacklevel=5)
+
     def assignment(self) -> list[Queue]:
         """Return the queues (topic, queue id) that this member reads now, sorted."""
         self._check_open()
-        self._assign()
-        return sorted(self._readers)
+        self._source.wait_dispatched()
+        return sorted(self._assign().readers)
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -196,123 +250,204 @@ class Consumer:
         count = max(1, whole_number("max_count", max_count))
         deadline = None if timeout is None else self._source.now_ns() + int(timeout * 1e9)
         while True:
-            self._check_open()
-            self._source.wait_dispatched()
-            seen = self._moved.sequence()
-            self._assign()
-            found = self._take(count)
-            if found:
+            state = self._ready(count, deadline)
+            stop = min(state.handed + count, len(state.fetched))
+            found = [message for message, _, _ in state.fetched[state.handed : stop]]
+            new = state._replace(handed=stop)
+            # Nothing runs between these steps: the messages are handed out, or they are not.
+            if self._state is state:
+                self._state = new
                 return found
-            left = None if deadline is None else (deadline - self._source.now_ns()) / 1e9
-            if left is not None and left <= 0:
-                return []
-            self._moved.wait(seen, left)
-
-    def _take(self, count: int) -> list[MessageExt]:
-        """Return messages that are there, from one queue after the other; each call begins with
-        another queue."""
-        readers = list(self._readers.values())
-        self._turn += 1
-        found: list[MessageExt] = []
-        for number in range(len(readers)):
-            reader = readers[(self._turn + number) % len(readers)]
-            try:
-                self._read(reader, count - len(found), found)
-            except (DamagedMessageError, MessagesRemovedError) as error:
-                if not found:
-                    raise
-                reader.error = error  # the next call raises it
-            if len(found) == count:
-                break
-        return found
-
-    def _read(self, reader: _Reader, count: int, found: list[MessageExt]) -> None:
-        """Append messages of one queue to `found`."""
-        error, reader.error = reader.error, None
-        if error is not None:
-            raise error
-        wanted = len(found) + count
-        while len(found) < wanted:
-            messages = reader.messages or self._begin_read(reader)
-            if messages is None:
-                return
-            try:
-                for message in itertools.islice(messages, wanted - len(found)):
-                    found.append(message)
-                    reader.offset = message.queue_offset + 1
-            except DamagedMessageError as damaged:
-                reader.offset = damaged.stop
-                raise
-            if len(found) < wanted:  # all up to `stop`, which may not be the end any more
-                reader.offset, reader.messages = max(reader.offset, reader.stop), None
-
-    def _begin_read(self, reader: _Reader) -> Iterator[MessageExt] | None:
-        """Begin to read a queue up to its end; None: it has no further message."""
-        low, high = self._source.bounds(reader.topic, reader.queue_id)
-        self._check_removed(reader, low)
-        if reader.offset >= high:
-            return None
-        reader.stop = high
-        reader.messages = self._source.messages(reader.topic, reader.queue_id, reader.offset, high)
-        return reader.messages
-
-    def _check_removed(self, reader: _Reader, low: int) -> None:
-        """Continue with the first message left if messages before it were removed."""
-        if reader.offset < low:
-            first, reader.offset = reader.offset, low
-            if self._on_loss == "raise":
-                raise MessagesRemovedError(reader.topic, reader.queue_id, first, low)
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Iterate over messages, one by one; wait where there is none."""
         while True:
-            yield from self.poll(1)
+            state = self._ready(POLL_COUNT, None)
+            new = _State(state.readers, state.fetched, state.handed + 1, state.assigned)
+            message = state.fetched[state.handed][0]
+            if self._state is state:
+                self._state = new
+                yield message
+
+    def _ready(self, count: int, deadline_ns: int | None) -> _State:
+        """Return a state with messages to hand out; after the time limit, one that may have none.
+
+        Up to `count` messages are read if there is none.
+        """
+        while True:
+            self._check_open()
+            state = self._state
+            version = -1 if state.assigned is None else state.assigned[0]
+            if state.handed < len(state.fetched) and version == self._members.version:
+                return state
+            self._source.wait_dispatched()
+            seen = self._moved.sequence()
+            state = self._assign()
+            if state.handed == len(state.fetched):
+                state = self._fetch(state, count)
+            if state.handed < len(state.fetched):
+                return state
+            left = None if deadline_ns is None else (deadline_ns - self._source.now_ns()) / 1e9
+            if left is not None and left <= 0:
+                return state
+            if self._state is state:
+                self._moved.wait(seen, left)
+
+    def _fetch(self, state: _State, count: int) -> _State:
+        """Read messages that are there, from one queue after the other; each call begins with
+        another queue."""
+        queues = list(state.readers)
+        self._turn += 1
+        readers = dict(state.readers)
+        fetched: list[tuple[MessageExt, Queue, int]] = []
+        for number in range(len(queues)):
+            queue = queues[(self._turn + number) % len(queues)]
+            reader = readers[queue] = self._read(readers[queue], count - len(fetched), fetched)
+            error = reader.error
+            if error is not None and not fetched:
+                readers[queue] = dataclasses.replace(reader, offset=error.stop, error=None)
+                new = state._replace(readers=readers, fetched=fetched, handed=0)
+                if self._state is not state:
+                    return self._state
+                self._state = new
+                raise error
+            if len(fetched) == count:
+                break
+        new = state._replace(readers=readers, fetched=fetched, handed=0)
+        if self._state is state:
+            self._state = new
+        return self._state
+
+    def _read(
+        self, old: _Reader, count: int, fetched: list[tuple[MessageExt, Queue, int]]
+    ) -> _Reader:
+        """Append messages of one queue to `fetched`; return where the reading continues."""
+        if old.error is not None:
+            return old
+        iterator, old.messages = old.messages, None  # one step: no two calls get it
+        reader = dataclasses.replace(old, messages=iterator)
+        queue = reader.topic, reader.queue_id
+        while count > 0:
+            if reader.messages is None:
+                self._begin_read(reader)
+            if reader.messages is None:
+                break
+            first = reader.offset
+            messages: list[MessageExt] = []
+            try:
+                messages.extend(itertools.islice(reader.messages, count))
+            except DamagedMessageError as error:
+                reader.error = error
+            at_end = len(messages) < count and reader.error is None
+            places = [(one, queue, _offset_in(queue, one)) for one in messages]
+            reader.offset = places[-1][2] + 1 if places else first
+            if reader.error is not None:
+                reader.offset = max(reader.offset, reader.error.start)
+            elif at_end:  # of a queue that was removed meanwhile: not at `stop`
+                stop = min(reader.stop, self._source.bounds(*queue)[1])
+                reader.offset, reader.messages = max(reader.offset, stop), None
+            places = self._without_removed(reader, first, places)
+            fetched += places
+            count -= len(places)
+            if reader.error is not None:
+                break
+        return reader
+
+    def _without_removed(
+        self, reader: _Reader, first: int, places: list[tuple[MessageExt, Queue, int]]
+    ) -> list[tuple[MessageExt, Queue, int]]:
+        """Return the messages up to those that were removed before they could be read.
+
+        The iterator passes over them in silence.
+        """
+        if self._on_loss != "raise" or reader.offset - first == len(places):
+            return places
+        low = self._source.bounds(reader.topic, reader.queue_id)[0]
+        for number, (_, _, at) in enumerate([*places, (None, None, reader.offset)]):
+            if first < min(at, low):
+                reader.offset, reader.messages = first, None
+                reader.error = MessagesRemovedError(
+                    reader.topic, reader.queue_id, first, min(at, low)
+                )
+                return places[:number]
+            first = at + 1
+        return places
+
+    def _begin_read(self, reader: _Reader) -> None:
+        """Begin to read a queue up to its end, if it has a further message."""
+        topic, queue_id = reader.topic, reader.queue_id
+        while True:
+            low, high = self._source.bounds(topic, queue_id)
+            if high == 0 and queue_id not in self._source.queue_ids(topic):
+                return
+            if reader.offset > high:
+                self._warn_of_end(topic, queue_id, reader.offset, low, high)
+                reader.offset = low
+            if reader.offset < low:
+                if self._on_loss == "raise":
+                    reader.error = MessagesRemovedError(topic, queue_id, reader.offset, low)
+                    return
+                reader.offset = low
+            if reader.offset == high:
+                return
+            try:
+                reader.messages = self._source.messages(topic, queue_id, reader.offset, high)
+            except (OffsetOutOfRange, UnknownTopicError):
+                continue  # messages, or the topic, were removed since
+            reader.stop = high
+            return
 
     # ---- positions ----------------------------------------------------------------------------
 
     def position(self, topic: str, queue_id: int) -> int:
         """Return the offset of the next message of a queue that this member reads."""
-        return self._reader_of(topic, queue_id).offset
+        return self._owned(topic, queue_id).position((topic, queue_id))
 
     def positions(self) -> dict[Queue, int]:
         """Return {(topic, queue id): offset of the next message} of the queues of this member."""
         self._check_open()
-        self._assign()
-        return {queue: reader.offset for queue, reader in self._readers.items()}
+        self._source.wait_dispatched()
+        state = self._assign()
+        return {queue: state.position(queue) for queue in state.readers}
 
     def lag(self) -> int:
-        """Return how many messages of the queues of this member were not read yet."""
-        self._source.wait_dispatched()
-        ends = {q: self._source.bounds(*q)[1] for q in self.positions()}
-        return sum(max(0, end - self._readers[queue].offset) for queue, end in ends.items())
+        """Return how many messages of the queues of this member were not returned yet."""
+        positions = self.positions().items()
+        return sum(max(0, self._source.bounds(*queue)[1] - at) for queue, at in positions)
 
     def seek(self, topic: str, queue_id: int, offset: int | Literal["earliest", "latest"]) -> None:
         """Continue at another offset of a queue that this member reads.
 
         Raises StoreFormatError: the offset is not within the queue.
         """
-        reader = self._reader_of(topic, queue_id)
-        low, high = self._source.bounds(topic, queue_id)
-        if offset == "earliest" or offset == "latest":
-            wanted = low if offset == "earliest" else high
-        else:
-            wanted = exact_int64("offset", offset)
-            if not low <= wanted <= high:
-                raise StoreFormatError(
-                    f"offset {wanted} of {topic}/{queue_id}: must be {low} to {high}"
-                )
-        reader.offset, reader.messages, reader.error = wanted, None, None
+        queue = topic, queue_id
+        while True:
+            state = self._owned(topic, queue_id)
+            low, high = self._source.bounds(topic, queue_id)
+            if offset == "earliest" or offset == "latest":
+                wanted = low if offset == "earliest" else high
+            else:
+                wanted = exact_int64("offset", offset)
+                if not low <= wanted <= high:
+                    raise StoreFormatError(
+                        f"offset {wanted} of {topic}/{queue_id}: must be {low} to {high}"
+                    )
+            readers = {**state.readers, queue: _Reader(topic, queue_id, wanted)}
+            fetched = [one for one in state.fetched[state.handed :] if one[1] != queue]
+            if self._replace(state, _State(readers, fetched, 0, state.assigned)):
+                return
 
-    def _reader_of(self, topic: str, queue_id: int) -> _Reader:
+    def _owned(self, topic: str, queue_id: int) -> _State:
+        """Return the state. Raises StoreStateError if this member does not read the queue."""
         self._check_open()
-        self._assign()
-        reader = self._readers.get((topic, queue_id))
-        if reader is None:
+        self._source.wait_dispatched()
+        state = self._assign()
+        if (topic, queue_id) not in state.readers:
             raise StoreStateError(
                 f"{shown(topic)}/{queue_id}: not one of the queues of this consumer; "
                 "`assignment()` lists them"
             )
-        return reader
+        return state
 
     def commit(self) -> None:
         """Make the positions of this member durable.
@@ -326,7 +461,8 @@ class Consumer:
         self._check_open()
         if self._positions.commit is None:
             raise StoreStateError("the store is open read-only: positions cannot be committed")
-        self._positions.commit({queue: one.offset for queue, one in self._readers.items()})
+        state = self._state
+        self._positions.commit({queue: state.position(queue) for queue in state.readers})
 
     def retry(self, message: MessageExt, delay_level: int = 0) -> None:
         """Have the group read a message again later, as 4.9.3 does.
@@ -361,7 +497,7 @@ class Consumer:
         """
         self.closed = True
         self._members.leave(self._number)
-        self._moved.signal()
+        self._moved.signal()  # for a `poll` of this consumer
 
     def __enter__(self) -> Self:
         return self
@@ -370,5 +506,22 @@ class Consumer:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._readers)} queues"
+        state = "closed" if self.closed else f"{len(self._state.readers)} queues"
         return f"<pyrocketstore.Consumer {self.group!r} of {', '.join(self.topics)}: {state}>"
+
+
+def _offset_in(queue: Queue, message: MessageExt) -> int:
+    """Return the offset of a message in the queue that it was read from."""
+    topic, queue_id = queue
+    if message.topic == topic and message.queue_id == queue_id:
+        return message.queue_offset
+    properties = message.properties
+    names = properties.get(PROPERTY_INNER_MULTI_DISPATCH, "")
+    offsets = properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, "")
+    for light_queues in (True, False):
+        for further in (
+            further_queues(names, offsets, message.queue_id, light_queues=light_queues) or ()
+        ):
+            if further[:2] == queue and further.queue_offset is not None:
+                return further.queue_offset
+    return message.queue_offset

@@ -1,11 +1,15 @@
-"""The consumers of this process by group, and the queues that each of them reads."""
+"""The consumers of this process by group, and the queues that each of them reads.
+
+The module is compiled, so that no signal handler raises while one of its locks is held.
+"""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 #: topic, queue id
 Queue = tuple[str, int]
@@ -27,12 +31,21 @@ class Group:
     A queue has one owner at a time. A member that gets a queue of another one reads it once that
     one has let it go: at its next `poll`, when it is closed, or when it is gone.
 
+    Parameters
+    ----------
+    name : str
+    changed : callable(), wakes the members that wait: their queues may be others now. Compiled
+        code, since it is called with the lock held
+
     Threads: any.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, changed: Callable[[], object]) -> None:
         self.name = name
-        self._lock = threading.RLock()  # a consumer may be collected inside
+        self._changed = changed
+        self._lock = threading.Lock()
+        #: numbers of members that are gone; a consumer may be collected while the lock is held
+        self._gone: collections.deque[int] = collections.deque()
         self._numbers = itertools.count()
         self._members: dict[int, weakref.ref[object]] = {}
         self._topics: dict[int, Collection[str]] = {}
@@ -45,20 +58,40 @@ class Group:
     def join(self, member: object, topics: Collection[str]) -> int:
         """Add a member that reads these topics; return its number, which orders the members."""
         with self._lock:
+            self._remove_gone()
             number = next(self._numbers)
             self._topics[number] = topics
-            self._members[number] = weakref.ref(member, lambda _: self.leave(number))
-            self.version += 1
+            self._members[number] = weakref.ref(member, lambda _: self._note_gone(number))
+            self._change()
             return number
+
+    def _note_gone(self, number: int) -> None:
+        self._gone.append(number)
+        self._change()
+
+    def _remove_gone(self) -> None:
+        """Remove the members that were collected. Call with the lock held."""
+        while self._gone:
+            self._remove(self._gone.popleft())
 
     def leave(self, number: int) -> None:
         """Remove a member; its queues are free."""
         with self._lock:
-            if self._members.pop(number, None) is not None:
-                del self._topics[number]
-                for queue in [q for q, owner in self._owners.items() if owner == number]:
-                    del self._owners[queue]
-                self.version += 1
+            self._remove_gone()
+            if self._remove(number):
+                self._change()
+
+    def _remove(self, number: int) -> bool:
+        if self._members.pop(number, None) is None:
+            return False
+        del self._topics[number]
+        for queue in [q for q, owner in self._owners.items() if owner == number]:
+            del self._owners[queue]
+        return True
+
+    def _change(self) -> None:
+        self.version += 1
+        self._changed()
 
     def assign(self, number: int, queues: Mapping[str, Sequence[int]]) -> list[Queue]:
         """Let go of the queues that are no longer those of a member; return those that it reads.
@@ -68,15 +101,18 @@ class Group:
         queues : {topic: queue ids, sorted}, of the topics of this member
         """
         with self._lock:
+            self._remove_gone()
             if number not in self._members:
                 return []
             share = [
                 queue for topic, ids in queues.items() for queue in self._share(number, topic, ids)
             ]
             mine = {queue for queue, owner in self._owners.items() if owner == number}
-            for queue in mine.difference(share):
+            gone = mine.difference(share)
+            for queue in gone:
                 del self._owners[queue]
-                self.version += 1
+            if gone:
+                self._change()
             free = [queue for queue in share if self._owners.get(queue, number) == number]
             self._owners.update(dict.fromkeys(free, number))
             return free
@@ -88,20 +124,27 @@ class Group:
     @property
     def size(self) -> int:
         """The number of members."""
-        return len(self._members)
+        with self._lock:
+            self._remove_gone()
+            return len(self._members)
 
 
 class ConsumerGroups:
     """All groups with members in this process.
 
+    Parameters
+    ----------
+    changed : as of Group
+
     Threads: any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], object]) -> None:
+        self._changed = changed
         self._lock = threading.Lock()
         self._groups: dict[str, Group] = {}
 
     def group(self, name: str) -> Group:
         """Return a group; an unknown one is made."""
         with self._lock:
-            return self._groups.setdefault(name, Group(name))
+            return self._groups.setdefault(name, Group(name, self._changed))

@@ -37,7 +37,8 @@ class ConsumerOffsets:
 
     Entries are added and changed; unknown fields are kept.
 
-    Threads: any.
+    Threads: any; `query_offset` and `positions` take no lock, so that a signal handler that raises
+    leaves none held. The other calls are for `shielded` calls.
     Source: RocketMQ 4.9.3 ConsumerOffsetManager, LmqConsumerOffsetManager.
     Differs: see ConfigFile.
     """
@@ -84,10 +85,9 @@ class ConsumerOffsets:
         Source: RocketMQ 4.9.3 ConsumerOffsetManager#queryOffset.
         """
         name = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
-        with self._lock:
-            if self._is_light(group):
-                return self._lmq_table.get(name, -1)
-            return self._table.get(name, {}).get(queue_id, -1)
+        if self._is_light(group):
+            return self._lmq_table.get(name, -1)
+        return self._table.get(name, {}).get(queue_id, -1)
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset of the next message, also backwards.
@@ -111,9 +111,8 @@ class ConsumerOffsets:
 
     def positions(self) -> dict[Position, int]:
         """Return {(group, topic, queue id): offset of the next message}."""
-        with self._lock:
-            names = {name: dict(queues) for name, queues in self._table.items()}
-            names |= {name: {0: offset} for name, offset in self._lmq_table.items()}
+        names = {name: queues.copy() for name, queues in self._table.copy().items()}
+        names |= {name: {0: offset} for name, offset in self._lmq_table.copy().items()}
         found = {}
         for name, queues in names.items():
             topic, _, group = name.partition(TOPIC_GROUP_SEPARATOR)

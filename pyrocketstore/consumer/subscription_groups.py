@@ -31,7 +31,8 @@ class SubscriptionGroups:
 
     Groups are added, never changed, and unknown fields are kept.
 
-    Threads: any.
+    Threads: any; `groups` and `retry_max_times` take no lock, so that a signal handler that raises
+    leaves none held. The other calls are for `shielded` calls.
     Source: RocketMQ 4.9.3 SubscriptionGroupManager, SubscriptionGroupConfig.
     Differs: see ConfigFile.
     """
@@ -42,7 +43,7 @@ class SubscriptionGroups:
         self._env = env
         self._file = ConfigFile(env, self.path, _is_groups, _REMEDY)
         self._lock = threading.Lock()  # over the content and the writes of the file
-        self._content: dict[str, Any] = {}
+        self._content: dict[str, Any] = {}  # replaced, never changed
         self._changed = self._closed = False
 
     def load(self) -> None:
@@ -85,13 +86,11 @@ class SubscriptionGroups:
 
     def groups(self) -> list[str]:
         """Return the names of the groups, sorted."""
-        with self._lock:
-            return sorted(self._content.get(_TABLE, {}))
+        return sorted(self._content.get(_TABLE, {}))
 
     def retry_max_times(self, group: str) -> int:
         """Return after how many attempts a message of a group is a dead letter."""
-        with self._lock:
-            entry = self._content.get(_TABLE, {}).get(group, {})
+        entry = self._content.get(_TABLE, {}).get(group, {})
         times = entry.get("retryMaxTimes", RETRY_MAX_TIMES)
         return times if isinstance(times, int) else RETRY_MAX_TIMES
 

@@ -68,7 +68,7 @@ class StoreConsumers:
         self._engine = engine
         self._check = check
         self._put = put
-        self._groups = ConsumerGroups()
+        self._groups = ConsumerGroups(engine.moved.signal)
         self._loaded = False
 
     def load(self) -> None:
@@ -135,8 +135,7 @@ class StoreConsumers:
         self.load()
         engine = self._engine
         if not engine.read_only:
-            self.subscriptions.ensure(group)
-            shielded(self.subscriptions.persist)
+            shielded(lambda: self._add_group(group))
         source = Source(
             engine.wait_dispatched,
             self._queue_ids,
@@ -154,6 +153,11 @@ class StoreConsumers:
         )
         members = self._groups.group(group)
         return Consumer(source, positions, members, engine.moved, names, start, on_loss)
+
+    def _add_group(self, group: str) -> None:
+        self._check()
+        self.subscriptions.ensure(group)
+        self.subscriptions.persist()
 
     # ---- called by consumers --------------------------------------------------------------------
 
@@ -187,6 +191,7 @@ class StoreConsumers:
         shielded(commit)
 
     def _retry(self, group: str, message: MessageExt, delay_level: int) -> None:
+        self._check()
         times = self.subscriptions.retry_max_times(group)
         self._put(retry_message(message, group, times, delay_level))
 

@@ -23,6 +23,7 @@ import faulthandler
 import functools
 import gc
 import itertools
+import operator
 import os
 import random
 import re
@@ -42,6 +43,7 @@ from typing import Any
 
 import pyrocketstore
 from pyrocketstore import (
+    MessageExt,
     MessageExtBrokerInner,
     MissingExtraError,
     PutError,
@@ -78,6 +80,8 @@ KINDS: dict[str, dict[str, Any]] = {
 #: Time limit of a call, interrupted or not (s).
 LONGEST_S = 20.0
 BODY = b"." * 3000
+#: The queue id and queue offset of a message, in one step.
+PLACE = operator.attrgetter("queue_id", "queue_offset")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -115,7 +119,7 @@ def checked_instructions() -> bytes:
 
 
 def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
-    """Return how often each body is in the log."""
+    """Return how often each body is in the log, apart from the copies that `retry` makes."""
     found: Counter[int] = Counter()
     log = store.message_store.commit_log
     at = log.get_min_offset()
@@ -125,7 +129,8 @@ def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
         if message is None:
             at = log.roll_next_file(at)
             continue
-        found[int(message.body.split()[0])] += 1
+        if not message.topic.startswith(("%RETRY%", "SCHEDULE_TOPIC")):
+            found[int(message.body.split()[0])] += 1
         at += size
     return found
 
@@ -145,7 +150,13 @@ class Life:
         self.topics = 0
         self.call: Callable[[Life], None] = Life.put
         self.acknowledged: set[int] = set()
+        #: (queue id, queue offset) of the messages of T that a consumer has returned
+        self.received: set[tuple[int, int]] = set()
+        #: the last ones, and one that the iteration has returned: not in `received` yet
+        self.polled: list[MessageExt] = []
+        self.iterated: MessageExt | None = None
         self.store = self.open()
+        self.consumer = self.store.consumer("g", "T")
         self.loop = asyncio.new_event_loop()
         self.loop.close()
 
@@ -264,10 +275,11 @@ class Life:
 
     def clean(self) -> None:
         """Destroy the queues of topics that are not needed; the log keeps their messages."""
-        self.store.message_store.clean_unused_topic({"T", "M", "B", "D", "A", "P", "X", "Y"})
+        self.store.message_store.clean_unused_topic({*"TMBDAPXY", "%RETRY%g"})
 
     def reopen(self) -> None:
         self.store.close()
+        self.consumer.close()
         self.store = pyrocketstore.open(self.path / "store", **self.settings)
 
     def close(self) -> None:
@@ -283,10 +295,63 @@ class Life:
             with store:
                 store.topics()
 
+    def member(self) -> pyrocketstore.Consumer:
+        """Return the consumer of this store."""
+        consumer = self.consumer
+        if consumer.closed:
+            consumer = self.store.consumer("g", "T")
+            self.consumer = consumer
+        return consumer
+
+    def note(self) -> None:
+        """Move the messages of the last call to `received`."""
+        self.received.update(map(PLACE, self.polled))
+        if self.iterated is not None:
+            self.received.add(PLACE(self.iterated))
+
+    def take(self, count: int) -> None:
+        """Poll; no step is between the return of the messages and their place in `polled`."""
+        self.note()
+        self.polled = self.member().poll(count, 0)
+        self.note()  # an entering handler takes too
+
+    def consume(self) -> None:
+        self.take(20)
+        self.member().commit()
+
+    def iterate(self) -> None:
+        self.put()
+        self.note()
+        for self.iterated in self.member():  # noqa: B020  the attribute is set in one step
+            break
+
+    def seek(self) -> None:
+        consumer = self.member()
+        if ("T", 0) in consumer.assignment():
+            consumer.seek("T", 0, max(0, consumer.position("T", 0) - 3))
+        self.take(5)
+        consumer.lag()
+
+    def join(self) -> None:
+        """Let members join and leave the group."""
+        with self.store.consumer("g", "T") as second:
+            self.note()
+            self.polled = second.poll(1, 0)
+            self.member().assignment()
+            self.store.consumer(f"g{self.topics % 5}", ["T", "M"], start="latest")
+        self.consumer.close()
+        self.consumer = self.store.consumer("g", "T")
+        self.store.consumer_positions()
+
+    def retry(self) -> None:
+        self.put()
+        message = next(iter(self.store.read("T", start=self.store.max_offset("T") - 1)))
+        self.member().retry(message, 1)
+
     CALLS = (
         put, put_slowly, put_named, put_rolling, put_rolling, put_new_queue, put_new_queue,
         put_many, put_many, put_batch, put_multi, put_inner, put_future, aput, aput, flush, read,
-        query, stats, clean, reopen, read_only,
+        query, stats, clean, reopen, read_only, consume, consume, iterate, seek, join, retry,
     )  # fmt: skip
 
     def prepare(self, call: Callable[[Life], None]) -> None:
@@ -329,7 +394,11 @@ class Life:
         try:
             if self.refuses:
                 self.store.close()
+                self.consumer.close()
                 self.store = self.open()
+            with self.store.consumer("g", "P") as consumer:
+                consumer.poll(1, 0)
+            self.member().assignment()
             (number,), (body,) = self.bodies(1)
             self.store.put("P", body)
             self.acknowledged.add(number)
@@ -341,8 +410,9 @@ class Life:
         """Require that each acknowledged message exists once and that the store is valid."""
         self.probe()
         self.store.flush()
+        self.check_received()
         self.store.close()
-        del self.store
+        del self.store, self.consumer
         with pyrocketstore.open(self.path / "store", **self.settings) as store:
             assert store.message_store.plan.clean, "the close was not clean"
             report = store.verify()
@@ -356,6 +426,16 @@ class Life:
         assert not missing, f"{len(missing)} acknowledged messages are missing"
         assert max(found) < next(self.numbers)
         self.counts["messages"] += len(found)
+
+    def check_received(self) -> None:
+        """Require that the consumers have passed no message over."""
+        for _ in range(100):
+            self.take(1000)
+        self.note()
+        ends = {i: self.store.max_offset("T", i) for i in self.store.queues("T")}
+        lost = {(i, at) for i, end in ends.items() for at in range(end)} - self.received
+        assert not lost, f"{len(lost)} messages were never returned: {sorted(lost)[:5]}"
+        self.counts["received"] += len(self.received)
 
     def end(self) -> None:
         """Check the store and remove it."""
@@ -432,7 +512,7 @@ def after(first: float, interval: float) -> Iterator[None]:
 STEPPED = (
     Life.put_rolling, Life.put_new_queue, Life.put_many, Life.put_multi, Life.put_slowly,
     Life.put_future, Life.aput, Life.flush, Life.close, Life.reopen, Life.clean, Life.put_batch,
-    Life.read, Life.query, Life.stats,
+    Life.read, Life.query, Life.stats, Life.consume, Life.iterate, Life.seek, Life.join, Life.retry,
 )  # fmt: skip
 
 
@@ -512,7 +592,7 @@ def enters(life: Life, seconds: float) -> None:
     entered = (
         Life.put, Life.put_slowly, Life.put_named, Life.put_rolling, Life.put_new_queue,
         Life.put_many, Life.put_batch, Life.put_multi, Life.put_future, Life.flush, Life.read,
-        Life.query, Life.stats, Life.clean, Life.close, Life.close,
+        Life.query, Life.stats, Life.clean, Life.close, Life.close, Life.consume,
     )  # fmt: skip
 
     def act() -> None:

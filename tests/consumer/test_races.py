@@ -1,0 +1,300 @@
+"""Goal: a consumer loses no message, and waits for none that is there, whatever happens between two
+of its steps: members that join and leave, threads, removed messages and topics, forks.
+Method: calls of the store that a consumer makes are replaced by some that do these things first."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from pyrocketstore import Consumer, MessagesRemovedError, Store, StoreStateError, StoreWarning
+from support.sizes import SIZES
+
+LONGEST_S = 20.0
+
+
+def opened(path: Path, **settings: Any) -> Store:
+    return pyrocketstore.open(path, **{**SIZES, **settings})
+
+
+def put(store: Store, count: int, queues: int = 1, first: int = 0) -> None:
+    for number in range(first, first + count):
+        store.put("t", b"%d" % number, queue_id=number % queues)
+
+
+def numbers(consumer: Consumer, max_count: int = 32) -> list[int]:
+    """Return the numbers of all messages that are there."""
+    found: list[int] = []
+    while messages := consumer.poll(max_count, 0):
+        found += [int(message.body) for message in messages]
+    return found
+
+
+def remove_first_file(store: Store) -> int:
+    """Remove the first file of the log; return the first queue offset left."""
+    files = store.message_store.commit_log.mapped_file_queue
+    files.mapped_files[0].destroy(0)
+    files.delete_files_before(files.mapped_files[0].file_from_offset)
+    return store.min_offset("t", 0)
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Start a thread; return it and the list that gets the result."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    return thread, results
+
+
+def before(consumer: Consumer, name: str, act: Callable[[], object]) -> None:
+    """Have `act` called once before the next call of `name` of the consumer's source."""
+    source = consumer._source
+    call = getattr(source, name)
+
+    def acting(*arguments: Any) -> Any:
+        consumer._source = source
+        act()
+        return call(*arguments)
+
+    consumer._source = source._replace(**{name: acting})
+
+
+# ---- members ------------------------------------------------------------------------------------
+
+
+def test_a_member_that_waits_reads_a_queue_that_another_one_lets_go(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        first = store.consumer("g", "t")
+        put(store, 2, queues=2)
+        assert len(first.assignment()) == 2
+        second = store.consumer("g", "t")
+        thread, results = in_thread(lambda: second.poll(1, LONGEST_S))
+        assert len(first.poll(1, LONGEST_S)) == 1  # lets go of a queue; no message moves
+        thread.join(LONGEST_S)
+        assert [len(found) for found in results] == [1]  # type: ignore[arg-type]
+
+
+def test_a_member_that_waits_lets_go_for_one_that_joins(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 2, queues=2)
+        first = store.consumer("g", "t")
+        assert len(first.poll(2, 0)) == 2
+        thread, _ = in_thread(lambda: first.poll(1, LONGEST_S))
+        second = store.consumer("g", "t")
+        assert len(second.poll(1, LONGEST_S)) == 1  # not committed
+        put(store, 2, queues=2)
+        thread.join(LONGEST_S)
+        assert not thread.is_alive()
+
+
+def test_a_member_that_waits_gets_the_queues_of_one_that_is_dropped(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 1)
+        first = store.consumer("g", "t")
+        assert first.assignment() == [("t", 0)]
+        second = store.consumer("g", "t")
+        thread, results = in_thread(lambda: second.poll(1, LONGEST_S))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ResourceWarning)
+            del first
+            gc.collect()
+        thread.join(LONGEST_S)
+        assert [len(found) for found in results] == [1]  # type: ignore[arg-type]
+
+
+def test_a_message_of_a_queue_that_was_let_go_is_not_returned(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 8, queues=2)
+        first = store.consumer("g", "t")
+        seen = [int(next(iter(first)).body)]  # the others are fetched
+        second = store.consumer("g", "t")
+        first.commit()
+        seen += numbers(first)
+        first.commit()
+        assert len(first.assignment()) == 1
+        assert sorted(seen + numbers(second)) == list(range(8))
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def test_threads_in_one_consumer_get_different_messages(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 2000, queues=3)
+        consumer = store.consumer("g", "t")
+        threads = [in_thread(lambda: numbers(consumer, 3)) for _ in range(4)]
+        found: Counter[int] = Counter()
+        for thread, results in threads:
+            thread.join(LONGEST_S)
+            found.update(*results)  # type: ignore[arg-type]
+        assert found == Counter(range(2000))
+        assert consumer.positions() == {("t", i): store.max_offset("t", i) for i in range(3)}
+
+
+def test_positions_count_what_the_iteration_has_returned(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 100)
+        consumer = store.consumer("g", "t")
+        for number, message in enumerate(consumer):
+            assert int(message.body) == number
+            assert consumer.position("t", 0) == number + 1
+            if number == 40:
+                break
+        assert consumer.lag() == 59
+        consumer.commit()
+        assert store.consumer_positions()[0].position == 41
+        assert [int(message.body) for message in consumer.poll(2, 0)] == [41, 42]
+
+
+def test_a_read_that_fails_loses_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    with opened(tmp_path) as store:
+        put(store, 200, queues=2)
+        consumer = store.consumer("g", "t")
+        seen = [int(message.body) for message in consumer.poll(20, 0)]
+        for name in ("wait_dispatched", "queue_ids", "bounds", "messages"):
+            put(store, 2, queues=2, first=200)
+            before(consumer, name, fail)
+            with pytest.raises(KeyboardInterrupt):
+                while found := consumer.poll(50, 0):
+                    seen += [int(message.body) for message in found]
+        seen += numbers(consumer)
+        assert set(seen) >= set(range(202))
+
+
+# ---- removed messages and topics ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_loss", ["raise", "skip"])
+def test_messages_that_are_removed_before_a_read(tmp_path: Path, on_loss: str) -> None:
+    with opened(tmp_path) as store:
+        put(store, 1000)
+        consumer = store.consumer("g", "t", on_loss=on_loss)
+        low: list[int] = []
+        assert consumer.assignment() == [("t", 0)]
+        before(consumer, "messages", lambda: low.append(remove_first_file(store)))
+        if on_loss == "raise":
+            with pytest.raises(MessagesRemovedError) as caught:
+                consumer.poll(1, 0)
+            assert (caught.value.start, caught.value.stop) == (0, low[0])
+        assert numbers(consumer) == list(range(low[0], 1000))
+
+
+@pytest.mark.parametrize("on_loss", ["raise", "skip"])
+def test_messages_that_are_removed_between_two_calls(tmp_path: Path, on_loss: str) -> None:
+    with opened(tmp_path) as store:
+        put(store, 1000)
+        consumer = store.consumer("g", "t", on_loss=on_loss)
+        assert len(consumer.poll(3, 0)) == 3  # an iterator of the others is there
+        low = remove_first_file(store)
+        if on_loss == "raise":
+            with pytest.raises(MessagesRemovedError) as caught:
+                consumer.poll(1, 0)
+            assert (caught.value.start, caught.value.stop) == (3, low)
+        assert numbers(consumer) == list(range(low, 1000))
+
+
+def test_a_topic_that_is_removed_and_made_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 20)
+        consumer = store.consumer("g", "t")
+        assert len(numbers(consumer)) == 20
+        store.message_store.clean_unused_topic({"other"})
+        put(store, 3)
+        with pytest.warns(StoreWarning, match="removed and made again"):
+            assert numbers(consumer) == [0, 1, 2]
+
+
+def test_a_topic_that_is_removed_before_a_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 20)
+        consumer = store.consumer("g", "t")
+        assert consumer.assignment() == [("t", 0)]
+        before(consumer, "messages", lambda: store.message_store.clean_unused_topic({"other"}))
+        assert consumer.poll(1, 0) == []
+        put(store, 3)
+        assert numbers(consumer) == [0, 1, 2]
+
+
+# ---- life cycle ---------------------------------------------------------------------------------
+
+
+def test_a_forked_child_uses_no_consumer(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 5)
+        consumer = store.consumer("g", "t")
+        (message,) = consumer.poll(1, 0)
+        calls = [
+            lambda: consumer.poll(1, 0),
+            consumer.commit,
+            consumer.lag,
+            consumer.positions,
+            consumer.assignment,
+            lambda: consumer.seek("t", 0, 0),
+            lambda: consumer.retry(message),
+            lambda: store.consumer("h", "t"),
+            store.consumer_positions,
+        ]
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in calls:
+                try:
+                    call()  # type: ignore[operator]
+                except StoreStateError:
+                    refused += 1
+            consumer.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
+        assert numbers(consumer) == [1, 2, 3, 4]
+
+
+def test_closed_objects(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, 3)
+    consumer, closed = store.consumer("g", "t"), store.consumer("g", "t")
+    (message,) = consumer.poll(1, 0)
+    closed.close()
+    closed.close()
+    with pytest.raises(StoreStateError, match="the consumer is closed"):
+        closed.commit()
+    store.close()
+    for call in (consumer.commit, consumer.lag, lambda: consumer.retry(message), consumer.poll):
+        with pytest.raises(StoreStateError):
+            call()
+    consumer.close()
+    with pytest.raises(StoreStateError):
+        consumer.poll(1, 0)
+
+
+# ---- light queues -------------------------------------------------------------------------------
+
+
+def test_a_light_queue(tmp_path: Path) -> None:
+    """Its offsets are not those of its messages in their own queues."""
+    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    names = "%LMQ%a"
+    with opened(tmp_path, **settings) as store:
+        put(store, 5)
+        for number in range(5, 15):
+            store.put("t", b"%d" % number, properties={"INNER_MULTI_DISPATCH": names})
+        consumer = store.consumer("%LMQ%g", names)
+        assert [int(message.body) for message in consumer.poll(4, 0)] == [5, 6, 7, 8]
+        assert consumer.position(names, 0) == 4
+        consumer.commit()
+    text = (tmp_path / "config" / "lmqConsumerOffset.json").read_text()
+    assert json.loads(text) == {"lmqOffsetTable": {"%LMQ%a@%LMQ%g": 4}, "offsetTable": {}}
+    with opened(tmp_path, **settings) as store:
+        assert numbers(store.consumer("%LMQ%g", names)) == list(range(9, 15))
