@@ -22,17 +22,23 @@ cdef struct rs_append:
     int64_t took_ms        # of an append that had to wait, by the monotonic clock
 
 
+cdef struct rs_queue_slot:
+    int64_t next_offset    # that the queue's next message gets
+    int64_t put_count      # messages, and their bytes, since the log was opened
+    int64_t put_bytes
+
+
 cdef struct rs_run_row:
     # One of many records that are encoded back to back.
     int64_t position       # in the buffer, bytes
-    int64_t *next_offset   # of its queue
+    rs_queue_slot *slot    # of its queue
     int32_t size
     int32_t queue_id
 
 
 cdef class QueueSlot:
     """One entry of topicQueueTable: the offset that the queue's next message gets."""
-    cdef int64_t next_offset
+    cdef rs_queue_slot slot
     cdef readonly str topic
     cdef readonly int32_t queue_id
 
@@ -101,7 +107,7 @@ cdef class CommitLogCore:
     cdef TopicEntry topic_entry(self, str topic)
     cdef QueueSlot slot_of(self, str topic, int64_t queue_id)
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
-                           int64_t *next_offset, bint queued, int64_t now,
+                           rs_queue_slot *slot, bint queued, int64_t now,
                            rs_append *out) noexcept nogil
     cdef int append(self, uint8_t *records, int64_t size, int32_t count, QueueSlot slot,
                     bint queued, int64_t now, rs_append *out)

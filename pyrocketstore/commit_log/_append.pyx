@@ -86,11 +86,11 @@ cdef class QueueSlot:
     @property
     def offset(self):
         """The next queue offset. Changed under the put lock only."""
-        return rs_load_acquire(&self.next_offset)
+        return rs_load_acquire(&self.slot.next_offset)
 
     @offset.setter
     def offset(self, int64_t value):
-        rs_store_release(&self.next_offset, value)
+        rs_store_release(&self.slot.next_offset, value)
 
 
 @cython.auto_pickle(False)
@@ -217,7 +217,7 @@ cdef class CommitLogCore:
         slot = QueueSlot.__new__(QueueSlot)
         slot.topic = topic
         slot.queue_id = queue_id
-        slot.next_offset = self.recovered.get((topic, queue_id), 0)
+        slot.slot.next_offset = self.recovered.get((topic, queue_id), 0)
         slot = entry.slots.setdefault(queue_id, slot)
         if queue_id < NEAR_QUEUES:
             entry.nearest[queue_id] = <PyObject *>slot
@@ -235,7 +235,7 @@ cdef class CommitLogCore:
         slot = None if entry is None else entry.slots.get(queue_id)
         if slot is not None:
             self.take_lock()
-            (<QueueSlot>slot).next_offset = next_offset
+            (<QueueSlot>slot).slot.next_offset = next_offset
             rs_lock_release(self.lock)
 
     def table(self):
@@ -246,6 +246,16 @@ cdef class CommitLogCore:
             for queue_id, slot in list((<TopicEntry>entry).slots.items())
         }
 
+    def put_totals(self, str topic):
+        """The messages that were put to a topic since the log was opened, and their bytes."""
+        cdef TopicEntry entry = self.topics.get(topic)
+        cdef int64_t count = 0
+        cdef int64_t size = 0
+        for slot in () if entry is None else list(entry.slots.values()):
+            count += (<QueueSlot>slot).slot.put_count
+            size += (<QueueSlot>slot).slot.put_bytes
+        return count, size
+
     def forget(self, str topic, queue_id):
         """Let a destroyed queue start at 0 again; the caller has the put lock, or is alone.
 
@@ -255,7 +265,7 @@ cdef class CommitLogCore:
         entry = self.topics.get(topic)
         slot = None if entry is None else (<TopicEntry>entry).slots.get(queue_id)
         if slot is not None:
-            rs_store_release(&(<QueueSlot>slot).next_offset, 0)
+            rs_store_release(&(<QueueSlot>slot).slot.next_offset, 0)
 
     # ---- the file that is written to -----------------------------------------------------------
 
@@ -549,7 +559,7 @@ cdef class CommitLogCore:
             rs_event_signal(self.buffer_event)
 
     cdef int append_locked(self, uint8_t *records, int64_t size, int32_t count,
-                           int64_t *next_offset, bint queued, int64_t now,
+                           rs_queue_slot *slot, bint queued, int64_t now,
                            rs_append *out) noexcept nogil:
         # The caller holds the put lock. `records` are `count` encoded records, back to back. `now`
         # is a time that the caller has just read, or 0.
@@ -577,7 +587,7 @@ cdef class CommitLogCore:
         self.last_timestamp = out.store_timestamp
         self.begin_hold()
         out.phy_offset = file.file_from_offset + position
-        out.queue_offset = next_offset[0] if queued else 0
+        out.queue_offset = slot.next_offset if queued else 0
         out.size = size
         out.count = count
         for i in range(count):
@@ -593,7 +603,9 @@ cdef class CommitLogCore:
         else:
             store_records(file.base + position, records, size)
         if queued:
-            rs_store_release(next_offset, out.queue_offset + count)
+            rs_store_release(&slot.next_offset, out.queue_offset + count)
+        slot.put_count += count
+        slot.put_bytes += size
         self.put_count += count
         self.put_bytes += size
         if self.indirect:
@@ -664,15 +676,19 @@ cdef class CommitLogCore:
                 size = rows[stop - 1].position + rows[stop - 1].size - first
         self.last_timestamp = now
         for i in range(done[0], stop):
-            queue_offsets[i] = rows[i].next_offset[0]
+            queue_offsets[i] = rows[i].slot.next_offset
             phy_offsets[i] = file.file_from_offset + position + rows[i].position - first
             patch_record(records + rows[i].position, queue_offsets[i], phy_offsets[i], now)
-            rs_store_release(rows[i].next_offset, queue_offsets[i] + 1)
+            rs_store_release(&rows[i].slot.next_offset, queue_offsets[i] + 1)
+            rows[i].slot.put_count += 1
+            rows[i].slot.put_bytes += rows[i].size
         out.error = self.store_indirect(file, position, records + first, size)
         if out.error < 0:
             self.write_failed = True
             for i in range(stop - 1, done[0] - 1, -1):
-                rs_store_release(rows[i].next_offset, queue_offsets[i])
+                rs_store_release(&rows[i].slot.next_offset, queue_offsets[i])
+                rows[i].slot.put_count -= 1
+                rows[i].slot.put_bytes -= rows[i].size
             rs_store_release(&self.hold, 0)
             return RS_IO_ERROR
         self.put_count += stop - done[0]
@@ -712,14 +728,14 @@ cdef class CommitLogCore:
         out.took_ms = 0
         if size < NOGIL_MIN_BYTES and rs_lock_try(self.lock):
             if self.is_quick(size):
-                status = self.append_locked(records, size, count, &slot.next_offset, queued, now,
+                status = self.append_locked(records, size, count, &slot.slot, queued, now,
                                             out)
             rs_lock_release(self.lock)
         if status == RS_BUSY:
             began_ns = ended_ns = self.env.table.monotonic_ns()
             with nogil:
                 if self.take_in_time():
-                    status = self.append_locked(records, size, count, &slot.next_offset, queued, 0,
+                    status = self.append_locked(records, size, count, &slot.slot, queued, 0,
                                                 out)
                     rs_lock_release(self.lock)
                 ended_ns = self.env.table.monotonic_ns()
@@ -763,16 +779,16 @@ cdef class CommitLogCore:
         else:
             self.take_lock()
             for other, value in slots:
-                if (<QueueSlot>other).next_offset != <int64_t>value:
+                if (<QueueSlot>other).slot.next_offset != <int64_t>value:
                     moved = True
             if moved:
                 status = RS_RETRY
             else:
-                status = self.append_locked(buffer.data, size, count, &slot.next_offset, queued, 0,
+                status = self.append_locked(buffer.data, size, count, &slot.slot, queued, 0,
                                             &out)
                 if status == RS_OK and queued:
                     for other, value in slots:
-                        rs_store_release(&(<QueueSlot>other).next_offset, <int64_t>value + 1)
+                        rs_store_release(&(<QueueSlot>other).slot.next_offset, <int64_t>value + 1)
             rs_lock_release(self.lock)
             if status == RS_OK:
                 self.signal_appended()

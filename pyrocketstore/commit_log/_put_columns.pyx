@@ -421,7 +421,7 @@ cdef class Chunk:
             row.position = bytes_total
             row.size = <int32_t>size
             row.queue_id = slot.queue_id
-            row.next_offset = &slot.next_offset
+            row.slot = &slot.slot
             bytes_total += size
             self.count += 1
         buffer.ensure(bytes_total)

@@ -128,7 +128,9 @@ cdef class Dispatcher:
     index_enabled, multi_dispatch : bool
     moved : Event, signalled when `position` has changed
 
-    Attribute `delayed`: Event or None, signalled once units of SCHEDULE_TOPIC_XXXX can be read.
+    Attributes: `delayed`, Event or None, signalled once units of SCHEDULE_TOPIC_XXXX can be read.
+    `on_dispatched`, callable(DispatchRequest) or None: `dispatch_mapped` calls it for each record
+    whose unit and keys are put, before `position` passes the record.
 
     Threads: one at a time dispatches; `position` may be read from any.
     Source: RocketMQ 4.9.3 DefaultMessageStore#ReputMessageService, CommitLogDispatcherBuild*.
@@ -156,6 +158,8 @@ cdef class Dispatcher:
     cdef object on_index_file
     cdef object on_index_record
     cdef object on_error
+    cdef readonly object on_dispatched
+    cdef bint observed          # `on_dispatched` is called for each record
     cdef rs_record record
     cdef rs_properties properties
     # of records whose units are in their queues: `settle` puts the keys and publishes the records
@@ -232,6 +236,10 @@ cdef class Dispatcher:
         self.index_owner = index_file
         self.index = NULL if index_file is None else &index_file.index
 
+    def call_after(self, on_dispatched):
+        """Have `on_dispatched` called, None: nothing; only while nothing is dispatched."""
+        self.on_dispatched = on_dispatched
+
     def resume_index(self):
         """Resume indexing after an error; only while nothing is dispatched."""
         self.index_enabled = True
@@ -257,6 +265,7 @@ cdef class Dispatcher:
         self.busy = True
         # After an exception: these records were not published, and come again.
         self.key_count = self.record_count = 0
+        self.observed = False
         return 0
 
     # ---- the core: one unit into its queue, an index file with room ---------------------------
@@ -363,6 +372,7 @@ cdef class Dispatcher:
             try:
                 if file.base == NULL:
                     raise StoreStateError(f"{mapped_file.path} is not mapped")
+                self.observed = self.on_dispatched is not None
                 with nogil:
                     wrote = rs_load_acquire(&file.wrote)
                     while position < wrote:
@@ -386,11 +396,11 @@ cdef class Dispatcher:
         return status, position
 
     def dispatch_file(self, EnvTable env, str path, int64_t file_from_offset, int64_t position,
-                      int64_t stop):
+                      int64_t stop, bint observed=False):
         """Dispatch a range of a commit log file that is read with pread.
 
-        Returns (status, position reached): RS_OK at `stop`, RS_BLANK, or the verdict on the bytes
-        there. Raises StoreIOError.
+        `observed`: `on_dispatched` is called for each record. Returns (status, position reached):
+        RS_OK at `stop`, RS_BLANK, or the verdict on the bytes there. Raises StoreIOError.
         """
         cdef FileWindow window
         cdef scan_state state
@@ -402,6 +412,7 @@ cdef class Dispatcher:
         state.position = position
         state.until = state.stop = stop
         self.begin()
+        self.observed = observed and self.on_dispatched is not None
         try:
             window = FileWindow(env, path)
             with nogil:
@@ -434,6 +445,8 @@ cdef class Dispatcher:
         self.settled_last = self.record.phy_offset
         self.settled_at = self.record.phy_offset + self.record.total_size
         self.record_count += 1
+        if self.observed:
+            self.report(p)
         if self.record_count >= KEYS_TOGETHER or self.key_count >= KEYS_TOGETHER:
             self.settle()
         return 0
@@ -455,6 +468,16 @@ cdef class Dispatcher:
         if self.unsignalled >= SIGNAL_EVERY:
             self.unsignalled = 0
             rs_event_signal(self.moved.event)
+        return 0
+
+    cdef int report(self, const uint8_t *p) except -1 with gil:
+        # The callback finds the record's unit and keys. The record is published after it, so that
+        # a waiter for `position` finds the callback done.
+        if self.key_count > 0:
+            self.put_noted_keys()
+        self.on_dispatched(self.request(p))
+        self.settle()
+        rs_event_signal(self.moved.event)
         return 0
 
     cdef int queue_record(self, const uint8_t *p) except -1 nogil:

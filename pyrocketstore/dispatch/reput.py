@@ -153,7 +153,7 @@ class ReputMessageService(ServiceThread):
         """Wait until every record before `phy_offset` is in its queues and in the index.
 
         Returns False if `timeout` (seconds) expires first. Raises StoreStateError if the thread has
-        failed.
+        failed, or calls this itself.
         """
         clock = self.commit_log.env.monotonic_ns
         deadline = None if timeout is None else clock() + int(timeout * 1e9)
@@ -168,5 +168,9 @@ class ReputMessageService(ServiceThread):
             left = 1.0 if deadline is None else (deadline - clock()) / 1e9
             if left <= 0:
                 return False
+            if self.is_current:
+                raise StoreStateError(
+                    "a dispatcher or arriving listener cannot wait until its message is dispatched"
+                )
             self.event.signal()
             self.moved.wait(seen, min(left, 1.0))

@@ -32,6 +32,13 @@ from pyrocketstore.consume_queue.multi_dispatch import multi_dispatch_lmq_queue
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name, no_queue
 from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.dispatch.observers import (
+    Arriving,
+    Dispatch,
+    MessageArrivingListener,
+    Observers,
+    arriving_of,
+)
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger, printable
 from pyrocketstore.errors import (
@@ -93,6 +100,7 @@ from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
 from pyrocketstore.recovery.refresh import Follower
 from pyrocketstore.recovery.repair import repair
+from pyrocketstore.recovery.replay import replay_observed
 from pyrocketstore.recovery.store_context import StoreContext, set_by_load, set_by_start
 from pyrocketstore.results import DispatchRequest, PutMessageStatus
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
@@ -138,6 +146,14 @@ class DefaultMessageStore(StoreContext):
     on_new_queue : callable(topic, queue_id), called before the first put to a queue
     cleans : bool, expired files are deleted and a full disk ends the puts, as the settings say
     topics : TopicConfigFile or None, which `load` reads and the flushes of the queues write
+    message_arriving_listener : callable, or object with such a method `arriving`, or None: called
+        with (topic, queue id, queue offset + 1, tags code, store time, None, properties) for each
+        message once it can be read from its queue, and for each further queue that it names
+
+    The thread of ReputMessageService calls the listener, for each message that was put since
+    `start`, in the order of the log; not on a SLAVE. Its exceptions are logged. While it runs,
+    nothing is dispatched. It may put and read, but cannot wait for dispatch, close the store or
+    remove queues: StoreStateError.
 
     Call `load()`, then `start()`, and `shutdown()` at the end. Outcomes that 4.9.3 reports are
     statuses.
@@ -166,8 +182,11 @@ class DefaultMessageStore(StoreContext):
         on_new_queue: Callable[[str, int], None] | None = None,
         cleans: bool = True,
         topics: TopicConfigFile | None = None,
+        message_arriving_listener: Arriving | MessageArrivingListener | None = None,
     ) -> None:
         self.topics = topics
+        self._arriving = arriving_of(message_arriving_listener)
+        self._dispatchers: list[Dispatch] = []
         self._engine: DefaultMessageStore = object.__new__(type(self))
         self._engine.__dict__ = self.__dict__
         self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans)
@@ -213,6 +232,8 @@ class DefaultMessageStore(StoreContext):
         self._clean = False  # and have dispatched and flushed everything
         #: True once `shutdown` has released everything
         self.has_ended = False
+        #: the thread that calls dispatchers during recovery
+        self._replayed_by: int | None = None
         self.stats_service = StoreStatsService(
             self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
         )
@@ -386,6 +407,8 @@ class DefaultMessageStore(StoreContext):
             apply_plan(self, self.plan)
         finally:
             self.plan.chunks.clear()
+        if self._dispatchers and not self.plan.clean and not self.read_only:
+            self._replay_to_dispatchers(self.plan)
         self.recover_topic_queue_table()
         self._complete_topics(self.plan)
         self.reads = StoreReads(
@@ -429,7 +452,7 @@ class DefaultMessageStore(StoreContext):
         reference.
         """
         fresh = object.__new__(type(self))
-        fresh.topics = None
+        fresh.topics, fresh._dispatchers = None, []
         fresh._make_parts(self.settings_of_reload(), self.env, True, None, self.cleans)
         try:
             self.env.require_directory(self.root)
@@ -553,6 +576,7 @@ class DefaultMessageStore(StoreContext):
         self.reput_service = ReputMessageService(
             self.commit_log, self.dispatcher, self.appended, self.moved
         )
+        self.dispatcher.call_after(self._observers())
         self.services = StoreServices(
             self,
             self.stats_service,
@@ -574,6 +598,45 @@ class DefaultMessageStore(StoreContext):
         self.shutdown_flag = False
         if self.running_flags.is_write_error():
             self._repair_later()
+
+    def _observers(self) -> Observers | None:
+        """Return what the dispatcher calls for each record; None: nothing."""
+        is_slave = self.config.broker_role is BrokerRole.SLAVE
+        arriving = None if is_slave else self._arriving
+        if arriving is None and not self._dispatchers:
+            return None
+        return Observers(self._dispatchers, arriving, light_queues=self.config.enable_lmq)
+
+    def _replay_to_dispatchers(self, plan: RecoveryPlan) -> None:
+        observers = Observers(self._dispatchers, None, light_queues=False)
+        self._replayed_by = threading.get_ident()
+        try:
+            replay_observed(self, plan.scan_from, plan.log_end, observers)
+        finally:
+            self._replayed_by = None
+
+    def _refuse_in_observer(self) -> None:
+        """Raise StoreStateError in the thread that dispatches: the call would wait for itself."""
+        service = self.__dict__.get("reput_service")
+        replays = self._replayed_by == threading.get_ident()
+        if replays or (service is not None and service.is_current):
+            raise StoreStateError(
+                f"{self.root}: a dispatcher or arriving listener cannot close the store or remove"
+                " queues: let another thread do it"
+            )
+
+    def get_dispatcher_list(self) -> list[Dispatch]:
+        """Return the list to which a program appends its own dispatchers before `start`.
+
+        Each is called with the DispatchRequest of every message, after queue and index have it,
+        and before the arriving listener, under the same rules. Dispatchers that are in the list
+        before `load` also get the messages that recovery reads after an unclean exit: those that
+        were not dispatched before, and some again.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getDispatcherList, CommitLogDispatcher.
+        Differs: the list lacks the store's own dispatchers, which are compiled.
+        """
+        return self._dispatchers
 
     def _make_schedule_service(self) -> ScheduleMessageService:
         return ScheduleMessageService(
@@ -632,6 +695,7 @@ class DefaultMessageStore(StoreContext):
         """
         if self.pid != os.getpid():
             return
+        self._refuse_in_observer()
         self.shutdown_flag = True
         shielded(self._engine._shutdown)
 
@@ -754,6 +818,7 @@ class DefaultMessageStore(StoreContext):
         """
         if self.read_only:
             raise StoreStateError("the store is open read-only")
+        self._refuse_in_observer()
         shielded(self._destroy)
 
     @one_at_a_time
@@ -1178,6 +1243,22 @@ class DefaultMessageStore(StoreContext):
         """
         return self.reports.runtime_info()
 
+    def get_single_put_message_topic_times_total(self, topic: str) -> int:
+        """Return how many messages were put to a topic since the store was opened.
+
+        Delayed messages count for SCHEDULE_TOPIC_XXXX, and their deliveries for the real topic.
+
+        Source: RocketMQ 4.9.3 StoreStatsService#getSinglePutMessageTopicTimesTotal.
+        """
+        return self.commit_log.core.put_totals(exact_text("topic", topic))[0]
+
+    def get_single_put_message_topic_size_total(self, topic: str) -> int:
+        """Return the bytes of these messages in the log.
+
+        Source: RocketMQ 4.9.3 StoreStatsService#getSinglePutMessageTopicSizeTotal.
+        """
+        return self.commit_log.core.put_totals(exact_text("topic", topic))[1]
+
     def get_running_data_info(self) -> str:
         """Return 4.9.3's figures of puts and gets as lines of text."""
         return self.stats_service.running_data_info()
@@ -1202,6 +1283,7 @@ class DefaultMessageStore(StoreContext):
     def _remove_queues(self, remove: Callable[[], None]) -> None:
         """Remove queues while the directory is locked: `shutdown` waits for the end of the call,
         also after a Ctrl-C."""
+        self._refuse_in_observer()
         with self.life_lock:
             if not self._loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log.parallel_scan import LogScan
+from pyrocketstore.dispatch._dispatcher import Dispatcher
+from pyrocketstore.dispatch.observers import Observers
 from pyrocketstore.dispatch.reput import resume_position
 from pyrocketstore.display import logger
 from pyrocketstore.recovery.store_context import StoreContext
-from pyrocketstore.results import Status
+from pyrocketstore.results import DispatchRequest, Status
+from pyrocketstore.system._env import Event
 from pyrocketstore.system.signal_shield import check_abandoned
 from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
     from pyrocketstore.recovery.plan import RecoveryPlan
 
-__all__ = ["replay", "replay_plan"]
+__all__ = ["replay", "replay_observed", "replay_plan"]
 
 LOG = logger(__name__)
 
@@ -71,6 +74,43 @@ def replay(store: StoreContext, start: int, end: int, known: deque[LogChunk] | N
         )
         position = resume_position(log, file.path, base, reached, stop, status)
         store.dispatcher.position = position
+
+
+def replay_observed(store: StoreContext, start: int, end: int, observers: Observers) -> None:
+    """Call `observers` for the records in [start, end); queues and index get nothing.
+
+    Raises StoreIOError.
+    """
+    log = store.commit_log
+    dispatcher = Dispatcher(
+        on_new_queue=lambda topic, queue_id: None,
+        on_queue_record=lambda request, multi: None,
+        on_index_file=lambda: None,
+        on_index_record=lambda request: None,
+        on_error=lambda kind, topic, queue_id, number: None,
+        delay_levels=log.delay_levels,
+        index_enabled=False,
+        multi_dispatch=False,
+        moved=Event(),
+    )
+
+    def observe(request: DispatchRequest) -> None:
+        check_abandoned()
+        observers(request)
+
+    dispatcher.call_after(observe)
+    position = start
+    while position < end:
+        file = log.mapped_file_queue.find_mapped_file_by_offset(position, False)
+        if file is None:
+            position = log.roll_next_file(position)
+            continue
+        base = file.file_from_offset
+        stop = min(end - base, file.file_size)
+        status, reached = dispatcher.dispatch_file(
+            store.env, file.path, base, position - base, stop, observed=True
+        )
+        position = resume_position(log, file.path, base, reached, stop, status)
 
 
 def _replay_chunks(store: StoreContext, start: int, end: int, known: deque[LogChunk]) -> int:

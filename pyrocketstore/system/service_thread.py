@@ -56,6 +56,13 @@ class ServiceThread:
         """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_current(self) -> bool:
+        """True in the thread of this service."""
+        thread = self._thread  # the id of one that has ended may be that of a new thread
+        own = threading.get_ident()
+        return thread is not None and thread.ident == own and thread.is_alive()
+
     def start(self) -> None:
         """Start the thread unless it runs already.
 

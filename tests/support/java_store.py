@@ -182,6 +182,17 @@ class JavaStore:
         lines = (spec_line(spec) for spec in specs)
         return self._answers("put", store_path, lines, words, expect)
 
+    def events(
+        self,
+        store_path: Path,
+        specs: Iterable[Mapping[str, Any]],
+        config: Mapping[str, Any],
+    ) -> list[dict[str, Any]]:
+        """Put messages; return the calls of a dispatcher and an arriving listener in their order,
+        and then the put totals of each topic."""
+        words = [f"{name}={_java(value)}" for name, value in config.items()]
+        return self._answers("events", store_path, map(spec_line, specs), words, 0)
+
     def index(
         self, path: Path, lines: Iterable[Sequence[object]], **geometry: int
     ) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import java.util.logging.LogManager;
  *
  * <pre>
  * put   DIR from=FILE [out=FILE] [records] [ending=clean|halt] [NAME=VALUE ...]
+ * events DIR from=FILE [out=FILE] [NAME=VALUE ...]
  * dump  DIR [queries=FILE] [out=FILE] [started] [NAME=VALUE ...]
  * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
  * bench DIR what=NAME count=N [...]
@@ -51,6 +52,8 @@ public final class Driver {
         switch (arguments[0]) {
             case "put":
                 return PutCommand.run(path, options);
+            case "events":
+                return EventsCommand.run(path, options);
             case "dump":
                 return DumpCommand.run(path, options);
             case "index":
