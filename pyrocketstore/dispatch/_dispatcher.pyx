@@ -355,8 +355,8 @@ cdef class Dispatcher:
 
     # ---- feeder: the bytes of the log ---------------------------------------------------------
 
-    def dispatch_mapped(self, MappedFile mapped_file, int64_t position):
-        """Dispatch the records of a mapped file from `position` up to its write position.
+    def dispatch_mapped(self, MappedFile mapped_file, int64_t position, int64_t stop):
+        """Dispatch the records of a mapped file that begin in [position, stop) of its written part.
 
         The caller holds the file. Returns (status, position reached).
         """
@@ -375,7 +375,7 @@ cdef class Dispatcher:
                 self.observed = self.on_dispatched is not None
                 with nogil:
                     wrote = rs_load_acquire(&file.wrote)
-                    while position < wrote:
+                    while position < wrote and position < stop:
                         status = check_record(file.base + position, wrote - position,
                                               file.file_from_offset + position, False,
                                               &self.record)

@@ -63,6 +63,9 @@ class ReputMessageService(ServiceThread):
     appended : Event, wakes the thread
     moved : Event, signalled when `position` has changed
 
+    Attribute: `confirm_offset`, None or the physical offset from which on no record is dispatched
+    until the thread is stopped.
+
     Source: RocketMQ 4.9.3 DefaultMessageStore#ReputMessageService.
     Differs: waits for an event when idle, where 4.9.3 polls every millisecond. Damage is stepped
     over to the next valid record, and never past the end of the log.
@@ -80,6 +83,7 @@ class ReputMessageService(ServiceThread):
         self.dispatcher = dispatcher
         self.event = appended  # so that an append wakes the thread, as wakeup() does
         self.moved = moved
+        self.confirm_offset: int | None = None
         self._walking = threading.Lock()
         self._turn = threading.Lock()  # so that a waiter for `_walking` gets it next
 
@@ -105,9 +109,24 @@ class ReputMessageService(ServiceThread):
                 self.event.wait(seen, NAP_S)
                 continue
             self.commit_log.core.set_dispatcher_idle(True)
-            if self.behind() <= 0:
+            if int(self.dispatcher.position) >= self._end():
                 self.event.wait(seen, IDLE_S)
             self.commit_log.core.set_dispatcher_idle(False)
+
+    def confirm(self, phy_offset: int) -> None:
+        """Let records before `phy_offset` be dispatched, and no later ones."""
+        self.confirm_offset = phy_offset
+        self.event.signal()
+        self.moved.signal()  # who waits for a later record waits no longer
+
+    def is_unconfirmed(self) -> bool:
+        """Return True while only the confirm offset prevents that more is dispatched."""
+        return self._end() <= int(self.dispatcher.position) < self.commit_log.get_max_offset()
+
+    def _end(self) -> int:
+        """Return the physical offset up to which records may be dispatched."""
+        end, confirmed = self.commit_log.get_max_offset(), self.confirm_offset
+        return end if confirmed is None or self.stopped else min(end, confirmed)
 
     def on_failure(self, error: BaseException) -> None:
         """Wake all waiters: the thread has failed."""
@@ -133,14 +152,17 @@ class ReputMessageService(ServiceThread):
         lowest = self.commit_log.get_min_offset()
         if position < lowest:
             self.dispatcher.position = position = lowest
-        if position >= self.commit_log.get_max_offset():
+        end = self._end()
+        if position >= end:
             return False
         file = self.commit_log.mapped_file_queue.find_mapped_file_by_offset(position, False)
         if file is None or not file.hold():
             return False  # deleted just now: the minimum has moved
         try:
             start = file.file_from_offset
-            status, reached = self.dispatcher.dispatch_mapped(file, position - start)
+            bounded = self.confirm_offset is not None and not self.stopped
+            stop = end - start if bounded else file.file_size
+            status, reached = self.dispatcher.dispatch_mapped(file, position - start, stop)
             if status != Status.OK:
                 self.dispatcher.position = resume_position(
                     self.commit_log, file.path, start, reached, file.wrote, status
@@ -152,14 +174,14 @@ class ReputMessageService(ServiceThread):
     def wait_dispatched(self, phy_offset: int, timeout: float | None = None) -> bool:
         """Wait until every record before `phy_offset` is in its queues and in the index.
 
-        Returns False if `timeout` (seconds) expires first. Raises StoreStateError if the thread has
-        failed, or calls this itself.
+        Records from the confirm offset on are not waited for. Returns False if `timeout` (seconds)
+        expires first. Raises StoreStateError if the thread has failed, or calls this itself.
         """
         clock = self.commit_log.env.monotonic_ns
         deadline = None if timeout is None else clock() + int(timeout * 1e9)
         while True:
             seen = self.moved.sequence()
-            if self.dispatcher.position >= phy_offset:
+            if self.dispatcher.position >= min(phy_offset, self._end()):
                 return True
             if self.failure is not None:
                 raise StoreStateError(f"dispatching has stopped: {self.failure}") from self.failure

@@ -187,6 +187,7 @@ class DefaultMessageStore(StoreContext):
         self.topics = topics
         self._arriving = arriving_of(message_arriving_listener)
         self._dispatchers: list[Dispatch] = []
+        self._confirm_offset: int | None = None
         self._engine: DefaultMessageStore = object.__new__(type(self))
         self._engine.__dict__ = self.__dict__
         self._engine._make_parts(config.absolute(), env, read_only, on_new_queue, cleans)
@@ -452,7 +453,7 @@ class DefaultMessageStore(StoreContext):
         reference.
         """
         fresh = object.__new__(type(self))
-        fresh.topics, fresh._dispatchers = None, []
+        fresh.topics, fresh._dispatchers, fresh._confirm_offset = None, [], None
         fresh._make_parts(self.settings_of_reload(), self.env, True, None, self.cleans)
         try:
             self.env.require_directory(self.root)
@@ -577,6 +578,7 @@ class DefaultMessageStore(StoreContext):
             self.commit_log, self.dispatcher, self.appended, self.moved
         )
         self.dispatcher.call_after(self._observers())
+        self._bound_dispatch()
         self.services = StoreServices(
             self,
             self.stats_service,
@@ -606,6 +608,34 @@ class DefaultMessageStore(StoreContext):
         if arriving is None and not self._dispatchers:
             return None
         return Observers(self._dispatchers, arriving, light_queues=self.config.enable_lmq)
+
+    def get_confirm_offset(self) -> int:
+        """Return the value of `set_confirm_offset`, -1 before the first call.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getConfirmOffset.
+        """
+        return -1 if self._confirm_offset is None else self._confirm_offset
+
+    def set_confirm_offset(self, phy_offset: int) -> None:
+        """With `duplication_enable`, let only records before `phy_offset` be dispatched.
+
+        Later records are in the log, but in no queue and not in the index, until the offset is set
+        behind them or the store is shut down; `wait_dispatched` does not wait for them. Without
+        `duplication_enable` the value has no effect, as in 4.9.3.
+
+        Threads: any, on the object that `start` is called on.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#setConfirmOffset.
+        Differs: has no effect before the first call, where 4.9.3 dispatches nothing and `start`
+        does not return; dispatch stops exactly there, not at the end of the file; `shutdown`
+        dispatches the rest, and recovery everything.
+        """
+        self._engine._confirm_offset = exact_int64("phy_offset", phy_offset)
+        self._engine._bound_dispatch()
+
+    def _bound_dispatch(self) -> None:
+        service, phy_offset = self.__dict__.get("reput_service"), self._confirm_offset
+        if self.config.duplication_enable and service is not None and phy_offset is not None:
+            service.confirm(phy_offset)
 
     def _replay_to_dispatchers(self, plan: RecoveryPlan) -> None:
         observers = Observers(self._dispatchers, None, light_queues=False)

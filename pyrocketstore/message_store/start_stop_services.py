@@ -112,6 +112,12 @@ class StoreServices:
         """Everything before this physical offset is dispatched."""
         return int(self.store.dispatcher.position)
 
+    def _may_wait_from(self) -> int:
+        """As _dispatched, but records that are not confirmed do not count as late."""
+        if self.reput_service.is_unconfirmed():
+            return self.store.commit_log.get_max_offset()
+        return self._dispatched()
+
     def _queued_timestamp(self) -> int:
         """Store time up to which every record is in its queue; 0 once an entry was given up."""
         logics = int(self.store.dispatcher.logics_timestamp)
@@ -122,7 +128,7 @@ class StoreServices:
         for part in (self.log_flush, self.store.commit_log, self.allocate_service):
             part.timed = stall_log.timed
         watch = StallWatch(
-            stall_log, self.store.commit_log.core, self.store.env.monotonic_ns, self._dispatched
+            stall_log, self.store.commit_log.core, self.store.env.monotonic_ns, self._may_wait_from
         )
         watch.group = self.log_flush.group
         self._look_for_stalls = watch.look
