@@ -40,12 +40,13 @@ Start = Literal["earliest", "latest"] | int
 class Source(NamedTuple):
     """The calls of a store that a consumer makes. Each raises StoreStateError once it is closed.
 
-    wait_dispatched : callable(), waits until every put that returned before is in its queues
+    wait_dispatched : callable(), makes messages readable that are there; see Arrivals.look
     queue_ids : callable(topic), its queue ids, sorted
     bounds : callable(topic, queue_id), the first readable queue offset and the end
     messages : callable(topic, queue_id, start, stop), an iterator of messages
     offset_at : callable(topic, queue_id, timestamp_ms), a queue offset
     now_ns : callable(), a monotonic time
+    wait : callable(seen, timeout), waits for messages; see Arrivals.wait
     retry : callable(message, delay_level), puts a message into the retry topic; None: read-only
     """
 
@@ -55,6 +56,7 @@ class Source(NamedTuple):
     messages: Callable[[str, int, int, int], Iterator[MessageExt]]
     offset_at: Callable[[str, int, int], int]
     now_ns: Callable[[], int]
+    wait: Callable[[int, float | None], None]
     retry: Callable[[MessageExt, int], object] | None
 
 
@@ -291,7 +293,7 @@ class Consumer:
             if left is not None and left <= 0:
                 return state
             if self._state is state:
-                self._moved.wait(seen, left)
+                self._source.wait(seen, left)
 
     def _fetch(self, state: _State, count: int) -> _State:
         """Read messages that are there, from one queue after the other; each call begins with

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.arguments._numbers_and_bodies import body_bytes
-from pyrocketstore.arguments.read_arguments import queue_id_of
+from pyrocketstore.arguments.read_arguments import queue_id_of, timeout_of
 from pyrocketstore.arguments.scalars import (
     INT64_MAX,
     exact_flag,
@@ -70,10 +70,12 @@ if TYPE_CHECKING:
     import pyarrow
 
     from pyrocketstore.cleaning.retention import Trimmed
+    from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.consumer.consumer import Consumer
     from pyrocketstore.message_store.store_stats import StoreStats
     from pyrocketstore.schedule.pending import DelayedMessages
     from pyrocketstore.store.consumers import ConsumerPosition, StoreConsumers
+    from pyrocketstore.store.following import FollowedMessages
     from pyrocketstore.store.settings import AnyPath, StoreSettings
     from pyrocketstore.verify.report import VerifyReport
 
@@ -192,6 +194,7 @@ class Store(StoreCalls):
         )
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
+        self.message_store.at_end.append(self.message_store.moved.signal)
         self._state.open()
         self.message_store.on_dead = self._state.stop_puts
         try:
@@ -821,12 +824,91 @@ class Store(StoreCalls):
         QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word
         return self._all_consumers().consumer(group, topics, start, on_loss, messages)
 
+    def follow(
+        self,
+        topic: str,
+        queue_id: int | None = None,
+        *,
+        start: Literal["earliest", "latest"] | int = "earliest",
+        tags: str | None = "*",
+        timeout: float | None = None,
+        on_loss: str = "raise",
+        on_corrupt: str = "raise",
+        check_crc: bool = False,
+    ) -> FollowedMessages:
+        """Return an iterator over the messages of a topic that waits for more.
+
+        A read-only store is refreshed when its owner, another process, has written to it. The
+        iterator looks at the log for that, at intervals of 1 ms to 100 ms.
+
+        Parameters
+        ----------
+        topic : may have no queue yet
+        queue_id : None: all queues of the topic, those made later included. Messages that arrive
+            together are merged by store time
+        start : "earliest" is the first message left, "latest" the end at this call; an int is a
+            queue offset and requires `queue_id`. Queues that are made later are read from their
+            first message on
+        tags, on_corrupt, check_crc : as in `read`
+        timeout : seconds without a message after which the iteration ends; None: never
+        on_loss : the treatment of messages that were removed before they were read. "raise": the
+            iterator raises MessagesRemovedError, and its next call continues behind them; "skip":
+            it continues
+
+        Returns
+        -------
+        FollowedMessages, an iterator of MessageExt. Its `close` ends the iteration, from any
+        thread; `skipped` has the messages that could not be read
+
+        Raises
+        ------
+        This call: OffsetOutOfRange, StoreTypeError, StoreFormatError, StoreStateError; what
+        `refresh` raises
+        The iterator: StoreStateError: the store was closed. MessagesRemovedError,
+        DamagedMessageError, StoreIOError, StoreCorruptionError: its next call continues
+
+        If a queue was deleted and made again, the iterator continues with its first message, and a
+        StoreWarning reports that.
+        """
+        if queue_id is not None:
+            queue_id = queue_id_of(queue_id)
+        if start not in ("earliest", "latest"):
+            if isinstance(start, str):
+                words = 'must be "earliest", "latest" or a queue offset'
+                raise StoreFormatError(f"start {shown(start)}: {words}")
+            start = exact_int64("start", start)
+            if queue_id is None:
+                raise StoreFormatError("start belongs to one queue: pass a queue_id with it")
+        QueueDamage("", 0, on_corrupt, SkippedMessages())  # refuses a wrong word
+        if not isinstance(on_loss, str) or on_loss not in ("raise", "skip"):
+            raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(on_loss)}')
+        wanted, checked = tags_filter(tags), exact_flag("check_crc", check_crc)
+        module = imported("pyrocketstore.store.following")  # few programs follow
+        options = module.FollowOptions(
+            exact_text("topic", topic), queue_id, start, wanted, timeout_of(timeout), on_loss,
+            on_corrupt, checked,
+        )  # fmt: skip
+        self._state.check()
+        calls = module.ReadCalls(self._while_open, self.message_store.stats_service.note_get)
+        found: FollowedMessages = module.FollowedMessages(
+            self.message_store, self._arrivals(), calls, options
+        )
+        return found
+
+    def _arrivals(self) -> Arrivals:
+        module = imported("pyrocketstore.store.following")
+        found: Arrivals = module.arrivals_of(self.message_store, self.refresh)
+        return found
+
     def _all_consumers(self) -> StoreConsumers:
         self._state.check()
         if self._consumers is None:
             module = imported("pyrocketstore.store.consumers")  # few programs consume
             self._consumers = module.StoreConsumers(
-                self.message_store, self._state.check, self._slow_puts.put_message
+                self.message_store,
+                self._state.check,
+                self._slow_puts.put_message,
+                self._arrivals,
             )
         return self._consumers
 

@@ -19,6 +19,7 @@ from pyrocketstore.system.signal_shield import shielded
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.record._message import MessageExt
 
@@ -50,6 +51,7 @@ class StoreConsumers:
     engine : DefaultMessageStore
     check : callable(), raises StoreStateError where the store is closed
     put : callable(message), returns the result or raises PutError
+    arrivals : callable(), returns a way to wait for messages
 
     The files of ROOT/config are read by the first consumer.
 
@@ -61,6 +63,7 @@ class StoreConsumers:
         engine: DefaultMessageStore,
         check: Callable[[], None],
         put: Callable[[MessageExtBrokerInner], PutMessageResult],
+        arrivals: Callable[[], Arrivals],
     ) -> None:
         env, root, config = engine.env, engine.root, engine.config
         self.offsets = ConsumerOffsets(env, root, lmq=config.enable_lmq)
@@ -68,6 +71,7 @@ class StoreConsumers:
         self._engine = engine
         self._check = check
         self._put = put
+        self._arrivals = arrivals
         self._groups = ConsumerGroups(engine.moved.signal)
         self._loaded = False
 
@@ -87,8 +91,7 @@ class StoreConsumers:
                 self.offsets.note_unclean_stop()
                 self.subscriptions.note_unclean_stop()
             self._engine.at_clean_stop.append(self.offsets.persist)
-            ends = (self.offsets.close, self.subscriptions.close, self._engine.moved.signal)
-            self._engine.at_end.extend(ends)
+            self._engine.at_end.extend((self.offsets.close, self.subscriptions.close))
             self._loaded = True
 
     def positions(self) -> list[ConsumerPosition]:
@@ -136,8 +139,9 @@ class StoreConsumers:
         engine = self._engine
         if not engine.read_only:
             shielded(lambda: self._add_group(group))
+        arrivals = self._arrivals()
         source = Source(
-            engine.wait_dispatched,
+            arrivals.look,
             self._queue_ids,
             self._bounds,
             lambda topic, queue_id, first, stop: messages(
@@ -145,6 +149,7 @@ class StoreConsumers:
             ),
             self._offset_at,
             engine.env.monotonic_ns,
+            arrivals.wait,
             None if engine.read_only else lambda message, level: self._retry(group, message, level),
         )
         positions = Positions(

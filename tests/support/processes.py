@@ -56,6 +56,7 @@ def calls(store):
         "offset_at": lambda: store.offset_at("T", 0, 0),
         "read": lambda: list(store.read("T")),
         "read all": lambda: list(store.read("T", None)),
+        "follow": lambda: store.follow("T"),
         "read_batch": lambda: store.read_batch("T", 0, start=0),
         "query": lambda: store.query("T", "k1"),
         "query_many": lambda: store.query_many("T", ["k1"]),

@@ -1,0 +1,411 @@
+"""`Store.follow`: an iterator over the messages of a topic that waits for more.
+
+It reads in rounds. A round has the messages of all queues from the end of the previous round up to
+the end of each queue, merged by store time; the iterator waits where a round has none.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from pyrocketstore.consumer.arrivals import OwnArrivals, OwnerArrivals
+from pyrocketstore.display import printable
+from pyrocketstore.errors import (
+    MessagesRemovedError,
+    OffsetOutOfRange,
+    StoreCorruptionError,
+    StoreIOError,
+    StoreWarning,
+)
+from pyrocketstore.reading._messages import MergedMessages
+from pyrocketstore.reading._queue_runs import FIRST_READ_COUNT, READ_COUNT, RecordRun, runs_of
+from pyrocketstore.reading.by_queue import QueueRange
+from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
+from pyrocketstore.record._record import BLANK_MAGIC_CODE
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log.log import CommitLog
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
+    from pyrocketstore.consumer.arrivals import Arrivals
+    from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.reading._messages import MessageIterator
+    from pyrocketstore.reading.rocketmq_reads import StoreReads
+    from pyrocketstore.record._message import MessageExt
+    from pyrocketstore.record.tags import TagsExpression
+
+__all__ = ["FollowedMessages", "arrivals_of"]
+
+#: Bytes of a record or a BLANK that come first: its size and its magic code.
+HEADER_SIZE = 8
+_BLANK = (BLANK_MAGIC_CODE & 0xFFFFFFFF).to_bytes(4, "big")
+_ANY_SIZE = 1 << 62
+#: Stands for bytes that cannot be read: the next refresh finds out why.
+_UNREADABLE = b"?"
+
+
+def arrivals_of(engine: DefaultMessageStore, refresh: Callable[[], object]) -> Arrivals:
+    """Return a way to wait for messages of a store, which `refresh` makes readable if another
+    process writes them."""
+    event = engine.moved
+    if not engine.read_only:
+        return OwnArrivals(engine.wait_dispatched, event.sequence, event.wait)
+    return OwnerArrivals(
+        refresh,
+        lambda: engine.commit_log.get_max_offset(),
+        lambda: next_record(engine),
+        event.sequence,
+        event.wait,
+        engine.env.monotonic_ns,
+    )
+
+
+def next_record(engine: DefaultMessageStore) -> bytes:
+    """Return the first bytes behind the readable end of the log; b"" if there is no record."""
+    log = engine.commit_log
+    files, end = log.mapped_file_queue, log.get_max_offset()
+    try:
+        file = files.find_mapped_file_by_offset(end, False)
+        if file is not None:
+            position = end - file.file_from_offset
+            found = file.read(position, min(HEADER_SIZE, file.file_size - position))
+            if found[4:] != _BLANK:
+                return found if any(found) else b""
+            end = file.file_from_offset + file.file_size
+        for path in log.config.all_commit_log_paths:
+            found = engine.env.read_part(f"{path}/{end:020d}", 0, HEADER_SIZE)
+            if any(found):
+                return found
+    except (StoreIOError, StoreCorruptionError):
+        return _UNREADABLE
+    return b""
+
+
+class _Damage(QueueDamage):
+    """The treatment of messages that cannot be read, or were removed before they were read."""
+
+    def __init__(
+        self, topic: str, queue_id: int, on_corrupt: str, on_loss: str, skipped: SkippedMessages
+    ) -> None:
+        super().__init__(topic, queue_id, on_corrupt, skipped)
+        self._on_loss = on_loss
+
+    def removed(self, start: int, stop: int) -> Exception | None:
+        """Return the error to raise for removed messages, if any."""
+        if self._on_loss == "skip":
+            return None
+        return MessagesRemovedError(self.topic, self.queue_id, start, stop)
+
+
+class _Range(QueueRange):
+    """A part of a queue; messages that were removed are reported. `damage` is a _Damage."""
+
+    __slots__ = ()
+
+    def missing(self, run: RecordRun) -> Exception | None:
+        """Note records without a file; return the error to raise, if any."""
+        phy_offsets, _, queue_offsets = run.refs()
+        if self.floor <= phy_offsets[0] < self.log.get_min_offset():
+            return self.removed(int(queue_offsets[0]), int(queue_offsets[-1]) + 1)
+        return super().missing(run)
+
+    def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
+        """Note messages of a file that was taken away; return the error to raise, if any."""
+        return super().file_gone(file, start, stop) or (
+            self.removed(start, stop) if file.file_from_offset < self.log.get_min_offset() else None
+        )
+
+    def removed(self, start: int, stop: int) -> Exception | None:
+        """Return the error to raise for removed messages, if any."""
+        assert isinstance(self.damage, _Damage)
+        return self.damage.removed(start, stop)
+
+
+class _Chunks:
+    """The records of a range of a queue, file by file, for MessageIterator.
+
+    It continues after an error. Removed messages are looked for before and after units are read, so
+    that none is left out without an error.
+    """
+
+    def __init__(
+        self,
+        part: _Range,
+        start: int,
+        stop: int,
+        while_open: Callable[[], AbstractContextManager[object]],
+        note_get: Callable[[int], None],
+    ) -> None:
+        self._part = part
+        self._start, self._stop = start, stop
+        self._count = FIRST_READ_COUNT
+        self._while_open = while_open
+        self._note_get = note_get
+        self._ready: list[RecordRun] = []
+        self._at = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RecordRun:
+        while True:
+            if self._at < len(self._ready):
+                # No call from here to the return: a signal handler that raises loses nothing.
+                run = self._ready[self._at]
+                self._at += 1
+                if run.mapped_file is not None:
+                    return run
+                error = self._part.missing(run)
+                if error is not None:
+                    raise error
+            elif self._start < self._stop:
+                self._read_on()
+            else:
+                raise StopIteration
+
+    def _read_on(self) -> None:
+        with self._while_open():
+            self._check_removed()
+            start = self._start
+            count = min(self._count, self._stop - start)
+            runs, taken = runs_of(self._part, start, count, _ANY_SIZE)
+            self._check_removed()
+        if self._start != start:  # the units may lack removed ones
+            return
+        if taken == 0:  # the queue has become shorter
+            self._start = self._stop
+            return
+        self._note_get(sum(run.count for run in runs))
+        self._count = min(2 * self._count, READ_COUNT)
+        end = start + taken
+        self._ready, self._at, self._start = runs, 0, end
+
+    def _check_removed(self) -> None:
+        part = self._part
+        low = part.queue.first_readable_offset(max(0, part.log.get_min_offset()))
+        if self._start < low:
+            first, self._start = self._start, min(low, self._stop)
+            error = part.removed(first, self._start)
+            if error is not None:
+                raise error
+
+
+class _Round(NamedTuple):
+    """Messages that are read together, and what is known of the queues behind them.
+
+    messages : of all queues, by store time; empty in a round without any
+    next : {queue id: offset of the first message that is in no round}
+    last : {queue id: (queue offset, physical offset) of the last message before that}
+    """
+
+    messages: MergedMessages
+    next: dict[int, int]
+    last: dict[int, tuple[int, int]]
+
+
+class FollowOptions(NamedTuple):
+    """The checked arguments of `Store.follow`."""
+
+    topic: str
+    queue_id: int | None
+    start: str | int
+    wanted: TagsExpression | None
+    timeout: float | None
+    on_loss: str
+    on_corrupt: str
+    check_crc: bool
+
+
+class ReadCalls(NamedTuple):
+    """The calls of a store that `FollowedMessages` makes.
+
+    while_open : returns a context that raises where the store is closed before or meanwhile
+    note_get : called with the number of messages of each read of units
+    """
+
+    while_open: Callable[[], AbstractContextManager[object]]
+    note_get: Callable[[int], None]
+
+
+class FollowedMessages:
+    """An iterator over the messages of a topic that waits for more.
+
+    `Store.follow` makes it.
+
+    Threads: one at a time; `close` from any. A signal handler that raises ends a wait, and loses no
+    message.
+
+    Attributes
+    ----------
+    skipped : SkippedMessages, the messages that could not be read so far
+    on_wait : callable() or None, called before each wait
+    """
+
+    def __init__(
+        self,
+        engine: DefaultMessageStore,
+        arrivals: Arrivals,
+        calls: ReadCalls,
+        options: FollowOptions,
+    ) -> None:
+        self.skipped = SkippedMessages()
+        self.on_wait: Callable[[], object] | None = None
+        self._engine = engine
+        self._arrivals = arrivals
+        self._calls = calls
+        self._options = options
+        self._closed = False
+        with calls.while_open():
+            arrivals.look()
+            self._round = self._first_round(engine.reads)
+
+    def _first_round(self, reads: StoreReads) -> _Round:
+        """Return a round without messages: it has the offsets at which queues begin."""
+        topic, start = self._options.topic, self._options.start
+        begun = _Round(MergedMessages([], self.skipped), {}, {})
+        queues = self._queues(reads)
+        if isinstance(start, int):
+            queue_id = self._options.queue_id
+            assert queue_id is not None
+            queues = [(queue_id, reads.queues.find(topic, queue_id))]
+        for queue_id, queue in queues:
+            low, high = _bounds(reads, queue)
+            first = low if start == "earliest" else high
+            if isinstance(start, int):
+                first = start
+                if not 0 <= start <= high:
+                    raise OffsetOutOfRange(low, high, start, topic, queue_id)
+            _note_next(begun, queue, first)
+        return begun
+
+    def _queues(self, reads: StoreReads) -> list[tuple[int, ConsumeQueue]]:
+        queues = reads.queues.of_topic(self._options.topic)
+        wanted = self._options.queue_id
+        return [pair for pair in queues.items() if wanted is None or pair[0] == wanted]
+
+    # ---- iteration ------------------------------------------------------------------------------
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> MessageExt:
+        """Return the next message, or wait for it.
+
+        Raises
+        ------
+        StopIteration: no message came within the timeout, or `close` was called
+        StoreStateError: the store is closed
+        MessagesRemovedError, DamagedMessageError, StoreIOError, StoreCorruptionError: the next call
+        continues
+        """
+        for message in self._round.messages:
+            return message  # without a call before: a signal handler that raises loses nothing
+        return self._wait_for_message()
+
+    def _wait_for_message(self) -> MessageExt:
+        timeout, now_ns = self._options.timeout, self._engine.env.monotonic_ns
+        deadline = None if timeout is None else now_ns() + int(timeout * 1e9)
+        while not self._closed:
+            with self._calls.while_open():
+                seen = self._arrivals.look()
+                has_new = self._begin_round(self._engine.reads)
+            for message in self._round.messages:
+                return message
+            if has_new:
+                continue
+            left = None if deadline is None else (deadline - now_ns()) / 1e9
+            if left is not None and left <= 0:
+                break
+            if self.on_wait is not None:
+                self.on_wait()
+            if not self._closed:
+                self._arrivals.wait(seen, left)
+        self._closed = True
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the iteration, also if it waits in another thread."""
+        self._closed = True
+        self._engine.moved.signal()
+
+    # ---- rounds ---------------------------------------------------------------------------------
+
+    def _begin_round(self, reads: StoreReads) -> bool:
+        """Begin a round with the messages that have arrived; return False without any.
+
+        After an error the previous round is still the last one.
+        """
+        before = self._round
+        parts: list[MessageIterator] = []
+        begun = _Round(before.messages, before.next.copy(), before.last.copy())
+        restarts: list[str] = []
+        has_changed = False
+        for queue_id, queue in self._queues(reads):
+            low, high = _bounds(reads, queue)
+            first = before.next.get(queue_id, low)
+            is_restarted = first > high or _was_made_again(queue, before.last.get(queue_id))
+            if is_restarted:
+                restarts.append(self._restart_text(queue_id, first, low))
+                first = low
+            if first < high:
+                parts.append(self._messages(reads.commit_log, queue, first, high))
+            if is_restarted or before.next.get(queue_id) != high:
+                _note_next(begun, queue, high)
+                has_changed = True
+        if not has_changed:
+            return False
+        self._round = begun._replace(messages=MergedMessages(parts, self.skipped))
+        for text in restarts:
+            warnings.warn(text, StoreWarning, stacklevel=4)
+        return bool(parts)
+
+    def _restart_text(self, queue_id: int, first: int, low: int) -> str:
+        return printable(
+            f"{self._options.topic}/{queue_id}: the queue does not continue at offset {first}: the "
+            f"topic was removed and made again, or the log was cut; reading continues at {low}"
+        )
+
+    def _messages(
+        self, log: CommitLog, queue: ConsumeQueue, first: int, stop: int
+    ) -> MessageIterator:
+        options = self._options
+        damage = _Damage(
+            queue.topic, queue.queue_id, options.on_corrupt, options.on_loss, self.skipped
+        )
+        floor = max(0, log.get_min_offset())
+        part = _Range(log, queue, floor, options.wanted, damage, options.check_crc)
+
+        def file_gone(file: MappedFile, start: int, end: int) -> Exception | None:
+            with self._calls.while_open():
+                return part.file_gone(file, start, end)
+
+        chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.note_get)
+        return part.messages(chunks, file_gone, damage)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._round.next)} queues"
+        return f"<pyrocketstore messages of {self._options.topic!r}, followed: {state}>"
+
+
+def _bounds(reads: StoreReads, queue: ConsumeQueue) -> tuple[int, int]:
+    """Return the first readable offset of a queue and its end."""
+    low = queue.first_readable_offset(max(0, reads.commit_log.get_min_offset()))
+    return low, queue.get_max_offset_in_queue()  # last: messages may be put meanwhile
+
+
+def _note_next(begun: _Round, queue: ConsumeQueue, offset: int) -> None:
+    """Note the next offset of a queue, and the unit before it."""
+    begun.next[queue.queue_id] = offset
+    begun.last.pop(queue.queue_id, None)
+    unit = queue.reader.unit(offset - 1) if offset > 0 else None
+    if unit is not None:
+        begun.last[queue.queue_id] = offset - 1, unit[0]
+
+
+def _was_made_again(queue: ConsumeQueue, last: tuple[int, int] | None) -> bool:
+    """Return whether a queue has a later message at the offset of the last one that was read."""
+    unit = None if last is None else queue.reader.unit(last[0])
+    return last is not None and unit is not None and unit[0] > last[1]
