@@ -8,6 +8,7 @@ from typing import NoReturn
 from pyrocketstore.cli import (  # noqa: F401  they register themselves
     commands,
     consumer_commands,
+    follow_command,
     spark_commands,
 )
 from pyrocketstore.cli.store_command import app

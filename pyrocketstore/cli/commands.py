@@ -140,7 +140,7 @@ def cat(
             found = target.output.messages(islice(messages, count))
         except DamagedMessageError as error:
             raise click.ClickException(f"{error}; --on-corrupt skip omits it") from error
-        _end_with(target.output, messages.skipped)
+        end_with(target.output, messages.skipped)
         if (count is None or found < count) and has_lost_end(store, topic, queue_id):
             sys.exit(1)  # the opening has reported it
 
@@ -158,8 +158,8 @@ def _check_queue(store: Store, topic: str, queue_id: int | None) -> None:
     )
 
 
-def _end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
-    """Report damage on standard error; exit code 1 if there is any."""
+def end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
+    """Report damage on standard error; end with exit code 1 if there is any."""
     found = output.damaged_count
     if found:
         output.warn(f"{found} of the messages have a damaged body")
@@ -196,7 +196,7 @@ def query(target: Target, topic: str, key: str, begin: int, end: int | None, max
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
         found = target.output.messages(messages)
-        _end_with(target.output)
+        end_with(target.output)
         if found == 0 or target.has_unreadable_hits:
             sys.exit(1)
 
@@ -222,7 +222,7 @@ def get(target: Target, which: str, raw: bool) -> None:
                 sys.exit(1)
         else:
             target.output.message(message)
-            _end_with(target.output)
+            end_with(target.output)
 
 
 def _phy_offset_or_msg_id(text: str) -> int | str:

@@ -12,10 +12,10 @@ from typing import Protocol
 
 __all__ = ["Arrivals", "OwnArrivals", "OwnerArrivals"]
 
-#: A look at the log follows the last message after a twentieth of the time since then, within these
-#: bounds (ns).
+#: A look at the log follows after a twentieth of the time since the last message, and after so many
+#: times the duration of the last refresh, within these bounds (ns).
 SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS = 1_000_000, 100_000_000
-PAUSES = 20
+PAUSES, REFRESHES = 20, 3
 #: A refresh that no byte of the log has caused: finds what the owner does besides appending (ns).
 ROUTINE_NS = 1_000_000_000
 #: After a refresh that found nothing, the next one waits for so many times its duration, up to
@@ -107,6 +107,7 @@ class OwnerArrivals:
         self._now_ns = now_ns
         self._end = -1
         self._arrived_ns = self._routine_ns = now_ns()
+        self._refresh_ns = 0
         #: bytes for which a refresh has found no record, and the time of the next attempt
         self._unfinished, self._retry_ns = b"", 0
 
@@ -125,7 +126,8 @@ class OwnerArrivals:
         now = self._now_ns()
         deadline = None if timeout is None else now + int(timeout * 1e9)
         while deadline is None or now < deadline:
-            pause = min((now - self._arrived_ns) // PAUSES, LONGEST_PAUSE_NS)
+            pause = max((now - self._arrived_ns) // PAUSES, REFRESHES * self._refresh_ns)
+            pause = min(pause, LONGEST_PAUSE_NS)
             if deadline is not None:
                 pause = min(pause, deadline - now)
             if self._pause(seen, max(pause, SHORTEST_PAUSE_NS) / 1e9):
@@ -145,7 +147,8 @@ class OwnerArrivals:
         found, before, began = self._next_record(), self._log_end(), self._now_ns()
         self._refresh()
         now = self._now_ns()
-        rest = min(REST * (now - began), LONGEST_REST_NS)
+        self._refresh_ns = now - began
+        rest = min(REST * self._refresh_ns, LONGEST_REST_NS)
         self._routine_ns = now + max(rest, ROUTINE_NS)
         self._unfinished, self._retry_ns = b"", 0
         if self._log_end() == before:

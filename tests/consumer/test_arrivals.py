@@ -16,7 +16,7 @@ SECOND = 1000 * MS
 class Owner:
     """A log that grows when the clock reaches given times."""
 
-    def __init__(self, grows_at: dict[int, int] | None = None, refresh_ns: int = MS) -> None:
+    def __init__(self, grows_at: dict[int, int] | None = None, refresh_ns: int = MS // 10) -> None:
         self.now = 0
         self.grows_at = dict(grows_at or {})
         self.refresh_ns = refresh_ns
@@ -88,13 +88,20 @@ def test_a_record_ends_a_wait() -> None:
     owner.grows_at[owner.now + 5 * MS] = 1
     owner.arrivals.wait(7, None)
     assert owner.pauses == [0.001] * 5  # short again
+    owner.refresh_ns = 4 * MS
+    owner.grows_at[owner.now] = 1
+    owner.arrivals.look()
+    owner.pauses.clear()
+    owner.grows_at[owner.now + 20 * MS] = 1
+    owner.arrivals.wait(7, None)
+    assert owner.pauses == [0.012] * 2  # a refresh takes a quarter of the time at most
 
 
 def test_a_wait_ends_after_its_timeout_and_by_a_signal() -> None:
     owner = Owner()
     owner.arrivals.look()
     owner.arrivals.wait(7, 0.25)
-    assert 251 * MS <= owner.now <= 253 * MS
+    assert 250 * MS <= owner.now <= 252 * MS
     owner.signalled = True
     owner.pauses.clear()
     owner.arrivals.wait(7, None)
