@@ -22,6 +22,7 @@ The public names:
     MessageExt                           a stored message
     MessageReader, SkippedMessages,
     SkippedRange                         the iterator of `Store.read`, and its skipped messages
+    FollowedMessages                     the iterator of `Store.follow`
     KeyHits                              the result of `Store.query_many`
     Consumer                             a member of a group, made by `Store.consumer`
 
@@ -105,6 +106,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.results import PutMessageStatus as PutMessageStatus
     from pyrocketstore.store.api import Store as Store
     from pyrocketstore.store.api import open as open
+    from pyrocketstore.store.following import FollowedMessages as FollowedMessages
     from pyrocketstore.store.rows import KeyHits as KeyHits
 
 __version__ = "0.1.0"
@@ -128,6 +130,7 @@ _NAMES = {
     "record.message": "Message MessageExtBatch MessageExtBrokerInner MessageRefused",
     "results": "AppendMessageStatus GetMessageStatus PutMessageStatus",
     "store.api": "Store open",
+    "store.following": "FollowedMessages",
     "store.rows": "KeyHits",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

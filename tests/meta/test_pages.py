@@ -17,7 +17,7 @@ import pyrocketstore
 ROOT = Path(__file__).parents[2]
 BLOCKS = [
     (page, code)
-    for page in ("README.md", "docs/python.md", "docs/retention.md")
+    for page in ("README.md", "docs/python.md", "docs/retention.md", "docs/follow.md")
     for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     if "spark" not in code  # tests/spark runs the same lines of docs/spark.md
 ]
