@@ -152,7 +152,7 @@ cdef class Dispatcher:
     cdef int64_t logics
     cdef Event moved
     cdef public Event delayed
-    cdef bint has_delayed       # units of delayed messages are in their queues since the last signal
+    cdef bint has_delayed       # units of delayed messages were put since the last signal
     cdef object on_new_queue
     cdef object on_queue_record
     cdef object on_index_file

@@ -144,7 +144,8 @@ class DefaultMessageStore(StoreContext):
     read_only : bool, nothing is created, written, locked or mapped writable: recovery happens in
         memory
     on_new_queue : callable(topic, queue_id), called before the first put to a queue
-    cleans : bool, expired files are deleted and a full disk ends the puts, as the settings say
+    cleans : bool, expired files are deleted and a full disk ends the puts, as the settings say;
+        `retention_age`, `retention_bytes` and `retention_free_bytes` have their effect without it
     topics : TopicConfigFile or None, which `load` reads and the flushes of the queues write
     message_arriving_listener : callable, or object with such a method `arriving`, or None: called
         with (topic, queue id, queue offset + 1, tags code, store time, None, properties) for each

@@ -9,6 +9,7 @@ import datetime
 import errno
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ from support.cleaned_stores import (
     message,
     opened,
 )
-from support.gates import wait_until
+from support.gates import Gate, wait_until
 from support.sizes import SIZES, TINY_SIZES
 
 DAY_MS = 24 * HOUR_MS
@@ -417,6 +418,86 @@ def test_a_kill_while_files_are_deleted(tmp_path: Path, number: int) -> None:
         assert store.message_store.get_min_phy_offset() == log_files(tmp_path / "killed")[0]
 
 
+class Interrupted(Exception):
+    """Raised by the handler of a signal."""
+
+
+def test_a_handler_that_raises_leaves_the_store_usable(tmp_path: Path) -> None:
+    """Whatever the handler interrupts, the call goes on to its end, and the next one deletes the
+    rest."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        with pyrocketstore.open(tmp_path, **TINY_SIZES) as store:
+            for turn in range(60):
+                store.put_many("t", [bytes(100)] * 60, keys=["k"] * 60)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + 40 * turn))
+                    store.trim(before=1 << 62)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except Interrupted:
+                    interrupted += 1
+                found = [m.queue_offset for m in store.read("t")]
+                assert found == list(range(found[0], 60 * (turn + 1)))
+            store.trim(before=1 << 62)
+            end = store.message_store.get_max_phy_offset()
+            assert store.message_store.get_min_phy_offset() == end - end % LOG_SIZE
+            report = store.verify()
+            assert report.ok, report.problems[:5]
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    print(f"interrupted {interrupted} times")
+
+
+def test_a_close_waits_for_a_trim(tmp_path: Path) -> None:
+    env, gate = SetEnv(), Gate()
+    store = pyrocketstore.open(tmp_path, env=env, **TINY_SIZES)
+    store.put_many("t", [bytes(100)] * 200)
+    store.wait_dispatched()
+    done: list[Trimmed] = []
+    gate.close()
+    with broken(env, "unlink", gate):
+        trimming = threading.Thread(target=lambda: done.append(store.trim(before=1 << 62)))
+        trimming.start()
+        assert gate.held.acquire(timeout=20), "no file is being deleted"
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        closing.join(0.2)
+        assert closing.is_alive()
+        gate.open()
+        trimming.join()
+        closing.join()
+    assert done[0].files > 0
+    with pyrocketstore.open(tmp_path, **TINY_SIZES) as store:
+        assert store.verify().ok
+
+
+def test_one_thread_deletes_at_a_time(tmp_path: Path) -> None:
+    env, gate = SetEnv(), Gate()
+    with opened(tmp_path, env, retention_bytes=1) as store:
+        fill(store, 100)
+        gate.close()
+        with broken(env, "unlink", gate):
+            rules = threading.Thread(target=service_of(store).do_once)
+            rules.start()
+            assert gate.held.acquire(timeout=20), "no file is being deleted"
+            trimming = threading.Thread(target=lambda: store.trim(1 << 62))
+            trimming.start()
+            trimming.join(0.2)
+            assert gate.count == 1
+            gate.open()
+            rules.join()
+            trimming.join()
+        end = store.get_max_phy_offset()
+        assert store.get_min_phy_offset() == end - end % LOG_SIZE
+        files = len(list((tmp_path / "index").iterdir()))
+        assert len(store.index_service.files) == files
+
+
 def test_threads_put_read_and_trim_at_once(tmp_path: Path) -> None:
     errors: list[BaseException] = []
     done = threading.Event()
@@ -442,7 +523,7 @@ def test_threads_put_read_and_trim_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for i in range(1, 1500):
-            assert store.put("t", b"%d" % i + bytes(100)).queue_offset == i
+            assert store.put("t", b"%d" % i + bytes(100), keys=f"k{i}").queue_offset == i
         done.set()
         for thread in threads:
             thread.join()

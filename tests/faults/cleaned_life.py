@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyrocketstore
-from pyrocketstore import DefaultMessageStore, MessageExtBrokerInner, PutMessageStatus
+from pyrocketstore import MessageExtBrokerInner, PutMessageStatus
+from pyrocketstore.arguments.scalars import INT64_MAX
 from pyrocketstore.record._message import properties_to_string
 
 WAIT_S = 30.0
@@ -65,14 +66,7 @@ class CleanedStore:
 
     def delete_expired(self, store: pyrocketstore.Store) -> None:
         """Delete files of the log, and then queue and index files that only name messages there."""
-        below: DefaultMessageStore = store.message_store
-        dispatched = below.get_max_phy_offset() - below.dispatch_behind_bytes()
-        files = below.commit_log.mapped_file_queue
-        files.delete_expired_file_by_time(0, clean_immediately=True, before=dispatched)
-        lowest = below.get_min_phy_offset()
-        for queue in below.consume_queues():
-            queue.delete_expired_file(lowest)
-        below.index_service.delete_expired_file(lowest)
+        store.trim(before=INT64_MAX)
 
     def check(self, store: pyrocketstore.Store) -> None:
         """Require that every promised message exists unless it has expired."""

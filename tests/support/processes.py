@@ -64,6 +64,10 @@ def calls(store):
         "get_many": lambda: store.get_many([0]),
         "get id": lambda: store.get("7F00000100002A9F0000000000000000"),
         "verify": store.verify,
+        "trim": lambda: store.trim(before=0),
+        "consumer": lambda: store.consumer("g", "t"),
+        "consumer_positions": store.consumer_positions,
+        "delayed": store.delayed,
     }
 def all_refuse(store):
     for name, call in calls(store).items():
