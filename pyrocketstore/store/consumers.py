@@ -188,9 +188,10 @@ class StoreConsumers:
 
         def commit() -> None:
             self._check()
+            # First: another group's commit may write every position that is noted.
+            self._engine.flush()
             for (topic, queue_id), offset in offsets.items():
                 self.offsets.commit_offset(group, topic, queue_id, offset)
-            self._engine.flush()
             self.offsets.persist()
 
         shielded(commit)
