@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from pyrocketstore.arguments.scalars import exact_int64, whole_number
 from pyrocketstore.consumer.groups import Group, Queue
 from pyrocketstore.consumer.retry import retry_topic
+from pyrocketstore.consumer.waiters import LoopWaiters
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     DamagedMessageError,
@@ -141,6 +142,7 @@ class Consumer:
         positions: Positions,
         members: Group,
         moved: Event,
+        waiters: LoopWaiters,
         topics: Sequence[str],
         start: Start,
         on_loss: str,
@@ -152,6 +154,7 @@ class Consumer:
         self._positions = positions
         self._members = members
         self._moved = moved
+        self._waiters = waiters
         self._start = start
         self._on_loss = on_loss
         self._all_topics = [*topics, retry_topic(members.name)]
@@ -270,6 +273,47 @@ class Consumer:
             if self._state is state:
                 self._state = new
                 yield message
+
+    async def apoll(
+        self, max_count: int = POLL_COUNT, timeout: float | None = None
+    ) -> list[MessageExt]:
+        """Return the next messages as `poll` does; wait for the first one without blocking a loop.
+
+        A cancelled call loses no message: it ends while it waits, before it takes any.
+        """
+        deadline = None if timeout is None else self._source.now_ns() + int(timeout * 1e9)
+        while True:
+            seen = self._moved.sequence()
+            found = self.poll(max_count, 0)
+            if found:
+                return found
+            left = None if deadline is None else (deadline - self._source.now_ns()) / 1e9
+            if left is not None and left <= 0:
+                return []
+            await self._waiters.wait(seen, left)
+
+    def __aiter__(self) -> Self:
+        """Iterate over messages with `async for`, one by one; wait where there is none."""
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """Return the next message. Other tasks run at each read, of up to 32 messages."""
+        import asyncio  # not above: its import takes as long as that of the engine
+
+        state = self._state
+        if state.fetched and state.handed == len(state.fetched):
+            await asyncio.sleep(0)
+        while True:
+            seen = self._moved.sequence()
+            state = self._ready(POLL_COUNT, 0)
+            if state.handed == len(state.fetched):
+                await self._waiters.wait(seen)
+                continue
+            new = state._replace(handed=state.handed + 1)
+            message = state.fetched[state.handed][0]
+            if self._state is state:
+                self._state = new
+                return message
 
     def _ready(self, count: int, deadline_ns: int | None) -> _State:
         """Return a state with messages to hand out; after the time limit, one that may have none.

@@ -12,6 +12,7 @@ from pyrocketstore.consumer.groups import ConsumerGroups, Queue
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.retry import retry_message, retry_topic
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
+from pyrocketstore.consumer.waiters import LoopWaiters
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.record.message import MessageExtBrokerInner, check_topic
@@ -73,6 +74,7 @@ class StoreConsumers:
         self._put = put
         self._arrivals = arrivals
         self._groups = ConsumerGroups(engine.moved.signal)
+        self._waiters = LoopWaiters(engine.moved)
         self._loaded = False
 
     def load(self) -> None:
@@ -91,7 +93,8 @@ class StoreConsumers:
                 self.offsets.note_unclean_stop()
                 self.subscriptions.note_unclean_stop()
             self._engine.at_clean_stop.append(self.offsets.persist)
-            self._engine.at_end.extend((self.offsets.close, self.subscriptions.close))
+            ends = (self.offsets.close, self.subscriptions.close, self._waiters.close)
+            self._engine.at_end.extend(ends)
             self._loaded = True
 
     def positions(self) -> list[ConsumerPosition]:
@@ -157,7 +160,9 @@ class StoreConsumers:
             None if engine.read_only else lambda offsets: self._commit(group, offsets),
         )
         members = self._groups.group(group)
-        return Consumer(source, positions, members, engine.moved, names, start, on_loss)
+        return Consumer(
+            source, positions, members, engine.moved, self._waiters, names, start, on_loss
+        )
 
     def _add_group(self, group: str) -> None:
         self._check()

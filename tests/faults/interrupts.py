@@ -319,6 +319,14 @@ class Life:
         self.take(20)
         self.member().commit()
 
+    def apoll(self) -> None:
+        async def one() -> None:
+            self.note()
+            self.polled = await self.member().apoll(5, 0.001)
+            self.note()
+
+        self.loop.run_until_complete(one())
+
     def iterate(self) -> None:
         self.put()
         self.note()
@@ -351,7 +359,7 @@ class Life:
     CALLS = (
         put, put_slowly, put_named, put_rolling, put_rolling, put_new_queue, put_new_queue,
         put_many, put_many, put_batch, put_multi, put_inner, put_future, aput, aput, flush, read,
-        query, stats, clean, reopen, read_only, consume, consume, iterate, seek, join, retry,
+        query, stats, clean, reopen, read_only, consume, apoll, iterate, seek, join, retry,
     )  # fmt: skip
 
     def prepare(self, call: Callable[[Life], None]) -> None:
@@ -359,12 +367,12 @@ class Life:
         self.call = call
         if call is Life.flush:
             self.put_many()
-        if call is Life.aput:
+        if call in LOOPS:
             self.loop = asyncio.new_event_loop()
 
     def tidy(self) -> None:
         """End an event loop and its tasks, as asyncio.run does."""
-        if self.call is Life.aput:
+        if self.call in LOOPS:
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()
@@ -443,6 +451,9 @@ class Life:
         shutil.rmtree(self.path)
 
 
+#: Calls that run an event loop.
+LOOPS = (Life.aput, Life.apoll)
+
 # ---- interrupting -------------------------------------------------------------------------------
 
 
@@ -493,7 +504,7 @@ def was_interrupted(error: BaseException | None) -> bool:
 def raiser(life: Life) -> Callable[[], None]:
     def act() -> None:
         # An event loop propagates KeyboardInterrupt only.
-        raise Refused if life.rng.random() < 0.3 and life.call is not Life.aput else Interrupted
+        raise Refused if life.rng.random() < 0.3 and life.call not in LOOPS else Interrupted
 
     return act
 
@@ -512,7 +523,8 @@ def after(first: float, interval: float) -> Iterator[None]:
 STEPPED = (
     Life.put_rolling, Life.put_new_queue, Life.put_many, Life.put_multi, Life.put_slowly,
     Life.put_future, Life.aput, Life.flush, Life.close, Life.reopen, Life.clean, Life.put_batch,
-    Life.read, Life.query, Life.stats, Life.consume, Life.iterate, Life.seek, Life.join, Life.retry,
+    Life.read, Life.query, Life.stats, Life.consume, Life.apoll, Life.iterate,
+    Life.seek, Life.join, Life.retry,
 )  # fmt: skip
 
 
