@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.errors import StoreError, StoreStateError, without_frames
 from pyrocketstore.files import fastjson
 from pyrocketstore.files.config_file import ConfigFile
+from pyrocketstore.record.message import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
@@ -28,16 +29,19 @@ class SubscriptionGroups:
     ----------
     env : Env
     root : the store's root directory
+    lmq : bool, list no group that begins with %LMQ%, as a broker with enableLmq does: such a group
+        always has the default settings
 
     Groups are added, never changed, and unknown fields are kept.
 
     Threads: any; `groups` and `retry_max_times` take no lock, so that a signal handler that raises
     leaves none held. The other calls are for `shielded` calls.
-    Source: RocketMQ 4.9.3 SubscriptionGroupManager, SubscriptionGroupConfig.
+    Source: RocketMQ 4.9.3 SubscriptionGroupManager, LmqSubscriptionGroupManager.
     Differs: see ConfigFile.
     """
 
-    def __init__(self, env: Env, root: str) -> None:
+    def __init__(self, env: Env, root: str, *, lmq: bool = False) -> None:
+        self.lmq = lmq
         self.path = os.path.join(root, "config", "subscriptionGroup.json")
         self.error: StoreError | None = None
         self._env = env
@@ -65,6 +69,8 @@ class SubscriptionGroups:
 
         Source: RocketMQ 4.9.3 SubscriptionGroupManager#findSubscriptionGroupConfig.
         """
+        if self.lmq and group.startswith(LMQ_PREFIX):
+            return
         with self._lock:
             if self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")

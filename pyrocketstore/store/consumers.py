@@ -68,7 +68,7 @@ class StoreConsumers:
     ) -> None:
         env, root, config = engine.env, engine.root, engine.config
         self.offsets = ConsumerOffsets(env, root, lmq=config.enable_lmq)
-        self.subscriptions = SubscriptionGroups(env, root)
+        self.subscriptions = SubscriptionGroups(env, root, lmq=config.enable_lmq)
         self._engine = engine
         self._check = check
         self._put = put

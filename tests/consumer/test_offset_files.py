@@ -252,3 +252,18 @@ def test_a_damaged_file_of_groups(tmp_path: Path, text: str) -> None:
     groups = groups_of(tmp_path)
     groups.ensure("h")
     assert list(json.loads(written(groups))["subscriptionGroupTable"]) == ["g", "h"]
+
+
+def test_a_group_of_light_queues_is_not_listed(tmp_path: Path) -> None:
+    """4.9.3's LmqSubscriptionGroupManager answers with the default settings and keeps nothing."""
+    groups = SubscriptionGroups(Env(), str(tmp_path), lmq=True)
+    groups.load()
+    groups.ensure("%LMQ%g")
+    groups.persist()
+    assert (groups.groups(), groups.retry_max_times("%LMQ%g")) == ([], 16)
+    assert not Path(groups.path).exists()
+    groups.ensure("g")
+    assert list(json.loads(written(groups))["subscriptionGroupTable"]) == ["g"]
+    without = groups_of(tmp_path)
+    without.ensure("%LMQ%g")
+    assert "%LMQ%g" in without.groups()
