@@ -599,6 +599,9 @@ class DefaultMessageStore(StoreContext):
         self.is_started = True
         self.services.start()
         self.shutdown_flag = False
+        schedule = self.services.schedule_service
+        if schedule is not None and schedule.has_messages():  # now: deliveries are puts
+            self.services.start_schedule()
         if self.running_flags.is_write_error():
             self._repair_later()
 
@@ -676,6 +679,7 @@ class DefaultMessageStore(StoreContext):
             self.delay_offsets,
             put=self._put_due,
             flush=lambda: self.services.log_flush.flush_to_end(),
+            ends=lambda: self.shutdown_flag,
             interval_ms=self.config.flush_delay_offset_interval,
         )
 

@@ -234,8 +234,6 @@ class StoreServices:
             with require_thread(service.name):
                 service.start()
         self._all_started = True
-        if self.schedule_service is not None and self.schedule_service.has_messages():
-            self.start_schedule()
 
     def start_repair(self) -> None:
         """Start the repair service after the first write error, unless `stop` has begun.

@@ -31,8 +31,12 @@ def real_queue(message: MessageExt) -> tuple[str, int] | None:
     return topic, queue_id
 
 
-def refusal(message: MessageExt) -> str:
-    """Return why a delayed message cannot be delivered, "" where it can."""
+def refusal(message: MessageExt, level: int, queue_offset: int) -> str:
+    """Return why the message of a unit cannot be delivered, "" where it can."""
+    # After damage a unit may name the bytes of a lost message, which another one has now.
+    here = (message.topic, message.queue_id, message.queue_offset)
+    if here != (SCHEDULE_TOPIC, level - 1, queue_offset):
+        return "another message is there"
     real = real_queue(message)
     if real is None or real[0] in _NOT_DELIVERED_TO:
         return "no topic to deliver to"

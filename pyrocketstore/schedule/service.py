@@ -47,6 +47,7 @@ class ScheduleMessageService(ServiceThread):
     offsets : DelayOffsets, loaded
     put : callable(message), puts a message that is due; it waits for no flush
     flush : callable(), makes everything that was put before durable
+    ends : callable(), True once the store accepts no more puts because it is closed
     interval_ms : int, how often changed offsets are written
 
     The thread sleeps until the first message is due. The dispatcher signals `event` once a new
@@ -67,6 +68,7 @@ class ScheduleMessageService(ServiceThread):
         offsets: DelayOffsets,
         put: Callable[[MessageExtBrokerInner], PutMessageResult],
         flush: Callable[[], object],
+        ends: Callable[[], bool],
         interval_ms: int,
     ) -> None:
         super().__init__("ScheduleMessageService")
@@ -77,6 +79,7 @@ class ScheduleMessageService(ServiceThread):
         self._delays = commit_log.delay_levels
         self._put = put
         self._flush = flush
+        self._ends = ends
         self._interval_ns = interval_ms * 1_000_000
         self._persist_at_ns = 0
         self._persisting = threading.Lock()
@@ -148,6 +151,8 @@ class ScheduleMessageService(ServiceThread):
         try:
             return self._deliver(level, queue)
         except (StoreError, MemoryError) as error:
+            if self._ends():
+                return None
             LOG.error("level %d: %s; delivery tries again after %d ms", level, error, FAILED_MS)
             return FAILED_MS
 
@@ -155,7 +160,7 @@ class ScheduleMessageService(ServiceThread):
         """Deliver what is due of a level; return the ms until its next message, None without."""
         offset = self._corrected(level, queue)
         end = min(queue.get_max_offset_in_queue(), offset + TURN)
-        while offset < end and not self.stopped:
+        while offset < end and not self._ends():
             unit = queue.reader.unit(offset)
             if unit is not None and unit != PRE_BLANK:
                 phy_offset, size, tags_code = unit
@@ -173,7 +178,7 @@ class ScheduleMessageService(ServiceThread):
         """Return the ms until the next attempt after a refused put, and log the first refusal."""
         pause = self._refused.get(level)
         self._refused[level] = RETRY_MS if pause is None else min(2 * pause, FAILED_MS)
-        if pause is None and not self.stopped:
+        if pause is None and not self._ends():
             text = "level %d, queue offset %d: %s; delivery tries again"
             LOG.warning(text, level, offset, status.name)
         return self._refused[level]
@@ -214,7 +219,7 @@ class ScheduleMessageService(ServiceThread):
         """Put the message of a unit; return PUT_OK also for one that no attempt can deliver."""
         message = self._log.look_message(phy_offset, size)
         real = None if message is None else real_queue(message)
-        why = "no message there" if message is None else refusal(message)
+        why = "no message there" if message is None else refusal(message, level, offset)
         if message is not None and real is not None and not why:
             status, why = self._put_status(delivered_message(message, *real))
             if status is PutMessageStatus.PUT_OK:

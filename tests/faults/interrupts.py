@@ -65,6 +65,7 @@ SETTINGS: dict[str, Any] = {
     "enable_multi_dispatch": True,
     "sync_flush_timeout": 2000,
     "max_outstanding_puts": 8,
+    "message_delay_level": " ".join(["2h"] * 18),  # none is due meanwhile
 }
 #: Settings by name: the flush of the log and further parts.
 KINDS: dict[str, dict[str, Any]] = {
@@ -189,6 +190,14 @@ class Life:
 
     def put_named(self) -> None:
         self.put(properties={"order": "é7", **{f"name{i}": f"{i}" for i in range(70)}})
+
+    def put_delayed(self) -> None:
+        self.put(delay_level=18)
+
+    def put_many_delayed(self) -> None:
+        numbers, bodies = self.bodies(20)
+        self.store.put_many("M", bodies, delay_levels=[number % 3 for number in numbers])
+        self.acknowledged.update(numbers)
 
     def put_rolling(self) -> None:
         """Put enough messages to reach the end of a log file."""
@@ -358,8 +367,9 @@ class Life:
 
     CALLS = (
         put, put_slowly, put_named, put_rolling, put_rolling, put_new_queue, put_new_queue,
-        put_many, put_many, put_batch, put_multi, put_inner, put_future, aput, aput, flush, read,
-        query, stats, clean, reopen, read_only, consume, apoll, iterate, seek, join, retry,
+        put_many, put_many, put_delayed, put_many_delayed, put_batch, put_multi, put_inner,
+        put_future, aput, aput, flush, read, query, stats, clean, reopen, read_only, consume,
+        apoll, iterate, seek, join, retry,
     )  # fmt: skip
 
     def prepare(self, call: Callable[[Life], None]) -> None:

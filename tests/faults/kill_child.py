@@ -3,8 +3,9 @@ child starts at once: {"do": "live", …} with the arguments of the function. It
 child's pid and, when the child has ended, with its exit status.
 
 "live" opens the store, puts from several threads and an event loop, closes it meanwhile, and opens
-it again, in an endless loop. "open" opens and closes it once. "make_files" puts to one new queue
-after the other, into very small files. Each may receive a call that kills it: see injection.py.
+it again, in an endless loop. "delay" puts delayed messages that are due at once. "open" opens and
+closes the store once. "make_files" puts to one new queue after the other, into very small files.
+Each may receive a call that kills it: see injection.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyrocketstore
+from delayed import DELAYED, DelayedJournal, put_delayed
 from injection import KILL, Faults
 from journal import SETTINGS, Journal, LaterPutter, Putter, PutterThread
 from pyrocketstore.system.env import Env
@@ -78,6 +80,18 @@ def live(path: str, journal: str, seed: str, flush: str, kill: tuple[str, str, i
                 raise AssertionError(repr(putter.error))
 
 
+def delay(path: str, notes: str, first: int, flush: str, kill: tuple[str, str, int]) -> None:
+    """Put delayed messages numbered from `first`, close, open again, until killed."""
+    env = armed(*kill)
+    rng = random.Random(first)
+    journal = DelayedJournal(Path(notes))
+    while True:
+        with OPEN(path, env=env, flush_disk_type=flush, **DELAYED) as store:
+            for _ in range(rng.randrange(60)):
+                first += put_delayed(store, journal, first, rng)
+            time.sleep(rng.choice((0.0, 0.005, 0.02)))
+
+
 def open_once(path: str, kill: tuple[str, str, int]) -> None:
     """Open and close the store."""
     OPEN(path, env=armed(*kill), **LIVELY).close()
@@ -99,7 +113,7 @@ def make_files(path: str, seed: str, kill: tuple[str, str, int], unnamed: bool) 
 
 def main() -> None:
     """Fork a child for each line of standard input."""
-    actions = {"live": live, "open": open_once, "make_files": make_files}
+    actions = {"live": live, "delay": delay, "open": open_once, "make_files": make_files}
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()

@@ -88,6 +88,19 @@ def test_a_message_without_its_level_is_delivered(tmp_path: Path) -> None:
         assert awaited(store, 2) == [b"raw", b"good"]
 
 
+def test_a_unit_that_names_another_message_delivers_nothing(tmp_path: Path) -> None:
+    """After damage, the bytes of a lost message may have become those of another one."""
+    with opened(tmp_path, message_delay_level="1s 2h") as store:
+        other = store.put("t", b"never", delay_level=2)
+        store.put("t", b"lost!", delay_level=1)
+        store.put("t", b"later", delay_level=1)
+        store.wait_dispatched()
+        queue = tmp_path / "consumequeue" / SCHEDULE_TOPIC / "0" / f"{0:020d}"
+        with queue.open("r+b") as units:
+            units.write(other.phy_offset.to_bytes(8, "big"))
+        assert awaited(store, 1) == [b"later"]
+
+
 def test_a_message_with_a_damaged_body_is_left_out(tmp_path: Path) -> None:
     """Delivered, it would have a valid CRC."""
     with opened(tmp_path, message_delay_level="1s 2h") as store:
@@ -263,9 +276,11 @@ def test_a_refusal_is_logged_once_and_tried_less_often(
 
 def test_an_interrupt_after_the_append_delays_no_delivery(tmp_path: Path) -> None:
     """A signal handler may raise at any step after the message is in the log."""
-    with opened(tmp_path) as store:
-        store.put("t", b"never", delay_level=NEVER)
-        time.sleep(0.05)  # the service sleeps
+    with opened(tmp_path, flush_delay_offset_interval=1) as store:
+        store.put("t", b"first", delay_level=NOW)
+        awaited(store, 1)
+        wait_until(lambda: not service_of(store).offsets.is_changed(), "a write of the offsets")
+        time.sleep(0.05)  # the service waits without a time limit
         engine = store.message_store
         append = engine.commit_log.put_message
 
@@ -278,7 +293,7 @@ def test_an_interrupt_after_the_append_delays_no_delivery(tmp_path: Path) -> Non
         engine.commit_log.put_message = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             store.put("t", b"now", delay_level=NOW)
-        assert awaited(store, 1) == [b"now"]
+        assert awaited(store, 2) == [b"first", b"now"]
 
 
 def test_where_the_thread_cannot_be_started(
