@@ -799,6 +799,7 @@ IMPORT_GROUPS = (
     ),
 )
 
+from delayed_groups import DELAYED_GROUPS  # noqa: E402 - it uses the names above
 from property_groups import PROPERTY_GROUPS  # noqa: E402 - it uses the names above
 from small_reads import SMALL_READ_GROUPS  # noqa: E402 - it uses the names above
 
@@ -808,6 +809,7 @@ GROUPS = (
     *SYNC_GROUPS,
     *ASYNC_GROUPS,
     *LATENCY_GROUPS,
+    *DELAYED_GROUPS,
     *RECOVERY_GROUPS,
     *PART_GROUPS,
     *READ_GROUPS,

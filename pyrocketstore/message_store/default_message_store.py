@@ -589,9 +589,9 @@ class DefaultMessageStore(StoreContext):
         )
         self.reports.services = self.services
         if self.config.broker_role is not BrokerRole.SLAVE:
-            self.services.schedule_service = schedule = self._make_schedule_service()
-            schedule.correct_offsets()
-            self.dispatcher.delayed = schedule.event
+            service = self.services.schedule_service = self._make_schedule_service()
+            service.correct_offsets()
+            self.dispatcher.delayed = service.event
         if self.cleans:
             self.services.add_cleaning(self.newest_store_timestamp())
         if self.config.enables_retention:

@@ -99,6 +99,9 @@ final class BenchCommand {
             case "rebuild":
             case "recover":
                 return new RecoverWorkload(path, options);
+            case "deliver":
+            case "lateness":
+                return new DelayedWorkload(path, options);
             case "flush_queues":
                 return new FlushWorkload(path, options);
             case "open_killed":
