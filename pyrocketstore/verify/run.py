@@ -15,11 +15,13 @@ from pyrocketstore.commit_log._scan import verdict_of
 from pyrocketstore.consume_queue.ext import MAX_ADDR, un_decorate
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import is_safe_name
+from pyrocketstore.consume_queue.unit_check import DELAY_MAX_MS
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK_SIZE
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.index._file import index_file_size
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import gap_text, reason_without_files
+from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
@@ -484,6 +486,9 @@ class _Verifier:
             where = np.flatnonzero(is_ext)
             self._resolve_ext(state, rows.take(where), where, codes)
         bad_code = same & ~bad_size & (codes != rows.tags_code)
+        if state.queue.topic == SCHEDULE_TOPIC:  # times of delivery by an earlier messageDelayLevel
+            stored = rows.store_timestamp
+            bad_code &= (stored < 0) | (codes < stored) | (codes - DELAY_MAX_MS > stored)
         for row in self.report.kept(np.flatnonzero(bad_size | bad_code).tolist()):
             text = f"the tags code {codes[row]}, but the record's is {rows.tags_code[row]}"
             if bad_size[row]:

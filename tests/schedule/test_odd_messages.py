@@ -162,6 +162,19 @@ def test_a_level_that_the_setting_has_no_longer(tmp_path: Path) -> None:
         assert awaited(store, 2) == [b"third", b"second"]
 
 
+def test_verify_accepts_times_of_delivery_by_earlier_levels(tmp_path: Path) -> None:
+    with opened(tmp_path, message_delay_level="1h") as store:
+        store.put("t", b"never", delay_level=1)
+    with opened(tmp_path, message_delay_level="2h") as store:
+        assert store.verify().problems == []
+    file = tmp_path / "consumequeue" / SCHEDULE_TOPIC / "0" / f"{0:020d}"
+    with file.open("r+b") as units:
+        units.seek(12)
+        units.write((17).to_bytes(8, "big"))
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+        assert "the tags code 17" in store.verify().problems[0].text
+
+
 def test_many_levels(tmp_path: Path) -> None:
     levels = " ".join(["0s"] * 80 + ["2h"])
     with opened(tmp_path, message_delay_level=levels) as store:
