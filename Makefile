@@ -155,6 +155,7 @@ SOAK_IMAGES ?= 10000
 SOAK_FSYNCS ?= 5000
 SOAK_KILLS ?= 1000
 SOAK_LOOPS ?= 100000
+SOAK_DELAYED ?= 1000
 SOAK_INTERRUPTS ?= 120
 SOAK_MUTANTS ?= 1000000
 SOAK_STORES ?= 20000
@@ -162,7 +163,7 @@ SOAK_TINY_STORES ?= 1000000
 SOAK_API ?= 200
 SOAK_TEXTS ?= 20000
 SOAK_PARTS = soak-power soak-fsync soak-bits soak-kill soak-syscalls soak-threads soak-interrupts \
-	soak-odd-files soak-api soak-texts soak-fuzz
+	soak-odd-files soak-api soak-texts soak-delayed soak-fuzz
 .PHONY: bench-spark soak-stream soak $(SOAK_PARTS) soak-fuzz-buffers soak-fuzz-tiny
 soak: $(SOAK_PARTS) test-tsan coverage ## all faults, for hours
 soak-power: build ## what a power cut may leave, SOAK_IMAGES times
@@ -177,6 +178,8 @@ soak-kill: build ## SIGKILL at random, SOAK_KILLS times
 soak-syscalls: build ## every system call fails once
 	ROCKETSTORE_SOAK_FAULTS=1 $(BIN)/python -m pytest -s -p no:logging \
 		tests/faults/test_syscalls.py
+soak-delayed: build ## kills, power cuts and failing calls beside delayed messages, SOAK_DELAYED times
+	ROCKETSTORE_SOAK_DELAYED=$(SOAK_DELAYED) $(BIN)/python -m pytest -s tests/faults/test_delayed_faults.py
 soak-threads: build ## destruction beside puts and reads, SOAK_LOOPS times
 	ROCKETSTORE_SOAK_LOOPS=$(SOAK_LOOPS) $(BIN)/python -m pytest -s tests/faults/test_threads.py
 soak-odd-files: build ## an unexpected file type at every path of a store
