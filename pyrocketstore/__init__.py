@@ -50,6 +50,7 @@ The public names:
     AppendMessageStatus                  its statuses
     MessageStoreConfig, FlushDiskType,
     BrokerRole                           its settings
+    BrokerStatsManager                   its figures by topic and group
     pyrocketstore.low_level              the classes of its files
 
 Each name is imported when it is first used: `import pyrocketstore` does not load the engine. If a
@@ -86,6 +87,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.errors import StoreTypeError as StoreTypeError
     from pyrocketstore.errors import StoreWarning as StoreWarning
     from pyrocketstore.errors import UnknownTopicError as UnknownTopicError
+    from pyrocketstore.message_store.broker_stats import BrokerStatsManager as BrokerStatsManager
     from pyrocketstore.message_store.default_message_store import (
         DefaultMessageStore as DefaultMessageStore,
     )
@@ -122,6 +124,7 @@ _NAMES = {
         StoreCorruptionError StoreError StoreFormatError StoreFsyncError StoreIOError
         StoreStateError StoreTypeError StoreWarning UnknownTopicError
     """,
+    "message_store.broker_stats": "BrokerStatsManager",
     "message_store.default_message_store": "DefaultMessageStore",
     "reading.skipped": "MessageReader SkippedMessages SkippedRange",
     "record._message": """

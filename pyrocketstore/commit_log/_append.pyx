@@ -256,6 +256,18 @@ cdef class CommitLogCore:
             size += (<QueueSlot>slot).slot.put_bytes
         return count, size
 
+    def queue_put_totals(self):
+        """(topic, queue id, messages, bytes) of each queue that was put to."""
+        cdef QueueSlot slot
+        found = []
+        for entry in list(self.topics.values()):
+            for value in list((<TopicEntry>entry).slots.values()):
+                slot = value
+                if slot.slot.put_count > 0:
+                    found.append((slot.topic, slot.queue_id, slot.slot.put_count,
+                                  slot.slot.put_bytes))
+        return found
+
     def forget(self, str topic, queue_id):
         """Let a destroyed queue start at 0 again; the caller has the put lock, or is alone.
 

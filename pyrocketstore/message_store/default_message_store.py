@@ -78,6 +78,7 @@ from pyrocketstore.reading.rocketmq_reads import (
 )
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._record import allow_records
+from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import (
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
@@ -88,6 +89,7 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     MessageRefused,
     batch_too_large,
+    parse_java_int,
     settle,
     topic_too_long,
     utf8_length,
@@ -113,6 +115,7 @@ from pyrocketstore.system.signal_shield import Shield, check_abandoned, one_at_a
 from pyrocketstore.system.stalls import StallLog
 
 if TYPE_CHECKING:
+    from pyrocketstore.message_store.broker_stats import BrokerStatsManager
     from pyrocketstore.message_store.store_stats import StoreStats
 
 LOG = logger(__name__)
@@ -150,6 +153,7 @@ class DefaultMessageStore(StoreContext):
     message_arriving_listener : callable, or object with such a method `arriving`, or None: called
         with (topic, queue id, queue offset + 1, tags code, store time, None, properties) for each
         message once it can be read from its queue, and for each further queue that it names
+    broker_stats_manager : BrokerStatsManager or None, counts puts, gets and deliveries
 
     The thread of ReputMessageService calls the listener, for each message that was put since
     `start`, in the order of the log; not on a SLAVE. Its exceptions are logged. While it runs,
@@ -184,8 +188,10 @@ class DefaultMessageStore(StoreContext):
         cleans: bool = True,
         topics: TopicConfigFile | None = None,
         message_arriving_listener: Arriving | MessageArrivingListener | None = None,
+        broker_stats_manager: BrokerStatsManager | None = None,
     ) -> None:
         self.topics = topics
+        self._broker_stats = broker_stats_manager
         self._arriving = arriving_of(message_arriving_listener)
         self._dispatchers: list[Dispatch] = []
         self._confirm_offset: int | None = None
@@ -455,6 +461,7 @@ class DefaultMessageStore(StoreContext):
         """
         fresh = object.__new__(type(self))
         fresh.topics, fresh._dispatchers, fresh._confirm_offset = None, [], None
+        fresh._broker_stats = None
         fresh._make_parts(self.settings_of_reload(), self.env, True, None, self.cleans)
         try:
             self.env.require_directory(self.root)
@@ -588,6 +595,9 @@ class DefaultMessageStore(StoreContext):
             check_lock=self._lock_file.check,
         )
         self.reports.services = self.services
+        if self._broker_stats is not None:
+            self._broker_stats.follow(self.commit_log.core.queue_put_totals)
+            self.services.on_look = self._tick_broker_stats
         if self.config.broker_role is not BrokerRole.SLAVE:
             service = self.services.schedule_service = self._make_schedule_service()
             service.correct_offsets()
@@ -687,7 +697,27 @@ class DefaultMessageStore(StoreContext):
         """Put a delayed message that is due; make room for it, as the puts of a program do."""
         if self.async_puts.is_behind():
             self.services.log_flush.flush_to_end()
-        return self.put_settled(message)
+        result, stats = self.put_settled(message), self._broker_stats
+        if (
+            stats is not None
+            and not result.status_code
+            and self.config.enable_schedule_message_stats
+        ):
+            text = string_to_properties(message.properties_string or "")
+            level = parse_java_int(text.get(PROPERTY_DELAY_TIME_LEVEL, "")) or 0
+            stats.note_delivery(level, result.message_count, result.wrote_bytes)
+        return result
+
+    def get_broker_stats_manager(self) -> BrokerStatsManager | None:
+        """Return the argument of the constructor.
+
+        Source: RocketMQ 4.9.3 DefaultMessageStore#getBrokerStatsManager.
+        """
+        return self._broker_stats
+
+    def _tick_broker_stats(self) -> None:
+        if self._broker_stats is not None:
+            self._broker_stats.tick(self.env.monotonic_ms())
 
     def newest_store_timestamp(self) -> int:
         """Return the store time (ms) of the newest record that is in a queue, 0 without any."""
@@ -1157,6 +1187,9 @@ class DefaultMessageStore(StoreContext):
         began = self.env.monotonic_ms()
         result = self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
         self.stats_service.note_get(result.message_count, self.env.monotonic_ms() - began)
+        if self._broker_stats is not None and result.message_count:
+            count, size = result.message_count, result.buffer_total_size
+            self._broker_stats.note_get(group, topic, queue_id, count, size)
         return result
 
     def query_message(

@@ -70,6 +70,8 @@ class StoreServices:
         #: None: this store delivers no delayed messages
         self.schedule_service: ScheduleMessageService | None = None
         self._schedule_ended = False
+        #: called four times a second
+        self.on_look: Callable[[], None] = lambda: None
         #: the cleaning services, None and empty without `add_cleaning`
         self.clean_commit_log: CleanCommitLogService | None = None
         self.clean_resource: CleanResourceService | None = None
@@ -137,6 +139,7 @@ class StoreServices:
     def _look(self) -> None:
         """Called four times a second: check for stalls, and whether the store is still locked."""
         self._look_for_stalls()
+        self.on_look()
         try:
             self._check_lock()
         except StoreError as error:

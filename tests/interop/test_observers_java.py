@@ -5,12 +5,14 @@ Method: both engines get random messages of every kind; their calls are compared
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyrocketstore import DefaultMessageStore, MessageStoreConfig
+from pyrocketstore.message_store.broker_stats import BrokerStatsManager
 from pyrocketstore.results import DispatchRequest
 from support.java_store import require_java
 from support.random_messages import random_messages, to_batch, to_inner
@@ -116,3 +118,49 @@ def test_calls_and_totals_are_those_of_4_9_3(
     assert len(ours) > 2 * len(specs)
     for number, (our, their) in enumerate(zip(ours, theirs, strict=True)):
         assert our == their, f"line {number}"
+
+
+def test_broker_stats_have_the_names_and_values_of_4_9_3(tmp_path: Path) -> None:
+    java = require_java()
+    delayed = [spec for spec in random_messages(int(SEED), 40) if "batch" not in spec][:6]
+    for number, spec in enumerate(delayed):
+        spec["properties"] = [("DELAY", str(1 + number % 2))]
+    levels = "1s 1s"
+    lines = java.events(
+        tmp_path / "java", delayed, CONFIG | {"messageDelayLevel": levels}, "deliveries=6"
+    )
+    theirs = {
+        (line["name"], line["key"]): (line["value"], line["times"])
+        for line in lines
+        if line["event"] == "stats"
+    }
+    stats = BrokerStatsManager()
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path / "ours"), message_delay_level=levels
+    )
+    store = DefaultMessageStore(config, broker_stats_manager=stats)
+    store.load()
+    store.start()
+    for spec in delayed:
+        store.put_message(to_inner(spec))
+    key = "SCHEDULE_TOPIC_XXXX@SCHEDULE_CONSUMER"
+    while (item := stats.get_stats_item("GROUP_GET_SIZE", key)) is None or item.times < 6:
+        time.sleep(0.01)
+    stats.inc_group_get_nums("g", "t", 3)
+    stats.inc_group_get_size("g", "t", 300)
+    stats.inc_queue_get_nums("g", "t", 2, 3)
+    stats.inc_queue_get_size("g", "t", 2, 300)
+    stats.inc_topic_put_nums("u", 4, 1)
+    stats.inc_topic_put_size("u", 400)
+    stats.inc_queue_put_nums("u", 1, 4, 1)
+    stats.inc_queue_put_size("u", 1, 400)
+    stats.inc_broker_get_nums(3)
+    stats.inc_send_back_nums("g", "t")
+    store.shutdown()
+    for (name, key), figures in theirs.items():
+        found = stats.get_stats_item(name, key)
+        if name == "BROKER_PUT_NUMS":  # the driver puts without a broker, which counts puts
+            assert found is not None and found.value == figures[0] + len(delayed)
+            continue
+        assert found is not None and (found.value, found.times) == figures, (name, key)
+    assert len(theirs) > 12

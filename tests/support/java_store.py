@@ -187,10 +187,11 @@ class JavaStore:
         store_path: Path,
         specs: Iterable[Mapping[str, Any]],
         config: Mapping[str, Any],
+        *more: str,
     ) -> list[dict[str, Any]]:
         """Put messages; return the calls of a dispatcher and an arriving listener in their order,
         and then the put totals of each topic."""
-        words = [f"{name}={_java(value)}" for name, value in config.items()]
+        words = [*(f"{name}={_java(value)}" for name, value in config.items()), *more]
         return self._answers("events", store_path, map(spec_line, specs), words, 0)
 
     def index(
