@@ -199,11 +199,13 @@ class _Round(NamedTuple):
     messages : of all queues, by store time; empty in a round without any
     next : {queue id: offset of the first message that is in no round}
     last : {queue id: (queue offset, physical offset) of the last message before that}
+    queues : {queue id: the object that was looked at}; a queue that is made again has another one
     """
 
     messages: MergedMessages
     next: dict[int, int]
     last: dict[int, tuple[int, int]]
+    queues: dict[int, ConsumeQueue]
 
 
 class FollowOptions(NamedTuple):
@@ -265,7 +267,7 @@ class FollowedMessages:
     def _first_round(self, reads: StoreReads) -> _Round:
         """Return a round without messages: it has the offsets at which queues begin."""
         topic, start = self._options.topic, self._options.start
-        begun = _Round(MergedMessages([], self.skipped), {}, {})
+        begun = _Round(MergedMessages([], self.skipped), {}, {}, {})
         queues = self._queues(reads)
         if isinstance(start, int):
             queue_id = self._options.queue_id
@@ -340,10 +342,15 @@ class FollowedMessages:
         """
         before = self._round
         parts: list[MessageIterator] = []
-        begun = _Round(before.messages, before.next.copy(), before.last.copy())
+        begun = _Round(
+            before.messages, before.next.copy(), before.last.copy(), before.queues.copy()
+        )
         restarts: list[str] = []
         has_changed = False
         for queue_id, queue in self._queues(reads):
+            is_known = before.queues.get(queue_id) is queue
+            if is_known and before.next[queue_id] == queue.get_max_offset_in_queue():
+                continue
             low, high = _bounds(reads, queue)
             first = before.next.get(queue_id, low)
             is_restarted = first > high or _was_made_again(queue, before.last.get(queue_id))
@@ -352,9 +359,8 @@ class FollowedMessages:
                 first = low
             if first < high:
                 parts.append(self._messages(reads.commit_log, queue, first, high))
-            if is_restarted or before.next.get(queue_id) != high:
-                _note_next(begun, queue, high)
-                has_changed = True
+            _note_next(begun, queue, high)
+            has_changed = True
         if not has_changed:
             return False
         self._round = begun._replace(messages=MergedMessages(parts, self.skipped))
@@ -399,6 +405,7 @@ def _bounds(reads: StoreReads, queue: ConsumeQueue) -> tuple[int, int]:
 def _note_next(begun: _Round, queue: ConsumeQueue, offset: int) -> None:
     """Note the next offset of a queue, and the unit before it."""
     begun.next[queue.queue_id] = offset
+    begun.queues[queue.queue_id] = queue
     begun.last.pop(queue.queue_id, None)
     unit = queue.reader.unit(offset - 1) if offset > 0 else None
     if unit is not None:
