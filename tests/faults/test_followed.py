@@ -1,5 +1,6 @@
-"""Goal: interrupts at any moment lose no message of `Store.follow` and repeat none.
-Method: a timer whose handler raises, beside a thread that puts."""
+"""Goal: interrupts at any moment lose no message of `Store.follow` and repeat none; iterators of
+several threads, beside cleaning and refreshes, return or report every message.
+Method: a timer whose handler raises, and threads, beside one that puts."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 import pyrocketstore
 from places import directory
-from pyrocketstore import MessageExt, Store
+from pyrocketstore import MessageExt, MessagesRemovedError, Store
 from support.seed import SEED
 from support.sizes import SIZES
 
@@ -61,7 +63,7 @@ def test_interrupts_lose_and_repeat_no_message(root: Path, read_only: bool) -> N
     try:
         with opened(root) as owner:
             store = opened(root, read_only=True) if read_only else owner
-            messages = store.follow("t", timeout=60)
+            messages = store.follow("t", timeout=20)
             writer = threading.Thread(target=put, args=(owner,))
             writer.start()
             while len(found) < COUNT:
@@ -87,3 +89,46 @@ def test_interrupts_lose_and_repeat_no_message(root: Path, read_only: bool) -> N
     for queue_id in range(QUEUES):
         own = [int(message.body) for message in found if message.queue_id == queue_id]
         assert own == list(range(queue_id, COUNT, QUEUES))
+
+
+def follow(store: Store) -> tuple[list[MessageExt], list[MessagesRemovedError]]:
+    """Return the messages up to the last one that is put, and the reported losses."""
+    found: list[MessageExt] = []
+    losses: list[MessagesRemovedError] = []
+    messages = store.follow("t", timeout=20)
+    while not found or int(found[-1].body) != COUNT - 1:
+        try:
+            found.append(next(messages))
+        except MessagesRemovedError as error:
+            losses.append(error)
+    return found, losses
+
+
+def test_iterators_of_threads_beside_a_cleaner(root: Path) -> None:
+    with (
+        opened(root) as owner,
+        opened(root, read_only=True) as reader,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        results = [pool.submit(follow, store) for store in (owner, owner, reader, reader)]
+        files = owner.message_store.commit_log.mapped_file_queue
+        for number in range(COUNT):
+            owner.put("t", b"%d" % number + b" " * 100, queue_id=number % QUEUES)
+            if number % 500 == 499:
+                owner.wait_dispatched()
+                for file in files.mapped_files[:-1][:1]:
+                    stop = file.file_from_offset + file.file_size
+                    files.delete_expired_file_by_time(0, clean_immediately=True, before=stop)
+                reader.refresh()
+        for result in results:
+            found, losses = result.result(60)
+            for queue_id in range(QUEUES):
+                read = [m.queue_offset for m in found if m.queue_id == queue_id]
+                lost = [
+                    offset
+                    for error in losses
+                    if error.queue_id == queue_id
+                    for offset in range(error.start, error.stop)
+                ]
+                assert read == sorted(read)
+                assert sorted(read + lost) == list(range(min(read + lost), COUNT // QUEUES))
