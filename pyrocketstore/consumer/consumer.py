@@ -160,19 +160,17 @@ class Consumer:
         self._all_topics = [*topics, retry_topic(members.name)]
         self._turn = 0
         self._state = _State({}, [], 0, None)
-        self._begin_latest()
-        self._number = members.join(self, frozenset(self._all_topics))
+        self._number = members.join(self, frozenset(self._all_topics), self._ends())
 
     # ---- assignment ---------------------------------------------------------------------------
 
-    def _begin_latest(self) -> None:
-        """With "latest", note the ends of the queues at this time for queues without a position."""
+    def _ends(self) -> dict[Queue, int]:
+        """With "latest", return the ends of the queues at this time."""
         self._source.wait_dispatched()
-        if self._start == "latest":
-            for topic in self.topics:
-                for queue_id in self._source.queue_ids(topic):
-                    end = self._source.bounds(topic, queue_id)[1]
-                    self._members.first_offsets.setdefault((topic, queue_id), end)
+        if self._start != "latest":
+            return {}
+        queues = [(topic, i) for topic in self.topics for i in self._source.queue_ids(topic)]
+        return {queue: self._source.bounds(*queue)[1] for queue in queues}
 
     def _assign(self) -> _State:
         """Take the share of the queues that this member has now; return the state."""
@@ -330,7 +328,10 @@ class Consumer:
             seen = self._moved.sequence()
             state = self._assign()
             if state.handed == len(state.fetched):
-                state = self._fetch(state, count)
+                new = self._fetch(state, count)
+                if new is None:
+                    continue
+                state = new
             if state.handed < len(state.fetched):
                 return state
             left = None if deadline_ns is None else (deadline_ns - self._source.now_ns()) / 1e9
@@ -339,9 +340,9 @@ class Consumer:
             if self._state is state:
                 self._source.wait(seen, left)
 
-    def _fetch(self, state: _State, count: int) -> _State:
+    def _fetch(self, state: _State, count: int) -> _State | None:
         """Read messages that are there, from one queue after the other; each call begins with
-        another queue."""
+        another queue. Return the new state; None: another thread has replaced the state."""
         queues = list(state.readers)
         self._turn += 1
         readers = dict(state.readers)
@@ -354,15 +355,13 @@ class Consumer:
                 readers[queue] = dataclasses.replace(reader, offset=error.stop, error=None)
                 new = state._replace(readers=readers, fetched=fetched, handed=0)
                 if self._state is not state:
-                    return self._state
+                    return None
                 self._state = new
                 raise error
             if len(fetched) == count:
                 break
         new = state._replace(readers=readers, fetched=fetched, handed=0)
-        if self._state is state:
-            self._state = new
-        return self._state
+        return new if self._replace(state, new) else None
 
     def _read(
         self, old: _Reader, count: int, fetched: list[tuple[MessageExt, Queue, int]]

@@ -50,15 +50,25 @@ class Group:
         self._members: dict[int, weakref.ref[object]] = {}
         self._topics: dict[int, Collection[str]] = {}
         self._owners: dict[Queue, int] = {}
-        #: where the first member began in queues that had no position
+        #: where members began in queues without a position; forgotten with the last member
         self.first_offsets: dict[Queue, int] = {}
         #: changes with each member that joins or leaves, and with each queue that is let go
         self.version = 0
 
-    def join(self, member: object, topics: Collection[str]) -> int:
-        """Add a member that reads these topics; return its number, which orders the members."""
+    def join(
+        self, member: object, topics: Collection[str], first_offsets: Mapping[Queue, int]
+    ) -> int:
+        """Add a member that reads these topics; return its number, which orders the members.
+
+        Parameters
+        ----------
+        first_offsets : where it begins in queues without a position, unless an earlier member has
+            begun there
+        """
         with self._lock:
             self._remove_gone()
+            for queue, offset in first_offsets.items():
+                self.first_offsets.setdefault(queue, offset)
             number = next(self._numbers)
             self._topics[number] = topics
             self._members[number] = weakref.ref(member, lambda _: self._note_gone(number))
@@ -87,6 +97,8 @@ class Group:
         del self._topics[number]
         for queue in [q for q, owner in self._owners.items() if owner == number]:
             del self._owners[queue]
+        if not self._members:
+            self.first_offsets.clear()
         return True
 
     def _change(self) -> None:

@@ -124,6 +124,25 @@ def test_a_message_of_a_queue_that_was_let_go_is_not_returned(tmp_path: Path) ->
         assert sorted(seen + numbers(second)) == list(range(8))
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_group_without_members_forgets_where_they_began(tmp_path: Path, is_closed: bool) -> None:
+    with opened(tmp_path) as store:
+        put(store, 5)
+        latest = store.consumer("g", "t", start="latest")
+        put(store, 5, first=5)
+        assert numbers(store.consumer("g", "t", start="latest")) == []  # the first one reads them
+        assert numbers(latest) == [5, 6, 7, 8, 9]
+        if is_closed:
+            latest.close()
+        del latest
+        gc.collect()
+        again = store.consumer("g", "t", start="latest")
+        put(store, 1, first=10)
+        assert numbers(again) == [10]
+        again.close()
+        assert numbers(store.consumer("g", "t")) == list(range(11))
+
+
 # ---- threads ------------------------------------------------------------------------------------
 
 
