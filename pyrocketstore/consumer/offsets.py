@@ -167,7 +167,8 @@ class ConsumerOffsets:
             light = self._content.get(_LMQ_TABLE, {})
             light = _ordered(light, self._lmq_table, bins[_LMQ_TABLE])
             found = {_LMQ_TABLE: light, **found}
-        return {**found, **{k: v for k, v in self._content.items() if k not in found}}
+        first = {_LMQ_TABLE: {}} if self.lmq and _LMQ_TABLE not in self._content else {}
+        return {**first, **self._content, **found}
 
     def close(self) -> None:
         """Accept no position from now on, after the end of a write in another thread."""
