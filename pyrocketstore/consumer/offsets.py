@@ -167,7 +167,9 @@ class ConsumerOffsets:
             light = self._content.get(_LMQ_TABLE, {})
             light = _ordered(light, self._lmq_table, bins[_LMQ_TABLE])
             found = {_LMQ_TABLE: light, **found}
-        first = {_LMQ_TABLE: {}} if self.lmq and _LMQ_TABLE not in self._content else {}
+        first: dict[str, Any] = {}
+        if self.lmq and _LMQ_TABLE not in self._content:
+            first = {_LMQ_TABLE: {}}
         return {**first, **self._content, **found}
 
     def close(self) -> None:

@@ -532,6 +532,7 @@ def test_threads_put_read_and_trim_at_once(tmp_path: Path) -> None:
         assert left == list(range(left[0], 1500))
         service = service_of(store.message_store)
         assert service.last_error is None
+    with pyrocketstore.open(tmp_path, read_only=True, **TINY_SIZES) as store:
         report = store.verify()
         assert report.ok, report.problems[:5]
 
