@@ -43,6 +43,12 @@ class Arrivals(Protocol):
         May return earlier. An exception of a signal handler ends the wait.
         """
 
+    def longest_sleep(self) -> float | None:
+        """Return after how many seconds to look again without a signal; None: a signal will come.
+
+        For waiters that do not call `wait`, such as coroutines.
+        """
+
 
 class OwnArrivals:
     """The arrivals of a store that is open for writing.
@@ -73,6 +79,10 @@ class OwnArrivals:
         """Wait for a signal."""
         longest = LONGEST_WAIT_S if timeout is None else min(timeout, LONGEST_WAIT_S)
         self._pause(seen, max(longest, SHORTEST_PAUSE_NS / 1e9))
+
+    def longest_sleep(self) -> float | None:
+        """Return None: the event is signalled."""
+        return None
 
 
 class OwnerArrivals:
@@ -126,8 +136,7 @@ class OwnerArrivals:
         now = self._now_ns()
         deadline = None if timeout is None else now + int(timeout * 1e9)
         while deadline is None or now < deadline:
-            pause = max((now - self._arrived_ns) // PAUSES, REFRESHES * self._refresh_ns)
-            pause = min(pause, LONGEST_PAUSE_NS)
+            pause = self._pause_ns(now)
             if deadline is not None:
                 pause = min(pause, deadline - now)
             if self._pause(seen, max(pause, SHORTEST_PAUSE_NS) / 1e9):
@@ -135,6 +144,14 @@ class OwnerArrivals:
             if self._log_end() != self._end or self._is_due():
                 return
             now = self._now_ns()
+
+    def longest_sleep(self) -> float | None:
+        """Return the time until the next look: what the owner writes signals nothing."""
+        return max(self._pause_ns(self._now_ns()), SHORTEST_PAUSE_NS) / 1e9
+
+    def _pause_ns(self, now: int) -> int:
+        pause = max((now - self._arrived_ns) // PAUSES, REFRESHES * self._refresh_ns)
+        return min(pause, LONGEST_PAUSE_NS)
 
     def _is_due(self) -> bool:
         now = self._now_ns()

@@ -48,6 +48,7 @@ class Source(NamedTuple):
     offset_at : callable(topic, queue_id, timestamp_ms), a queue offset
     now_ns : callable(), a monotonic time
     wait : callable(seen, timeout), waits for messages; see Arrivals.wait
+    longest_sleep : callable(), of a coroutine; see Arrivals.longest_sleep
     retry : callable(message, delay_level), puts a message into the retry topic; None: read-only
     """
 
@@ -58,6 +59,7 @@ class Source(NamedTuple):
     offset_at: Callable[[str, int, int], int]
     now_ns: Callable[[], int]
     wait: Callable[[int, float | None], None]
+    longest_sleep: Callable[[], float | None]
     retry: Callable[[MessageExt, int], object] | None
 
 
@@ -288,7 +290,14 @@ class Consumer:
             left = None if deadline is None else (deadline - self._source.now_ns()) / 1e9
             if left is not None and left <= 0:
                 return []
-            await self._waiters.wait(seen, left)
+            await self._sleep(seen, left)
+
+    async def _sleep(self, seen: int, timeout: float | None = None) -> None:
+        """Wait for a signal, or until it is time to look again."""
+        longest = self._source.longest_sleep()
+        if longest is not None and (timeout is None or longest < timeout):
+            timeout = longest
+        await self._waiters.wait(seen, timeout)
 
     def __aiter__(self) -> Self:
         """Iterate over messages with `async for`, one by one; wait where there is none."""
@@ -305,7 +314,7 @@ class Consumer:
             seen = self._moved.sequence()
             state = self._ready(POLL_COUNT, 0)
             if state.handed == len(state.fetched):
-                await self._waiters.wait(seen)
+                await self._sleep(seen)
                 continue
             new = state._replace(handed=state.handed + 1)
             message = state.fetched[state.handed][0]

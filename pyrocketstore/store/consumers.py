@@ -153,6 +153,7 @@ class StoreConsumers:
             self._offset_at,
             engine.env.monotonic_ns,
             arrivals.wait,
+            arrivals.longest_sleep,
             None if engine.read_only else lambda message, level: self._retry(group, message, level),
         )
         positions = Positions(

@@ -131,3 +131,23 @@ def test_the_thread_ends_and_starts_again(tmp_path: Path, monkeypatch: pytest.Mo
             assert asyncio.run(consumer.apoll(1, 0.001)) == []
             threading.Timer(0.002, lambda: store.put("t", b"x")).start()
             assert len(asyncio.run(consumer.apoll(1, LONGEST_S))) == 1
+
+
+def test_coroutines_of_a_read_only_store_get_what_its_owner_writes(tmp_path: Path) -> None:
+    async def polled(consumer: pyrocketstore.Consumer) -> bytes:
+        (message,) = await asyncio.wait_for(consumer.apoll(1), LONGEST_S)
+        return message.body
+
+    async def iterated(consumer: pyrocketstore.Consumer) -> bytes:
+        async def one() -> bytes:
+            async for message in consumer:
+                return message.body
+            raise AssertionError
+
+        return await asyncio.wait_for(one(), LONGEST_S)
+
+    with opened(tmp_path) as owner, opened(tmp_path, read_only=True) as store:
+        for number, wait in enumerate((polled, iterated)):
+            consumer = store.consumer("g", f"t{number}")
+            threading.Timer(0.1, owner.put, (f"t{number}", b"%d" % number)).start()
+            assert asyncio.run(wait(consumer)) == b"%d" % number
