@@ -1,4 +1,4 @@
-"""Groups of delayed messages; their workloads are those of `delayed.py`."""
+"""Groups of delayed messages; their workloads are those of `delayed_work.py`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ sys.path.append(str(ROOT))  # a build on PYTHONPATH comes first
 
 import named_messages  # noqa: E402
 import pyrocketstore  # noqa: E402
-from delayed import Delayed  # noqa: E402
+from delayed_work import Delayed  # noqa: E402
 from flush_queues import FlushQueues  # noqa: E402
 from following import Follow  # noqa: E402  (after pyrocketstore was found)
 from killed import OpenKilled  # noqa: E402

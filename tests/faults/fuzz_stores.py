@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
-from unittest import mock
 
 import numpy as np
 
@@ -40,10 +39,10 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreIOError,
 )
-from pyrocketstore.message_store.start_stop_services import StoreServices
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify.dump import dump_lines, dump_store
 from support import oracle
+from support.deliveries import no_deliveries
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PLAIN: dict[str, Any] = {
@@ -574,7 +573,7 @@ class StoreKernel(Kernel):
 
         Delayed messages are due, and are not delivered: what is put is known.
         """
-        with mock.patch.object(StoreServices, "start_schedule", lambda services: None):
+        with no_deliveries():
             self._check_written(now)
 
     def _check_written(self, now: dict[str, bytes]) -> None:

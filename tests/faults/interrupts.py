@@ -130,7 +130,8 @@ def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
         if message is None:
             at = log.roll_next_file(at)
             continue
-        if not message.topic.startswith(("%RETRY%", "SCHEDULE_TOPIC")):
+        topic = message.properties.get("REAL_TOPIC", message.topic)
+        if not topic.startswith("%RETRY%"):
             found[int(message.body.split()[0])] += 1
         at += size
     return found

@@ -27,6 +27,7 @@ from pyrocketstore.spark.jobs import rebuild as rebuild_job
 from pyrocketstore.spark.jobs import rebuild_log
 from pyrocketstore.spark.rebuild import RebuildReport, rebuild
 from pyrocketstore.system.env import Env
+from support.deliveries import no_deliveries
 from support.golden_stores import KEPT
 from support.java_store import require_java
 
@@ -60,7 +61,8 @@ def engine_rebuild(store: Path, home: Path, conf: str | None, **settings: Any) -
     for name in MADE:
         shutil.rmtree(copy / name, ignore_errors=True)
     kept = {} if conf is None else KEPT
-    pyrocketstore.open(copy, config=conf, **kept, **settings).close()
+    with no_deliveries():
+        pyrocketstore.open(copy, config=conf, **kept, **settings).close()
     return copy
 
 

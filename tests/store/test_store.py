@@ -168,7 +168,6 @@ def test_put_batch_is_one_queue_and_atomic(store: pyrocketstore.Store) -> None:
         ({"properties": {"a": ""}}, "empty"),
         ({"properties": {"": "a"}}, "empty"),
         ({"properties": {"a\x01": "b"}}, r"U\+0001"),
-        ({"delay_level": 1}, "delay"),
         ({"tags": "\ud800"}, "surrogate"),
         ({"queue_id": -1}, "queue_id"),
     ],
