@@ -104,7 +104,7 @@ class Clock:
 
 def fill(root: Path, settings: dict[str, Any], rng: random.Random, numbers: range) -> None:
     clock = Clock()
-    with pyrocketstore.open(root, env=clock.env, **settings) as store:
+    with no_deliveries(), pyrocketstore.open(root, env=clock.env, **settings) as store:
         for i in numbers:
             store.wait_dispatched()
             clock.now_ms += 700
@@ -336,7 +336,7 @@ class StoreKernel(Kernel):
 
     def warm(self) -> None:
         """Open the store once, so that threads have their memory before it is limited."""
-        with pyrocketstore.open(self.root, **self.settings) as store:
+        with no_deliveries(), pyrocketstore.open(self.root, **self.settings) as store:
             store.put("orders", b"warm", keys="k")
         shutil.rmtree(self.root)
         self.write_files(self.files)
