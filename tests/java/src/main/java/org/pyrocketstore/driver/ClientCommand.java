@@ -37,6 +37,8 @@ final class ClientCommand {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.required("group"));
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        // Otherwise the position may be written before the listener has returned.
+        consumer.setAwaitTerminationMillisWhenShutdown(SEND_TIMEOUT_MS);
         for (String topic : options.required("topics").split(",")) {
             consumer.subscribe(topic, "*");
         }
