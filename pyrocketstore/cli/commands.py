@@ -26,7 +26,10 @@ from pyrocketstore.cli.store_command import (
     app,
     json_option,
     number_of,
+    on_corrupt_option,
+    queue_option,
     store_command,
+    tags_option,
 )
 from pyrocketstore.errors import DamagedMessageError
 from pyrocketstore.message_store.lost_ends import missing_files
@@ -101,17 +104,11 @@ def info(target: Target, files: bool) -> None:
 @store_command
 @json_option
 @click.argument("topic")
-@click.option("--queue", "queue_id", type=WholeNumber(0), help="Queue id; default: all queues.")
+@queue_option
 @click.option("--start", type=WholeNumber(0), help="First queue offset; requires --queue.")
 @click.option("--count", type=WholeNumber(0), help="Maximum number of messages.")
-@click.option("--tags", default="*", show_default=True, help='Tags, as "TagA || TagB".')
-@click.option(
-    "--on-corrupt",
-    type=click.Choice(("raise", "skip")),
-    default="raise",
-    show_default=True,
-    help="Messages that cannot be read: end with an error, or omit and report them.",
-)
+@tags_option
+@on_corrupt_option
 def cat(
     target: Target,
     topic: str,

@@ -14,7 +14,10 @@ from pyrocketstore.cli.store_command import (
     WholeNumber,
     app,
     json_option,
+    on_corrupt_option,
+    queue_option,
     store_command,
+    tags_option,
 )
 from pyrocketstore.errors import DamagedMessageError, MessagesRemovedError
 
@@ -23,10 +26,10 @@ from pyrocketstore.errors import DamagedMessageError, MessagesRemovedError
 @store_command
 @json_option
 @click.argument("topic")
-@click.option("--queue", "queue_id", type=WholeNumber(0), help="Queue id; default: all queues.")
+@queue_option
 @click.option("--start", type=WholeNumber(0), help="First queue offset; requires --queue.")
 @click.option("--from-end", is_flag=True, help="Omit the messages that are there already.")
-@click.option("--tags", default="*", show_default=True, help='Tags, as "TagA || TagB".')
+@tags_option
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
@@ -39,13 +42,7 @@ from pyrocketstore.errors import DamagedMessageError, MessagesRemovedError
     show_default=True,
     help="Messages that expired before they were read: end with an error, or continue.",
 )
-@click.option(
-    "--on-corrupt",
-    type=click.Choice(("raise", "skip")),
-    default="raise",
-    show_default=True,
-    help="Messages that cannot be read: end with an error, or omit and report them.",
-)
+@on_corrupt_option
 def follow(
     target: Target,
     topic: str,

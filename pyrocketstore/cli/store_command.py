@@ -180,6 +180,20 @@ class Target:
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, one object per line."
 )
+#: For commands that print the messages of a topic.
+queue_option = click.option(
+    "--queue", "queue_id", type=WholeNumber(0), help="Queue id; default: all queues."
+)
+tags_option = click.option(
+    "--tags", default="*", show_default=True, help='Tags, as "TagA || TagB".'
+)
+on_corrupt_option = click.option(
+    "--on-corrupt",
+    type=click.Choice(("raise", "skip")),
+    default="raise",
+    show_default=True,
+    help="Messages that cannot be read: end with an error, or omit and report them.",
+)
 
 
 def store_command(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -92,7 +92,7 @@ class _Reader:
 
 
 class _State(NamedTuple):
-    """What a consumer has read and handed out.
+    """The messages that a consumer has read and returned.
 
     It is replaced as a whole by the last step of a call. A signal handler that raises, and another
     thread, find the old state or the new one.

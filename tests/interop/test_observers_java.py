@@ -31,7 +31,7 @@ CONFIG = {
 
 
 class Calls:
-    """What a store of ours calls, as the lines of the driver."""
+    """Return the calls that our store makes, in the form of the driver's lines."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
