@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._record import crc32
@@ -29,6 +31,23 @@ def real_queue(message: MessageExt) -> tuple[str, int] | None:
     if not topic or queue_id is None or queue_id < 0:
         return None
     return topic, queue_id
+
+
+def due_time(
+    log: CommitLog, level: int, queue: ConsumeQueue, unit: tuple[int, int, int], now_ms: int
+) -> int:
+    """Return when the message of a unit is due (Unix ms): `now_ms` if its level made it due before.
+
+    Source: RocketMQ 4.9.3 ScheduleMessageService#correctDeliverTimestamp.
+    """
+    phy_offset, size, tags_code = unit
+    delay = log.delay_levels.get(level)
+    due = queue.resolve_tags(tags_code)[1]
+    if due is None:  # its ext unit is lost
+        due = log.pickup_store_timestamp(phy_offset, size) + (delay or 0)
+    if delay is not None and due - now_ms > delay:
+        return now_ms  # later than it can be: the clock was set back, or the level is shorter now
+    return due
 
 
 def refusal(message: MessageExt, level: int, queue_offset: int) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.record.message import SCHEDULE_TOPIC
-from pyrocketstore.schedule.delivery import real_queue
+from pyrocketstore.schedule.delivery import due_time, real_queue
 
 
 class DelayedMessages(NamedTuple):
@@ -62,9 +62,7 @@ def delayed_messages(
                 continue
             real = real_queue(message)
             topic = "" if real is None else real[0]
-            due = queue.resolve_tags(unit[2])[1]
-            if due is None:
-                due = message.store_timestamp + log.delay_levels.get(level, 1000)
+            due = due_time(log, level, queue, unit, log.env.now_ms())
             counts[topic] += 1
             first_last = dues.setdefault(topic, [due, due])
             first_last[:] = min(first_last[0], due), max(first_last[1], due)

@@ -16,7 +16,7 @@ from pyrocketstore.errors import StoreError, StoreFormatError
 from pyrocketstore.record.message import SCHEDULE_TOPIC, MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
-from pyrocketstore.schedule.delivery import delivered_message, real_queue, refusal
+from pyrocketstore.schedule.delivery import delivered_message, due_time, real_queue, refusal
 from pyrocketstore.system.service_thread import ServiceThread
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ class ScheduleMessageService(ServiceThread):
         self._env: Env = commit_log.env
         self._log = commit_log
         self._table = queue_table
-        self._delays = commit_log.delay_levels
         self._put = put
         self._flush = flush
         self._ends = ends
@@ -163,8 +162,9 @@ class ScheduleMessageService(ServiceThread):
         while offset < end and not self._ends():
             unit = queue.reader.unit(offset)
             if unit is not None and unit != PRE_BLANK:
-                phy_offset, size, tags_code = unit
-                wait = self._due_in(level, queue, phy_offset, size, tags_code)
+                phy_offset, size, _ = unit
+                now = self._env.now_ms()
+                wait = due_time(self._log, level, queue, unit, now) - now
                 if wait > 0:
                     return min(wait, SLEEP_MAX_MS)
                 status = self._deliver_one(level, offset, phy_offset, size)
@@ -198,22 +198,6 @@ class ScheduleMessageService(ServiceThread):
             self.offsets.path, level, self.offsets.next_offset(level), inside,
         )  # fmt: skip
         self.offsets.move(level, inside)
-
-    def _due_in(
-        self, level: int, queue: ConsumeQueue, phy_offset: int, size: int, tags_code: int
-    ) -> int:
-        """Return the ms until a message is due, 0 or less if it is.
-
-        Source: RocketMQ 4.9.3 ScheduleMessageService#correctDeliverTimestamp.
-        """
-        delay = self._delays.get(level)
-        due = queue.resolve_tags(tags_code)[1]
-        if due is None:  # its ext unit is lost
-            due = self._log.pickup_store_timestamp(phy_offset, size) + (delay or 0)
-        left = due - self._env.now_ms()
-        if delay is not None and left > delay:
-            return 0  # later than it can be: the clock was set back, or the level is shorter now
-        return left
 
     def _deliver_one(self, level: int, offset: int, phy_offset: int, size: int) -> PutMessageStatus:
         """Put the message of a unit; return PUT_OK also for one that no attempt can deliver."""

@@ -210,3 +210,22 @@ def test_the_clock_was_set_back(tmp_path: Path, env: Env) -> None:
         shift = -3_600_000
         store.put("t", b"wakes", delay_level=NOW)
         assert sorted(awaited(store, 2)) == [b"later", b"wakes"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_shorter_level_makes_a_message_due_at_once(tmp_path: Path, read_only: bool) -> None:
+    """What a level could not delay so long is due, and is listed so."""
+    with opened(tmp_path) as store:
+        store.put("t", b"early", delay_level=NEVER)
+        (waits,) = store.delayed()
+        assert waits.first_due == waits.last_due > store.message_store.now() + 7_000_000
+    shorter = {"message_delay_level": "0s 1s 3s"}
+    if read_only:
+        with opened(tmp_path, read_only=True, **shorter) as store:
+            now = store.message_store.now()
+            (waits,) = store.delayed()
+            assert now <= waits.first_due == waits.last_due <= store.message_store.now()
+    else:
+        with opened(tmp_path, **shorter) as store:
+            assert awaited(store, 1) == [b"early"]
+            assert store.delayed() == []

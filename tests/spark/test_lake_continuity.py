@@ -27,6 +27,7 @@ from pyrocketstore.spark.options import StorePlace
 from pyrocketstore.spark.pipeline import ExportReport, read_manifest
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.task_types import DataLossError
+from support.deliveries import no_deliveries
 from support.golden_stores import KEPT
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -181,7 +182,10 @@ def test_a_store_is_known_again(tmp_path, name):
             mark = run.marks[name][topic][queue_id]
             assert mark.queue_offset == stop - 1
             assert mark.store_timestamp is not None
-    with pyrocketstore.open(store, config=options["brokerConf"], **KEPT) as opened:  # recovers it
+    with (
+        no_deliveries(),
+        pyrocketstore.open(store, config=options["brokerConf"], **KEPT) as opened,  # recovers it
+    ):
         opened.put("Topic-1", b"one more")
     assert export(store, out, **options).rows == 1
 

@@ -33,6 +33,7 @@ from direct_reads import (
 )
 from pyrocketstore.spark.source.stream import StoreStreamReader
 from streams import live, next_batch
+from support.deliveries import no_deliveries
 from support.golden_stores import GOLDEN, KEPT
 from support.golden_stores import NAMES as STORES
 
@@ -66,7 +67,8 @@ def golden(tmp_path: Path) -> Any:
     def unpacked(name: str) -> Path:
         with tarfile.open(GOLDEN / f"{name}.tar.xz") as tar:
             tar.extractall(tmp_path, filter="fully_trusted")
-        pyrocketstore.open(tmp_path / name, config=GOLDEN / f"{name}.conf", **KEPT).close()
+        with no_deliveries():
+            pyrocketstore.open(tmp_path / name, config=GOLDEN / f"{name}.conf", **KEPT).close()
         return tmp_path / name
 
     return unpacked
