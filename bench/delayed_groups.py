@@ -1,4 +1,4 @@
-"""Groups of delayed messages; their workloads are those of `delayed_work.py`."""
+"""Groups of delayed messages and consumers; see `delayed_work.py` and `poll_work.py`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ JAVA_DELIVER = (
 )
 OURS_DELIVER = "pyrocketstore.open, until the last delivery is in its queue"
 LATE = "store time of the delivery, less the time of the put and the delay; the ms begun counts"
+POLL: Options = {"what": "poll", "body": 128, "pace": 1000}
+JAVA_POLL = (
+    "DefaultMQProducer.send to the listener of a DefaultMQPushConsumer with one thread, whose pull"
+    " requests the broker holds; name server, broker and clients are in one process and use TCP"
+)
+OURS_POLL = "Store.put to the return of Consumer.poll in another thread of the process"
 
 DELAYED_GROUPS = (
     Group(
@@ -31,6 +37,17 @@ DELAYED_GROUPS = (
         (
             java(LATENESS, THREADS, LATE),
             ours("store", LATENESS, THREADS, LATE),
+        ),
+        count=5_000,
+        smoke=100,
+        shows_latency=True,
+    ),
+    Group(
+        "put_to_poll",
+        "Latency from a put to the consumer, 128 B, 1,000 a second",
+        (
+            java(POLL, "broker and clients", JAVA_POLL),
+            ours("store", POLL, "put + poll + dispatch", OURS_POLL),
         ),
         count=5_000,
         smoke=100,

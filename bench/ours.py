@@ -33,6 +33,7 @@ from flush_queues import FlushQueues  # noqa: E402
 from following import Follow  # noqa: E402  (after pyrocketstore was found)
 from killed import OpenKilled  # noqa: E402
 from opening import OpenQueues, QueueRows  # noqa: E402
+from poll_work import Poll  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
 from pyrocketstore.commit_log._scan import scan_file  # noqa: E402
 from pyrocketstore.config.message_store_config import detect_sizes  # noqa: E402
@@ -592,6 +593,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "import": Import,
     "deliver": Delayed,
     "lateness": Delayed,
+    "poll": Poll,
     "follow": Follow,
     "open_again": Follow,
     "put": Put,

@@ -140,9 +140,10 @@ def test_messages_with_properties_have_one_size_on_both_sides(tmp_path):
 
 
 @pytest.mark.java
-def test_delayed_messages_run_beside_java(tmp_path):
+def test_delayed_messages_and_consumers_run_beside_java(tmp_path):
     require_java()
-    _, record = smoke(tmp_path, "delayed_deliver,delayed_lateness", "--without", "rust,peers")
+    names = "delayed_deliver,delayed_lateness,put_to_poll"
+    _, record = smoke(tmp_path, names, "--without", "rust,peers")
     for group in record["groups"].values():
         assert _names(group) == ["4.9.3", "store"]
 

@@ -27,6 +27,7 @@ final class BenchCommand {
             double least = Double.parseDouble(line.substring("round ".length()));
             say(round(workload, least));
         }
+        workload.close();
         return 0;
     }
 
@@ -102,6 +103,8 @@ final class BenchCommand {
             case "deliver":
             case "lateness":
                 return new DelayedWorkload(path, options);
+            case "poll":
+                return new PollWorkload(path, options);
             case "flush_queues":
                 return new FlushWorkload(path, options);
             case "open_killed":

@@ -80,10 +80,7 @@ final class DelayedWorkload extends Workload {
         result.cpuSeconds = (cpuNanos() - cpuStart) / 1e9;
         store.shutdown();
         Arrays.sort(late);
-        result.latencies.put("p50", percentile(late, 50));
-        result.latencies.put("p99", percentile(late, 99));
-        result.latencies.put("p99.9", percentile(late, 99.9));
-        result.latencies.put("max", percentile(late, 100));
+        addPercentiles(result, late, 1e-3);
         return result;
     }
 
@@ -129,10 +126,5 @@ final class DelayedWorkload extends Workload {
             }
         }
         return late;
-    }
-
-    /** The smallest time, in microseconds, that so many percent of all do not exceed. */
-    private static double percentile(long[] sorted, double percent) {
-        return sorted[(int) Math.ceil((sorted.length - 1) * percent / 100)] * 1e3;
     }
 }

@@ -161,16 +161,8 @@ final class PutWorkload extends Workload {
         if (nanos.length > 0) {
             long[] sorted = nanos.clone();
             Arrays.sort(sorted);
-            result.latencies.put("p50", percentile(sorted, 50));
-            result.latencies.put("p99", percentile(sorted, 99));
-            result.latencies.put("p99.9", percentile(sorted, 99.9));
-            result.latencies.put("max", percentile(sorted, 100));
+            addPercentiles(result, sorted, 1e3);
         }
-    }
-
-    /** The smallest time, in microseconds, that so many percent of all do not exceed. */
-    private static double percentile(long[] sorted, double percent) {
-        return sorted[(int) Math.ceil((sorted.length - 1) * percent / 100)] / 1e3;
     }
 
     private void putAll(DefaultMessageStore store, long base, AtomicInteger next,

@@ -54,9 +54,26 @@ abstract class Workload {
 
     abstract Result unit() throws Exception;
 
+    /** Ends what `prepare` has started. */
+    void close() throws Exception {
+    }
+
     /** Whether a unit has no part that is not timed, so that its processor time is the whole's. */
     boolean isTimedWhole() {
         return false;
+    }
+
+    /** Adds the percentiles of sorted times, of which so many are a microsecond. */
+    static void addPercentiles(Result result, long[] sorted, double inMicrosecond) {
+        result.latencies.put("p50", percentile(sorted, 50) / inMicrosecond);
+        result.latencies.put("p99", percentile(sorted, 99) / inMicrosecond);
+        result.latencies.put("p99.9", percentile(sorted, 99.9) / inMicrosecond);
+        result.latencies.put("max", percentile(sorted, 100) / inMicrosecond);
+    }
+
+    /** The smallest time that so many percent of all do not exceed. */
+    private static long percentile(long[] sorted, double percent) {
+        return sorted[(int) Math.ceil((sorted.length - 1) * percent / 100)];
     }
 
     /** Processor nanoseconds of this process until now. */
