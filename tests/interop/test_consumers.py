@@ -156,3 +156,37 @@ def test_a_broker_retries_what_we_gave_back(cluster: Cluster, tmp_path: Path) ->
     assert body_of(line) == b"bad"
     assert line["topic"] == "t"  # the client restores it from RETRY_TOPIC
     assert line["properties"]["ORIGIN_MESSAGE_ID"] == message.msg_id
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("group", ["%LMQ%light", "plain"])
+def test_positions_of_a_broker_with_light_queues(
+    cluster: Cluster, tmp_path: Path, group: str
+) -> None:
+    """We continue at its positions; 4.9.3 forgets those in lmqConsumerOffset.json, also its own."""
+    path = tmp_path / "store"
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    config = {**CONFIG, "enableLmq": True, "enableMultiDispatch": True}
+    bodies = [b"%d" % number for number in range(6)]
+
+    def kept() -> list[tuple[str, str, int]]:
+        with pyrocketstore.open(path, read_only=True, **SETTINGS, **light) as store:
+            return [(row.group, row.topic, row.position) for row in store.consumer_positions()]
+
+    with pyrocketstore.open(path, **SETTINGS, **light) as store:
+        for body in bodies[:5]:
+            store.put("t", body)
+        with store.consumer(group, "t") as consumer:
+            assert polled(consumer, 2) == bodies[:2]
+            consumer.commit()
+    assert kept() == [(group, "t", 2)]
+    for _ in range(2):
+        with cluster.broker(path, config, signal.SIGTERM):
+            got = cluster.consume(["t"], 5, group)
+            assert [body_of(line) for line in got] == bodies[:5]
+        assert (group, "t", 5) in kept()
+    with pyrocketstore.open(path, **SETTINGS, **light) as store:
+        store.put("t", bodies[5])
+        with store.consumer(group, "t") as consumer:
+            assert polled(consumer, 1) == bodies[5:]
+            assert consumer.poll(1, 0.2) == []
