@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -110,6 +111,7 @@ class MappedFileQueue:
         self.flushed_where = 0
         self.committed_where = 0
         self.store_timestamp = 0
+        self._deleted_from = ""  # directory of the last file that was deleted as the oldest
         self._lock = threading.Lock()  # over changes of mapped_files
         self._create_lock = _NO_LOCK if sole_writer else threading.Lock()
 
@@ -532,7 +534,7 @@ class MappedFileQueue:
         for mapped_file in self.mapped_files:
             if mapped_file.file_from_offset + self.mapped_file_size >= offset:
                 break
-            self._destroy(mapped_file)
+            self._delete_oldest(mapped_file)
             count += 1
         return count
 
@@ -560,7 +562,7 @@ class MappedFileQueue:
                 break
             if count and delete_files_interval_ms > 0:
                 self.env.sleep(delete_files_interval_ms / 1000)
-            self._destroy(mapped_file, interval_forcibly_ms)
+            self._delete_oldest(mapped_file, interval_forcibly_ms)
             count += 1
         return count
 
@@ -573,7 +575,7 @@ class MappedFileQueue:
         files = self.mapped_files
         if len(files) < 2 or files[0] is not mapped_file:
             return False
-        self._destroy(mapped_file)
+        self._delete_oldest(mapped_file)
         return True
 
     def delete_expired_file_by_offset(
@@ -588,7 +590,7 @@ class MappedFileQueue:
         for mapped_file in self.mapped_files[:-1]:
             if mapped_file.is_available() and last_offset_of(mapped_file) >= offset:
                 break
-            self._destroy(mapped_file)
+            self._delete_oldest(mapped_file)
             count += 1
         return count
 
@@ -597,7 +599,7 @@ class MappedFileQueue:
         first = self.get_first_mapped_file()
         if first is None or first.is_available():
             return False
-        self._destroy(first, interval_forcibly_ms)
+        self._delete_oldest(first, interval_forcibly_ms)
         return True
 
     def delete_last_mapped_file(self) -> None:
@@ -645,6 +647,18 @@ class MappedFileQueue:
             except StoreIOError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                     raise
+
+    def _delete_oldest(
+        self, mapped_file: MappedFile, interval_ms: int = DESTROY_INTERVAL_MS
+    ) -> None:
+        """Delete the first file, once the deletion of the one before it is durable.
+
+        Otherwise a power cut could leave that one, and a gap behind it.
+        """
+        if self._deleted_from:
+            self.env.fsync_directory(self._deleted_from)
+        self._deleted_from = os.path.dirname(mapped_file.path)
+        self._destroy(mapped_file, interval_ms)
 
     def _destroy(self, mapped_file: MappedFile, interval_ms: int = DESTROY_INTERVAL_MS) -> None:
         mapped_file.destroy(interval_ms)

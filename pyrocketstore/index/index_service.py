@@ -47,6 +47,7 @@ from pyrocketstore.index.sync_point import (
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
+from pyrocketstore.system.live_stores import was_removed
 from pyrocketstore.system.service_thread import ServiceThread
 
 LOG = logger(__name__)
@@ -696,6 +697,7 @@ class IndexService:
         begin: int,
         end: int,
         limit: int = MAX_MSGS_NUM_BATCH,
+        has_expired: Callable[[int], bool] = lambda phy_offset: False,
     ) -> QueryOffsetResult:
         """Return physical offsets of records that may have a topic and key, as 4.9.3 does.
 
@@ -703,6 +705,8 @@ class IndexService:
         ----------
         max_num : int, the most that are returned, up to `limit`
         begin, end : int, ms, both inclusive
+        has_expired : callable(phy_offset), whether the log has lost that byte: an index file that
+            another process has deleted is passed over if its last record has expired
 
         Returns
         -------
@@ -722,7 +726,12 @@ class IndexService:
         found = result.phy_offsets
         for index_file in reversed(files):
             if index_file.is_time_matched(begin, end):
-                found += index_file.select_hash(key_hash, max_num - len(found), begin, end)
+                try:
+                    found += index_file.select_hash(key_hash, max_num - len(found), begin, end)
+                except StoreIOError as error:
+                    end_phy_offset = index_file.end_phy_offset
+                    if not (was_removed(self._env, error) and has_expired(end_phy_offset)):
+                        raise
             if index_file.begin_timestamp < begin or len(found) >= max_num:
                 break
         return result

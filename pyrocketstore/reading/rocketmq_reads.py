@@ -197,7 +197,9 @@ class StoreReads:
         result = QueryMessageResult()
         last = end
         for _ in range(3):
-            found = self.index_service.query_offset(topic, key, max_num, begin, last)
+            found = self.index_service.query_offset(
+                topic, key, max_num, begin, last, has_expired=self._has_expired
+            )
             if not found.phy_offsets:
                 break
             result.index_last_update_timestamp = found.index_last_update_timestamp
@@ -218,6 +220,12 @@ class StoreReads:
             if result.message_mapped_list or last < begin:
                 break
         return result
+
+    def _has_expired(self, phy_offset: int) -> bool:
+        """Return whether the owner of a read-only store has deleted the file with a byte."""
+        if self.commit_log.read_only:
+            self.commit_log.mapped_file_queue.forget_deleted()
+        return phy_offset < self.commit_log.get_min_offset()
 
     def unit(self, topic: str, queue_id: int, cq_offset: int) -> tuple[int, int] | None:
         """(physical offset, size) of a queue offset, or None."""

@@ -34,9 +34,11 @@ def real_queue(message: MessageExt) -> tuple[str, int] | None:
 
 
 def due_time(
-    log: CommitLog, level: int, queue: ConsumeQueue, unit: tuple[int, int, int], now_ms: int
+    log: CommitLog, level: int, queue: ConsumeQueue, unit: tuple[int, int, int], now_ms: int | None
 ) -> int:
-    """Return when the message of a unit is due (Unix ms): `now_ms` if its level made it due before.
+    """Return when the message of a unit is due (Unix ms).
+
+    `now_ms` is returned where the level delays by less now; None: the level of now has no effect.
 
     Source: RocketMQ 4.9.3 ScheduleMessageService#correctDeliverTimestamp.
     """
@@ -45,7 +47,7 @@ def due_time(
     due = queue.resolve_tags(tags_code)[1]
     if due is None:  # its ext unit is lost
         due = log.pickup_store_timestamp(phy_offset, size) + (delay or 0)
-    if delay is not None and due - now_ms > delay:
+    if now_ms is not None and delay is not None and due - now_ms > delay:
         return now_ms  # later than it can be: the clock was set back, or the level is shorter now
     return due
 

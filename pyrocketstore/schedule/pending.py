@@ -46,7 +46,10 @@ def real_queues(log: CommitLog, table: ConsumeQueueTable, phy_offset: int) -> se
 def delayed_messages(
     log: CommitLog, table: ConsumeQueueTable, offsets: dict[int, int]
 ) -> list[DelayedMessages]:
-    """Return what waits, by level and real topic; `offsets` has the next offset of each level."""
+    """Return what waits, by level and real topic; `offsets` has the next offset of each level.
+
+    The levels of a read-only store may not be those of its owner: the time on disk counts there.
+    """
     found = []
     for queue in table.of_topic(SCHEDULE_TOPIC).values():
         level = queue.queue_id + 1
@@ -62,7 +65,8 @@ def delayed_messages(
                 continue
             real = real_queue(message)
             topic = "" if real is None else real[0]
-            due = due_time(log, level, queue, unit, log.env.now_ms())
+            now_ms = None if log.read_only else log.env.now_ms()
+            due = due_time(log, level, queue, unit, now_ms)
             counts[topic] += 1
             first_last = dues.setdefault(topic, [due, due])
             first_last[:] = min(first_last[0], due), max(first_last[1], due)

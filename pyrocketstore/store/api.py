@@ -962,7 +962,7 @@ class Store(StoreCalls):
         StoreIOError: a file could not be read or deleted; the next call tries again
         StoreTypeError, StoreFormatError: an argument is not valid, or `topic` is not None
 
-        Durability: none; after a power cut, deleted files may exist again.
+        Durability: none of the last deletion; after a power cut, that file may exist again.
         """
         given: Any = topic
         if given is not None:

@@ -290,6 +290,7 @@ def test_a_raw_append_that_fails_moves_nothing(tmp_path: Path) -> None:
             low = store.message_store
             record = bytes(low.select_one_message_by_offset(store.put("t", b"x").phy_offset))
             end = low.get_max_phy_offset()
+            store.wait_dispatched()  # the queue has its file
             file = low.commit_log.mapped_file_queue.mapped_files[-1]
             file.wrote = file.wrote  # gives up what was allocated ahead
             core = low.commit_log.core

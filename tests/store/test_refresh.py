@@ -578,3 +578,22 @@ def test_a_log_whose_last_file_has_no_record(tmp_path: Path) -> None:
         count = len(list(reader.read("t", on_corrupt="skip")))
         assert reader.refresh() == 0
         assert len(list(reader.read("t", on_corrupt="skip"))) == count > 0
+
+
+def test_index_files_that_the_owner_has_deleted_have_expired(root: Path) -> None:
+    """A reader that has not opened them yet answers from the others."""
+    settings = {**SIZES, "max_hash_slot_num": 50, "max_index_num": 100}
+    with Writer(root, settings) as writer:
+        for seed in range(4):
+            writer.do("put", seed, 300, 1)
+        writer.do("wait")
+        with pyrocketstore.open(root, read_only=True, **settings) as reader:
+            engine = reader.message_store
+            count = len(engine.index_service.files)
+            writer.do("clean", 3, True)
+            assert len(os.listdir(root / "index")) < count
+            for number in range(KEYS):
+                found = engine.query_message("t0", f"k{number}", 64, 0, 1 << 60)
+                with pyrocketstore.open(root, read_only=True, **settings) as other:
+                    again = other.message_store.query_message("t0", f"k{number}", 64, 0, 1 << 60)
+                assert found.phy_offsets == again.phy_offsets
