@@ -655,7 +655,7 @@ class MappedFileQueue:
 
         Otherwise a power cut could leave that one, and a gap behind it.
         """
-        if self._deleted_from:
+        if self._deleted_from and not self.read_only:
             self.env.fsync_directory(self._deleted_from)
         self._deleted_from = os.path.dirname(mapped_file.path)
         self._destroy(mapped_file, interval_ms)
