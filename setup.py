@@ -54,6 +54,7 @@ MODULES: dict[str, list[str]] = {
     "commit_log._put_reservations": [],
     "commit_log._group_commit": ["csrc/group_commit.c"],
     "commit_log._scan": ["csrc/status.c"],
+    "commit_log._topic_min_offsets": [],
     "commit_log._chunk_scan": ["csrc/hash.c"],
     "commit_log._walk": [],
     "commit_log._store_times": [],

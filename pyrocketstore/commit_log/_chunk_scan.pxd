@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore._rocketstore cimport rs_properties, rs_queue, rs_record
 from pyrocketstore.commit_log._scan cimport FileWindow, TopicQueueMap, map_entry
+from pyrocketstore.commit_log._topic_min_offsets cimport TopicMinOffsets
 
 cdef enum:
     MAX_DELAY_LEVELS = 1000
@@ -13,7 +14,8 @@ cdef enum:
     KIND_DELAYED = 4            # its tags code is relative to its store time
     KIND_UNCOMMON = 8           # a number does not fit here and must be read from the log
     KIND_NO_UNIT = 16           # the same of its queue unit, which the store time is no part of
-    KIND_BITS = 5
+    KIND_REMOVED = 32           # its topic's minimum is behind it: its own queue gets no unit
+    KIND_BITS = 6
 
 
 cdef struct delay_table:
@@ -81,6 +83,7 @@ cdef class RecordBuffer:
     cdef int64_t base_timestamp
     cdef int64_t record_room
     cdef int64_t key_room
+    cdef TopicMinOffsets min_offsets
 
     cdef int note(self, TopicQueueMap queues, const uint8_t *p, const rs_record *record,
                   const delay_table *delays) noexcept nogil
@@ -95,6 +98,7 @@ cdef class LogScanner:
     cdef bint check_crc
     cdef bint keep
     cdef RecordMemory memory
+    cdef TopicMinOffsets min_offsets
     cdef delay_table delays
     cdef list buffers
     cdef int32_t cancelled

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from pyrocketstore.system._env import EnvTable
 from pyrocketstore.commit_log._scan import TopicQueueMap
+from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
@@ -61,6 +62,7 @@ class LogScanner:
         check_crc: bool,
         *,
         records_max: int | None = None,
+        min_offsets: TopicMinOffsets | None = None,
     ) -> Self: ...
     def scan(
         self,

@@ -43,6 +43,7 @@ from pyrocketstore.commit_log._scan cimport (
     next_record,
     scan_state,
 )
+from pyrocketstore.commit_log._topic_min_offsets cimport TopicMinOffsets
 from pyrocketstore.record._text cimport java_text
 
 import numpy
@@ -231,7 +232,8 @@ cdef class LogChunk:
         return [(phy_offset_of(self, i), self.records[i + 1].position - self.records[i].position,
                  None if self.records[i].kind & KIND_NO_UNIT else tags_code_of_row(self, i))
                 for i in range(room)
-                if self.records[i].kind & KIND_MULTI and queue_number_of(&self.records[i]) >= 0]
+                if self.records[i].kind & KIND_MULTI and (
+                    self.records[i].kind & KIND_REMOVED or queue_number_of(&self.records[i]) >= 0)]
 
     cdef int keep(self, RecordBuffer buffer, RecordMemory memory) except -1:
         # Copies the records of a scan to `memory`, or to memory of its own without room there.
@@ -313,7 +315,12 @@ cdef class RecordBuffer:
         cdef int32_t key_count = 0
         cdef int64_t tags_code
         cdef int64_t queue_offset = 0
-        if type_ == RS_TRANSACTION_NOT_TYPE or type_ == RS_TRANSACTION_COMMIT_TYPE:
+        if type_ != RS_TRANSACTION_NOT_TYPE and type_ != RS_TRANSACTION_COMMIT_TYPE:
+            pass
+        elif self.min_offsets.removes(p + record.topic_position, record.topic_size,
+                                      record.phy_offset):
+            kind = KIND_REMOVED
+        else:
             entry = queues.note(p, record)
             if entry == NULL:
                 return RS_NO_MEMORY
@@ -382,13 +389,16 @@ cdef class LogScanner:
     check_crc : bool, compare each body with its CRC
     records_max : int, bytes of memory for the records of all chunks; a chunk that does not fit
         keeps its records in memory of its own, as each chunk does with None; 0 keeps no records
+    min_offsets : TopicMinOffsets; None: no messages are removed. A removed record counts for no
+        queue of its own topic, but has its keys
 
     Threads: any number at a time.
     Source: RocketMQ 4.9.3 CommitLog#recoverNormally, #checkMessageAndReturnSize.
     """
     def __cinit__(self, EnvTable env not None, delay_levels, bint check_crc, *,
-                  records_max=None):
+                  records_max=None, TopicMinOffsets min_offsets=None):
         self.env = env
+        self.min_offsets = TopicMinOffsets({}) if min_offsets is None else min_offsets
         self.check_crc = check_crc
         self.keep = records_max is None or records_max > 0
         self.memory = None
@@ -432,6 +442,7 @@ cdef class LogScanner:
             buffer = RecordBuffer()
             buffer.window = FileWindow(self.env, path)
         window = buffer.window
+        buffer.min_offsets = self.min_offsets
         buffer.count = 0
         with nogil:
             chunk.status = self.walk(window, buffer, chunk, delays, until, stop, search,

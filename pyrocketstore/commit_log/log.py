@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
 from pyrocketstore.commit_log._store_times import StoreTimes
+from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
@@ -195,6 +196,8 @@ class CommitLog:
         self.allocate_service = allocate_service
         self.delay_levels = parse_delay_level(config.message_delay_level)
         self.max_delay_level = max(self.delay_levels, default=0)
+        #: the minimum of each topic of which a part was removed; replaced, never changed
+        self.min_offsets = TopicMinOffsets({})
         #: times the wait for the next file: what is slow is logged
         self.timed: Callable[[str], AbstractContextManager[None]] = untimed
         #: writes the bytes in buffers into the files; set by the service that commits

@@ -18,6 +18,7 @@ from pyrocketstore.results import Status
 from pyrocketstore.system.thread_pool import PoolCall, ThreadPool
 
 if TYPE_CHECKING:
+    from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.files.mapped_file_queue import MappedFileQueue
     from pyrocketstore.system.env import Env
@@ -49,6 +50,7 @@ class LogScan:
     check_crc : bool, compare each body with its CRC
     records_max : int, bytes of memory in all for the record data that dispatch needs; a chunk that
         does not fit holds its records in memory of its own, as each chunk does with None
+    min_offsets : TopicMinOffsets or None, see LogScanner
 
     Threads: one consumer. At most as many chunks are scanned ahead as there are processors.
     """
@@ -63,11 +65,14 @@ class LogScan:
         delay_levels: Mapping[int, int],
         check_crc: bool,
         records_max: int | None,
+        min_offsets: TopicMinOffsets | None = None,
     ) -> None:
         self._files = [f for f in files if start - f.file_size < f.file_from_offset < stop]
         self._start = start
         self._stop = stop
-        self._scanner = LogScanner(env, delay_levels, check_crc, records_max=records_max)
+        self._scanner = LogScanner(
+            env, delay_levels, check_crc, records_max=records_max, min_offsets=min_offsets
+        )
         self._thread_count = min(env.processor_count(), THREADS_MAX)
         self._pool: ThreadPool | None = None
         self._ahead: deque[tuple[_Part, PoolCall[LogChunk]]] = deque()
@@ -169,6 +174,7 @@ class ScannableLog(Protocol):
     mapped_file_queue: MappedFileQueue
     file_size: int
     delay_levels: dict[int, int]
+    min_offsets: TopicMinOffsets
 
     def roll_next_file(self, phy_offset: int) -> int:
         """Return the first physical offset of the file after that of `phy_offset`."""
@@ -191,6 +197,7 @@ def records_between(env: Env, log: ScannableLog, start: int, stop: int) -> Itera
             delay_levels=log.delay_levels,
             check_crc=False,
             records_max=None,
+            min_offsets=log.min_offsets,
         )
         for chunk in scan.chunks():
             yield chunk

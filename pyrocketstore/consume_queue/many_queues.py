@@ -129,6 +129,7 @@ def correct_min_offsets(
     others: list[ConsumeQueue] = []
     for queue in queues:
         is_usual = queue.ext is None and queue.mapped_file_queue.mapped_files
+        is_usual = is_usual and not queue.removed_before
         (usual if is_usual else others).append(queue)
     files = [queue.mapped_file_queue.mapped_files[0] for queue in usual]
     units = [file.wrote // CQ_STORE_UNIT_SIZE for file in files]

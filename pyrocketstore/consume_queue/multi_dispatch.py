@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger
@@ -13,7 +14,30 @@ from pyrocketstore.record.message import (
 from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.results import DispatchRequest
 
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+
 LOG = logger(__name__)
+
+
+def put_unit(
+    request: DispatchRequest,
+    find_consume_queue: Callable[[str, int], ConsumeQueue | None],
+    *,
+    multi: bool,
+    enable_lmq: bool,
+    min_offsets: TopicMinOffsets,
+) -> None:
+    """Append the unit of a record to its queue, and with `multi` to the further queues that it
+    names; queues get no unit before the minimum of their topic in `min_offsets`."""
+    if request.commit_log_offset >= min_offsets.of(request.topic):
+        queue = find_consume_queue(request.topic, request.queue_id)
+        if queue is None or not queue.put_message_position_info_wrapper(request):
+            return
+    if multi:
+        multi_dispatch_lmq_queue(
+            request, find_consume_queue, enable_lmq=enable_lmq, min_offsets=min_offsets
+        )
 
 
 def multi_dispatch_lmq_queue(
@@ -21,6 +45,7 @@ def multi_dispatch_lmq_queue(
     find_consume_queue: Callable[[str, int], ConsumeQueue | None],
     *,
     enable_lmq: bool,
+    min_offsets: TopicMinOffsets | None = None,
 ) -> None:
     """Append the unit of a record to every further queue that its properties name.
 
@@ -28,6 +53,7 @@ def multi_dispatch_lmq_queue(
     ----------
     find_consume_queue : callable(topic, queue_id)
     enable_lmq : bool, light queues have queue id 0
+    min_offsets : TopicMinOffsets or None, queues of these topics get no unit before them
 
     Source: RocketMQ 4.9.3 ConsumeQueue#multiDispatchLmqQueue.
     Differs: an offset that is not a number is logged, and the other queues get their units.
@@ -42,6 +68,8 @@ def multi_dispatch_lmq_queue(
     for name, queue_id, queue_offset in found:
         if queue_offset is None:
             LOG.error("%s: queue %s has no numeric offset in %r", request.topic, name, offsets)
+            continue
+        if min_offsets and request.commit_log_offset < min_offsets.of(name):
             continue
         queue = find_consume_queue(name, queue_id)
         if queue is not None:

@@ -109,6 +109,8 @@ class ConsumeQueue(UnitAppender):
         self.stated_max_physic_offset = -1
         self.tail_is_clean = True
         self._first_readable: tuple[int, int] | None = None
+        #: messages before this byte of the log are removed from the topic
+        self.removed_before = 0
 
     def _open_files(self) -> None:
         self.mapped_file_queue = MappedFileQueue(
@@ -335,10 +337,11 @@ class ConsumeQueue(UnitAppender):
         """Delete the files whose last unit is before `min_phy_offset`, but not the last file.
 
         Returns how many. Source: RocketMQ 4.9.3 ConsumeQueue#deleteExpiredFile.
-        Differs: pre-blank units at the end of a file do not hide the messages before them.
+        Differs: pre-blank units at the end of a file do not hide the messages before them; removed
+        messages count as expired.
         """
         count = self.mapped_file_queue.delete_expired_file_by_offset(
-            min_phy_offset, self.reader.newest_phy_offset_in
+            max(min_phy_offset, self.removed_before), self.reader.newest_phy_offset_in
         )
         self.correct_min_offset(min_phy_offset)
         return int(count)
@@ -375,8 +378,13 @@ class ConsumeQueue(UnitAppender):
         False.
 
         Source: RocketMQ 4.9.3 ConsumeQueue#correctMinOffset.
-        Differs: pre-blank units never match.
+        Differs: pre-blank units never match; removed messages are before the minimum, which is then
+        in any file.
         """
+        if self.removed_before > min_phy_offset:
+            first_kept = self.first_readable_offset(min_phy_offset)
+            self.core.min_logic_offset = first_kept * CQ_STORE_UNIT_SIZE
+            return True
         mapped_files = self.mapped_file_queue.mapped_files
         if not mapped_files:
             return False
@@ -394,7 +402,8 @@ class ConsumeQueue(UnitAppender):
         """Take the minimum from an object of the same queue with the same first file, unless it is
         out of date."""
         unit = old.reader.unit(old.min_logic_offset // CQ_STORE_UNIT_SIZE)
-        if unit is not None and unit[0] >= min_phy_offset and unit != PRE_BLANK:
+        low = max(min_phy_offset, self.removed_before)
+        if unit is not None and unit[0] >= low and unit != PRE_BLANK:
             self.core.min_logic_offset = old.min_logic_offset
             self._first_readable = old._first_readable
         elif not self.correct_min_offset(min_phy_offset):
@@ -408,6 +417,7 @@ class ConsumeQueue(UnitAppender):
         min_phy_offset : int, first byte of the log; None: call the queue's `min_phy_offset`
         """
         limit = self._min_phy_offset(None) if min_phy_offset is None else min_phy_offset
+        limit = max(limit, self.removed_before)
         end = self.core.unit_count
         known = self._first_readable
         if known is not None and known[0] <= limit and known[1] < end:

@@ -142,8 +142,9 @@ class ConsumeQueueTable:
             queue.unsure_from = phy_offset
         for queue in self._unrecovered:
             check_abandoned()
-            lost = restore_queue(queue, lowest, self._before_cut, broken_path, self.mismatched)
-            lost = close_gaps(queue, lowest, self._before_cut) or lost
+            low = max(lowest, queue.removed_before)
+            lost = restore_queue(queue, low, self._before_cut, broken_path, self.mismatched)
+            lost = close_gaps(queue, low, self._before_cut) or lost
             recover_queue(queue, phy_offset, self._before_cut)
             queue.cut_short |= lost
         self._unrecovered = []
@@ -274,7 +275,7 @@ class ConsumeQueueTable:
                 read_only=self.read_only,
                 by_write=self.config.write_without_mmap,
             )
-        return ConsumeQueue(
+        queue = ConsumeQueue(
             topic,
             queue_id,
             self.path,
@@ -287,6 +288,8 @@ class ConsumeQueueTable:
             by_write=self.config.write_without_mmap,
             mappings=self.mappings,
         )
+        queue.removed_before = self.commit_log.min_offsets.of(topic)
+        return queue
 
 
 def _check_size(sequences: list[MappedFileQueue], setting: str) -> None:

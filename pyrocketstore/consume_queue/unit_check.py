@@ -39,6 +39,7 @@ from pyrocketstore.system.env import O_RDWR, parent_directory
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._chunk_scan import LogChunk
     from pyrocketstore.commit_log._scan import TopicQueueMap
+    from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
     from pyrocketstore.commit_log.lost_records import LostRecords
     from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.files._mapped_file import MappedFile
@@ -128,6 +129,7 @@ class Log(NamedTuple):
     #: units that name bytes in [end, torn_end) name records that an unclean exit has lost
     torn_end: int
     lost: LostRecords
+    min_offsets: TopicMinOffsets
 
     def read(self, phy_offset: int, size: int) -> bytes:
         """Return bytes of one file of the log; b"" when the log has no such bytes.
@@ -526,7 +528,8 @@ def further_units(log: Log, phy_offset: int, size: int, lmq: bool) -> Iterator[t
     Raises StoreIOError.
     """
     for key, queue_offset in _Record(log.read(phy_offset, size)).further_queues(lmq):
-        if queue_offset >= 0 and key[1] >= 0 and is_safe_name(key[0]):
+        is_kept = phy_offset >= log.min_offsets.of(key[0])
+        if is_kept and queue_offset >= 0 and key[1] >= 0 and is_safe_name(key[0]):
             yield key, queue_offset
 
 
@@ -642,8 +645,8 @@ def units_without_record(
     """Return the queue offsets whose units contradict a completely scanned log, as in a queue file
     that has replaced another one.
 
-    If the first log files are gone, messages before the queue's first record have expired: their
-    units must not name a record of the log. (In a log that begins at 0 they were damaged: their
+    If the first log files are gone, or messages were removed from the queue, messages before the
+    queue's first record have expired: their units must not name a record of the log. (In a log that begins at 0 they were damaged: their
     units stay, and readers report them.) From that record on each unit must name one.
 
     Parameters
@@ -663,7 +666,8 @@ def units_without_record(
     start = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
     while len((units := queue.reader.columns(start, BATCH_MAX)).size):
         named_at, empty = units.phy_offset, units.size <= 0
-        expired = (named_at >= 0) & (named_at < log.begin) & ~empty
+        low = max(log.begin, queue.removed_before)
+        expired = (named_at >= 0) & (named_at < low) & ~empty
         is_before = np.arange(start, start + len(named_at)) < first
         is_wrong = ~expired & (named_at < log.end) & (log.begin > 0)
         odd = np.where(is_before, is_wrong, expired | empty)

@@ -4,6 +4,7 @@ from typing import Any, Final, Self, final
 from pyrocketstore.system._env import EnvTable, Event
 from pyrocketstore.index._file import IndexFile
 from pyrocketstore.commit_log._chunk_scan import LogChunk
+from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.results import DispatchRequest
 
@@ -23,6 +24,7 @@ class Dispatcher:
         index_enabled: bool,
         multi_dispatch: bool,
         moved: Event,
+        min_offsets: TopicMinOffsets | None = None,
     ) -> Self: ...
     position: int  # bytes
     last_phy_offset: int  # bytes
@@ -32,6 +34,7 @@ class Dispatcher:
     @property
     def on_dispatched(self) -> Callable[[DispatchRequest], None] | None: ...
     def call_after(self, on_dispatched: Callable[[DispatchRequest], None] | None) -> None: ...
+    def remove_before(self, min_offsets: TopicMinOffsets | None) -> None: ...
     def resume_index(self) -> None: ...
     def forget(self, topic: str, queue_id: int) -> None: ...
     def dispatch_mapped(

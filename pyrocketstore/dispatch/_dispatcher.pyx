@@ -26,6 +26,7 @@ from pyrocketstore.index._put cimport (
 )
 from pyrocketstore.commit_log._chunk_scan cimport (
     KIND_MULTI,
+    KIND_REMOVED,
     KIND_ROLLBACK,
     KIND_UNCOMMON,
     LogChunk,
@@ -79,6 +80,7 @@ from pyrocketstore.commit_log._scan cimport (
     next_record,
     scan_state,
 )
+from pyrocketstore.commit_log._topic_min_offsets cimport TopicMinOffsets
 from pyrocketstore.record._text cimport java_text
 
 from pyrocketstore.record._text import string_to_properties
@@ -127,6 +129,9 @@ cdef class Dispatcher:
     delay_levels : {level: ms}
     index_enabled, multi_dispatch : bool
     moved : Event, signalled when `position` has changed
+    min_offsets : TopicMinOffsets; None: no messages are removed. A removed record gets no unit in
+        its own queue, but is indexed, and `on_queue_record` puts it into the further queues that
+        it names
 
     Attributes: `delayed`, Event or None, signalled once units of SCHEDULE_TOPIC_XXXX can be read.
     `on_dispatched`, callable(DispatchRequest) or None: `dispatch_mapped` calls it for each record
@@ -146,6 +151,7 @@ cdef class Dispatcher:
     cdef bint index_enabled
     cdef int64_t unsignalled    # records since `moved` was signalled
     cdef bint multi_dispatch
+    cdef TopicMinOffsets min_offsets
     cdef delay_table delays
     cdef int64_t at
     cdef int64_t last           # physical offset of the last record that was dispatched; -1: none
@@ -176,8 +182,10 @@ cdef class Dispatcher:
     cdef bint stalled               # one of them could not be indexed completely
 
     def __cinit__(self, *, on_new_queue, on_queue_record, on_index_file, on_index_record, on_error,
-                 delay_levels, bint index_enabled, bint multi_dispatch, Event moved):
+                 delay_levels, bint index_enabled, bint multi_dispatch, Event moved,
+                 TopicMinOffsets min_offsets=None):
         self.queues = TopicQueueMap()
+        self.remove_before(min_offsets)
         self.owners = {}
         self.cores = {}
         self.names = {}
@@ -239,6 +247,11 @@ cdef class Dispatcher:
     def call_after(self, on_dispatched):
         """Have `on_dispatched` called, None: nothing; only while nothing is dispatched."""
         self.on_dispatched = on_dispatched
+
+    def remove_before(self, TopicMinOffsets min_offsets):
+        """Replace the minimums of the topics, None: there are none; only while nothing is
+        dispatched."""
+        self.min_offsets = TopicMinOffsets({}) if min_offsets is None else min_offsets
 
     def resume_index(self):
         """Resume indexing after an error; only while nothing is dispatched."""
@@ -445,7 +458,8 @@ cdef class Dispatcher:
         self.settled_last = self.record.phy_offset
         self.settled_at = self.record.phy_offset + self.record.total_size
         self.record_count += 1
-        if self.observed:
+        if self.observed and not self.min_offsets.removes(
+                p + self.record.topic_position, self.record.topic_size, self.record.phy_offset):
             self.report(p)
         if self.record_count >= KEYS_TOGETHER or self.key_count >= KEYS_TOGETHER:
             self.settle()
@@ -489,6 +503,10 @@ cdef class Dispatcher:
             return 0
         seen.topic = <uint8_t *>p + self.record.topic_position
         seen.topic_size = self.record.topic_size
+        if self.min_offsets.removes(seen.topic, seen.topic_size, self.record.phy_offset):
+            if self.multi_dispatch and is_multi(&self.properties):
+                self.queue_slowly(p)
+            return 0
         seen.queue_id = self.record.queue_id
         seen.count = 1
         seen.next_queue_offset = self.record.queue_offset
@@ -732,9 +750,13 @@ cdef class Dispatcher:
             for i in range(first, chunk.count):
                 row = &chunk.records[i]
                 number = queue_number_of(row)
+                if number < 0 and not row.kind & KIND_REMOVED:
+                    continue
+                if row.kind & KIND_MULTI and self.multi_dispatch:
+                    return i
                 if number < 0:
                     continue
-                if row.kind & KIND_UNCOMMON or (row.kind & KIND_MULTI and self.multi_dispatch):
+                if row.kind & KIND_UNCOMMON:
                     return i
                 if self.put_unit(&chunk.found[number], chunk.entries[number],
                                  phy_offset_of(chunk, i), row[1].position - row.position,

@@ -28,7 +28,7 @@ from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, 
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
-from pyrocketstore.consume_queue.multi_dispatch import multi_dispatch_lmq_queue
+from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name, no_queue
 from pyrocketstore.dispatch._dispatcher import Dispatcher
@@ -404,6 +404,7 @@ class DefaultMessageStore(StoreContext):
             index_enabled=self.index_enabled,
             multi_dispatch=self.config.enable_multi_dispatch,
             moved=self.moved,
+            min_offsets=self.commit_log.min_offsets,
         )
         self.index_flush = self._make_index_flush()
         unsure_from = scan_start(self, clean)
@@ -902,13 +903,9 @@ class DefaultMessageStore(StoreContext):
 
     def _dispatch_record(self, request: DispatchRequest, multi: bool) -> None:
         """Put one record into its queue, and into the further queues that it names."""
-        queue = self.queue_table.for_dispatch(request.topic, request.queue_id)
-        if queue is None or not queue.put_message_position_info_wrapper(request):
-            return
-        if multi:
-            multi_dispatch_lmq_queue(
-                request, self.queue_table.for_dispatch, enable_lmq=self.config.enable_lmq
-            )
+        find, lmq = self.queue_table.for_dispatch, self.config.enable_lmq
+        minimums = self.commit_log.min_offsets
+        put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)
 
     def _index_record(self, request: DispatchRequest) -> IndexFile | None:
         self.index_service.build_index(request)

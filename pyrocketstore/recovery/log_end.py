@@ -146,6 +146,7 @@ def find_log_end(
             delay_levels=store.commit_log.delay_levels,
             check_crc=store.config.check_crc_on_recover,
             records_max=max(1, min(RECORDS_MAX, stop - start)) if keeps else None,
+            min_offsets=store.commit_log.min_offsets,
         )
         for chunk in scan.chunks():
             check_abandoned()

@@ -173,7 +173,8 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     for queue in store.consume_queues():
         key = queue.topic, queue.queue_id
         wrong = plan.repairs.get(key, {})
-        if _misses_first_file(queue, found.get(key), plan.scan_from, lowest, wrong):
+        low = max(lowest, queue.removed_before)
+        if _misses_first_file(queue, found.get(key), plan.scan_from, low, wrong):
             plan.missing_first_file.append(key)
     plan.replay_from = _replay_from(store, plan, found)
     if clean and store.index_enabled and not store.read_only:
@@ -329,7 +330,8 @@ def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: Recov
     torn_end = plan.log_end if plan.clean else last + store.commit_log.file_size
     begin = files[0].file_from_offset
     lost = LostRecords(store.env, store.commit_log, begin, plan.log_end)
-    return Log(lambda at: find(at, False), begin, plan.log_end, torn_end, lost)
+    minimums = store.commit_log.min_offsets
+    return Log(lambda at: find(at, False), begin, plan.log_end, torn_end, lost, minimums)
 
 
 def _doubtful_ends(

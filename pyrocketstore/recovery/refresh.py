@@ -23,7 +23,7 @@ from pyrocketstore.commit_log.log import END_FILE_MIN_BLANK_LENGTH
 from pyrocketstore.commit_log.lost_records import LostRecords
 from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.consume_queue.growth import QueueChanged, take_written_units
-from pyrocketstore.consume_queue.multi_dispatch import multi_dispatch_lmq_queue
+from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consume_queue.table import is_safe_name
 from pyrocketstore.consume_queue.unit_check import Log, UnitCheck
 from pyrocketstore.dispatch._dispatcher import Dispatcher
@@ -325,6 +325,7 @@ class Follower:
             delay_levels=store.commit_log.delay_levels,
             check_crc=store.config.check_crc_on_recover,
             records_max=None,
+            min_offsets=store.commit_log.min_offsets,
         )
         return list(scan.chunks())
 
@@ -415,7 +416,8 @@ class Follower:
         files = part.log.mapped_file_queue
         begin, end = files.mapped_files[0].file_from_offset, part.end
         lost = LostRecords(self._store.env, part.log, begin, end)
-        return Log(lambda at: files.find_mapped_file_by_offset(at, False), begin, end, end, lost)
+        find = files.find_mapped_file_by_offset
+        return Log(lambda at: find(at, False), begin, end, end, lost, part.log.min_offsets)
 
     def _compare(self, part: _Part, grown: dict[Key, ConsumeQueue]) -> None:
         """Raise _Changed if a unit contradicts its record."""
@@ -429,10 +431,8 @@ class Follower:
             return grown.get((topic, queue_id))
 
         def put(request: DispatchRequest, multi: bool) -> None:
-            queue = find(request.topic, request.queue_id)
-            if queue is not None and queue.put_message_position_info_wrapper(request) and multi:
-                lmq = self._store.config.enable_lmq
-                multi_dispatch_lmq_queue(request, find, enable_lmq=lmq)
+            lmq, minimums = self._store.config.enable_lmq, part.log.min_offsets
+            put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)
 
         dispatcher = self._dispatcher(find, put, lambda *given: None, index_enabled=False)
         replay(
@@ -457,6 +457,7 @@ class Follower:
             index_enabled=index_enabled,
             multi_dispatch=self._store.config.enable_multi_dispatch,
             moved=Event(),
+            min_offsets=self._store.commit_log.min_offsets,
         )
 
     # ---- readers see it --------------------------------------------------------------------------

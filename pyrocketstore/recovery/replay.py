@@ -92,6 +92,7 @@ def replay_observed(store: StoreContext, start: int, end: int, observers: Observ
         index_enabled=False,
         multi_dispatch=False,
         moved=Event(),
+        min_offsets=log.min_offsets,
     )
 
     def observe(request: DispatchRequest) -> None:
@@ -127,6 +128,7 @@ def _replay_chunks(store: StoreContext, start: int, end: int, known: deque[LogCh
         delay_levels=log.delay_levels,
         check_crc=False,
         records_max=None,  # each chunk is freed once it is dispatched
+        min_offsets=log.min_offsets,
     )
     for chunk in scan.chunks():
         position = _dispatch_chunk(store, chunk)

@@ -110,7 +110,8 @@ def _rows_of(store: StoreContext, queues: Mapping[Key, ConsumeQueue], end: int) 
     begin = min(queue.core.repeated_at for queue in queues.values())
     files = store.commit_log.mapped_file_queue
     lost = LostRecords(store.env, store.commit_log, begin, end)
-    log = Log(lambda at: files.find_mapped_file_by_offset(at, False), begin, end, end, lost)
+    find, minimums = files.find_mapped_file_by_offset, store.commit_log.min_offsets
+    log = Log(lambda at: find(at, False), begin, end, end, lost, minimums)
     for chunk in records_between(store.env, store.commit_log, begin, end):
         keys = chunk.queue_keys()
         number, queue_offset, phy_offset = chunk.rows()[:3]
