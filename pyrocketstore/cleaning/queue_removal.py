@@ -9,7 +9,7 @@ from pyrocketstore.errors import StoreError
 from pyrocketstore.record.message import LMQ_PREFIX, SCHEDULE_TOPIC
 from pyrocketstore.recovery.store_context import StoreContext
 
-__all__ = ["clean_expired_consumer_queue", "clean_unused_topic"]
+__all__ = ["clean_expired_consumer_queue", "clean_unused_topic", "remove_queue"]
 
 KEPT_TOPICS = frozenset({SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
@@ -55,7 +55,7 @@ def _destroy_queue(
     repeats.
     """
     if not store.is_started:
-        _remove(store, topic, queue_id)
+        remove_queue(store, topic, queue_id)
         return
     store.wait_dispatched()
     store.commit_log.core.take()
@@ -64,13 +64,16 @@ def _destroy_queue(
         with store.dispatch_paused():
             queue = store.queue_table.get(topic, queue_id)
             if queue is not None and still(queue):
-                _remove(store, topic, queue_id)
+                remove_queue(store, topic, queue_id)
     finally:
         store.commit_log.core.release()
 
 
-def _remove(store: StoreContext, topic: str, queue_id: int) -> None:
-    """Destroy a queue. After a failure its next offset is the end of its remaining files."""
+def remove_queue(store: StoreContext, topic: str, queue_id: int) -> None:
+    """Destroy a queue while puts wait and nothing is dispatched.
+
+    After a failure its next offset is the end of its remaining files. Raises StoreIOError.
+    """
     queue = store.queue_table.find(topic, queue_id)
     try:
         store.queue_table.remove(topic, queue_id)

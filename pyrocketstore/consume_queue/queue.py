@@ -416,8 +416,7 @@ class ConsumeQueue(UnitAppender):
         ----------
         min_phy_offset : int, first byte of the log; None: call the queue's `min_phy_offset`
         """
-        limit = self._min_phy_offset(None) if min_phy_offset is None else min_phy_offset
-        limit = max(limit, self.removed_before)
+        limit = self._min_phy_offset(min_phy_offset)
         end = self.core.unit_count
         known = self._first_readable
         if known is not None and known[0] <= limit and known[1] < end:
@@ -433,11 +432,12 @@ class ConsumeQueue(UnitAppender):
         return found
 
     def _min_phy_offset(self, given: int | None) -> int:
-        if given is not None:
-            return given
-        if self.min_phy_offset is None:
-            raise StoreStateError(f"{self!r}: pass min_phy_offset: the queue was made without it")
-        return self.min_phy_offset()
+        if given is None:
+            if self.min_phy_offset is None:
+                reason = "pass min_phy_offset: the queue was made without it"
+                raise StoreStateError(f"{self!r}: {reason}")
+            given = self.min_phy_offset()
+        return max(given, self.removed_before)
 
     # ---- writing ---------------------------------------------------------------------------------
 

@@ -646,8 +646,9 @@ def units_without_record(
     that has replaced another one.
 
     If the first log files are gone, or messages were removed from the queue, messages before the
-    queue's first record have expired: their units must not name a record of the log. (In a log that begins at 0 they were damaged: their
-    units stay, and readers report them.) From that record on each unit must name one.
+    queue's first record have expired: their units must not name a record of the log. (In a log that
+    begins at 0 they were damaged: their units stay, and readers report them.) From that record on
+    each unit must name one.
 
     Parameters
     ----------

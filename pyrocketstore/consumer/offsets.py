@@ -128,6 +128,11 @@ class ConsumerOffsets:
                     del table[name]
                     self._changed = True
 
+    def forget_topic(self, topic: str) -> None:
+        """Remove the positions in a topic, durably. Raises as `persist`."""
+        self.remove_topic(topic)
+        self.persist()
+
     def persist(self) -> None:
         """Write the file if a position has changed.
 

@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
@@ -24,13 +25,16 @@ from pyrocketstore.arguments.scalars import (
 )
 from pyrocketstore.cleaning import queue_removal
 from pyrocketstore.cleaning.retention import Trimmed
+from pyrocketstore.cleaning.topic_removal import TopicRemoval, check_removable
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name, no_queue
+from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.observers import (
     Arriving,
@@ -121,6 +125,7 @@ if TYPE_CHECKING:
 LOG = logger(__name__)
 
 Putable = TypeVar("Putable", MessageExtBrokerInner, MessageExtBatch)
+Removed = TypeVar("Removed")
 
 #: 4.9.3's number of free buffers without a pool.
 INTEGER_MAX = (1 << 31) - 1
@@ -130,8 +135,8 @@ INTEGER_MAX = (1 << 31) - 1
 OPEN_STORES: set[DefaultMessageStore] = set()
 #: The attributes that a reload replaces: what depends on the files.
 RELOADED = (
-    "config commit_log queue_table checkpoint index_service dispatcher plan reads running_flags"
-    " follower"
+    "config commit_log topic_minimums queue_table checkpoint index_service dispatcher plan reads"
+    " running_flags follower"
 ).split()
 #: Interval of checks whether the wait for another thread's close was abandoned (s).
 LOOK_S = 0.1
@@ -231,6 +236,7 @@ class DefaultMessageStore(StoreContext):
         self.queue_table = ConsumeQueueTable(
             self.env, config, self.commit_log, self.running_flags, read_only
         )
+        self.topic_minimums = TopicMinOffsetFile(self.env, self.root)
         self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
         self._make_hooks()
@@ -271,6 +277,8 @@ class DefaultMessageStore(StoreContext):
         #: called by `shutdown` once everything is durable, and at its end in any case
         self.at_clean_stop: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
+        #: called with a topic that is dropped: a consumer's positions are in memory
+        self.forget_positions: Callable[[str], None] = self._forget_positions
         #: called when puts end: after a failure, in a forked child, and by `shutdown`
         self.on_dead: Callable[[str | None], None] = lambda state: None
         #: called when puts are accepted again: a full disk has room
@@ -374,6 +382,8 @@ class DefaultMessageStore(StoreContext):
         clean = not self._abort_file.exists()
         self.commit_log.load()
         check_not_newer(self)
+        self.topic_minimums.load(self.commit_log, writes=not self.read_only)
+        self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()
         if not self.read_only:
             self._abort_file.create()
@@ -409,6 +419,8 @@ class DefaultMessageStore(StoreContext):
         self.index_flush = self._make_index_flush()
         unsure_from = scan_start(self, clean)
         self.queue_table.recover(unsure_from)
+        if not self.read_only:
+            self._topic_removal(contextlib.nullcontext()).complete()
         self.plan = make_plan(self, clean, unsure_from)
         mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
         self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
@@ -898,6 +910,7 @@ class DefaultMessageStore(StoreContext):
         self._abort_file.delete()
         for name in ("checkpoint", SYNC_POINT):
             self.env.remove(os.path.join(self.root, name))
+        self.topic_minimums.destroy()
 
     # ---- dispatch -----------------------------------------------------------------------------
 
@@ -1105,6 +1118,10 @@ class DefaultMessageStore(StoreContext):
     def _check_flushable(self) -> None:
         if self.read_only:
             raise StoreStateError(f"{self.root}: the store is open read-only: nothing to flush")
+
+    def flush_log(self) -> None:
+        """Flush the log up to the last put."""
+        self.flush()
 
     def flush_all(self) -> None:
         """Flush the log, the queues, the index and the checkpoint up to the last put.
@@ -1354,6 +1371,60 @@ class DefaultMessageStore(StoreContext):
                 raise StoreStateError(f"{self.root}: the store is closed")
             remove()
 
+    def drop_topic(self, topic: str) -> None:
+        """Remove a topic: its messages, its queues, its entry in topics.json, and the positions of
+        all groups in it.
+
+        The log keeps the records until its files are deleted: `look_message_by_offset` still finds
+        them, and so does 4.9.3.
+
+        Durability: durable on return. After a kill, the next opening completes a removal that has
+        begun.
+
+        Raises StoreFormatError: a topic of the broker itself. StoreStateError: the store is not
+        started. StoreError: a file cannot be written or deleted; the call may be repeated.
+        """
+        check_removable(topic)
+        self._refuse_in_observer()
+        shielded(lambda: self._while_started(lambda: self._new_removal().drop(topic)))
+
+    def trim_topic(self, topic: str, before_ms: int) -> Trimmed:
+        """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the
+        files of its queues that name no other ones.
+
+        Returns the deleted files of queues. Durability and errors: as of `drop_topic`.
+        """
+        check_removable(topic)
+        self._refuse_in_observer()
+        return shielded(
+            lambda: self._while_started(lambda: self._new_removal().trim(topic, before_ms))
+        )
+
+    def _new_removal(self) -> TopicRemoval:
+        return self._topic_removal(self.services.delete_lock)
+
+    def _topic_removal(self, delete_lock: AbstractContextManager[object]) -> TopicRemoval:
+        return TopicRemoval(
+            self, self.topic_minimums, self._forget_topic, self._last_record, delete_lock
+        )
+
+    def _last_record(self) -> int:
+        """Return a byte of the log at which its last record may begin; -1 without one."""
+        last = int(self.dispatcher.last_phy_offset)
+        return self.plan.last_record if last < 0 and self.plan is not None else last
+
+    def _forget_topic(self, topic: str) -> None:
+        if self.topics is not None:
+            self.topics.remove(topic)
+            self.topics.persist()
+        self.forget_positions(topic)
+
+    def _forget_positions(self, topic: str) -> None:
+        """Remove the positions of groups in a topic while no consumer has read them."""
+        offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
+        offsets.load()
+        offsets.forget_topic(topic)
+
     def trim(self, before_ms: int) -> Trimmed:
         """Delete the oldest files of the log whose newest message was stored before `before_ms`
         (Unix ms), and what queues and index have of them.
@@ -1364,15 +1435,23 @@ class DefaultMessageStore(StoreContext):
         Raises StoreStateError when the store is not started, StoreError for a file that cannot be
         read or deleted.
         """
-        return shielded(lambda: self._trim(before_ms))
+        return shielded(lambda: self._while_started(lambda: self._trim(before_ms)))
 
     def _trim(self, before_ms: int) -> Trimmed:
-        with self.life_lock:  # `shutdown` waits for the end of the call
-            if not self.is_started or self._stopped:
-                state = "read-only" if self.read_only else "closed or not started"
-                raise StoreStateError(f"{self.root}: the store is {state}")
-            self.wait_dispatched()
-            return self.services.trim(before_ms)
+        self.wait_dispatched()
+        return self.services.trim(before_ms)
+
+    def _while_started(self, remove: Callable[[], Removed]) -> Removed:
+        """Call `remove`; `shutdown` waits for its end."""
+        with self.life_lock:
+            self.check_started()
+            return remove()
+
+    def check_started(self) -> None:
+        """Raise StoreStateError unless the store is open for writing and its services run."""
+        if not self.is_started or self._stopped:
+            state = "read-only" if self.read_only else "closed or not started"
+            raise StoreStateError(f"{self.root}: the store is {state}")
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 rounds of cleaning delete expired files at any hour.

@@ -77,7 +77,7 @@ class StoreServices:
         self.clean_resource: CleanResourceService | None = None
         self._cleaning: list[ServiceThread] = []
         #: held while expired files are deleted
-        self._delete_lock = threading.Lock()
+        self.delete_lock = threading.Lock()
         self.log_flush = CommitLogFlush(commit_log, checkpoint, fail)
         self.flush_service: GroupCommitService | FlushRealTimeService = (
             GroupCommitService(self.log_flush, config)
@@ -162,7 +162,7 @@ class StoreServices:
             self.store.running_flags,
             self.store.queue_table.path,
             self._dispatched,
-            self._delete_lock,
+            self.delete_lock,
         )
         self.clean_resource = CleanResourceService(
             env, config, self.clean_commit_log, self._queue_cleaning(), newest_ms
@@ -194,7 +194,7 @@ class StoreServices:
     def _log_retention(self) -> LogRetention:
         store = self.store
         return LogRetention(
-            store.env, store.config, store.commit_log, self._dispatched, self._delete_lock
+            store.env, store.config, store.commit_log, self._dispatched, self.delete_lock
         )
 
     def _queue_cleaning(self) -> CleanConsumeQueueService:
@@ -205,7 +205,7 @@ class StoreServices:
             store.commit_log,
             store.consume_queues,
             store.index_service,
-            self._delete_lock,
+            self.delete_lock,
         )
 
     def all(self) -> list[ServiceThread]:

@@ -113,6 +113,16 @@ class TopicConfigFile:
             self.request(topic, queue_id)
             return self._settle()
 
+    def remove(self, topic: str) -> None:
+        """Have the next `persist` leave out a topic that was deleted."""
+        with self._lock:
+            self._settle()
+            table = self._content.get("topicConfigTable", {})
+            if topic in table:
+                rest = {name: entry for name, entry in table.items() if name != topic}
+                self._content = {**self._content, "topicConfigTable": rest}
+                self._changed = True
+
     def _settle(self) -> bool:
         """Handle all requests; return True if they changed the content. Call with _lock held."""
         table = self._content.get("topicConfigTable", {})

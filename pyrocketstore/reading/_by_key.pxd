@@ -29,6 +29,7 @@ cdef class KeySearch:
     cdef tuple index_files    # the same files, oldest keys first
     cdef public object gaps
     cdef public object unreadable
+    cdef public object min_offsets
 
     cdef int64_t await_index(self) except -1
     cdef LogTable log_files(self)

@@ -5,6 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.commit_log._append import CommitLogCore
+from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.record._message import MessageExt
@@ -29,6 +30,7 @@ class KeySearch:
     ) -> Self: ...
     gaps: Any  # KeyGaps | None
     unreadable: Any  # UnreadableHits | None
+    min_offsets: TopicMinOffsets | None
     def query(
         self, topic: str, key: str, begin: int, end: int, max_num: int, exact: bool
     ) -> list[MessageExt]: ...

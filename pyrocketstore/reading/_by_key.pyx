@@ -232,6 +232,7 @@ cdef class _Search:
     cdef wanted_key wanted
     cdef int64_t begin
     cdef int64_t end
+    cdef int64_t removed_before     # records of the topic before this byte are removed
     cdef int64_t max_num
     cdef bint exact
     cdef LogTable log
@@ -450,7 +451,10 @@ cdef class _Search:
     cdef int consider(self, int64_t phy_offset) except -1 nogil:
         """Add the record at that offset if it matches."""
         cdef const rs_record *record = &self.parsed
-        cdef const uint8_t *p = self.record_at(phy_offset)
+        cdef const uint8_t *p
+        if phy_offset < self.removed_before:
+            return 0
+        p = self.record_at(phy_offset)
         if p == NULL:
             return self.note_unreadable(phy_offset)
         if not self.begin <= record.store_timestamp <= self.end:
@@ -868,7 +872,8 @@ cdef class KeySearch:
 
     `gaps` is a KeyGaps while the index does not cover the log, else None. `unreadable`, an
     UnreadableHits or None, receives hits whose record cannot be read; a call of `query` names its
-    caller, one of `query_many` the caller of that.
+    caller, one of `query_many` the caller of that. `min_offsets`, a TopicMinOffsets or None, has
+    the topics of which messages are removed.
 
     Threads: any.
     """
@@ -884,6 +889,7 @@ cdef class KeySearch:
         self.log = LogTable((), mapped_file_queue.mapped_file_size)
         self.gaps = None
         self.unreadable = None
+        self.min_offsets = None
 
     cdef int64_t await_index(self) except -1:
         """Wait until all puts are in the index, and return the log's end."""
@@ -945,6 +951,7 @@ cdef class KeySearch:
         search.begin = begin
         search.end = end
         search.exact = exact
+        search.removed_before = self.min_offsets.of(topic) if self.min_offsets else 0
         set_topic(&search.wanted, topic, keep)
         set_key(&search.wanted, key, keep)
         # Slot and entry are random memory: prefetch each, and do other work meanwhile.
@@ -1014,6 +1021,7 @@ cdef class KeySearch:
         search.begin = begin
         search.end = end
         search.exact = True
+        search.removed_before = self.min_offsets.of(topic) if self.min_offsets else 0
         begin_search(self, search, self.await_index(), max_num)
         wanted = <wanted_key *>calloc(max(count, 1), sizeof(wanted_key))
         try:

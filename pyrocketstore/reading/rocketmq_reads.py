@@ -192,7 +192,8 @@ class StoreReads:
         """Records by key, ascending; hits of the key's hash, as in 4.9.3.
 
         Source: RocketMQ 4.9.3 DefaultMessageStore#queryMessage.
-        Differs: every hit without a record is left out, not only the first.
+        Differs: every hit without a record is left out, not only the first, and so are removed
+        messages.
         """
         result = QueryMessageResult()
         last = end
@@ -204,7 +205,10 @@ class StoreReads:
                 break
             result.index_last_update_timestamp = found.index_last_update_timestamp
             result.index_last_update_phyoffset = found.index_last_update_phyoffset
+            low = self.commit_log.min_offsets.of(topic)
             for at, phy_offset in enumerate(sorted(found.phy_offsets)):
+                if phy_offset < low:
+                    continue
                 size = self.commit_log.record_size(phy_offset)
                 view = self.commit_log.get_message(phy_offset, size)
                 if view is None:

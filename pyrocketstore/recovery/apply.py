@@ -64,6 +64,8 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         # Before the log: a unit that names a byte far after the log's files looks damaged.
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)
+    if not store.read_only:
+        store.topic_minimums.cut(store.env, log, plan.log_end)
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
     store.checkpoint.begin_log(*_covered_log(store, plan))
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)

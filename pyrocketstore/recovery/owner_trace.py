@@ -9,6 +9,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from pyrocketstore.commit_log.topic_min_offset_file import TOPIC_MIN_OFFSET
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.files.queue_directories import find_queue_ids, find_topics
 
@@ -23,18 +24,22 @@ __all__ = ["QueueFolders", "owner_of"]
 RECENT_MS = 1000
 UNSURE = -1
 
-Owner = tuple[tuple[int, int] | None, int, tuple[int, int] | None]
+_Identity = tuple[int, int] | None
+Owner = tuple[_Identity, int, _Identity, _Identity]
 
 
 def owner_of(env: Env, root: str) -> Owner:
-    """Return a value that changes when a process opens the store for writing, or closes it.
+    """Return a value that changes when a process opens the store for writing, closes it, or
+    removes messages of a topic.
 
     Both engines write to `lock` when they open a store, and create and delete `abort`.
 
     Raises StoreIOError.
     """
     lock, abort = os.path.join(root, "lock"), os.path.join(root, "abort")
-    return _identity(env, lock), _mtime_ms(env, lock), _identity(env, abort)
+    minimums = os.path.join(root, "config", TOPIC_MIN_OFFSET)
+    identities = _identity(env, abort), _identity(env, minimums)
+    return _identity(env, lock), _mtime_ms(env, lock), *identities
 
 
 def _identity(env: Env, path: str) -> tuple[int, int] | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pyrocketstore.arguments.read_arguments import timeout_of
+from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
@@ -68,6 +71,7 @@ class StoreContext:
     appended: Event  # signalled by appends
     moved: Event  # signalled by the dispatcher
     commit_log: CommitLog
+    topic_minimums: TopicMinOffsetFile
     queue_table: ConsumeQueueTable
     file_systems: FileSystems
     #: None in a read-only store
@@ -96,6 +100,16 @@ class StoreContext:
         ----------
         at_once : bool; False: unless the last write was recent
         """
+        raise NotImplementedError
+
+    def set_min_offsets(self, table: Mapping[str, int]) -> None:
+        """Have messages before {topic: byte of the log} get no units from now on; only while
+        nothing is dispatched."""
+        self.commit_log.min_offsets = found = TopicMinOffsets(table)
+        self.dispatcher.remove_before(found)
+
+    def flush_log(self) -> None:
+        """Make all records durable that are in the log. Raises StoreError."""
         raise NotImplementedError
 
     @property

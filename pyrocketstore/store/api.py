@@ -7,7 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from pyrocketstore.arguments.scalars import (
     unix_ms_of,
     whole_number,
 )
+from pyrocketstore.cleaning.topic_removal import check_removable
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.config.message_store_config import (
     BrokerRole,
@@ -49,7 +50,7 @@ from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMes
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._unique_id import UniqueIds
-from pyrocketstore.record.message import Message, check_properties, join_keys
+from pyrocketstore.record.message import Message, check_properties, check_topic, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.store._open_state import StoreState
 from pyrocketstore.store._put_and_query import StoreCalls
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 LOG = logger(__name__)
 
 Body = bytes | bytearray | memoryview
+Removed = TypeVar("Removed")
 Offsets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 #: Of a `read` or `read_batch`: wanted tags, on_corrupt, check_crc, and what gets the skipped ones.
 ReadOptions = tuple[TagsExpression | None, str, bool, SkippedMessages]
@@ -262,6 +264,7 @@ class Store(StoreCalls):
         )
         search.gaps = find_key_gaps(engine)
         search.unreadable = UnreadableHits(engine.commit_log)
+        search.min_offsets = engine.commit_log.min_offsets
         return search
 
     def _start(self, opening: Opening) -> None:
@@ -939,7 +942,7 @@ class Store(StoreCalls):
 
     # ---- retention ----------------------------------------------------------------------------
 
-    def trim(self, topic: None = None, *, before: int | datetime.datetime) -> Trimmed:
+    def trim(self, topic: str | None = None, *, before: int | datetime.datetime) -> Trimmed:
         """Delete old messages now: the files of the log whose newest message is older than a time.
 
         Only whole files are deleted, the oldest first, and never the last one; so are the files of
@@ -948,31 +951,73 @@ class Store(StoreCalls):
 
         Parameters
         ----------
-        topic : None; the messages of one topic cannot be trimmed, since the files of the log hold
-            those of all topics, and 4.9.3 keeps no minimum of a queue on disk
+        topic : remove only the old messages of this topic. The log keeps their records until its
+            files are deleted; the files of the topic's queues that name no other messages are
+            deleted at once. None: all topics
         before : the time, Unix ms or a datetime; one without a zone is a local time
 
         Returns
         -------
-        Trimmed(files, size) : the deleted files of the log, and their length in bytes
+        Trimmed(files, size) : the deleted files of the log, and their length in bytes; with `topic`
+        those of its queues
 
         Raises
         ------
         StoreStateError: the store is read-only or closed
         StoreIOError: a file could not be read or deleted; the next call tries again
-        StoreTypeError, StoreFormatError: an argument is not valid, or `topic` is not None
+        UnknownTopicError: the store does not know the topic
+        StoreTypeError, StoreFormatError: an argument is not valid, or the topic is one of the
+        broker itself
 
-        Durability: none of the last deletion; after a power cut, that file may exist again.
+        Durability: without `topic` none of the last deletion; after a power cut, that file may
+        exist again. With `topic` the messages are removed durably on return.
         """
-        given: Any = topic
-        if given is not None:
-            raise StoreFormatError(
-                f"topic={shown(given)}: only whole files of the log can be deleted, and they hold "
-                "the messages of all topics: leave topic out"
-            )
         before_ms = unix_ms_of("before", before)
+        if topic is None:
+            self._state.check()
+            return self.message_store.trim(before_ms)
+        name = self._removable(topic)
+        return self._remove(lambda engine: engine.trim_topic(name, before_ms))
+
+    def drop_topic(self, topic: str) -> None:
+        """Remove a topic: its messages, its queues, its entry in config/topics.json, and the
+        positions of all groups in it.
+
+        Reads and queries no longer find its messages. The log keeps their records until its files
+        are deleted: `get` and a 4.9.3 broker still find them. A later put begins the topic again,
+        at queue offset 0. Delayed messages of the topic that are not due are delivered later.
+
+        Puts of other threads wait while the queues are removed; a message of the topic whose put
+        began before may be removed too.
+
+        Raises
+        ------
+        UnknownTopicError: the store does not know the topic
+        StoreStateError: the store is read-only or closed
+        StoreIOError: a file could not be written or deleted; the call may be repeated
+        StoreTypeError, StoreFormatError: the topic is not valid, or one of the broker itself
+
+        Durability: durable on return. After a kill, the next opening completes a removal that has
+        begun.
+        """
+        name = self._removable(topic)
+        self._remove(lambda engine: engine.drop_topic(name))
+
+    def _removable(self, topic: str) -> str:
+        """Return the name of a topic of which messages may be removed."""
+        name = check_topic(topic)
+        check_removable(name)
         self._state.check()
-        return self.message_store.trim(before_ms)
+        self.message_store.check_started()
+        self.message_store.wait_dispatched()
+        self._check_topic(name)
+        return name
+
+    def _remove(self, remove: Callable[[DefaultMessageStore], Removed]) -> Removed:
+        try:
+            return remove(self.message_store)
+        finally:
+            self._key_search.min_offsets = self.message_store.commit_log.min_offsets
 
     # ---- keys ---------------------------------------------------------------------------------
 

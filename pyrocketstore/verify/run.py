@@ -447,7 +447,14 @@ class _Verifier:
         return phy_offset, size, tags_code
 
     def _compare(self, state: _QueueState, rows: _Rows, required: bool) -> None:
-        """Compare records with their units; `required` False: a missing unit is not a problem."""
+        """Compare records with their units; `required` False: a missing unit is not a problem, nor
+        is that of a removed message."""
+        removed = rows.phy_offset < state.queue.removed_before
+        if required and removed.any():
+            self._compare(state, rows.take(removed), False)
+            rows = rows.take(~removed)
+        if not len(rows.phy_offset):
+            return
         units = [self._units(state.queue, a, n) for a, n in _runs(rows.queue_offset)]
         columns = zip(*units, strict=True)
         phy_offset, size, tags_code = (np.concatenate(column) for column in columns)

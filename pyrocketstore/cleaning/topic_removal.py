@@ -1,0 +1,208 @@
+"""Remove the messages of one topic, all or the old ones, though the log keeps their records.
+
+The log has the messages of all topics in the same files. A topic therefore gets a minimum, a byte
+of the log before which its messages do not count: no dispatch gives them units again, and no query
+returns them. config/topicMinOffset.json has the minimum before anything else is changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from pyrocketstore.cleaning.queue_removal import remove_queue
+from pyrocketstore.cleaning.retention import Trimmed
+from pyrocketstore.commit_log.topic_min_offset_file import (
+    RecordProof,
+    TopicMinimum,
+    TopicMinOffsetFile,
+    last_record_before,
+    record_proof,
+)
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.display import logger, shown
+from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
+from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from pyrocketstore.recovery.store_context import StoreContext
+
+__all__ = ["TopicRemoval", "check_removable"]
+
+LOG = logger(__name__)
+
+#: Units that are read at once.
+_UNITS = 1024
+
+
+def check_removable(topic: str) -> None:
+    """Raise StoreFormatError for a topic that a broker keeps for itself."""
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+        raise StoreFormatError(
+            f"topic {shown(topic)}: its messages belong to the broker and cannot be removed alone; "
+            "trim(before=...) removes old messages of all topics"
+        )
+
+
+class TopicRemoval(NamedTuple):
+    """Remove messages of a topic from a store that is open for writing.
+
+    Parameters
+    ----------
+    store : StoreContext
+    file : TopicMinOffsetFile, loaded
+    forget_topic : callable(topic), durably removes the topic from topics.json, and the positions of
+        all groups in it
+    guess : callable that returns a byte of the log at which its last record may begin, or -1
+    delete_lock : held while files are deleted, shared with other deletions of expired files
+
+    Threads: one at a time.
+    """
+
+    store: StoreContext
+    file: TopicMinOffsetFile
+    forget_topic: Callable[[str], None]
+    guess: Callable[[], int]
+    delete_lock: AbstractContextManager[object]
+
+    def drop(self, topic: str) -> None:
+        """Remove a topic: its messages, its queues, its name, and the positions of groups.
+
+        Puts wait while the queues are removed. A put that was called before may be removed too; a
+        later one begins the topic again, at queue offset 0.
+
+        Durability: durable on return. After a kill, the next opening completes a removal that has
+        begun. Raises StoreError; the call may be repeated.
+        """
+        store = self.store
+        proof = self._flushed_end()
+        if proof is not None:
+            self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=True)
+        self.forget_topic(topic)
+        end, guess = self._remove_queues(topic)
+        if end > 0:
+            store.flush_log()
+            proof = last_record_before(store.env, store.commit_log, end, guess)
+            if proof is None:
+                raise StoreStateError(f"{store.root}: the log has no record before byte {end}")
+            self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=False)
+
+    def trim(self, topic: str, before_ms: int) -> Trimmed:
+        """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the
+        files of its queues that name no other ones.
+
+        A message that was stored before a removed one of another queue, by the order of the log,
+        stays: with a clock that was never set back there is none.
+
+        Returns the deleted files of queues. Durability: as of `drop`. Raises StoreError.
+        """
+        store, log = self.store, self.store.commit_log
+        last = self._flushed_end()  # first: messages that are put meanwhile stay
+        if last is None:
+            return Trimmed(0, 0)
+        end = last.phy_offset + last.size
+        for queue in store.queue_table.of_topic(topic).values():
+            end = min(end, self._first_since(queue, before_ms, end))
+        if end > log.min_offsets.of(topic) and end > log.get_min_offset():
+            self._put(topic, end, record_proof(log, end) or last, is_dropping=False)
+        with store.dispatch_paused():
+            self.use()
+        files = size = 0
+        for queue in store.queue_table.of_topic(topic).values():
+            with self.delete_lock:
+                count = queue.delete_expired_file(max(0, log.get_min_offset()))
+            files, size = files + count, size + count * queue.mapped_file_size
+        return Trimmed(files, size)
+
+    def complete(self) -> None:
+        """Complete the removals that a kill has interrupted, while the store is opened.
+
+        A queue with messages behind the minimum keeps them: they were put meanwhile.
+
+        Raises StoreError.
+        """
+        store = self.store
+        for topic in self.file.dropping():
+            minimum = self.file.get(topic)
+            assert minimum is not None
+            LOG.warning("%s: the removal of the topic %s is completed", store.root, topic)
+            for queue in store.queue_table.of_topic(topic).values():
+                if queue.covered_phy_offset <= minimum.min_phy_offset:
+                    store.queue_table.remove(topic, queue.queue_id)
+            if not store.queue_table.of_topic(topic):
+                self.forget_topic(topic)
+                self._remove_directories(topic)
+            self._put(topic, minimum.min_phy_offset, minimum.proof, is_dropping=False)
+
+    def use(self) -> None:
+        """Have dispatch, scans and queues use the minimums of the file; only while nothing is
+        dispatched."""
+        self._use(self.file.offsets().by_topic())
+
+    def _use(self, table: dict[str, int]) -> None:
+        store = self.store
+        store.set_min_offsets(table)
+        lowest = max(0, store.commit_log.get_min_offset())
+        for topic, end in table.items():
+            for queue in store.queue_table.of_topic(topic).values():
+                if queue.removed_before != end:
+                    queue.removed_before = end
+                    queue.correct_min_offset(lowest)
+
+    def _put(self, topic: str, end: int, proof: RecordProof, *, is_dropping: bool) -> None:
+        lowest = self.store.commit_log.get_min_offset()
+        self.file.put(topic, TopicMinimum(end, proof, is_dropping), lowest)
+
+    def _flushed_end(self) -> RecordProof | None:
+        """Return the last record of the log once it is durable and dispatched, None without one."""
+        store, log = self.store, self.store.commit_log
+        store.wait_dispatched()
+        guess, end = self.guess(), log.get_max_offset()
+        store.flush_log()
+        return last_record_before(store.env, log, end, guess)
+
+    def _remove_queues(self, topic: str) -> tuple[int, int]:
+        """Destroy the queues of a topic while puts wait.
+
+        Returns the end of the log, which the removed messages are before, and where its last record
+        may begin.
+        """
+        store, log = self.store, self.store.commit_log
+        store.wait_dispatched()
+        log.core.take()
+        try:
+            store.wait_dispatched()
+            with store.dispatch_paused():
+                end, guess = log.get_appended_offset(), self.guess()
+                if end > 0:
+                    self._use({**log.min_offsets.by_topic(), topic: end})
+                for queue_id in store.queue_table.of_topic(topic):
+                    remove_queue(store, topic, queue_id)
+                self._remove_directories(topic)
+        finally:
+            log.core.release()
+        return end, guess
+
+    def _remove_directories(self, topic: str) -> None:
+        """Remove the directories of a topic if they are empty."""
+        table = self.store.queue_table
+        for folder in (table.path, table.ext_path):
+            try:
+                self.store.env.rmdir(os.path.join(folder, topic))
+            except StoreIOError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
+
+    def _first_since(self, queue: ConsumeQueue, before_ms: int, end: int) -> int:
+        """Return where the first message of a queue that was stored at `before_ms` or later begins,
+        bytes of the log; `end` without one before that byte."""
+        log = self.store.commit_log
+        at = queue.lower_bound_by_time(before_ms, log.pickup_store_timestamp)
+        while at < queue.get_max_offset_in_queue():
+            units = queue.read_units(at, _UNITS)
+            named = units.phy_offset[(units.size > 0) & ~units.is_pre_blank()]
+            if len(named):
+                return min(int(named[0]), end)
+            at += max(1, len(units.size))
+        return end

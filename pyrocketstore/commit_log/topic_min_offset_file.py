@@ -1,0 +1,219 @@
+"""ROOT/config/topicMinOffset.json: the topics of which messages were removed, though the log has
+them.
+
+4.9.3 ignores this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.commit_log.parallel_scan import records_between
+from pyrocketstore.display import logger
+from pyrocketstore.files.config_file import BACKUP_SUFFIX, ConfigFile
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log.log import CommitLog
+    from pyrocketstore.system.env import Env
+
+__all__ = [
+    "TOPIC_MIN_OFFSET",
+    "RecordProof",
+    "TopicMinOffsetFile",
+    "TopicMinimum",
+    "last_record_before",
+    "record_proof",
+]
+
+LOG = logger(__name__)
+
+TOPIC_MIN_OFFSET = "topicMinOffset.json"
+_TABLE = "topicMinOffsetTable"
+_NUMBERS = ("minPhyOffset", "recordPhyOffset", "recordSize", "recordCrc")
+_REMEDY = "delete it and its backup: removed messages of topics may then be found again"
+#: Bound of all numbers of the file, so that no sum of them overflows.
+_NUMBER_MAX = 1 << 62
+
+
+class RecordProof(NamedTuple):
+    """A record that proves which log an entry belongs to.
+
+    phy_offset : int; size, crc : as `CommitLog.record_mark` returns them
+    """
+
+    phy_offset: int
+    size: int
+    crc: int
+
+
+class TopicMinimum(NamedTuple):
+    """The minimum of one topic.
+
+    min_phy_offset : int, messages of the topic before this byte of the log are removed
+    proof : RecordProof that ends at or after `min_phy_offset`. Where the log has another record
+        there, it was cut before that byte, or is another log
+    is_dropping : bool, `drop_topic` has not ended: its queues go with the next opening
+    """
+
+    min_phy_offset: int
+    proof: RecordProof
+    is_dropping: bool
+
+    def is_proven(self, log: CommitLog) -> bool:
+        """Return whether the log has the record. Raises StoreIOError."""
+        return log.record_mark(self.proof.phy_offset) == self.proof[1:]
+
+
+class TopicMinOffsetFile:
+    """The minimums of the topics of one store.
+
+    Parameters
+    ----------
+    env : Env
+    root : the store's root directory
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, env: Env, root: str) -> None:
+        self._env = env
+        self.path = os.path.join(root, "config", TOPIC_MIN_OFFSET)
+        self._file = ConfigFile(env, self.path, _is_valid, _REMEDY)
+        self._table: dict[str, TopicMinimum] = {}
+
+    def load(self, log: CommitLog, *, writes: bool) -> None:
+        """Read the file or its backup. Entries that the log does not prove are left out, with a
+        warning; so are those before its first file.
+
+        Parameters
+        ----------
+        log : CommitLog with its files; its end may be unknown
+        writes : bool, write the file again if an entry was left out
+
+        Raises StoreCorruptionError when the file and its backup are damaged; StoreIOError.
+        """
+        content = self._file.read().get(_TABLE, {})
+        found = {topic: _minimum_of(entry) for topic, entry in content.items()}
+        lowest = log.get_min_offset()
+        self._table = {}
+        for topic, minimum in found.items():
+            if minimum.min_phy_offset <= lowest:
+                continue
+            if minimum.is_proven(log):
+                self._table[topic] = minimum
+            else:
+                LOG.warning(
+                    "%s: the log was cut or exchanged since messages of the topic %s were removed:"
+                    " those that it still has are found again",
+                    self.path,
+                    topic,
+                )
+        if writes and len(self._table) < len(found):
+            self._write(self._table)
+
+    def offsets(self) -> TopicMinOffsets:
+        """Return the minimums, for the loops over records."""
+        return TopicMinOffsets({t: m.min_phy_offset for t, m in self._table.items()})
+
+    def dropping(self) -> list[str]:
+        """Return the topics whose removal has not ended."""
+        return [topic for topic, minimum in self._table.items() if minimum.is_dropping]
+
+    def get(self, topic: str) -> TopicMinimum | None:
+        """Return the minimum of a topic, None without one."""
+        return self._table.get(topic)
+
+    def put(self, topic: str, minimum: TopicMinimum, lowest: int) -> None:
+        """Set the minimum of a topic, and leave out the entries before byte `lowest` of the log.
+
+        Durability: durable on return. Raises StoreError; nothing has changed then, or the file has
+        the new content.
+        """
+        kept = {t: m for t, m in self._table.items() if m.min_phy_offset > lowest}
+        self._write({**kept, topic: minimum})
+
+    def cut(self, env: Env, log: CommitLog, log_end: int) -> None:
+        """Lower the minimums whose records are behind `log_end`, before the log is cut there.
+
+        Durability: durable on return. Raises StoreError.
+        """
+        behind = [t for t, m in self._table.items() if m.proof.phy_offset + m.proof.size > log_end]
+        if not behind:
+            return
+        table = dict(self._table)
+        proof = last_record_before(env, log, log_end)
+        for topic in behind:
+            minimum = table.pop(topic)
+            if proof is not None:
+                end = min(minimum.min_phy_offset, proof.phy_offset + proof.size)
+                table[topic] = TopicMinimum(end, proof, minimum.is_dropping)
+        self._write(table)
+
+    def destroy(self) -> None:
+        """Delete the file and its backup. Raises StoreIOError."""
+        for path in (self.path, self.path + BACKUP_SUFFIX):
+            self._env.remove(path)
+        self._table = {}
+
+    def _write(self, table: Mapping[str, TopicMinimum]) -> None:
+        self._file.write({_TABLE: {topic: _entry_of(minimum) for topic, minimum in table.items()}})
+        self._table = dict(table)
+
+
+def record_proof(log: CommitLog, phy_offset: int) -> RecordProof | None:
+    """Return the proof of the record at a byte of the log, None without one.
+
+    Raises StoreIOError.
+    """
+    mark = None if phy_offset < 0 else log.record_mark(phy_offset)
+    return None if mark is None else RecordProof(phy_offset, *mark)
+
+
+def last_record_before(env: Env, log: CommitLog, end: int, guess: int = -1) -> RecordProof | None:
+    """Return the last record of the log that begins before `end`; None without one.
+
+    `guess` is a byte of the log at which that record may begin; otherwise a file is scanned.
+
+    Raises StoreIOError.
+    """
+    proof = record_proof(log, guess)
+    if proof is not None and guess + proof.size == end:
+        return proof
+    for file in reversed(log.mapped_file_queue.mapped_files):
+        last = -1
+        stop = min(end, file.file_from_offset + file.file_size)
+        for chunk in records_between(env, log, file.file_from_offset, stop):
+            if chunk.count:
+                last = chunk.file_from_offset + chunk.position(chunk.count - 1)
+        proof = record_proof(log, last)
+        if proof is not None:
+            return proof
+    return None
+
+
+def _minimum_of(entry: Mapping[str, Any]) -> TopicMinimum:
+    end, phy_offset, size, crc = (entry[name] for name in _NUMBERS)
+    return TopicMinimum(end, RecordProof(phy_offset, size, crc), entry["dropping"])
+
+
+def _entry_of(minimum: TopicMinimum) -> dict[str, Any]:
+    numbers = dict(zip(_NUMBERS, (minimum.min_phy_offset, *minimum.proof), strict=True))
+    return {**numbers, "dropping": minimum.is_dropping}
+
+
+def _is_valid(content: dict[str, Any]) -> bool:
+    table = content.get(_TABLE, {})
+    return isinstance(table, dict) and all(map(_is_entry, table.values()))
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or type(entry.get("dropping")) is not bool:
+        return False
+    numbers = [entry.get(name) for name in _NUMBERS]
+    if not all(type(number) is int and 0 <= number < _NUMBER_MAX for number in numbers):
+        return False
+    end, phy_offset, size, _ = numbers
+    return bool(0 < end <= phy_offset + size and size > 0)
