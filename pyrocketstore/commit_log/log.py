@@ -121,6 +121,16 @@ def try_decode(view: SelectMappedBufferResult) -> MessageExt | None:
         return None
 
 
+def mark_of(data: bytes, phy_offset: int) -> tuple[int, int] | None:
+    """The mark of the record whose first MARK_SIZE bytes, or all, `data` begins with; see
+    `CommitLog.record_mark`."""
+    header = RecordHeader(data)
+    is_whole = header.size == HEADER_SIZE and header.is_message and header.total_size > 0
+    if not is_whole or header.phy_offset != phy_offset:
+        return None
+    return header.total_size, crc32(data[: header.total_size])
+
+
 def largest_record(config: MessageStoreConfig) -> int:
     """Bytes of the largest record that a store with these settings takes."""
     room = config.mapped_file_size_commit_log - END_FILE_MIN_BLANK_LENGTH
@@ -342,10 +352,7 @@ class CommitLog:
         Raises StoreIOError.
         """
         begin = self._begin_of_record(phy_offset)
-        if begin is None:
-            return None
-        size = RecordHeader(begin).total_size
-        return size, crc32(begin[:size])
+        return None if begin is None else mark_of(begin, phy_offset)
 
     def stored_at(self, phy_offset: int) -> int:
         """The store time (ms) of the record at `phy_offset`, also behind the end of the log, as

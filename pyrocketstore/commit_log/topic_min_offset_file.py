@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.commit_log.parallel_scan import records_between
@@ -38,6 +38,18 @@ _REMEDY = "delete it and its backup: removed messages of topics may then be foun
 _NUMBER_MAX = 1 << 62
 
 
+class ProvingLog(Protocol):
+    """The parts of a log that prove which log it is."""
+
+    def get_min_offset(self) -> int:
+        """Return the first byte of the log, -1 without files."""
+        ...
+
+    def record_mark(self, phy_offset: int) -> tuple[int, int] | None:
+        """Return size and CRC of a record, as `CommitLog.record_mark` does."""
+        ...
+
+
 class RecordProof(NamedTuple):
     """A record that proves which log an entry belongs to.
 
@@ -62,7 +74,7 @@ class TopicMinimum(NamedTuple):
     proof: RecordProof
     is_dropping: bool
 
-    def is_proven(self, log: CommitLog) -> bool:
+    def is_proven(self, log: ProvingLog) -> bool:
         """Return whether the log has the record. Raises StoreIOError."""
         return log.record_mark(self.proof.phy_offset) == self.proof[1:]
 
@@ -83,14 +95,16 @@ class TopicMinOffsetFile:
         self.path = os.path.join(root, "config", TOPIC_MIN_OFFSET)
         self._file = ConfigFile(env, self.path, _is_valid, _REMEDY)
         self._table: dict[str, TopicMinimum] = {}
+        #: topics of which a warning was given
+        self._unproven: set[str] = set()
 
-    def load(self, log: CommitLog, *, writes: bool) -> None:
+    def load(self, log: ProvingLog, *, writes: bool) -> None:
         """Read the file or its backup. Entries that the log does not prove are left out, with a
         warning; so are those before its first file.
 
         Parameters
         ----------
-        log : CommitLog with its files; its end may be unknown
+        log : the store's log; its end may be unknown
         writes : bool, write the file again if an entry was left out
 
         Raises StoreCorruptionError when the file and its backup are damaged; StoreIOError.
@@ -104,7 +118,8 @@ class TopicMinOffsetFile:
                 continue
             if minimum.is_proven(log):
                 self._table[topic] = minimum
-            else:
+            elif topic not in self._unproven:
+                self._unproven.add(topic)
                 LOG.warning(
                     "%s: the log was cut or exchanged since messages of the topic %s were removed:"
                     " those that it still has are found again",
@@ -114,9 +129,16 @@ class TopicMinOffsetFile:
         if writes and len(self._table) < len(found):
             self._write(self._table)
 
-    def offsets(self) -> TopicMinOffsets:
-        """Return the minimums, for the loops over records."""
-        return TopicMinOffsets({t: m.min_phy_offset for t, m in self._table.items()})
+    def offsets(self, log_end: int = _NUMBER_MAX) -> TopicMinOffsets:
+        """Return the minimums, for the loops over records: those that records before byte `log_end`
+        of the log prove."""
+        return TopicMinOffsets(
+            {
+                topic: minimum.min_phy_offset
+                for topic, minimum in self._table.items()
+                if minimum.proof.phy_offset + minimum.proof.size <= log_end
+            }
+        )
 
     def dropping(self) -> list[str]:
         """Return the topics whose removal has not ended."""
@@ -212,7 +234,7 @@ def _is_valid(content: dict[str, Any]) -> bool:
 def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict) or type(entry.get("dropping")) is not bool:
         return False
-    numbers = [entry.get(name) for name in _NUMBERS]
+    numbers: list[Any] = [entry.get(name) for name in _NUMBERS]
     if not all(type(number) is int and 0 <= number < _NUMBER_MAX for number in numbers):
         return False
     end, phy_offset, size, _ = numbers

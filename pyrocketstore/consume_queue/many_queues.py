@@ -128,8 +128,8 @@ def correct_min_offsets(
     usual: list[ConsumeQueue] = []
     others: list[ConsumeQueue] = []
     for queue in queues:
-        is_usual = queue.ext is None and queue.mapped_file_queue.mapped_files
-        is_usual = is_usual and not queue.removed_before
+        is_usual = queue.ext is None and not queue.removed_before
+        is_usual = is_usual and bool(queue.mapped_file_queue.mapped_files)
         (usual if is_usual else others).append(queue)
     files = [queue.mapped_file_queue.mapped_files[0] for queue in usual]
     units = [file.wrote // CQ_STORE_UNIT_SIZE for file in files]

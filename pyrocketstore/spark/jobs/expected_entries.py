@@ -60,6 +60,8 @@ class LogFileTask:
     enable_lmq: bool
     multi_dispatch: bool
     check_crc: bool = True
+    #: {topic: byte of the log before which its messages are removed}
+    min_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def expected_units(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
@@ -192,10 +194,12 @@ def _multi(walk: RecordWalk, task: LogFileTask) -> list[tuple[int, str, int, int
 def _expected_batch(
     task: LogFileTask, names: list[Any], queue: Int64s, columns: list[Any], required: bool
 ) -> pyarrow.RecordBatch:
+    """Return units as a batch. Those of removed messages are not required."""
     import pyarrow as pa
 
     topics = pa.array([topic for topic, _ in names], pa.string())
     ids = np.array([queue_id for _, queue_id in names], np.int32)
+    low = np.array([task.min_offsets.get(topic, 0) for topic, _ in names], np.int64)
     offsets, phy_offsets, sizes, codes, times = columns
     return pa.RecordBatch.from_pydict(
         {
@@ -207,7 +211,7 @@ def _expected_batch(
             "size": sizes,
             "tagsCode": codes,
             "storeTimestamp": times,
-            "required": pa.repeat(pa.scalar(required), len(queue)),
+            "required": (phy_offsets >= low[queue]) & required,
         }
     )
 

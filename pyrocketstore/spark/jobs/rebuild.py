@@ -235,6 +235,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
     try:
         log.load()
         check_not_newer(store)
+        store.topic_minimums.load(log, writes=False)
         files = log.mapped_file_queue.mapped_files
         clean = not AbortFile(env, f"{root}/abort").exists()
         store.checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
@@ -281,6 +282,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
                 enable_lmq=settings.enable_lmq,
                 multi_dispatch=settings.enable_multi_dispatch,
                 check_crc=False,  # the scan has done so where recovery does
+                min_offsets=store.topic_minimums.offsets(end).by_topic(),
             )
             tasks.append(
                 FileTask(

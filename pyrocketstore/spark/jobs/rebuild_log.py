@@ -69,9 +69,10 @@ def read_file(task: FileTask) -> Iterator[pyarrow.RecordBatch]:
                 last_queued = int(times[queued[-1]])
             held.begin_walk()
             for light, batch in expected_batches(task.log, walk, names):
-                if not light or task.log.multi_dispatch:
-                    held.add(batch, light)
-                    units += batch.num_rows
+                needed = batch.filter(batch.column("required"))
+                if needed.num_rows:
+                    held.add(needed, light)
+                    units += needed.num_rows
             if task.with_index and walk.key_count:
                 key_file.write(key_batch(task.log, walk).drop_columns(["brokerName"]))
                 keys += walk.key_count

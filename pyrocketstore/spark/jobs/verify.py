@@ -218,6 +218,7 @@ def _store_of(place: StorePlace, snapshot: StoreSnapshot, options: SourceOptions
             delay_levels=dict(store.commit_log.delay_levels),
             enable_lmq=config.enable_lmq,
             multi_dispatch=config.enable_multi_dispatch,
+            min_offsets=store.commit_log.min_offsets.by_topic(),
         )
         for file in files
     )

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from pyrocketstore.commit_log.log import MARK_SIZE, mark_of
+from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
 from pyrocketstore.config.file_sizes import is_store_file
 from pyrocketstore.consume_queue._units import find_last_unit, read_units, scan_units, unit_at
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE, PRE_BLANK, QueueUnits
@@ -99,6 +101,8 @@ class LiveQueues:
         self._queues: dict[QueueName, _Queue] = {}
         self._log: tuple[LogFile, ...] = ()
         self._log_begins: list[int] = []
+        self._minimums = TopicMinOffsetFile(self.env, self._settings.store_path_root_dir)
+        self._removed_before: dict[str, int] = {}
         self._ends: dict[QueueName, int] = {}
         self._waiting: dict[QueueName, Waiting] = {}
         self._open_log: _OpenFile | None = None
@@ -168,10 +172,20 @@ class LiveQueues:
         """The first byte of the log that is not deleted."""
         return self._log_begins[0] if self._log_begins else 0
 
+    def get_min_offset(self) -> int:
+        """Return the first byte of the log, -1 without files."""
+        return self._log_begins[0] if self._log_begins else -1
+
+    def record_mark(self, phy_offset: int) -> tuple[int, int] | None:
+        """Return size and CRC of a record, as `CommitLog.record_mark` does."""
+        return mark_of(self._log_bytes(phy_offset, MARK_SIZE), phy_offset)
+
     def min_offset(self, name: QueueName) -> int:
-        """Return the queue offset of the first message that the log still has; else the end."""
+        """Return the queue offset of the first message that the log still has and that is not
+        removed; else the end."""
         queue = self._queues[name]
-        at = (self.min_phy_offset, queue.begins[0])
+        low = max(self.min_phy_offset, self._removed_before.get(queue.topic, 0))
+        at = (low, queue.begins[0])
         if queue.known_min is None or queue.known_min[:2] != at:
             found = self._first(queue, queue.low, lambda unit: unit[0] >= at[0])
             if found == queue.end:
@@ -218,6 +232,8 @@ class LiveQueues:
         self._queues = queues
         self._log = log_files_on_disk(self.env, self._settings)
         self._log_begins = [file.from_offset for file in self._log]
+        self._minimums.load(self, writes=False)
+        self._removed_before = self._minimums.offsets().by_topic()
 
     def _names(self, directory: str) -> list[str]:
         try:

@@ -97,13 +97,13 @@ def _queues(snapshot: StoreSnapshot, options: SourceOptions) -> list[str]:
     until = plan.scan_from if plan.replay_from is None else min(plan.scan_from, plan.replay_from)
     files = [file for file in snapshot.log_files() if file.from_offset + file.size <= until]
     step = max(1, -(-len(files) // SAMPLED_FILES))
-    table = store.get_consume_queue_table()
+    table, minimums = store.get_consume_queue_table(), store.commit_log.min_offsets
     lost: dict[tuple[str, int], str] = {}
     known = functools.cache(lambda: _topics_in_config(snapshot))
     for file in files[::step]:
         for topic, queue_id, queue_offset, phy_offset in _records(snapshot, file):
             name = topic, queue_id
-            if name in lost or not _wants(options, *name):
+            if name in lost or not _wants(options, *name) or phy_offset < minimums.of(topic):
                 continue
             queue = table.get(topic, {}).get(queue_id)
             if queue is None or queue.get_max_offset_in_queue() == 0:
