@@ -32,6 +32,8 @@ __all__ = ["TopicRemoval", "check_removable"]
 
 LOG = logger(__name__)
 
+#: A directory that has other files, a link in its place, and none.
+_STAYS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT)
 #: Units that are read at once.
 _UNITS = 1024
 
@@ -81,6 +83,7 @@ class TopicRemoval(NamedTuple):
             self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=True)
         self.forget_topic(topic)
         end, guess = self._remove_queues(topic)
+        self._flush_removal(topic)
         if end > 0:
             store.flush_log()
             proof = last_record_before(store.env, store.commit_log, end, guess)
@@ -133,6 +136,7 @@ class TopicRemoval(NamedTuple):
             if not store.queue_table.of_topic(topic):
                 self.forget_topic(topic)
                 self._remove_directories(topic)
+            self._flush_removal(topic)
             self._put(topic, minimum.min_phy_offset, minimum.proof, is_dropping=False)
 
     def use(self) -> None:
@@ -191,8 +195,16 @@ class TopicRemoval(NamedTuple):
             try:
                 self.store.env.rmdir(os.path.join(folder, topic))
             except StoreIOError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                if error.errno not in _STAYS:
                     raise
+
+    def _flush_removal(self, topic: str) -> None:
+        """Make the removal of queues durable: later, their units would not be known as removed."""
+        table, env = self.store.queue_table, self.store.env
+        for folder in (table.path, table.ext_path):
+            for path in (folder, os.path.join(folder, topic)):
+                if env.is_dir(path):
+                    env.fsync_directory(path)
 
     def _first_since(self, queue: ConsumeQueue, before_ms: int, end: int) -> int:
         """Return where the first message of a queue that was stored at `before_ms` or later begins,

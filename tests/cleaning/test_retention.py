@@ -229,14 +229,6 @@ def test_a_datetime_is_exact() -> None:
         unix_ms_of("t", datetime.datetime.max.replace(tzinfo=west))
 
 
-def test_no_topic_is_trimmed_alone(tmp_path: Path) -> None:
-    topic: Any = "t"
-    with pyrocketstore.open(tmp_path, **TINY_SIZES) as store:
-        store.put("t", b"x")
-        with pytest.raises(StoreFormatError, match="only whole files of the log can be deleted"):
-            store.trim(topic, before=1)
-
-
 def test_only_an_open_owner_trims(tmp_path: Path) -> None:
     store = pyrocketstore.open(tmp_path, **TINY_SIZES)
     for _ in range(100):

@@ -68,6 +68,8 @@ def calls(store):
         "get id": lambda: store.get("7F00000100002A9F0000000000000000"),
         "verify": store.verify,
         "trim": lambda: store.trim(before=0),
+        "trim topic": lambda: store.trim("T", before=0),
+        "drop_topic": lambda: store.drop_topic("T"),
         "consumer": lambda: store.consumer("g", "t"),
         "consumer_positions": store.consumer_positions,
         "delayed": store.delayed,

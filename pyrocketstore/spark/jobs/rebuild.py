@@ -233,9 +233,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
     store = DefaultMessageStore(settings, env=env, read_only=True)
     log = store.commit_log
     try:
-        log.load()
-        check_not_newer(store)
-        store.topic_minimums.load(log, writes=False)
+        _load_log(store)
         files = log.mapped_file_queue.mapped_files
         clean = not AbortFile(env, f"{root}/abort").exists()
         store.checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
@@ -297,6 +295,12 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
         return _Source(config, geometry, end, split_at, tuple(tasks))
     finally:
         store.shutdown()
+
+
+def _load_log(store: DefaultMessageStore) -> None:
+    store.commit_log.load()
+    check_not_newer(store)
+    store.topic_minimums.load(store.commit_log, writes=False)
 
 
 def _geometry(env: Env, root: str, settings: MessageStoreConfig) -> tuple[int, int]:
