@@ -219,6 +219,29 @@ def test_min_offset_and_times_are_those_of_the_engine(tmp_path: Path) -> None:
                 assert seen.lower_bound((topic, 0), time) == store.offset_at(topic, 0, time)
 
 
+def test_removed_messages_are_before_the_minimum(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with open_store(root) as store:
+        for topic in ("gone", "trimmed", "again"):
+            put(store, topic, 60)
+        seen = live(root)
+        assert seen.ends() == {(topic, 0): 60 for topic in ("again", "gone", "trimmed")}
+        store.trim("trimmed", before=1 << 62)
+        store.drop_topic("gone")
+        store.drop_topic("again")
+        put(store, "trimmed", 2)
+        put(store, "again", 2)
+        for queues in (seen, live(root)):
+            assert queues.ends(now=True) == {("again", 0): 2, ("trimmed", 0): 62}
+            assert queues.min_offset(("trimmed", 0)) == 60
+            assert queues.min_offset(("again", 0)) == 0
+        stream = reader(root, startingOffsets="earliest")
+        start = stream.initialOffset()
+        assert rows(stream, start, next_batch(stream, start)) == [
+            ("again", 0, 0), ("again", 0, 1), ("trimmed", 0, 60), ("trimmed", 0, 61),
+        ]  # fmt: skip
+
+
 def test_a_directory_without_a_store_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match="not a directory"):
         live(tmp_path / "none")

@@ -126,6 +126,26 @@ def store(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+def topics_removed(store: Path) -> None:
+    """One topic is dropped, another one dropped and filled again, a third one trimmed; the last
+    records of the log are removed."""
+    with pyrocketstore.open(store, config=store.parent / "broker.conf") as opened:
+        for topic in ("gone", "again", "trimmed"):
+            for number in range(20):
+                opened.put(topic, b"old %d" % number, keys=f"k{number}", queue_id=number % 2)
+        opened.drop_topic("again")
+        opened.put("again", b"new", keys="k0")
+        opened.trim("trimmed", before=1 << 62)
+        opened.put("trimmed", b"new", keys="k0")
+        opened.put("gone", b"old")
+        opened.drop_topic("gone")
+
+
+def topics_removed_in_a_crash(store: Path) -> None:
+    topics_removed(store)
+    crash_without_checkpoint(store)
+
+
 def log_files(store: Path) -> list[Path]:
     return sorted((store / "commitlog").iterdir())
 
@@ -201,6 +221,8 @@ def nothing(store: Path) -> None:
         the_end_damaged,
         the_end_damaged_in_a_crash,
         ends_with_a_file,
+        topics_removed,
+        topics_removed_in_a_crash,
     ],
 )
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")

@@ -282,6 +282,22 @@ def test_a_valid_store_has_no_problems(spark, store):
     assert texts == set()
 
 
+def test_removed_messages_are_not_required(spark, store):
+    conf = conf_of(store)
+    with pyrocketstore.open(store, config=conf) as opened:
+        for topic in ("gone", "again", "trimmed"):
+            for number in range(20):
+                opened.put(topic, b"old", keys=f"k{number}", queue_id=number % 2)
+        for topic in ("gone", "again"):
+            opened.drop_topic(topic)
+        opened.put("again", b"new", keys="k0")
+        opened.trim("trimmed", before=1 << 62)
+        opened.put("trimmed", b"new", keys="k0")
+    report, texts = compare(spark, store, conf)
+    assert report.ok
+    assert texts == set()
+
+
 def test_several_stores(spark, tmp_path):
     for label, count in (("a", 3), ("b", 4)):
         with pyrocketstore.open(tmp_path / label) as opened:

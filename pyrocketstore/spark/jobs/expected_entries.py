@@ -97,6 +97,13 @@ def expected_batches(
         yield True, _expected_batch(task, extra, queue, taken, task.multi_dispatch)
 
 
+def queued_rows(task: LogFileTask, walk: RecordWalk, names: list[Any]) -> Int64s:
+    """Return the numbers of a walk's records that belong to a queue and are not removed."""
+    queue = walk.column("queue")
+    low = np.array([task.min_offsets.get(topic, 0) for topic, _ in names] or [0], np.int64)
+    return np.flatnonzero((queue >= 0) & (walk.column("phy_offset") >= low[queue]))
+
+
 def record_keys(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Yield batches of KEYS_DDL. Raises StoreIOError."""
     for walk, _ in record_walks(task):

@@ -13,6 +13,7 @@ from pyrocketstore.spark.jobs.expected_entries import (
     LogFileTask,
     expected_batches,
     key_batch,
+    queued_rows,
     record_walks,
 )
 from pyrocketstore.system.env import O_RDWR, Env, parent_directory
@@ -64,7 +65,7 @@ def read_file(task: FileTask) -> Iterator[pyarrow.RecordBatch]:
             last_record = int(walk.column("phy_offset")[-1])
             times = walk.column("store_timestamp")
             last_stored = int(times[-1])
-            queued = np.flatnonzero(walk.column("queue") >= 0)
+            queued = queued_rows(task.log, walk, names)
             if len(queued):
                 last_queued = int(times[queued[-1]])
             held.begin_walk()

@@ -473,7 +473,7 @@ def _queue_verdicts(
             for name, count in (
                 ("units", "if(u IS NULL, 0L, 1L)"),
                 ("ext_units", "if(coalesce(u.isExt, false), 1L, 0L)"),
-                ("repeated", "if(same IS NULL, 0L, cast(size(w) - 1 AS bigint))"),
+                ("repeated", _REPEATED),
             )
         ),
     ]  # fmt: skip
@@ -493,6 +493,8 @@ def _named(verdict: str, path: str, position: str, n: str, weight: str) -> str:
     )
 
 
+#: Records of a queue offset that the unit does not name, and that it might.
+_REPEATED = "if(same IS NULL, 0L, cast(size(needed) - if(same.required, 1, 0) AS bigint))"
 _UNIT_VERDICT = """
     CASE
     WHEN same IS NOT NULL AND u.size <> same.size THEN 'bad_size'
