@@ -181,7 +181,8 @@ class TopicMinOffsetFile:
         self._table = {}
 
     def _write(self, table: Mapping[str, TopicMinimum]) -> None:
-        self._file.write({_TABLE: {topic: _entry_of(minimum) for topic, minimum in table.items()}})
+        entries = {topic: _entry_of(minimum) for topic, minimum in sorted(table.items())}
+        self._file.write({_TABLE: entries})
         self._table = dict(table)
 
 
@@ -223,7 +224,7 @@ def _minimum_of(entry: Mapping[str, Any]) -> TopicMinimum:
 
 def _entry_of(minimum: TopicMinimum) -> dict[str, Any]:
     numbers = dict(zip(_NUMBERS, (minimum.min_phy_offset, *minimum.proof), strict=True))
-    return {**numbers, "dropping": minimum.is_dropping}
+    return dict(sorted({**numbers, "dropping": minimum.is_dropping}.items()))
 
 
 def _is_valid(content: dict[str, Any]) -> bool:

@@ -288,7 +288,8 @@ class UnitCheck:
 
         A unit that names another record of its queue and queue offset is left alone: a topic that
         was deleted and created again has two records for each offset, and the queue names the newer
-        one. Of two records for one damaged unit the later one counts.
+        one. Of two records for one damaged unit the later one counts, and a removed message counts
+        as no record.
 
         A unit that names bytes before the log is older than any record of the log. It is left alone
         only when the record's queue offset, which no checksum covers, is the wrong value.
@@ -298,7 +299,9 @@ class UnitCheck:
         repairs: Repairs = {}
         elsewhere = self._named_elsewhere(log)
         for key, queue_offset, unit, says, in_row in self._suspects:
-            if _is_expired(log, unit) and says[0] >= log.begin:
+            if unit[0] < log.min_offsets.of(key[0]):
+                is_right = False  # a 4.9.3 broker has put a removed message again
+            elif _is_expired(log, unit) and says[0] >= log.begin:
                 is_right = not in_row and (key, says[0]) in elsewhere
             else:
                 is_right = unit[:2] != says[:2] and names_record(log, key, queue_offset, unit)

@@ -365,6 +365,26 @@ def test_a_reader_of_an_interrupted_drop_finds_no_message(tmp_path: Path) -> Non
     assert not table(tmp_path)["gone"]["dropping"]
 
 
+def test_units_that_another_engine_has_put_again(tmp_path: Path) -> None:
+    """As after a recovery of 4.9.3, which takes new messages for repeats of removed ones."""
+    queue, saved = tmp_path / "store" / "consumequeue" / "gone", tmp_path / "saved"
+    with pyrocketstore.open(tmp_path / "store", **SIZES) as store:
+        fill(store)
+        store.flush()
+        shutil.copytree(queue, saved)
+        store.drop_topic("gone")
+        for number in range(3):
+            store.put("gone", b"%d" % number)
+    shutil.rmtree(queue)
+    shutil.copytree(saved, queue)
+    for read_only in (True, False, True):
+        path = tmp_path / "store"
+        with pyrocketstore.open(path, read_only=read_only, **SIZES) as store:
+            assert bodies(store, "gone", 1) == []
+            assert [m.body for m in store.read("gone", on_corrupt="skip")] == [b"0", b"1", b"2"]
+            assert found(store, "gone", "k3") == []
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"topicMinOffsetTable":{"gone":{}}}'])
 def test_a_damaged_file_is_an_error(tmp_path: Path, text: str) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
