@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyrocketstore.cleaning.queue_removal import remove_queue
 from pyrocketstore.cleaning.retention import Trimmed
@@ -25,7 +25,7 @@ from pyrocketstore.commit_log.topic_min_offset_file import (
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
-from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, check_topic
 from pyrocketstore.recovery.store_context import StoreContext
 
 __all__ = ["TopicRemoval", "check_removable"]
@@ -38,13 +38,19 @@ _STAYS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT)
 _UNITS = 1024
 
 
-def check_removable(topic: str) -> None:
-    """Raise StoreFormatError for a topic that a broker keeps for itself."""
+def check_removable(topic: Any) -> str:
+    """Return the name of a topic of which messages may be removed.
+
+    Raises StoreTypeError, StoreFormatError: it is not a valid name, or a broker keeps the topic for
+    itself.
+    """
+    topic = check_topic(topic)
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
         raise StoreFormatError(
             f"topic {shown(topic)}: its messages belong to the broker and cannot be removed alone; "
             "trim(before=...) removes old messages of all topics"
         )
+    return topic
 
 
 class TopicRemoval(NamedTuple):

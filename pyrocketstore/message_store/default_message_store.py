@@ -1381,12 +1381,12 @@ class DefaultMessageStore(StoreContext):
         Durability: durable on return. After a kill, the next opening completes a removal that has
         begun.
 
-        Raises StoreFormatError: a topic of the broker itself. StoreStateError: the store is not
-        started. StoreError: a file cannot be written or deleted; the call may be repeated.
+        Raises StoreTypeError, StoreFormatError: the topic is not valid, or one of the broker
+        itself. StoreStateError: the store is not started. StoreError: a file cannot be written or deleted; the call may be repeated.
         """
-        check_removable(topic)
+        name = check_removable(topic)
         self._refuse_in_observer()
-        shielded(lambda: self._while_started(lambda: self._new_removal().drop(topic)))
+        shielded(lambda: self._while_started(lambda: self._new_removal().drop(name)))
 
     def trim_topic(self, topic: str, before_ms: int) -> Trimmed:
         """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the
@@ -1394,10 +1394,10 @@ class DefaultMessageStore(StoreContext):
 
         Returns the deleted files of queues. Durability and errors: as of `drop_topic`.
         """
-        check_removable(topic)
+        name, time_ms = check_removable(topic), exact_int64("before_ms", before_ms)
         self._refuse_in_observer()
         return shielded(
-            lambda: self._while_started(lambda: self._new_removal().trim(topic, before_ms))
+            lambda: self._while_started(lambda: self._new_removal().trim(name, time_ms))
         )
 
     def _new_removal(self) -> TopicRemoval:

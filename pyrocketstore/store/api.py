@@ -50,7 +50,7 @@ from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMes
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._unique_id import UniqueIds
-from pyrocketstore.record.message import Message, check_properties, check_topic, join_keys
+from pyrocketstore.record.message import Message, check_properties, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.store._open_state import StoreState
 from pyrocketstore.store._put_and_query import StoreCalls
@@ -1005,8 +1005,7 @@ class Store(StoreCalls):
 
     def _removable(self, topic: str) -> str:
         """Return the name of a topic of which messages may be removed."""
-        name = check_topic(topic)
-        check_removable(name)
+        name = check_removable(topic)
         self._state.check()
         self.message_store.check_started()
         self.message_store.wait_dispatched()

@@ -7,6 +7,11 @@ import json
 import re
 from pathlib import Path
 
+from pyrocketstore.commit_log.topic_min_offset_file import (
+    RecordProof,
+    TopicMinimum,
+    TopicMinOffsetFile,
+)
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.files import fastjson
@@ -38,6 +43,7 @@ def test_the_page_has_every_file() -> None:
         "delayOffset.json",
         "lmqConsumerOffset.json",
         "subscriptionGroup.json",
+        "topicMinOffset.json",
         "topics.json",
     ]
 
@@ -64,6 +70,12 @@ def test_delayed_messages(tmp_path: Path) -> None:
     offsets.load()
     offsets.persist({2: 24, 1: 23})
     assert Path(offsets.path).read_text("utf-8") == examples()["delayOffset.json"]
+
+
+def test_minimums(tmp_path: Path) -> None:
+    file = TopicMinOffsetFile(Env(), str(tmp_path))
+    file.put("orders", TopicMinimum(2020, RecordProof(1919, 101, 3325173484), False), 0)
+    assert Path(file.path).read_text("utf-8") == examples()["topicMinOffset.json"]
 
 
 def test_groups(tmp_path: Path) -> None:
