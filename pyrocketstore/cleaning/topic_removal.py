@@ -44,13 +44,13 @@ def check_removable(topic: Any) -> str:
     Raises StoreTypeError, StoreFormatError: it is not a valid name, or a broker keeps the topic for
     itself.
     """
-    topic = check_topic(topic)
-    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+    name = check_topic(topic)
+    if name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
         raise StoreFormatError(
-            f"topic {shown(topic)}: its messages belong to the broker and cannot be removed alone; "
+            f"topic {shown(name)}: its messages belong to the broker and cannot be removed alone; "
             "trim(before=...) removes old messages of all topics"
         )
-    return topic
+    return name
 
 
 class TopicRemoval(NamedTuple):
@@ -165,12 +165,15 @@ class TopicRemoval(NamedTuple):
         self.file.put(topic, TopicMinimum(end, proof, is_dropping), lowest)
 
     def _flushed_end(self) -> RecordProof | None:
-        """Return the last record of the log once it is durable and dispatched, None without one."""
+        """Return the last record of the log once it is durable and dispatched, None without one.
+
+        Beside puts it is one after those that returned before this call.
+        """
         store, log = self.store, self.store.commit_log
         store.wait_dispatched()
-        guess, end = self.guess(), log.get_max_offset()
+        last, end = int(store.dispatcher.last_phy_offset), log.get_max_offset()
         store.flush_log()
-        return last_record_before(store.env, log, end, guess)
+        return record_proof(log, last) or last_record_before(store.env, log, end, self.guess())
 
     def _remove_queues(self, topic: str) -> tuple[int, int]:
         """Destroy the queues of a topic while puts wait.

@@ -1382,7 +1382,8 @@ class DefaultMessageStore(StoreContext):
         begun.
 
         Raises StoreTypeError, StoreFormatError: the topic is not valid, or one of the broker
-        itself. StoreStateError: the store is not started. StoreError: a file cannot be written or deleted; the call may be repeated.
+        itself. StoreStateError: the store is not started. StoreError: a file cannot be written or
+        deleted; the call may be repeated.
         """
         name = check_removable(topic)
         self._refuse_in_observer()

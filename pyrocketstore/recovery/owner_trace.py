@@ -38,7 +38,9 @@ def owner_of(env: Env, root: str) -> Owner:
     """
     lock, abort = os.path.join(root, "lock"), os.path.join(root, "abort")
     minimums = os.path.join(root, "config", TOPIC_MIN_OFFSET)
-    identities = _identity(env, abort), _identity(env, minimums)
+    # A directory `config` that cannot be searched has no such file, as for the loading.
+    minimums_file = _identity(env, minimums) if env.exists(minimums) else None
+    identities = _identity(env, abort), minimums_file
     return _identity(env, lock), _mtime_ms(env, lock), *identities
 
 

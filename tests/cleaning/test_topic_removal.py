@@ -221,9 +221,10 @@ def test_a_drop_beside_puts_and_reads(tmp_path: Path) -> None:
 
     def put_all() -> None:
         while not done.is_set():
-            store.put("gone", b"%d" % len(put), keys="k")
+            store.put("gone", b"%d" % len(put), keys=f"k{len(put)}")
             store.put("kept", b"%d" % len(put))
             put.append(len(put))
+            time.sleep(0.0002)  # so that not too many are compared below
 
     def read_all() -> None:
         while not done.is_set():
