@@ -1,7 +1,6 @@
 from collections.abc import Mapping
 from typing import Final, Self, final
 
-__pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
 @final

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -34,6 +35,8 @@ TOPIC_MIN_OFFSET = "topicMinOffset.json"
 _TABLE = "topicMinOffsetTable"
 _NUMBERS = ("minPhyOffset", "recordPhyOffset", "recordSize", "recordCrc")
 _REMEDY = "delete it and its backup: removed messages of topics may then be found again"
+#: JSON can state what no topic has: such text has no UTF-8.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: Bound of all numbers of the file, so that no sum of them overflows.
 _NUMBER_MAX = 1 << 62
 
@@ -229,7 +232,9 @@ def _entry_of(minimum: TopicMinimum) -> dict[str, Any]:
 
 def _is_valid(content: dict[str, Any]) -> bool:
     table = content.get(_TABLE, {})
-    return isinstance(table, dict) and all(map(_is_entry, table.values()))
+    if not isinstance(table, dict) or not all(map(_is_entry, table.values())):
+        return False
+    return not any(_LONE_SURROGATE.search(topic) for topic in table)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -386,7 +386,18 @@ def test_units_that_another_engine_has_put_again(tmp_path: Path) -> None:
             assert found(store, "gone", "k3") == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"topicMinOffsetTable":{"gone":{}}}'])
+WHOLE = '{"dropping":false,"minPhyOffset":5,"recordCrc":1,"recordPhyOffset":0,"recordSize":5}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"topicMinOffsetTable":{"gone":{}}}',
+        '{"topicMinOffsetTable":{"\\ud800":' + WHOLE + "}}",
+    ],
+)
 def test_a_damaged_file_is_an_error(tmp_path: Path, text: str) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         fill(store)
