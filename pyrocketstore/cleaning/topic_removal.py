@@ -24,7 +24,7 @@ from pyrocketstore.commit_log.topic_min_offset_file import (
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, shown
-from pyrocketstore.errors import StoreFormatError, StoreIOError, StoreStateError
+from pyrocketstore.errors import StoreFormatError, StoreIOError
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, check_topic
 from pyrocketstore.recovery.store_context import StoreContext
 
@@ -93,9 +93,8 @@ class TopicRemoval(NamedTuple):
         if end > 0:
             store.flush_log()
             proof = last_record_before(store.env, store.commit_log, end, guess)
-            if proof is None:
-                raise StoreStateError(f"{store.root}: the log has no record before byte {end}")
-            self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=False)
+            if proof is not None:  # otherwise no message is left that could come back
+                self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=False)
 
     def trim(self, topic: str, before_ms: int) -> Trimmed:
         """Remove the messages of a topic that were stored before `before_ms` (Unix ms), and the

@@ -88,7 +88,7 @@ def _read(queue: ConsumeQueue, first: int, stop: int) -> QueueUnits:
 def _valid_count(units: QueueUnits, memory: QueueUnits | None, log_end: int) -> int:
     """Return how many units are valid. Raises QueueChanged if one of them differs from memory."""
     begin, size, code = units
-    valid = (begin >= 0) & (size > 0) & ((begin <= log_end - size) | units.is_pre_blank())
+    valid = (size > 0) & (units.is_inside(0, log_end) | units.is_pre_blank())
     wrong = np.flatnonzero(~valid)
     count = int(wrong[0]) if len(wrong) else len(valid)
     if memory is not None:

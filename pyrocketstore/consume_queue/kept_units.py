@@ -101,8 +101,8 @@ class KeptUnits:
 
     def _inside(self, low: int, high: int, begin: int, end: int) -> NDArray[numpy.intp]:
         """Return which of the units number `low` to `high` name a record in [begin, end)."""
-        first, size = self._units.phy_offset[low:high], self._units.size[low:high]
-        return numpy.flatnonzero((first >= begin) & (first <= end - size)) + low
+        part = self._units.take(slice(low, high))
+        return numpy.flatnonzero(part.is_inside(begin, end)) + low
 
     def _at(self, index: int) -> KeptUnit:
         phy_offset, size, code = (int(column[index]) for column in self._units)

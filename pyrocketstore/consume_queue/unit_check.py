@@ -637,8 +637,7 @@ def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, U
 def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:
     """Return the last unit before number `stop` that names no record in [begin, end), bytes of the
     log; -1 without one."""
-    first, size = units.phy_offset[:stop], units.size[:stop]
-    outside = np.flatnonzero((first < begin) | (first > end - size))
+    outside = np.flatnonzero(~units.take(slice(stop)).is_inside(begin, end))
     return int(outside[-1]) if len(outside) else -1
 
 

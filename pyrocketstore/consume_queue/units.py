@@ -61,6 +61,13 @@ class QueueUnits(NamedTuple):
         blank = (self.phy_offset == 0) & (self.size == PRE_BLANK_SIZE) & (self.tags_code == 0)
         return numpy.asarray(blank, dtype=numpy.bool_)
 
+    def is_inside(self, begin: int, end: int) -> NDArray[numpy.bool_]:
+        """Return bool[n]: the units that name bytes in [begin, end) of the log."""
+        # In int64: `end` may be beyond int32, and the end that a damaged unit names beyond int64.
+        latest = end - self.size.astype(numpy.int64)
+        inside = (self.phy_offset >= begin) & (self.phy_offset <= latest)
+        return numpy.asarray(inside, dtype=numpy.bool_)
+
 
 class FoundQueue(NamedTuple):
     """A queue with one file: its offset, the bytes of its units, and one past the last message that

@@ -22,6 +22,7 @@ from support import cleaned_stores
 from support.broken_env import broken, failing
 from support.cleaned_stores import opened
 from support.damaged_stores import halt
+from support.far_stores import BEGINS, begin_log_at
 from support.gates import wait_until
 
 #: 100 units in a file.
@@ -75,8 +76,12 @@ def assert_whole(store: pyrocketstore.Store) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
-def test_a_queue_whose_files_stay_goes_on(tmp_path: Path, code: int, number: int) -> None:
+@pytest.mark.parametrize("begin", [0, BEGINS[1]])
+def test_a_queue_whose_files_stay_goes_on(
+    tmp_path: Path, begin: int, code: int, number: int
+) -> None:
     env = Env()
+    begin_log_at(tmp_path / "store", begin, SIZES["mapped_file_size_commit_log"])
     store = pyrocketstore.open(tmp_path / "store", env=env, **SIZES)
     fill(store)
     with (

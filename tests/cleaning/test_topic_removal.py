@@ -32,6 +32,7 @@ from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.damaged_stores import halt
+from support.far_stores import BEGINS, begin_log_at
 from support.sizes import SIZES, TINY_SIZES
 
 FILE = "config/topicMinOffset.json"
@@ -185,7 +186,9 @@ def test_arguments_of_a_removal_are_checked(tmp_path: Path) -> None:
             store.trim("kept", before=1)
 
 
-def test_a_topic_without_messages_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", [0, BEGINS[1]])
+def test_a_topic_without_messages_is_dropped(tmp_path: Path, begin: int) -> None:
+    begin_log_at(tmp_path, begin, SIZES["mapped_file_size_commit_log"])
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         assert store.message_store.topics is not None
         store.message_store.topics.request("gone", 3)

@@ -106,9 +106,10 @@ def test_a_message_with_a_damaged_body_is_left_out(tmp_path: Path) -> None:
     with opened(tmp_path, message_delay_level="1s 2h") as store:
         result = store.put("t", b"body", delay_level=1)
         store.put("t", b"good", delay_level=1)
-        file = tmp_path / "commitlog" / f"{0:020d}"
+        file = min((tmp_path / "commitlog").iterdir())
         with file.open("r+b") as log:
-            log.seek(file.read_bytes().index(b"body", result.phy_offset))
+            position = result.phy_offset - int(file.name)
+            log.seek(file.read_bytes().index(b"body", position))
             log.write(b"?")
         assert awaited(store, 1) == [b"good"]
 

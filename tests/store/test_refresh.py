@@ -25,6 +25,7 @@ from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.results import PutMessageStatus
 from support.broken_env import watched
+from support.far_stores import BEGINS, begin_log_at, begin_logs_at
 from support.processes import PYTHONPATH
 from support.seed import SEED
 from support.sizes import SIZES
@@ -207,8 +208,10 @@ def random_calls(choose: random.Random, steps: int) -> Iterator[tuple[object, ..
             yield (name,)
 
 
-def test_a_refreshed_store_answers_as_a_new_opening(root: Path) -> None:
+@pytest.mark.parametrize("begin", [0, BEGINS[1]])
+def test_a_refreshed_store_answers_as_a_new_opening(root: Path, begin: int) -> None:
     choose = random.Random(SEED)
+    begin_log_at(root, begin, SIZES["mapped_file_size_commit_log"])
     writer = Writer(root)
     try:
         writer.do("put", 1, 10, 2)
@@ -288,13 +291,15 @@ def expire_queues(writer: pyrocketstore.Store, _: int) -> None:
         queue.delete_expired_file(engine.get_min_phy_offset())
 
 
+@pytest.mark.parametrize("begin", [0, BEGINS[1]])
 def test_expired_files_are_forgotten_without_a_reload(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, begin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reload(engine: object) -> None:
         raise AssertionError("the store was loaded again")
 
     choose = random.Random(SEED)
+    begin_logs_at(monkeypatch, begin)
     with pyrocketstore.open(root, **APPENDED) as writer:
         put_some(writer, choose, APPENDED)
         writer.wait_dispatched()
@@ -312,18 +317,20 @@ def test_expired_files_are_forgotten_without_a_reload(
                     if choose.random() < 0.7:
                         reader.refresh()
                         assert answers(reader) == fresh(root, APPENDED)
-            assert writer.message_store.get_min_phy_offset() > 0
+            assert writer.message_store.get_min_phy_offset() > begin
 
 
+@pytest.mark.parametrize("begin", [0, BEGINS[0]])
 @pytest.mark.parametrize("settings", [APPENDED, {**APPENDED, **LIGHT}], ids=["plain", "light"])
 def test_what_a_writer_appends_is_found_without_a_reload(
-    root: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    root: Path, settings: dict[str, Any], begin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reload(engine: object) -> None:
         raise AssertionError("the store was loaded again")
 
     monkeypatch.setattr(pyrocketstore.DefaultMessageStore, "_reload", reload)
     choose = random.Random(SEED)
+    begin_logs_at(monkeypatch, begin)
     with pyrocketstore.open(root, **settings) as writer:
         put_some(writer, choose, settings)
         writer.wait_dispatched()

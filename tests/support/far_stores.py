@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 import pyrocketstore
+from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.files.mapped_file_queue import MappedFileQueue
 
 FILE_SIZE = 1 << 16
 SIZES = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 400}
@@ -12,10 +17,28 @@ SIZES = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_que
 BEGINS = [(1 << 31) - FILE_SIZE, (1 << 32) - FILE_SIZE, 40_000 << 30]
 
 
+def begin_logs_at(patch: pytest.MonkeyPatch, begin: int) -> None:
+    """Let new logs of this process begin with the file of byte `begin`."""
+    create = MappedFileQueue._create_next
+
+    def create_next(files: MappedFileQueue, start: int) -> MappedFile:
+        is_log = os.path.basename(files.store_path) == "commitlog"
+        is_new = start == 0 and not files.mapped_files
+        return create(files, begin if is_log and is_new else start)
+
+    patch.setattr(MappedFileQueue, "_create_next", create_next)
+
+
+def begin_log_at(root: Path, begin: int, file_size: int = FILE_SIZE) -> None:
+    """Make the first file of a store that is not there yet: the one of byte `begin` of the log."""
+    begin -= begin % file_size
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{begin:020d}").write_bytes(bytes(file_size))
+
+
 def open_far(root: Path, begin: int) -> pyrocketstore.Store:
     """A new store, the first byte of whose log is `begin`."""
-    (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / f"{begin:020d}").write_bytes(bytes(FILE_SIZE))
+    begin_log_at(root, begin)
     return pyrocketstore.open(root, **SIZES)
 
 
