@@ -263,11 +263,14 @@ class CommitLog:
     def get_min_offset(self) -> int:
         """First physical offset, -1 for an empty log.
 
+        Where the owner of a read-only log has deleted all files that are known here, it is where
+        the log was found to begin, behind the known end.
+
         Source: RocketMQ 4.9.3 CommitLog#getMinOffset.
         """
         files = self.mapped_file_queue.mapped_files
         if not files:
-            return -1
+            return self.mapped_file_queue.begin_on_disk
         first = files[0]
         if first.is_available():
             return first.file_from_offset

@@ -111,6 +111,8 @@ class MappedFileQueue:
         self.flushed_where = 0
         self.committed_where = 0
         self.store_timestamp = 0
+        #: first byte of the sequence when files were last found deleted by their owner, -1 before
+        self.begin_on_disk = -1
         self._deleted_from = ""  # directory of the last file that was deleted as the oldest
         self._lock = threading.Lock()  # over changes of mapped_files
         self._create_lock = _NO_LOCK if sole_writer else threading.Lock()
@@ -378,6 +380,7 @@ class MappedFileQueue:
         with self._lock:
             kept = tuple(f for f in self.mapped_files if f.file_from_offset >= min(found))
             dropped = self.mapped_files[: len(self.mapped_files) - len(kept)]
+            self.begin_on_disk = min(found)
             self.mapped_files = kept
         for mapped_file in dropped:  # else the device would keep the room of a deleted file
             mapped_file.close_kept()

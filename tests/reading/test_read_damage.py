@@ -19,7 +19,12 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import DamagedMessageError, MessageExtBrokerInner, StoreIOError
+from pyrocketstore import (
+    DamagedMessageError,
+    MessageExtBrokerInner,
+    MessagesRemovedError,
+    StoreIOError,
+)
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading.skipped import MAX_RANGES, SkippedMessages, SkippedRange
@@ -343,6 +348,44 @@ def test_what_the_owner_lets_expire_meanwhile_is_no_damage(root: Path, mode: str
         assert store.min_offset("T") == COUNT - kept
         with pytest.raises(pyrocketstore.OffsetOutOfRange):
             store.read("T", 0, start=0)
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip"])
+def test_a_store_whose_owner_has_deleted_all_that_was_known(root: Path, mode: str) -> None:
+    """Every message has expired, none is damaged; what came later is there after a refresh."""
+    units = [unit_at(root, "T", 0, i)[0] for i in range(COUNT)]
+    with (
+        pyrocketstore.open(root, **SETTINGS) as owner,
+        pyrocketstore.open(root, read_only=True, **SETTINGS) as store,
+    ):
+        early = store.read("T", 0, on_corrupt=mode)
+        merged = store.read("T", None, on_corrupt=mode)
+        followed = store.follow("T", 0, start=0, on_corrupt=mode, timeout=5)
+        assert [next(each).queue_offset for each in (early, merged, followed)] == [0, 0, 0]
+        end = owner.message_store.get_max_phy_offset()
+        later = [owner.put("T", body("T", 0)).phy_offset for _ in range(2 * LOG_SIZE // 500)]
+        owner.wait_dispatched()
+        files = owner.message_store.commit_log.mapped_file_queue
+        while owner.message_store.get_min_phy_offset() <= end:
+            assert files.delete_first_file(files.mapped_files[0])
+        begin = owner.message_store.get_min_phy_offset()
+        assert store.get(units[0]) is None
+        assert store.get_many(units) == [None] * COUNT
+        assert store.message_store.get_message("g", "T", 0, 0, 32).message_count == 0
+        assert store.read_batch("T", start=0, on_corrupt=mode).num_rows == 0
+        list(early)  # some were read ahead
+        list(merged)
+        assert (early.skipped.count, merged.skipped.count) == (0, 0)
+        assert store.min_offset("T") == store.max_offset("T") == COUNT
+        store.refresh()
+        assert [m.phy_offset for m in store.read("T", 0)] == [p for p in later if p >= begin]
+        told = [0]
+        while told[-1] < store.min_offset("T"):
+            try:
+                told.append(next(followed).queue_offset)
+            except MessagesRemovedError as error:
+                told.extend(range(error.start, error.stop))
+        assert (told, followed.skipped.count) == (list(range(len(told))), 0)
 
 
 def test_a_wrong_crc_is_damage_where_it_is_asked_for(
