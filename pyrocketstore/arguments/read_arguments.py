@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,6 +40,26 @@ def unit_of(topic: Any, queue_id: Any, queue_offset: Any) -> tuple[str, int, int
 def range_of(phy_offset: Any, size: Any) -> tuple[int, int]:
     """Return a physical offset and a size in bytes; raises as `queue_of`."""
     return exact_int64("phy_offset", phy_offset), exact_int32("size", size)
+
+
+def start_of(what: str, value: Any, number: str) -> Literal["earliest", "latest"] | int:
+    """Return "earliest", "latest" or an int64, called `what`; `number` says what the int is.
+
+    Raises StoreTypeError, StoreFormatError.
+    """
+    if not isinstance(value, str):
+        return exact_int64(what, value)
+    for word in ("earliest", "latest"):
+        if exact_text(what, value) == word:
+            return word
+    raise StoreFormatError(f'{what} {shown(value)}: must be "earliest", "latest" or {number}')
+
+
+def loss_word_of(value: Any) -> str:
+    """Return what to do about removed messages, "raise" or "skip". Raises StoreFormatError."""
+    if not isinstance(value, str) or exact_text("on_loss", value) not in ("raise", "skip"):
+        raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(value)}')
+    return exact_text("on_loss", value)
 
 
 def check_filter(message_filter: Any) -> None:

@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from pyrocketstore.arguments.scalars import exact_int64, whole_number
+from pyrocketstore.arguments.read_arguments import queue_of, start_of, timeout_of
+from pyrocketstore.arguments.scalars import whole_number
 from pyrocketstore.consumer.groups import Group, Queue
 from pyrocketstore.consumer.retry import retry_topic
 from pyrocketstore.consumer.waiters import LoopWaiters
@@ -253,7 +254,8 @@ class Consumer:
         DamagedMessageError: a message cannot be read; the next call continues behind it
         """
         count = max(1, whole_number("max_count", max_count))
-        deadline = None if timeout is None else self._source.now_ns() + int(timeout * 1e9)
+        seconds = timeout_of(timeout)
+        deadline = None if seconds is None else self._source.now_ns() + int(seconds * 1e9)
         while True:
             state = self._ready(count, deadline)
             stop = min(state.handed + count, len(state.fetched))
@@ -281,7 +283,8 @@ class Consumer:
 
         A cancelled call loses no message: it ends while it waits, before it takes any.
         """
-        deadline = None if timeout is None else self._source.now_ns() + int(timeout * 1e9)
+        seconds = timeout_of(timeout)
+        deadline = None if seconds is None else self._source.now_ns() + int(seconds * 1e9)
         while True:
             seen = self._moved.sequence()
             found = self.poll(max_count, 0)
@@ -455,7 +458,8 @@ class Consumer:
 
     def position(self, topic: str, queue_id: int) -> int:
         """Return the offset of the next message of a queue that this member reads."""
-        return self._owned(topic, queue_id).position((topic, queue_id))
+        queue = queue_of(topic, queue_id)
+        return self._owned(*queue).position(queue)
 
     def positions(self) -> dict[Queue, int]:
         """Return {(topic, queue id): offset of the next message} of the queues of this member."""
@@ -474,18 +478,16 @@ class Consumer:
 
         Raises StoreFormatError: the offset is not within the queue.
         """
-        queue = topic, queue_id
+        topic, queue_id = queue = queue_of(topic, queue_id)
+        place = start_of("offset", offset, "a queue offset")
         while True:
             state = self._owned(topic, queue_id)
             low, high = self._source.bounds(topic, queue_id)
-            if offset == "earliest" or offset == "latest":
-                wanted = low if offset == "earliest" else high
-            else:
-                wanted = exact_int64("offset", offset)
-                if not low <= wanted <= high:
-                    raise StoreFormatError(
-                        f"offset {wanted} of {topic}/{queue_id}: must be {low} to {high}"
-                    )
+            wanted = place if isinstance(place, int) else low if place == "earliest" else high
+            if not low <= wanted <= high:
+                raise StoreFormatError(
+                    f"offset {wanted} of {topic}/{queue_id}: must be {low} to {high}"
+                )
             readers = {**state.readers, queue: _Reader(topic, queue_id, wanted)}
             fetched = [one for one in state.fetched[state.handed :] if one[1] != queue]
             if self._replace(state, _State(readers, fetched, 0, state.assigned)):
@@ -530,7 +532,7 @@ class Consumer:
         message : one that this consumer has returned
         delay_level : int, 0: 3 plus the number of attempts before; negative: a dead letter at once
 
-        Raises PutError, StoreStateError.
+        Raises PutError, StoreStateError, StoreTypeError, StoreFormatError.
         Source: RocketMQ 4.9.3 SendMessageProcessor#asyncConsumerSendMsgBack.
         """
         self._check_open()

@@ -13,7 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.arguments._numbers_and_bodies import body_bytes
-from pyrocketstore.arguments.read_arguments import queue_id_of, timeout_of
+from pyrocketstore.arguments.read_arguments import (
+    loss_word_of,
+    queue_id_of,
+    start_of,
+    timeout_of,
+)
 from pyrocketstore.arguments.scalars import (
     INT64_MAX,
     exact_flag,
@@ -31,7 +36,7 @@ from pyrocketstore.config.message_store_config import (
     detect_sizes,
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.display import logger, printable, shown
+from pyrocketstore.display import logger, printable
 from pyrocketstore.errors import (
     OffsetOutOfRange,
     StoreError,
@@ -176,6 +181,8 @@ class Store(StoreCalls):
     """
 
     def __init__(self, opening: Opening) -> None:
+        if not isinstance(opening, Opening):
+            raise StoreTypeError("a Store is opened by pyrocketstore.open(path)")
         config = opening.config
         self.read_only = opening.read_only
         self.path = config.store_path_root_dir
@@ -875,16 +882,11 @@ class Store(StoreCalls):
         """
         if queue_id is not None:
             queue_id = queue_id_of(queue_id)
-        if start not in ("earliest", "latest"):
-            if isinstance(start, str):
-                words = 'must be "earliest", "latest" or a queue offset'
-                raise StoreFormatError(f"start {shown(start)}: {words}")
-            start = exact_int64("start", start)
-            if queue_id is None:
-                raise StoreFormatError("start belongs to one queue: pass a queue_id with it")
+        start = start_of("start", start, "a queue offset")
+        if isinstance(start, int) and queue_id is None:
+            raise StoreFormatError("start belongs to one queue: pass a queue_id with it")
         QueueDamage("", 0, on_corrupt, SkippedMessages())  # refuses a wrong word
-        if not isinstance(on_loss, str) or on_loss not in ("raise", "skip"):
-            raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(on_loss)}')
+        on_loss = loss_word_of(on_loss)
         wanted, checked = tags_filter(tags), exact_flag("check_crc", check_crc)
         module = imported("pyrocketstore.store.following")  # few programs follow
         options = module.FollowOptions(

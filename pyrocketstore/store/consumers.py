@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyrocketstore.arguments.scalars import exact_int64, exact_text
+from pyrocketstore.arguments.read_arguments import loss_word_of, start_of
+from pyrocketstore.arguments.scalars import exact_int32, exact_text
 from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
 from pyrocketstore.consumer.groups import ConsumerGroups, Queue
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -15,6 +16,7 @@ from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.consumer.waiters import LoopWaiters
 from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
+from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import MessageExtBrokerInner, check_topic
 from pyrocketstore.system.signal_shield import shielded
 
@@ -22,11 +24,9 @@ if TYPE_CHECKING:
     from pyrocketstore.commit_log._put_result import PutMessageResult
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-    from pyrocketstore.record._message import MessageExt
 
 #: Source: RocketMQ 4.9.3 Validators#checkGroup.
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
-ON_LOSS = ("raise", "skip")
 
 
 class ConsumerPosition(NamedTuple):
@@ -131,14 +131,8 @@ class StoreConsumers:
         names = list(dict.fromkeys(check_topic(topic) for topic in names))
         if not names:
             raise StoreFormatError("topics: a consumer needs at least one topic")
-        if start not in ("earliest", "latest"):
-            if isinstance(start, str):
-                raise StoreFormatError(
-                    f'start must be "earliest", "latest" or a Unix time in ms, not {shown(start)}'
-                )
-            start = exact_int64("start", start)
-        if on_loss not in ON_LOSS:
-            raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(on_loss)}')
+        start = start_of("start", start, "a Unix time in ms")
+        on_loss = loss_word_of(on_loss)
         self.load()
         engine = self._engine
         if not engine.read_only:
@@ -204,6 +198,9 @@ class StoreConsumers:
         shielded(commit)
 
     def _retry(self, group: str, message: MessageExt, delay_level: int) -> None:
+        if not isinstance(message, MessageExt):
+            raise StoreTypeError(f"message must be a MessageExt, not {type(message).__name__}")
+        delay_level = exact_int32("delay_level", delay_level)
         self._check()
         times = self.subscriptions.retry_max_times(group)
         self._put(retry_message(message, group, times, delay_level))

@@ -8,9 +8,11 @@ import gc
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyrocketstore
@@ -263,3 +265,38 @@ def test_bad_arguments(tmp_path: Path) -> None:
                 store.consumer("g", "t", **{name: "never"})
     with pytest.raises(StoreStateError):
         store.consumer("g", "t")
+
+
+ODD: list[Any] = [None, b"1", 1.5, True, [], {}, object(), np.array([1, 2]), "1", "\ud800"]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_odd_values_have_a_clear_error(tmp_path: Path, odd: Any) -> None:
+    with opened(tmp_path) as store:
+        store.put("t", b"x")
+        consumer = store.consumer("g", "t")
+        (message,) = consumer.poll()
+        calls: list[Callable[[], object]] = [
+            lambda: store.consumer("g", "t", start=odd),
+            lambda: store.consumer("g", "t", on_loss=odd),
+            lambda: store.follow("t", 0, start=odd),
+            lambda: store.follow("t", on_loss=odd),
+            lambda: consumer.seek(odd, 0, 0),
+            lambda: consumer.seek("t", odd, 0),
+            lambda: consumer.seek("t", 0, odd),
+            lambda: consumer.position(odd, 0),
+            lambda: consumer.position("t", odd),
+            lambda: consumer.retry(odd),
+            lambda: consumer.retry(message, odd),
+        ]
+        if odd is not None and type(odd) is not float:
+            calls.append(lambda: consumer.poll(timeout=odd))
+        for call in calls:
+            with pytest.raises((StoreTypeError, StoreFormatError, StoreStateError)):
+                call()
+        for seconds in (float("nan"), float("inf"), 1e300):
+            with pytest.raises(StoreFormatError, match="timeout"):
+                consumer.poll(timeout=seconds)
+        assert consumer.position("t", 0) == 1
+        with pytest.raises(StoreTypeError, match=r"pyrocketstore\.open"):
+            pyrocketstore.Store(odd)
