@@ -60,8 +60,8 @@ class TopicRemoval(NamedTuple):
     ----------
     store : StoreContext
     file : TopicMinOffsetFile, loaded
-    forget_topic : callable(topic), durably removes the topic from topics.json, and the positions of
-        all groups in it
+    forget_topic, forget_positions : callable(topic), durably removes the topic from topics.json,
+        and the positions of all groups in it
     guess : callable that returns a byte of the log at which its last record may begin, or -1
     delete_lock : held while files are deleted, shared with other deletions of expired files
 
@@ -71,6 +71,7 @@ class TopicRemoval(NamedTuple):
     store: StoreContext
     file: TopicMinOffsetFile
     forget_topic: Callable[[str], None]
+    forget_positions: Callable[[str], None]
     guess: Callable[[], int]
     delete_lock: AbstractContextManager[object]
 
@@ -87,8 +88,9 @@ class TopicRemoval(NamedTuple):
         proof = self._flushed_end()
         if proof is not None:
             self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=True)
-        self.forget_topic(topic)
+        self._forget(topic)
         end, guess = self._remove_queues(topic)
+        self.forget_positions(topic)  # those of commits that still saw the queues
         self._flush_removal(topic)
         if end > 0:
             store.flush_log()
@@ -139,7 +141,7 @@ class TopicRemoval(NamedTuple):
                 if queue.covered_phy_offset <= minimum.min_phy_offset:
                     store.queue_table.remove(topic, queue.queue_id)
             if not store.queue_table.of_topic(topic):
-                self.forget_topic(topic)
+                self._forget(topic)
                 self._remove_directories(topic)
             self._flush_removal(topic)
             self._put(topic, minimum.min_phy_offset, minimum.proof, is_dropping=False)
@@ -158,6 +160,10 @@ class TopicRemoval(NamedTuple):
                 if queue.removed_before != end:
                     queue.removed_before = end
                     queue.correct_min_offset(lowest)
+
+    def _forget(self, topic: str) -> None:
+        self.forget_topic(topic)
+        self.forget_positions(topic)
 
     def _put(self, topic: str, end: int, proof: RecordProof, *, is_dropping: bool) -> None:
         lowest = self.store.commit_log.get_min_offset()

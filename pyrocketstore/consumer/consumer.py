@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import warnings
@@ -13,7 +14,7 @@ from pyrocketstore.arguments.scalars import whole_number
 from pyrocketstore.consumer.groups import Group, Queue
 from pyrocketstore.consumer.retry import retry_topic
 from pyrocketstore.consumer.waiters import LoopWaiters
-from pyrocketstore.display import shown
+from pyrocketstore.display import printable, shown
 from pyrocketstore.errors import (
     DamagedMessageError,
     MessagesRemovedError,
@@ -31,6 +32,7 @@ from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.system._env import Event
 
 if TYPE_CHECKING:
+    from pyrocketstore.consume_queue.unit_mark import UnitMark
     from pyrocketstore.record._message import MessageExt
 
 #: Messages of one `poll`, and of one read by the iterator.
@@ -45,6 +47,9 @@ class Source(NamedTuple):
     wait_dispatched : callable(), makes messages readable that are there; see Arrivals.look
     queue_ids : callable(topic), its queue ids, sorted
     bounds : callable(topic, queue_id), the first readable queue offset and the end
+    mark : callable(topic, queue_id, offset), the message before a queue offset
+    was_made_again : callable(topic, queue_id, mark), whether the queue has lost that message, since
+        its topic was removed and made again
     messages : callable(topic, queue_id, start, stop), an iterator of messages
     offset_at : callable(topic, queue_id, timestamp_ms), a queue offset
     now_ns : callable(), a monotonic time
@@ -56,6 +61,8 @@ class Source(NamedTuple):
     wait_dispatched: Callable[[], object]
     queue_ids: Callable[[str], list[int]]
     bounds: Callable[[str, int], tuple[int, int]]
+    mark: Callable[[str, int, int], UnitMark | None]
+    was_made_again: Callable[[str, int, UnitMark | None], bool]
     messages: Callable[[str, int, int, int], Iterator[MessageExt]]
     offset_at: Callable[[str, int, int], int]
     now_ns: Callable[[], int]
@@ -68,17 +75,18 @@ class Positions(NamedTuple):
     """The calls with which a consumer keeps its positions; see ConsumerOffsets.
 
     query : callable(topic, queue_id), the offset of the next message, -1 without one
-    commit : callable({queue: offset}), makes positions durable; None: read-only
+    commit : callable({queue: (offset, mark)}), makes positions durable; None: read-only
     """
 
     query: Callable[[str, int], int]
-    commit: Callable[[dict[Queue, int]], None] | None
+    commit: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None] | None
 
 
 @dataclasses.dataclass(slots=True)
 class _Reader:
     """The reading of one queue: the queue offset at which it continues.
 
+    mark : a message that the queue had when the reader or its last iterator was made
     messages : an iterator from there to `stop`; a read takes it away first, so that one that was
         interrupted begins again at `offset`
     error : to be raised before the queue is read on; its `start` is `offset`
@@ -87,6 +95,7 @@ class _Reader:
     topic: str
     queue_id: int
     offset: int
+    mark: UnitMark | None
     stop: int = 0
     messages: Iterator[MessageExt] | None = None
     error: DamagedMessageError | MessagesRemovedError | None = None
@@ -167,13 +176,14 @@ class Consumer:
 
     # ---- assignment ---------------------------------------------------------------------------
 
-    def _ends(self) -> dict[Queue, int]:
-        """With "latest", return the ends of the queues at this time."""
+    def _ends(self) -> dict[Queue, tuple[int, UnitMark | None]]:
+        """With "latest", return the ends of the queues at this time, and their last messages."""
         self._source.wait_dispatched()
         if self._start != "latest":
             return {}
         queues = [(topic, i) for topic in self.topics for i in self._source.queue_ids(topic)]
-        return {queue: self._source.bounds(*queue)[1] for queue in queues}
+        ends = {queue: self._source.bounds(*queue)[1] for queue in queues}
+        return {queue: (end, self._source.mark(*queue, end)) for queue, end in ends.items()}
 
     def _assign(self) -> _State:
         """Take the share of the queues that this member has now; return the state."""
@@ -188,12 +198,13 @@ class Consumer:
                 continue
             state = self._state
             mine = self._members.assign(self._number, queues)
+            texts: list[str] = []
             readers = {
-                queue: state.readers.get(queue) or _Reader(*queue, self._first_offset(*queue))
-                for queue in mine
+                queue: state.readers.get(queue) or self._new_reader(*queue, texts) for queue in mine
             }
             fetched = [one for one in state.fetched[state.handed :] if one[1] in readers]
-            self._replace(state, _State(readers, fetched, 0, (version, queues)))
+            if self._replace(state, _State(readers, fetched, 0, (version, queues))):
+                _warn(texts)
 
     def _replace(self, state: _State, new: _State) -> bool:
         """Replace the state unless another thread, or a signal handler, has done so meanwhile."""
@@ -202,29 +213,32 @@ class Consumer:
             return True
         return False
 
-    def _first_offset(self, topic: str, queue_id: int) -> int:
-        """Return the position of a queue that this member begins to read."""
+    def _new_reader(self, topic: str, queue_id: int, texts: list[str]) -> _Reader:
+        """Return the reader of a queue that this member begins to read; `texts` gets warnings."""
+        offset = self._first_offset(topic, queue_id, texts)
+        return _Reader(topic, queue_id, offset, self._source.mark(topic, queue_id, offset))
+
+    def _first_offset(self, topic: str, queue_id: int, texts: list[str]) -> int:
         committed = self._positions.query(topic, queue_id)
         low, high = self._source.bounds(topic, queue_id)
         if committed > high:
-            self._warn_of_end(topic, queue_id, committed, low, high)
+            texts.append(self._restart_text(topic, queue_id, committed, low))
             return low
         if committed >= 0:
             return committed
-        known = self._members.first_offsets.get((topic, queue_id))
-        if known is not None and known <= high:  # else the topic was removed and made again
+        known, mark = self._members.first_offsets.get((topic, queue_id), (None, None))
+        if known is not None and not self._source.was_made_again(topic, queue_id, mark):
             return known
         if isinstance(self._start, int) and topic in self.topics:
             return self._source.offset_at(topic, queue_id, self._start)
         return low
 
-    def _warn_of_end(self, topic: str, queue_id: int, position: int, low: int, high: int) -> None:
-        text = (
-            f"{topic}/{queue_id}: the position {position} of group {self.group} is behind the "
-            f"end of the queue, {high}: the topic was removed and made again, or the log was "
-            f"cut; the group continues at {low}"
+    def _restart_text(self, topic: str, queue_id: int, position: int, low: int) -> str:
+        return printable(
+            f"{topic}/{queue_id}: the queue does not continue at position {position} of group "
+            f"{self.group}: the topic was removed and made again, or the log was cut; the group "
+            f"continues at {low}"
         )
-        warnings.warn(text, StoreWarning, stacklevel=5)
 
     def assignment(self) -> list[Queue]:
         """Return the queues (topic, queue id) that this member reads now, sorted."""
@@ -358,10 +372,12 @@ class Consumer:
         queues = list(state.readers)
         self._turn += 1
         readers = dict(state.readers)
+        texts: list[str] = []
         fetched: list[tuple[MessageExt, Queue, int]] = []
         for number in range(len(queues)):
             queue = queues[(self._turn + number) % len(queues)]
-            reader = readers[queue] = self._read(readers[queue], count - len(fetched), fetched)
+            reader = self._read(readers[queue], count - len(fetched), fetched, texts)
+            readers[queue] = reader
             error = reader.error
             if error is not None and not fetched:
                 readers[queue] = dataclasses.replace(reader, offset=error.stop, error=None)
@@ -369,16 +385,26 @@ class Consumer:
                 if self._state is not state:
                     return None
                 self._state = new
+                with contextlib.suppress(StoreWarning):  # the error is raised in any case
+                    _warn(texts)
                 raise error
             if len(fetched) == count:
                 break
         new = state._replace(readers=readers, fetched=fetched, handed=0)
-        return new if self._replace(state, new) else None
+        if not self._replace(state, new):
+            return None
+        _warn(texts)
+        return new
 
     def _read(
-        self, old: _Reader, count: int, fetched: list[tuple[MessageExt, Queue, int]]
+        self,
+        old: _Reader,
+        count: int,
+        fetched: list[tuple[MessageExt, Queue, int]],
+        texts: list[str],
     ) -> _Reader:
-        """Append messages of one queue to `fetched`; return where the reading continues."""
+        """Append messages of one queue to `fetched`, and warnings to `texts`; return where the
+        reading continues."""
         if old.error is not None:
             return old
         iterator, old.messages = old.messages, None  # one step: no two calls get it
@@ -386,7 +412,7 @@ class Consumer:
         queue = reader.topic, reader.queue_id
         while count > 0:
             if reader.messages is None:
-                self._begin_read(reader)
+                self._begin_read(reader, texts)
             if reader.messages is None:
                 break
             first = reader.offset
@@ -400,9 +426,11 @@ class Consumer:
             reader.offset = places[-1][2] + 1 if places else first
             if reader.error is not None:
                 reader.offset = max(reader.offset, reader.error.start)
-            elif at_end:  # of a queue that was removed meanwhile: not at `stop`
-                stop = min(reader.stop, self._source.bounds(*queue)[1])
-                reader.offset, reader.messages = max(reader.offset, stop), None
+            elif at_end:
+                reader.messages = None
+                if not self._source.was_made_again(*queue, reader.mark):
+                    stop = min(reader.stop, self._source.bounds(*queue)[1])
+                    reader.offset = max(reader.offset, stop)
             places = self._without_removed(reader, first, places)
             fetched += places
             count -= len(places)
@@ -430,16 +458,17 @@ class Consumer:
             first = at + 1
         return places
 
-    def _begin_read(self, reader: _Reader) -> None:
+    def _begin_read(self, reader: _Reader, texts: list[str]) -> None:
         """Begin to read a queue up to its end, if it has a further message."""
         topic, queue_id = reader.topic, reader.queue_id
         while True:
             low, high = self._source.bounds(topic, queue_id)
             if high == 0 and queue_id not in self._source.queue_ids(topic):
                 return
-            if reader.offset > high:
-                self._warn_of_end(topic, queue_id, reader.offset, low, high)
-                reader.offset = low
+            is_other = self._source.was_made_again(topic, queue_id, reader.mark)
+            if reader.offset > high or is_other:
+                texts.append(self._restart_text(topic, queue_id, reader.offset, low))
+                reader.offset, reader.mark = low, None
             if reader.offset < low:
                 if self._on_loss == "raise":
                     reader.error = MessagesRemovedError(topic, queue_id, reader.offset, low)
@@ -447,11 +476,15 @@ class Consumer:
                 reader.offset = low
             if reader.offset == high:
                 return
+            mark = self._source.mark(topic, queue_id, high)
             try:
-                reader.messages = self._source.messages(topic, queue_id, reader.offset, high)
+                messages = self._source.messages(topic, queue_id, reader.offset, high)
             except (OffsetOutOfRange, UnknownTopicError):
                 continue  # messages, or the topic, were removed since
-            reader.stop = high
+            marks = reader.mark, mark
+            if any(self._source.was_made_again(topic, queue_id, one) for one in marks):
+                continue
+            reader.messages, reader.stop, reader.mark = messages, high, mark or reader.mark
             return
 
     # ---- positions ----------------------------------------------------------------------------
@@ -459,14 +492,19 @@ class Consumer:
     def position(self, topic: str, queue_id: int) -> int:
         """Return the offset of the next message of a queue that this member reads."""
         queue = queue_of(topic, queue_id)
-        return self._owned(*queue).position(queue)
+        return self._position(self._owned(*queue), queue)
 
     def positions(self) -> dict[Queue, int]:
         """Return {(topic, queue id): offset of the next message} of the queues of this member."""
         self._check_open()
         self._source.wait_dispatched()
         state = self._assign()
-        return {queue: state.position(queue) for queue in state.readers}
+        return {queue: self._position(state, queue) for queue in state.readers}
+
+    def _position(self, state: _State, queue: Queue) -> int:
+        if self._source.was_made_again(*queue, state.readers[queue].mark):
+            return self._source.bounds(*queue)[0]
+        return state.position(queue)
 
     def lag(self) -> int:
         """Return how many messages of the queues of this member were not returned yet."""
@@ -488,7 +526,8 @@ class Consumer:
                 raise StoreFormatError(
                     f"offset {wanted} of {topic}/{queue_id}: must be {low} to {high}"
                 )
-            readers = {**state.readers, queue: _Reader(topic, queue_id, wanted)}
+            mark = self._source.mark(topic, queue_id, wanted)
+            readers = {**state.readers, queue: _Reader(topic, queue_id, wanted, mark)}
             fetched = [one for one in state.fetched[state.handed :] if one[1] != queue]
             if self._replace(state, _State(readers, fetched, 0, state.assigned)):
                 return
@@ -518,7 +557,9 @@ class Consumer:
         if self._positions.commit is None:
             raise StoreStateError("the store is open read-only: positions cannot be committed")
         state = self._state
-        self._positions.commit({queue: state.position(queue) for queue in state.readers})
+        readers = state.readers.items()
+        places = {queue: (state.position(queue), reader.mark) for queue, reader in readers}
+        self._positions.commit(places)
 
     def retry(self, message: MessageExt, delay_level: int = 0) -> None:
         """Have the group read a message again later, as 4.9.3 does.
@@ -564,6 +605,11 @@ class Consumer:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._state.readers)} queues"
         return f"<pyrocketstore.Consumer {self.group!r} of {', '.join(self.topics)}: {state}>"
+
+
+def _warn(texts: list[str]) -> None:
+    for text in texts:
+        warnings.warn(text, StoreWarning, stacklevel=5)
 
 
 def _offset_in(queue: Queue, message: MessageExt) -> int:

@@ -10,6 +10,10 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyrocketstore.consume_queue.unit_mark import UnitMark
 
 #: topic, queue id
 Queue = tuple[str, int]
@@ -51,24 +55,27 @@ class Group:
         self._topics: dict[int, Collection[str]] = {}
         self._owners: dict[Queue, int] = {}
         #: where members began in queues without a position; forgotten with the last member
-        self.first_offsets: dict[Queue, int] = {}
+        self.first_offsets: dict[Queue, tuple[int, UnitMark | None]] = {}
         #: changes with each member that joins or leaves, and with each queue that is let go
         self.version = 0
 
     def join(
-        self, member: object, topics: Collection[str], first_offsets: Mapping[Queue, int]
+        self,
+        member: object,
+        topics: Collection[str],
+        first_offsets: Mapping[Queue, tuple[int, UnitMark | None]],
     ) -> int:
         """Add a member that reads these topics; return its number, which orders the members.
 
         Parameters
         ----------
-        first_offsets : where it begins in queues without a position, unless an earlier member has
-            begun there
+        first_offsets : where it begins in queues without a position, and the message before,
+            unless an earlier member has begun there
         """
         with self._lock:
             self._remove_gone()
-            for queue, offset in first_offsets.items():
-                self.first_offsets.setdefault(queue, offset)
+            for queue, place in first_offsets.items():
+                self.first_offsets.setdefault(queue, place)
             number = next(self._numbers)
             self._topics[number] = topics
             self._members[number] = weakref.ref(member, lambda _: self._note_gone(number))

@@ -53,8 +53,10 @@ class LoopWaiters:
             self._added.signal()
             # The thread may have looked at the waiting ones before; then it sees the next signal.
             if self._moved.sequence() == seen and not self._closed:
-                with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
-                    await asyncio.wait_for(future, timeout)
+                # Not wait_for, which on CPython 3.11 loses a cancellation that meets the signal.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await future
         finally:
             self._waiting.pop(future, None)
 

@@ -1406,7 +1406,12 @@ class DefaultMessageStore(StoreContext):
 
     def _topic_removal(self, delete_lock: AbstractContextManager[object]) -> TopicRemoval:
         return TopicRemoval(
-            self, self.topic_minimums, self._forget_topic, self._last_record, delete_lock
+            self,
+            self.topic_minimums,
+            self._forget_topic,
+            lambda topic: self.forget_positions(topic),  # a consumer may set it meanwhile
+            self._last_record,
+            delete_lock,
         )
 
     def _last_record(self) -> int:
@@ -1418,7 +1423,6 @@ class DefaultMessageStore(StoreContext):
         if self.topics is not None:
             self.topics.remove(topic)
             self.topics.persist()
-        self.forget_positions(topic)
 
     def _forget_positions(self, topic: str) -> None:
         """Remove the positions of groups in a topic while no consumer has read them."""

@@ -802,7 +802,7 @@ class Store(StoreCalls):
 
         Parameters
         ----------
-        group : str, 1 to 255 of the characters ``%|a-zA-Z0-9_-``
+        group : str, 1 to 255 of the characters ``%|a-zA-Z0-9_-``; at most 120 to `retry` messages
         topics : one or several topics, which may have no queue yet
         start : where a group begins in a queue without a position: "earliest" is the first message
             left, "latest" the end at this call, an int the first message stored at this time (Unix
@@ -1002,16 +1002,18 @@ class Store(StoreCalls):
         Durability: durable on return. After a kill, the next opening completes a removal that has
         begun.
         """
-        name = self._removable(topic)
+        name = self._removable(topic, self.message_store.topic_minimums.dropping())
         self._remove(lambda engine: engine.drop_topic(name))
 
-    def _removable(self, topic: str) -> str:
-        """Return the name of a topic of which messages may be removed."""
+    def _removable(self, topic: str, unfinished: Sequence[str] = ()) -> str:
+        """Return the name of a topic of which messages may be removed: one that the store knows, or
+        one whose removal has failed."""
         name = check_removable(topic)
         self._state.check()
         self.message_store.check_started()
         self.message_store.wait_dispatched()
-        self._check_topic(name)
+        if name not in unfinished:
+            self._check_topic(name)
         return name
 
     def _remove(self, remove: Callable[[DefaultMessageStore], Removed]) -> Removed:

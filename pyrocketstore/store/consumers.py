@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrocketstore.arguments.read_arguments import loss_word_of, start_of
 from pyrocketstore.arguments.scalars import exact_int32, exact_text
+from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
 from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
 from pyrocketstore.consumer.groups import ConsumerGroups, Queue
 from pyrocketstore.consumer.offsets import ConsumerOffsets
@@ -142,6 +143,8 @@ class StoreConsumers:
             arrivals.look,
             self._queue_ids,
             self._bounds,
+            self._mark,
+            self._was_made_again,
             lambda topic, queue_id, first, stop: messages(
                 topic, queue_id, first, stop, topic == retry_topic(group)
             ),
@@ -184,15 +187,26 @@ class StoreConsumers:
         queue = reads.queues.find(topic, queue_id)
         return queue.lower_bound_by_time(timestamp_ms, reads.commit_log.pickup_store_timestamp)
 
-    def _commit(self, group: str, offsets: dict[Queue, int]) -> None:
-        """Make positions durable, after the messages before them."""
+    def _mark(self, topic: str, queue_id: int, queue_offset: int) -> UnitMark | None:
+        self._check()
+        return mark_before(self._engine.reads.queues.find(topic, queue_id), queue_offset)
+
+    def _was_made_again(self, topic: str, queue_id: int, mark: UnitMark | None) -> bool:
+        self._check()
+        return was_made_again(self._engine.reads.queues.find(topic, queue_id), mark)
+
+    def _commit(self, group: str, offsets: dict[Queue, tuple[int, UnitMark | None]]) -> None:
+        """Make positions durable, after the messages before them; not those in a queue that has
+        lost its marked message."""
 
         def commit() -> None:
             self._check()
             # First: another group's commit may write every position that is noted.
             self._engine.flush()
-            for (topic, queue_id), offset in offsets.items():
-                self.offsets.commit_offset(group, topic, queue_id, offset)
+            for (topic, queue_id), (offset, mark) in offsets.items():
+                # A drop that begins after this check forgets the position.
+                if not self._was_made_again(topic, queue_id, mark):
+                    self.offsets.commit_offset(group, topic, queue_id, offset)
             self.offsets.persist()
 
         shielded(commit)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
 from pyrocketstore.consumer.arrivals import OwnArrivals, OwnerArrivals
 from pyrocketstore.display import printable
 from pyrocketstore.errors import (
@@ -198,13 +199,13 @@ class _Round(NamedTuple):
 
     messages : of all queues, by store time; empty in a round without any
     next : {queue id: offset of the first message that is in no round}
-    last : {queue id: (queue offset, physical offset) of the last message before that}
+    last : {queue id: the last message before that}
     queues : {queue id: the object that was looked at}; a queue that is made again has another one
     """
 
     messages: MergedMessages
     next: dict[int, int]
-    last: dict[int, tuple[int, int]]
+    last: dict[int, UnitMark]
     queues: dict[int, ConsumeQueue]
 
 
@@ -353,7 +354,7 @@ class FollowedMessages:
                 continue
             low, high = _bounds(reads, queue)
             first = before.next.get(queue_id, low)
-            is_restarted = first > high or _was_made_again(queue, before.last.get(queue_id))
+            is_restarted = first > high or was_made_again(queue, before.last.get(queue_id))
             if is_restarted:
                 restarts.append(self._restart_text(queue_id, first, low))
                 first = low
@@ -407,12 +408,6 @@ def _note_next(begun: _Round, queue: ConsumeQueue, offset: int) -> None:
     begun.next[queue.queue_id] = offset
     begun.queues[queue.queue_id] = queue
     begun.last.pop(queue.queue_id, None)
-    unit = queue.reader.unit(offset - 1) if offset > 0 else None
-    if unit is not None:
-        begun.last[queue.queue_id] = offset - 1, unit[0]
-
-
-def _was_made_again(queue: ConsumeQueue, last: tuple[int, int] | None) -> bool:
-    """Return whether a queue has a later message at the offset of the last one that was read."""
-    unit = None if last is None else queue.reader.unit(last[0])
-    return last is not None and unit is not None and unit[0] > last[1]
+    mark = mark_before(queue, offset)
+    if mark is not None:
+        begun.last[queue.queue_id] = mark

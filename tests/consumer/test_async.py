@@ -107,6 +107,32 @@ def test_cancelled_coroutines_lose_no_message(tmp_path: Path) -> None:
         assert [message.queue_offset for message in found] == list(range(store.max_offset("t")))
 
 
+@pytest.mark.parametrize("timeout", [None, LONGEST_S])
+def test_a_cancellation_that_meets_a_message(tmp_path: Path, timeout: float | None) -> None:
+    """A task that is cancelled when its message has arrived ends all the same."""
+
+    async def work(consumer: Any) -> None:
+        while True:
+            await consumer.apoll(5, timeout)
+
+    async def cancel_at_once() -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(20):
+            with store.consumer(f"g{number}", "t", start="latest") as consumer:
+                task = asyncio.create_task(work(consumer))
+                while not consumer._waiters._waiting:
+                    await asyncio.sleep(0)
+                store.put("t", b"x")
+                while consumer._waiters._waiting:
+                    time.sleep(0.001)  # the loop gets the signal together with the next call
+                loop.call_soon(task.cancel)
+                done, _ = await asyncio.wait([task], timeout=LONGEST_S)
+                assert done
+
+    with opened(tmp_path) as store:
+        asyncio.run(cancel_at_once())
+
+
 @pytest.mark.parametrize("what", ["consumer", "store"])
 def test_a_close_ends_the_wait(tmp_path: Path, what: str) -> None:
     store = opened(tmp_path)

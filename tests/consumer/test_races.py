@@ -235,6 +235,89 @@ def test_a_topic_that_is_removed_and_made_again(tmp_path: Path) -> None:
             assert numbers(consumer) == [0, 1, 2]
 
 
+def remake(store: Store, count: int) -> None:
+    """Drop the topic and begin it again, with numbers from 100 on."""
+    store.drop_topic("t")
+    put(store, count, first=100)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 50])
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_topic_that_is_dropped_and_made_again(
+    tmp_path: Path, start: Any, read_only: bool, count: int
+) -> None:
+    """However long the new queue is, it is read from its first message on."""
+    new = list(range(100, 100 + count))
+    with opened(tmp_path) as owner:
+        put(owner, 5)
+        with opened(tmp_path, read_only=True) if read_only else owner as store:
+            consumer = store.consumer("g", "t", start=start)
+            later = store.consumer("later", "t", start="latest")
+            if start == "earliest":
+                assert numbers(consumer, 2) == list(range(5))
+            assert (consumer.position("t", 0), consumer.lag()) == (5, 0)
+            remake(owner, count)
+            assert (consumer.position("t", 0), consumer.lag()) == (0, count)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                assert numbers(consumer, 2) == new
+                assert numbers(later) == new
+            told = [str(each.message) for each in caught if "made again" in str(each.message)]
+            assert [text.partition(":")[0] for text in told] == ["t/0"] * len(told)
+            assert "group g" in told[0]
+            assert len(told) <= 2
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_a_commit_after_a_drop_commits_no_old_position(tmp_path: Path, count: int) -> None:
+    with opened(tmp_path) as store:
+        put(store, 5)
+        consumer = store.consumer("g", "t")
+        assert len(numbers(consumer)) == 5
+        consumer.commit()
+        store.drop_topic("t")
+        consumer.commit()
+        put(store, count, first=100)
+        consumer.commit()
+        assert store.consumer_positions() == []
+    with opened(tmp_path) as store:
+        assert numbers(store.consumer("g", "t")) == list(range(100, 100 + count))
+
+
+def test_a_commit_beside_a_drop(tmp_path: Path) -> None:
+    """One that still sees the queue, while it is removed."""
+    with opened(tmp_path) as store:
+        put(store, 5)
+        consumer = store.consumer("g", "t")
+        assert len(numbers(consumer)) == 5
+        engine = store.message_store
+        forget = engine.forget_positions
+
+        def forget_then_commit(topic: str) -> None:
+            forget(topic)
+            engine.forget_positions = forget
+            consumer.commit()
+            assert [one.position for one in store.consumer_positions()] == [5]
+
+        engine.forget_positions = forget_then_commit
+        remake(store, 8)
+        assert store.consumer_positions() == []
+
+
+def test_a_warning_that_is_an_error_stops_no_consumer(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 5)
+        consumer = store.consumer("g", "t")
+        assert len(numbers(consumer)) == 5
+        remake(store, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", StoreWarning)
+            with pytest.raises(StoreWarning, match="made again"):
+                consumer.poll(5, 0)
+            assert numbers(consumer) == [100, 101, 102]
+
+
 def test_a_topic_that_is_removed_before_a_read(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, 20)
