@@ -39,6 +39,7 @@ from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, printable
 from pyrocketstore.errors import (
     OffsetOutOfRange,
+    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreTypeError,
@@ -147,11 +148,18 @@ def open(
     used = Env() if env is None else env
     notices: list[str] = []
 
+    def final_settings(told: list[str]) -> MessageStoreConfig:
+        return settings_of(used, root, config, strict, settings, told, read_only, sizes)
+
     def open_store() -> Store:
-        if read_only:
-            used.require_directory(root)
-        final = settings_of(used, root, config, strict, settings, notices, read_only, sizes)
-        return Store(Opening(used, final, read_only, store_host, unique_key, topics_json, notices))
+        if not read_only:
+            final = final_settings(notices)
+            return Store(Opening(used, final, False, store_host, unique_key, topics_json, notices))
+        used.require_directory(root)
+        return _open_read_only(
+            final_settings,
+            lambda final: Opening(used, final, True, store_host, unique_key, topics_json, notices),
+        )
 
     store = shielded(open_store, Store.close)
     try:  # here, where the caller is known
@@ -161,6 +169,28 @@ def open(
         store.close()
         raise
     return store
+
+
+def _open_read_only(
+    final_settings: Callable[[list[str]], MessageStoreConfig],
+    opening_of: Callable[[MessageStoreConfig], Opening],
+) -> Store:
+    """Open a store whose owner may make its first files meanwhile: their sizes count."""
+    while True:
+        told: list[str] = []
+        final = final_settings(told)
+        opening = opening_of(final)
+        opening.notices[:] = told
+        try:
+            store = Store(opening)
+        except StoreCorruptionError:
+            if final_settings([]) == final:
+                raise
+            continue
+        plan = store.message_store.plan
+        if plan is None or not plan.mismatched or final_settings([]) == final:
+            return store
+        store.close()
 
 
 class Store(StoreCalls):

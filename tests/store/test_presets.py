@@ -4,6 +4,7 @@ Method: the lengths of all files are added; stores are opened again with other a
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import StoreFormatError
+from pyrocketstore.store import api
 from support.sizes import SIZES
 
 COUNT = 9000
@@ -80,6 +82,34 @@ def test_files_take_precedence_over_the_preset(tmp_path: Path) -> None:
         assert store.query("t", "k7")[0].queue_offset == 7
         assert store.query("t", "n199")[0].queue_offset == 399
     assert sizes_of(tmp_path, "commitlog", "consumequeue", "index") == before
+
+
+@pytest.mark.parametrize("made", ["queue", "log"])
+def test_a_reader_that_opens_while_the_first_files_are_made(
+    tmp_path: Path, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It uses their sizes, and reports no damage."""
+    with pyrocketstore.open(tmp_path, preset="small") as owner:
+        paused = owner.message_store.dispatch_paused()
+        paused.__enter__()
+        if made == "queue":
+            owner.put("t", b"first")
+        settings_of = api.settings_of
+
+        def settings_then_files(*arguments: Any) -> Any:
+            found = settings_of(*arguments)
+            monkeypatch.setattr(api, "settings_of", settings_of)
+            owner.put("t", b"x")
+            paused.__exit__(None, None, None)
+            owner.wait_dispatched()
+            return found
+
+        monkeypatch.setattr(api, "settings_of", settings_then_files)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pyrocketstore.StoreWarning)
+            with pyrocketstore.open(tmp_path, read_only=True) as reader:
+                assert [m.body for m in reader.read("t")][-1] == b"x"
+                assert reader.verify().ok
 
 
 def test_settings_take_precedence_over_the_preset(tmp_path: Path) -> None:
