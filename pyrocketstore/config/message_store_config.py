@@ -63,7 +63,7 @@ _POSITIVE_NAMES = tuple(
     """
     mapped_file_size_commit_log mapped_file_size_consume_queue
     mapped_file_size_consume_queue_ext max_hash_slot_num max_index_num max_message_size
-    max_outstanding_puts max_outstanding_put_bytes
+    max_outstanding_puts max_outstanding_put_bytes clean_resource_interval
     """.split()
 )
 CLEANING_NAMES = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pyrocketstore.arguments.read_arguments import queue_of, start_of, timeout_of
-from pyrocketstore.arguments.scalars import whole_number
+from pyrocketstore.arguments.scalars import INT64_MAX, exact_int
 from pyrocketstore.consumer.groups import Group, Queue
 from pyrocketstore.consumer.retry import retry_topic
 from pyrocketstore.consumer.waiters import LoopWaiters
@@ -263,11 +263,12 @@ class Consumer:
         Raises
         ------
         StoreStateError: the consumer or the store is closed
+        StoreTypeError, StoreFormatError: an argument is not valid
         MessagesRemovedError: with on_loss="raise", messages were removed before they were read; the
         next call continues with the first one left
         DamagedMessageError: a message cannot be read; the next call continues behind it
         """
-        count = max(1, whole_number("max_count", max_count))
+        count = exact_int("max_count", max_count, 1, INT64_MAX)
         seconds = timeout_of(timeout)
         deadline = None if seconds is None else self._source.now_ns() + int(seconds * 1e9)
         while True:

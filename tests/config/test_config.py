@@ -345,6 +345,13 @@ def test_settings_are_compared_and_shown_as_a_dataclass_does() -> None:
         config.max_index_num = 8  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("name", ["clean_resource_interval", "max_message_size"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_settings_that_must_be_positive(name: str, value: int) -> None:
+    with pytest.raises(StoreFormatError, match=f"{name}={value}: must be positive"):
+        MessageStoreConfig(**{name: value})
+
+
 def test_a_least_number_of_files_for_syncfs_is_0_or_more() -> None:
     assert MessageStoreConfig(syncfs_least_files=0).syncfs_least_files == 0
     with pytest.raises(StoreFormatError, match="syncfs_least_files=-1"):

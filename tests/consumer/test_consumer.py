@@ -294,6 +294,9 @@ def test_odd_values_have_a_clear_error(tmp_path: Path, odd: Any) -> None:
         for call in calls:
             with pytest.raises((StoreTypeError, StoreFormatError, StoreStateError)):
                 call()
+        for count in (0, -1, 1 << 63):
+            with pytest.raises(StoreFormatError, match="max_count"):
+                consumer.poll(count, 0)
         for seconds in (float("nan"), float("inf"), 1e300):
             with pytest.raises(StoreFormatError, match="timeout"):
                 consumer.poll(timeout=seconds)
