@@ -134,8 +134,22 @@ class KeyGaps:
 
 
 def find_key_gaps(engine: DefaultMessageStore) -> KeyGaps | None:
-    """The parts of the log that the index does not cover; None where it covers all of it."""
-    parts = engine.uncovered_by_index() if engine.index_enabled else []
+    """The parts of the log that the index does not cover; None where it covers all of it.
+
+    Raises StoreIOError.
+    """
+    parts: list[tuple[int, int]] = []
+    attempts = Attempts(engine.env)
+    while engine.index_enabled:
+        try:
+            parts = engine.uncovered_by_index()
+            break
+        except StoreIOError as error:
+            # The owner may delete a file of the log while a reader opens, or loads again.
+            can_expire = engine.read_only and was_removed(engine.env, error)
+            if not can_expire or not attempts.another():
+                raise
+        engine.commit_log.mapped_file_queue.forget_deleted()
     if not parts:
         return None
     files, limit = engine.index_service.files, engine.config.max_key_search_bytes

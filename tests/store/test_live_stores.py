@@ -16,6 +16,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreIOError
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify.dump import dump_lines
 
@@ -134,6 +135,31 @@ def test_files_deleted_while_a_reader_opens(root: Path, at: int) -> None:
             bodies = [int(m.body.split()[0]) for m in store.read("T", queue_id)]
             assert bodies == list(range(bodies[0], 800, 2))
         assert (root / "commitlog" / f"{lowest:020d}").exists() or store.message_store.env.left > 0
+
+
+@pytest.mark.parametrize("reloads", [False, True])
+def test_a_log_file_deleted_before_the_gaps_of_the_index_are_found(
+    tmp_path: Path, reloads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last record that the index names was in it."""
+    find = DefaultMessageStore.uncovered_by_index
+
+    def delete_and_find(engine: DefaultMessageStore) -> list[tuple[int, int]]:
+        monkeypatch.setattr(DefaultMessageStore, "uncovered_by_index", find)
+        (tmp_path / "commitlog" / f"{0:020d}").unlink()
+        return find(engine)
+
+    with pyrocketstore.open(tmp_path, **SETTINGS) as store:
+        store.put("T", b"first", keys="k")
+        store.put_many("T", [bytes(100)] * (3 * SETTINGS["mapped_file_size_commit_log"] // 100))
+    if not reloads:
+        monkeypatch.setattr(DefaultMessageStore, "uncovered_by_index", delete_and_find)
+    with pyrocketstore.open(tmp_path, read_only=True, **SETTINGS) as reader:
+        if reloads:
+            monkeypatch.setattr(DefaultMessageStore, "uncovered_by_index", delete_and_find)
+            reader.message_store._reload()
+        assert reader.query("T", "k") == []
+        assert reader.min_offset("T") > 0
 
 
 def test_a_file_that_was_never_there_is_an_error(root: Path) -> None:
