@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 import shutil
 import sys
 import sysconfig
@@ -18,7 +17,6 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.system.env import Env
-from support.far_stores import BEGINS, begin_logs_at
 from support.gates import Gate
 from support.seed import SEED
 
@@ -114,14 +112,6 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.open()
-
-
-@pytest.fixture
-def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """New logs begin at a byte that the seed chooses, which is returned: 0, or far from it."""
-    begin = random.Random(f"{SEED} {request.node.nodeid}").choice((0, *BEGINS))
-    begin_logs_at(monkeypatch, begin)
-    return begin
 
 
 #: A full disk of the machine that runs the tests must not make their stores refuse puts.

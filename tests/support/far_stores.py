@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+from support.seed import SEED
 
 FILE_SIZE = 1 << 16
 SIZES = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 400}
@@ -29,8 +31,20 @@ def begin_logs_at(patch: pytest.MonkeyPatch, begin: int) -> None:
     patch.setattr(MappedFileQueue, "_create_next", create_next)
 
 
+@pytest.fixture(autouse=True)
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New logs begin at a byte that the seed chooses: 0, or far from it."""
+    begin = random.Random(f"{SEED} {request.node.nodeid}").choice((0, *BEGINS))
+    begin_logs_at(monkeypatch, begin)
+
+
 def begin_log_at(root: Path, begin: int, file_size: int = FILE_SIZE) -> None:
-    """Make the first file of a store that is not there yet: the one of byte `begin` of the log."""
+    """Make the first file of a store that is not there yet: the one of byte `begin` of the log.
+
+    A store whose log begins at 0 makes it itself.
+    """
+    if begin == 0:
+        return
     begin -= begin % file_size
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / f"{begin:020d}").write_bytes(bytes(file_size))
