@@ -57,9 +57,10 @@ def start_of(what: str, value: Any, number: str) -> Literal["earliest", "latest"
 
 def loss_word_of(value: Any) -> str:
     """Return what to do about removed messages, "raise" or "skip". Raises StoreFormatError."""
-    if not isinstance(value, str) or exact_text("on_loss", value) not in ("raise", "skip"):
+    text = exact_text("on_loss", value) if isinstance(value, str) else ""
+    if text not in ("raise", "skip"):
         raise StoreFormatError(f'on_loss must be "raise" or "skip", not {shown(value)}')
-    return exact_text("on_loss", value)
+    return text
 
 
 def check_filter(message_filter: Any) -> None:

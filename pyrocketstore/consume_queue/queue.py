@@ -109,6 +109,8 @@ class ConsumeQueue(UnitAppender):
         self.stated_max_physic_offset = -1
         self.tail_is_clean = True
         self._first_readable: tuple[int, int] | None = None
+        #: another object once the queue has lost units at its end, or all of them
+        self.content = object()
         #: messages before this byte of the log are removed from the topic
         self.removed_before = 0
 
@@ -285,6 +287,7 @@ class ConsumeQueue(UnitAppender):
             self.ext.forget_files()
 
     def _empty(self) -> None:
+        self.content = object()
         self.core.reset(0, -1)
         self.core.min_logic_offset = 0
         self.stated_max_physic_offset = -1
@@ -753,6 +756,7 @@ class ConsumeQueue(UnitAppender):
         `drop_empty`: a last file that would have no unit is deleted too, unless it is the only one.
         The bytes after `end` in a kept file do not change.
         """
+        self.content = object()
         queue = self.mapped_file_queue
         mapped_files = queue.mapped_files
         limit = end - 1 if drop_empty else end

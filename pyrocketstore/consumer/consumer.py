@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pyrocketstore.arguments.read_arguments import queue_of, start_of, timeout_of
 from pyrocketstore.arguments.scalars import INT64_MAX, exact_int
+from pyrocketstore.consume_queue.unit_mark import UnitMark, restart_text
 from pyrocketstore.consumer.groups import Group, Queue
 from pyrocketstore.consumer.retry import retry_topic
 from pyrocketstore.consumer.waiters import LoopWaiters
-from pyrocketstore.display import printable, shown
+from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     DamagedMessageError,
     MessagesRemovedError,
@@ -32,7 +33,6 @@ from pyrocketstore.record.multi_dispatch import further_queues
 from pyrocketstore.system._env import Event
 
 if TYPE_CHECKING:
-    from pyrocketstore.consume_queue.unit_mark import UnitMark
     from pyrocketstore.record._message import MessageExt
 
 #: Messages of one `poll`, and of one read by the iterator.
@@ -234,11 +234,8 @@ class Consumer:
         return low
 
     def _restart_text(self, topic: str, queue_id: int, position: int, low: int) -> str:
-        return printable(
-            f"{topic}/{queue_id}: the queue does not continue at position {position} of group "
-            f"{self.group}: the topic was removed and made again, or the log was cut; the group "
-            f"continues at {low}"
-        )
+        place = f"position {position} of group {self.group}"
+        return restart_text(topic, queue_id, place, "the group", low)
 
     def assignment(self) -> list[Queue]:
         """Return the queues (topic, queue id) that this member reads now, sorted."""
@@ -269,8 +266,7 @@ class Consumer:
         DamagedMessageError: a message cannot be read; the next call continues behind it
         """
         count = exact_int("max_count", max_count, 1, INT64_MAX)
-        seconds = timeout_of(timeout)
-        deadline = None if seconds is None else self._source.now_ns() + int(seconds * 1e9)
+        deadline = self._deadline(timeout)
         while True:
             state = self._ready(count, deadline)
             stop = min(state.handed + count, len(state.fetched))
@@ -280,6 +276,10 @@ class Consumer:
             if self._state is state:
                 self._state = new
                 return found
+
+    def _deadline(self, timeout: float | None) -> int | None:
+        seconds = timeout_of(timeout)
+        return None if seconds is None else self._source.now_ns() + int(seconds * 1e9)
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Iterate over messages, one by one; wait where there is none."""
@@ -298,8 +298,7 @@ class Consumer:
 
         A cancelled call loses no message: it ends while it waits, before it takes any.
         """
-        seconds = timeout_of(timeout)
-        deadline = None if seconds is None else self._source.now_ns() + int(seconds * 1e9)
+        deadline = self._deadline(timeout)
         while True:
             seen = self._moved.sequence()
             found = self.poll(max_count, 0)

@@ -204,7 +204,7 @@ class StoreConsumers:
             # First: another group's commit may write every position that is noted.
             self._engine.flush()
             for (topic, queue_id), (offset, mark) in offsets.items():
-                # A drop that begins after this check forgets the position.
+                # A drop that removes the queue after this check forgets the position then.
                 if not self._was_made_again(topic, queue_id, mark):
                     self.offsets.commit_offset(group, topic, queue_id, offset)
             self.offsets.persist()

@@ -11,9 +11,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
+from pyrocketstore.consume_queue.unit_mark import (
+    UnitMark,
+    mark_before,
+    restart_text,
+    was_made_again,
+)
 from pyrocketstore.consumer.arrivals import OwnArrivals, OwnerArrivals
-from pyrocketstore.display import printable
 from pyrocketstore.errors import (
     MessagesRemovedError,
     OffsetOutOfRange,
@@ -200,13 +204,13 @@ class _Round(NamedTuple):
     messages : of all queues, by store time; empty in a round without any
     next : {queue id: offset of the first message that is in no round}
     last : {queue id: the last message before that}
-    queues : {queue id: the object that was looked at}; a queue that is made again has another one
+    contents : {queue id: `content` of the queue that was looked at}
     """
 
     messages: MergedMessages
     next: dict[int, int]
     last: dict[int, UnitMark]
-    queues: dict[int, ConsumeQueue]
+    contents: dict[int, object]
 
 
 class FollowOptions(NamedTuple):
@@ -344,19 +348,20 @@ class FollowedMessages:
         before = self._round
         parts: list[MessageIterator] = []
         begun = _Round(
-            before.messages, before.next.copy(), before.last.copy(), before.queues.copy()
+            before.messages, before.next.copy(), before.last.copy(), before.contents.copy()
         )
         restarts: list[str] = []
         has_changed = False
         for queue_id, queue in self._queues(reads):
-            is_known = before.queues.get(queue_id) is queue
+            is_known = before.contents.get(queue_id) is queue.content
             if is_known and before.next[queue_id] == queue.get_max_offset_in_queue():
                 continue
             low, high = _bounds(reads, queue)
             first = before.next.get(queue_id, low)
             is_restarted = first > high or was_made_again(queue, before.last.get(queue_id))
             if is_restarted:
-                restarts.append(self._restart_text(queue_id, first, low))
+                where = queue.topic, queue_id, f"offset {first}"
+                restarts.append(restart_text(*where, "reading", low))
                 first = low
             if first < high:
                 parts.append(self._messages(reads.commit_log, queue, first, high))
@@ -368,12 +373,6 @@ class FollowedMessages:
         for text in restarts:
             warnings.warn(text, StoreWarning, stacklevel=4)
         return bool(parts)
-
-    def _restart_text(self, queue_id: int, first: int, low: int) -> str:
-        return printable(
-            f"{self._options.topic}/{queue_id}: the queue does not continue at offset {first}: the "
-            f"topic was removed and made again, or the log was cut; reading continues at {low}"
-        )
 
     def _messages(
         self, log: CommitLog, queue: ConsumeQueue, first: int, stop: int
@@ -406,7 +405,7 @@ def _bounds(reads: StoreReads, queue: ConsumeQueue) -> tuple[int, int]:
 def _note_next(begun: _Round, queue: ConsumeQueue, offset: int) -> None:
     """Note the next offset of a queue, and the unit before it."""
     begun.next[queue.queue_id] = offset
-    begun.queues[queue.queue_id] = queue
+    begun.contents[queue.queue_id] = queue.content
     begun.last.pop(queue.queue_id, None)
     mark = mark_before(queue, offset)
     if mark is not None:

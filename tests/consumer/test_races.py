@@ -4,6 +4,7 @@ Method: calls of the store that a consumer makes are replaced by some that do th
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import threading
@@ -16,7 +17,16 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import Consumer, MessagesRemovedError, Store, StoreStateError, StoreWarning
+from pyrocketstore import (
+    Consumer,
+    MessagesRemovedError,
+    Store,
+    StoreIOError,
+    StoreStateError,
+    StoreWarning,
+)
+from pyrocketstore.system.env import Env
+from support.broken_env import failing
 from support.sizes import SIZES
 
 LONGEST_S = 20.0
@@ -267,6 +277,25 @@ def test_a_topic_that_is_dropped_and_made_again(
             assert [text.partition(":")[0] for text in told] == ["t/0"] * len(told)
             assert "group g" in told[0]
             assert len(told) <= 2
+
+
+@pytest.mark.parametrize("count", [3, 5, 50])
+def test_a_queue_that_begins_again_after_a_failed_removal(tmp_path: Path, count: int) -> None:
+    """It is the same object, and read from its first message on."""
+    env, new = Env(), list(range(100, 100 + count))
+    with opened(tmp_path, env=env) as store:
+        put(store, 5)
+        consumer, followed = store.consumer("g", "t"), store.follow("t", timeout=0.2)
+        assert numbers(consumer) == [int(next(followed).body) for _ in range(5)] == list(range(5))
+        queue = store.message_store.get_consume_queue("t", 0)
+        with failing(env, "rmdir", errno.EIO), pytest.raises(StoreIOError, match="rmdir failed"):
+            store.message_store.clean_unused_topic({"other"})
+        put(store, count, first=100)
+        assert store.message_store.get_consume_queue("t", 0) is queue
+        with pytest.warns(StoreWarning, match="made again"):
+            assert numbers(consumer) == new
+        with pytest.warns(StoreWarning, match="made again"):
+            assert [int(message.body) for message in followed] == new
 
 
 @pytest.mark.parametrize("count", [5, 50])
