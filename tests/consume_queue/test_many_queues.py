@@ -267,7 +267,7 @@ def damage(root: Path, chance: random.Random) -> str:
         elif kind == "tail":
             data[-chance.randrange(1, 400)] = 7
         elif kind == "copy":
-            data[:] = chance.choice(files).read_bytes() if files[0].exists() else data
+            data[:] = chance.choice([path for path in files if path.exists()]).read_bytes()
         elif kind == "cut":
             del data[chance.randrange(1, 2000) :]
         if kind == "remove":
