@@ -419,7 +419,9 @@ class ConsumeQueue(UnitAppender):
         ----------
         min_phy_offset : int, first byte of the log; None: call the queue's `min_phy_offset`
         """
-        limit = self._min_phy_offset(min_phy_offset)
+        limit = min_phy_offset
+        if limit is None or limit < self.removed_before:
+            limit = self._min_phy_offset(limit)
         end = self.core.unit_count
         known = self._first_readable
         if known is not None and known[0] <= limit and known[1] < end:

@@ -61,6 +61,8 @@ class SkippedMessages:
     Threads: those of the iterator; one at a time.
     """
 
+    __slots__ = ("_count", "_max_ranges", "_ranges")
+
     def __init__(self, max_ranges: int | None = MAX_RANGES) -> None:
         self._max_ranges = max_ranges
         self._count = 0

@@ -135,7 +135,7 @@ class StoreContext:
         seconds = None if timeout is None else timeout_of(timeout)
         if self.read_only:
             return True
-        appended = self.commit_log.get_appended_offset()
+        appended = self.commit_log.core.appended_end
         if self.dispatcher.position >= appended:
             return True
         if appended > self.commit_log.get_max_offset():

@@ -52,13 +52,14 @@ def due_time(
     return due
 
 
-def refusal(message: MessageExt, level: int, queue_offset: int) -> str:
-    """Return why the message of a unit cannot be delivered, "" where it can."""
+def refusal(
+    message: MessageExt, real: tuple[str, int] | None, level: int, queue_offset: int
+) -> str:
+    """Return why the message of a unit cannot be delivered to its `real_queue`, "" where it can."""
     # After damage a unit may name the bytes of a lost message, which another one has now.
     here = (message.topic, message.queue_id, message.queue_offset)
     if here != (SCHEDULE_TOPIC, level - 1, queue_offset):
         return "another message is there"
-    real = real_queue(message)
     if real is None or real[0] in _NOT_DELIVERED_TO:
         return "no topic to deliver to"
     if crc32(message.stored_body) & _CRC_MASK != message.body_crc:

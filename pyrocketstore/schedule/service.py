@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._put_result import PutMessageResult
@@ -158,9 +158,10 @@ class ScheduleMessageService(ServiceThread):
     def _deliver(self, level: int, queue: ConsumeQueue) -> float | None:
         """Deliver what is due of a level; return the ms until its next message, None without."""
         offset = self._corrected(level, queue)
-        end = min(queue.get_max_offset_in_queue(), offset + TURN)
-        while offset < end and not self._ends():
-            unit = queue.reader.unit(offset)
+        units = _units(queue, offset, min(queue.get_max_offset_in_queue(), offset + TURN))
+        for unit in units:
+            if self._ends():
+                return None
             if unit is not None and unit != PRE_BLANK:
                 phy_offset, size, _ = unit
                 now = self._env.now_ms()
@@ -203,7 +204,7 @@ class ScheduleMessageService(ServiceThread):
         """Put the message of a unit; return PUT_OK also for one that no attempt can deliver."""
         message = self._log.look_message(phy_offset, size)
         real = None if message is None else real_queue(message)
-        why = "no message there" if message is None else refusal(message, level, offset)
+        why = "no message there" if message is None else refusal(message, real, level, offset)
         if message is not None and real is not None and not why:
             status, why = self._put_status(delivered_message(message, *real))
             if status is PutMessageStatus.PUT_OK:
@@ -224,3 +225,12 @@ class ScheduleMessageService(ServiceThread):
             return PutMessageStatus.MESSAGE_ILLEGAL, str(error)
         status = PutMessageStatus(result.status_code)
         return status, str(result.error or status.name)
+
+
+def _units(queue: ConsumeQueue, start: int, stop: int) -> Iterable[tuple[int, int, int] | None]:
+    """Return the units of the queue offsets [start, stop), or the first ones; None if its file is
+    missing. Raises StoreIOError."""
+    units = queue.reader.columns(start, stop - start)
+    if start < stop and not len(units.size):
+        return (None,)
+    return zip(*(column.tolist() for column in units), strict=True)

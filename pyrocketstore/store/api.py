@@ -743,7 +743,9 @@ class Store(StoreCalls):
         low = queue.first_readable_offset(floor)  # first: it may move while messages are put
         high = queue.get_max_offset_in_queue()
         first = low if start is None else whole_number("start", start)
-        end = high if stop is None else max(0, min(whole_number("stop", stop), high))
+        end = high
+        if stop is not None and (stop := whole_number("stop", stop)) < high:
+            end = max(0, stop)
         if not low <= first <= high:
             raise OffsetOutOfRange(low, high, first, topic, queue_id)
         if queue.failed and end == high:

@@ -101,6 +101,22 @@ def test_a_unit_that_names_another_message_delivers_nothing(tmp_path: Path) -> N
         assert awaited(store, 1) == [b"later"]
 
 
+def test_a_file_of_the_queue_that_is_missing_holds_up_no_message_behind_it(tmp_path: Path) -> None:
+    """Its messages cannot be found before a recovery."""
+    with opened(tmp_path, message_delay_level="1s 2h", mapped_file_size_consume_queue=400) as store:
+        for number in range(60):  # three files
+            store.put("t", b"%d" % number, delay_level=1)
+        store.wait_dispatched()
+        queue = store.message_store.get_consume_queue(SCHEDULE_TOPIC, 0)
+        assert queue is not None
+        files = queue.mapped_file_queue
+        first, middle, last = files.mapped_files
+        files.mapped_files = (first, last)
+        expected = [b"%d" % number for number in (*range(20), *range(40, 60))]
+        assert awaited(store, 40) == expected
+        files.mapped_files = (first, middle, last)
+
+
 def test_a_message_with_a_damaged_body_is_left_out(tmp_path: Path) -> None:
     """Delivered, it would have a valid CRC."""
     with opened(tmp_path, message_delay_level="1s 2h") as store:
