@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
 from pyrocketstore.arguments.read_arguments import check_filter, queue_of, range_of, unit_of
@@ -100,6 +100,7 @@ from pyrocketstore.record.message import (
     utf16_length,
 )
 from pyrocketstore.recovery.apply import apply_plan, flush_recovered
+from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.owner_trace import owner_of
@@ -472,13 +473,10 @@ class DefaultMessageStore(StoreContext):
         Calls that have begun, and iterators, keep the old parts, which end with their last
         reference.
         """
-        fresh = object.__new__(type(self))
-        fresh.topics, fresh._dispatchers, fresh._confirm_offset = None, [], None
-        fresh._broker_stats = None
-        fresh._make_parts(self.settings_of_reload(), self.env, True, None, self.cleans)
+        fresh = load_with_sizes(
+            self.settings_of_reload, self._loaded_again, lambda one: one.plan, type(self)._give_up
+        )
         try:
-            self.env.require_directory(self.root)
-            fresh._load_unchanged()
             install = self.on_reload(fresh)
         except BaseException:
             fresh._give_up()
@@ -487,6 +485,19 @@ class DefaultMessageStore(StoreContext):
         self.__dict__.update({name: fresh.__dict__[name] for name in RELOADED})
         install()
         del old  # only now: its last reference may run code
+
+    def _loaded_again(self, config: MessageStoreConfig) -> Self:
+        fresh = object.__new__(type(self))
+        fresh.topics, fresh._dispatchers, fresh._confirm_offset = None, [], None
+        fresh._broker_stats = None
+        fresh._make_parts(config, self.env, True, None, self.cleans)
+        try:
+            self.env.require_directory(self.root)
+            fresh._load_unchanged()
+        except BaseException:
+            fresh._give_up()
+            raise
+        return fresh
 
     def snapshot(self) -> DefaultMessageStore:
         """Return an object whose parts a later `refresh` does not replace.

@@ -39,7 +39,6 @@ from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, printable
 from pyrocketstore.errors import (
     OffsetOutOfRange,
-    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreTypeError,
@@ -58,6 +57,7 @@ from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import Message, check_properties, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
+from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.store._open_state import StoreState
 from pyrocketstore.store._put_and_query import StoreCalls
 from pyrocketstore.store._put_path import PutPath
@@ -148,17 +148,19 @@ def open(
     used = Env() if env is None else env
     notices: list[str] = []
 
-    def final_settings(told: list[str]) -> MessageStoreConfig:
-        return settings_of(used, root, config, strict, settings, told, read_only, sizes)
+    def final_settings() -> MessageStoreConfig:
+        notices.clear()
+        return settings_of(used, root, config, strict, settings, notices, read_only, sizes)
+
+    def opened(final: MessageStoreConfig) -> Store:
+        return Store(Opening(used, final, read_only, store_host, unique_key, topics_json, notices))
 
     def open_store() -> Store:
         if not read_only:
-            final = final_settings(notices)
-            return Store(Opening(used, final, False, store_host, unique_key, topics_json, notices))
+            return opened(final_settings())
         used.require_directory(root)
-        return _open_read_only(
-            final_settings,
-            lambda final: Opening(used, final, True, store_host, unique_key, topics_json, notices),
+        return load_with_sizes(
+            final_settings, opened, lambda one: one.message_store.plan, Store.close
         )
 
     store = shielded(open_store, Store.close)
@@ -169,28 +171,6 @@ def open(
         store.close()
         raise
     return store
-
-
-def _open_read_only(
-    final_settings: Callable[[list[str]], MessageStoreConfig],
-    opening_of: Callable[[MessageStoreConfig], Opening],
-) -> Store:
-    """Open a store whose owner may make its first files meanwhile: their sizes count."""
-    while True:
-        told: list[str] = []
-        final = final_settings(told)
-        opening = opening_of(final)
-        opening.notices[:] = told
-        try:
-            store = Store(opening)
-        except StoreCorruptionError:
-            if final_settings([]) == final:
-                raise
-            continue
-        plan = store.message_store.plan
-        if plan is None or not plan.mismatched or final_settings([]) == final:
-            return store
-        store.close()
 
 
 class Store(StoreCalls):
@@ -940,14 +920,20 @@ class Store(StoreCalls):
     def _all_consumers(self) -> StoreConsumers:
         self._state.check()
         if self._consumers is None:
-            module = imported("pyrocketstore.store.consumers")  # few programs consume
-            self._consumers = module.StoreConsumers(
-                self.message_store,
-                self._state.check,
-                self._slow_puts.put_message,
-                self._arrivals,
-            )
+            shielded(self._make_consumers)
+        assert self._consumers is not None
         return self._consumers
+
+    def _make_consumers(self) -> None:
+        module = imported("pyrocketstore.store.consumers")  # few programs consume
+        with self.message_store.life_lock:  # two threads must not get two tables of positions
+            if self._consumers is None:
+                self._consumers = module.StoreConsumers(
+                    self.message_store,
+                    self._state.check,
+                    self._slow_puts.put_message,
+                    self._arrivals,
+                )
 
     def consumer_positions(self) -> list[ConsumerPosition]:
         """Return the committed positions of all groups, sorted.

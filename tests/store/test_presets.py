@@ -112,6 +112,35 @@ def test_a_reader_that_opens_while_the_first_files_are_made(
                 assert reader.verify().ok
 
 
+def test_a_refresh_while_the_first_queue_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store is loaded with the size of the queue's file, and no damage is reported."""
+    with (
+        pyrocketstore.open(tmp_path, preset="small") as owner,
+        pyrocketstore.open(tmp_path, read_only=True) as reader,
+    ):
+        paused = owner.message_store.dispatch_paused()
+        paused.__enter__()
+        owner.put("t", b"x")
+        detect_sizes = api.detect_sizes
+
+        def sizes_then_queue(*arguments: Any, **more: Any) -> Any:
+            found = detect_sizes(*arguments, **more)
+            monkeypatch.setattr(api, "detect_sizes", detect_sizes)
+            paused.__exit__(None, None, None)
+            owner.wait_dispatched()
+            return found
+
+        monkeypatch.setattr(api, "detect_sizes", sizes_then_queue)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pyrocketstore.StoreWarning)
+            reader.refresh()
+            assert [m.body for m in reader.read("t")] == [b"x"]
+        assert reader.verify().ok
+    assert not caplog.records
+
+
 def test_settings_take_precedence_over_the_preset(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text("mappedFileSizeConsumeQueue=4000\nmaxIndexNum=400\n")
     with pyrocketstore.open(
