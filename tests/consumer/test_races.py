@@ -8,6 +8,7 @@ import errno
 import gc
 import os
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from pyrocketstore import (
     StoreStateError,
     StoreWarning,
 )
+from pyrocketstore.store.consumers import StoreConsumers
 from pyrocketstore.system.env import Env
 from support.broken_env import failing
 from support.sizes import SIZES
@@ -277,6 +279,40 @@ def test_a_topic_that_is_dropped_and_made_again(
             assert [text.partition(":")[0] for text in told] == ["t/0"] * len(told)
             assert "group g" in told[0]
             assert len(told) <= 2
+
+
+def test_first_consumers_of_two_threads_share_groups_and_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the making of what all consumers of a store share takes a while."""
+    make = StoreConsumers.__init__
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.05)
+        make(*arguments)
+
+    monkeypatch.setattr(StoreConsumers, "__init__", slow)
+    with opened(tmp_path) as store:
+        put(store, 4)
+        begun, consumers = threading.Barrier(3), list[Consumer]()
+
+        def begin(group: str) -> None:
+            begun.wait()
+            consumers.append(store.consumer(group, "t"))
+
+        threads = [threading.Thread(target=begin, args=(group,)) for group in ("a", "a", "b")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(len(consumer.assignment()) for consumer in consumers) == [0, 1, 1]
+        for consumer in consumers:
+            consumer.poll(timeout=0)
+            consumer.commit()
+        assert [one[:4] for one in store.consumer_positions()] == [
+            ("a", "t", 0, 4),
+            ("b", "t", 0, 4),
+        ]
 
 
 @pytest.mark.parametrize("count", [3, 5, 50])
