@@ -75,11 +75,15 @@ class Positions(NamedTuple):
     """The calls with which a consumer keeps its positions; see ConsumerOffsets.
 
     query : callable(topic, queue_id), the offset of the next message, -1 without one
+    is_known : callable(topic), True if the group has a position in a queue of the topic
     commit : callable({queue: (offset, mark)}), makes positions durable; None: read-only
+    begin : as commit, for queues in which the group has no position
     """
 
     query: Callable[[str, int], int]
+    is_known: Callable[[str], bool]
     commit: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None] | None
+    begin: Callable[[dict[Queue, tuple[int, UnitMark | None]]], None] | None
 
 
 @dataclasses.dataclass(slots=True)
@@ -172,16 +176,26 @@ class Consumer:
         self._all_topics = [*topics, retry_topic(members.name)]
         self._turn = 0
         self._state = _State({}, [], 0, None)
-        self._number = members.join(self, frozenset(self._all_topics), self._ends())
+        #: positions in queues that were removed while this member read them
+        self._removed: dict[Queue, int] = {}
+        ends = self._ends()
+        self._number = members.join(self, frozenset(self._all_topics), ends)
+        if ends and positions.begin is not None:
+            first = members.first_offsets.copy()  # another member may have begun earlier
+            positions.begin({queue: first.get(queue, end) for queue, end in ends.items()})
 
     # ---- assignment ---------------------------------------------------------------------------
 
     def _ends(self) -> dict[Queue, tuple[int, UnitMark | None]]:
-        """With "latest", return the ends of the queues at this time, and their last messages."""
+        """With "latest", return the ends of the queues at this time, and their last messages.
+
+        A topic in which the group has a position has none: its other queues were made later.
+        """
         self._source.wait_dispatched()
         if self._start != "latest":
             return {}
-        queues = [(topic, i) for topic in self.topics for i in self._source.queue_ids(topic)]
+        topics = [topic for topic in self.topics if not self._positions.is_known(topic)]
+        queues = [(topic, i) for topic in topics for i in self._source.queue_ids(topic)]
         ends = {queue: self._source.bounds(*queue)[1] for queue in queues}
         return {queue: (end, self._source.mark(*queue, end)) for queue, end in ends.items()}
 
@@ -203,7 +217,11 @@ class Consumer:
                 queue: state.readers.get(queue) or self._new_reader(*queue, texts) for queue in mine
             }
             fetched = [one for one in state.fetched[state.handed :] if one[1] in readers]
+            removed = self._removed | {queue: state.position(queue) for queue in state.readers}
             if self._replace(state, _State(readers, fetched, 0, (version, queues))):
+                self._removed = {
+                    queue: at for queue, at in removed.items() if queue[1] not in queues[queue[0]]
+                }
                 _warn(texts)
 
     def _replace(self, state: _State, new: _State) -> bool:
@@ -216,6 +234,9 @@ class Consumer:
     def _new_reader(self, topic: str, queue_id: int, texts: list[str]) -> _Reader:
         """Return the reader of a queue that this member begins to read; `texts` gets warnings."""
         offset = self._first_offset(topic, queue_id, texts)
+        position = self._removed.get((topic, queue_id), 0)
+        if position:
+            texts.append(self._restart_text(topic, queue_id, position, offset))
         return _Reader(topic, queue_id, offset, self._source.mark(topic, queue_id, offset))
 
     def _first_offset(self, topic: str, queue_id: int, texts: list[str]) -> int:
@@ -507,9 +528,12 @@ class Consumer:
         return state.position(queue)
 
     def lag(self) -> int:
-        """Return how many messages of the queues of this member were not returned yet."""
-        positions = self.positions().items()
-        return sum(max(0, self._source.bounds(*queue)[1] - at) for queue, at in positions)
+        """Return how many messages of the queues of this member were not returned yet; removed ones
+        do not count."""
+        bounds = {
+            queue: (at, *self._source.bounds(*queue)) for queue, at in self.positions().items()
+        }
+        return sum(max(0, high - max(at, low)) for at, low, high in bounds.values())
 
     def seek(self, topic: str, queue_id: int, offset: int | Literal["earliest", "latest"]) -> None:
         """Continue at another offset of a queue that this member reads.

@@ -44,11 +44,12 @@ class ConsumerOffsets:
     """
 
     def __init__(self, env: Env, root: str, *, lmq: bool = False) -> None:
-        name = "lmqConsumerOffset.json" if lmq else "consumerOffset.json"
-        self.path = os.path.join(root, "config", name)
+        plain = os.path.join(root, "config", "consumerOffset.json")
+        self.path = os.path.join(root, "config", "lmqConsumerOffset.json") if lmq else plain
         self.lmq = lmq
         self.error: StoreError | None = None
         self._file = ConfigFile(env, self.path, _is_consumer_offsets, _REMEDY)
+        self._plain_file = ConfigFile(env, plain, _is_consumer_offsets, _REMEDY)
         self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
         self._lock = threading.Lock()  # over the tables
         self._content: dict[str, Any] = {_TABLE: {}}
@@ -61,8 +62,12 @@ class ConsumerOffsets:
         """Read the file or its backup. Raises StoreCorruptionError, StoreIOError.
 
         Source: RocketMQ 4.9.3 ConfigManager#load.
+        Differs: with `lmq`, positions that a store had before its first light queue count until the
+        file is written.
         """
         content = self._file.read()
+        if self.lmq and not content:
+            content = self._plain_file.read()
         tables = {
             name: {int(queue_id): offset for queue_id, offset in offsets.items()}
             for name, offsets in content.get(_TABLE, {}).items()
@@ -89,8 +94,15 @@ class ConsumerOffsets:
             return self._lmq_table.get(name, -1)
         return self._table.get(name, {}).get(queue_id, -1)
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset of the next message, also backwards.
+    def is_known(self, group: str, topic: str) -> bool:
+        """Return whether a group has a position in a queue of a topic."""
+        name = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+        return name in (self._lmq_table if self._is_light(group) else self._table)
+
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, *, begins: bool = False
+    ) -> None:
+        """Set the offset of the next message, also backwards; with `begins` only if there is none.
 
         Source: RocketMQ 4.9.3 ConsumerOffsetManager#commitOffset.
         """
@@ -98,6 +110,8 @@ class ConsumerOffsets:
         with self._lock:
             if self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
+            if begins and self.query_offset(group, topic, queue_id) >= 0:
+                return
             if self._is_light(group):
                 self._changed |= self._lmq_table.get(name) != offset
                 self._lmq_table[name] = offset

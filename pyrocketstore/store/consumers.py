@@ -156,7 +156,9 @@ class StoreConsumers:
         )
         positions = Positions(
             lambda topic, queue_id: self.offsets.query_offset(group, topic, queue_id),
+            lambda topic: self.offsets.is_known(group, topic),
             None if engine.read_only else lambda offsets: self._commit(group, offsets),
+            None if engine.read_only else lambda offsets: self._commit(group, offsets, begins=True),
         )
         members = self._groups.group(group)
         return Consumer(
@@ -195,9 +197,15 @@ class StoreConsumers:
         self._check()
         return was_made_again(self._engine.reads.queues.find(topic, queue_id), mark)
 
-    def _commit(self, group: str, offsets: dict[Queue, tuple[int, UnitMark | None]]) -> None:
+    def _commit(
+        self,
+        group: str,
+        offsets: dict[Queue, tuple[int, UnitMark | None]],
+        *,
+        begins: bool = False,
+    ) -> None:
         """Make positions durable, after the messages before them; not those in a queue that has
-        lost its marked message."""
+        lost its marked message, and with `begins` only in queues without a position."""
 
         def commit() -> None:
             self._check()
@@ -206,7 +214,7 @@ class StoreConsumers:
             for (topic, queue_id), (offset, mark) in offsets.items():
                 # A drop that removes the queue after this check forgets the position then.
                 if not self._was_made_again(topic, queue_id, mark):
-                    self.offsets.commit_offset(group, topic, queue_id, offset)
+                    self.offsets.commit_offset(group, topic, queue_id, offset, begins=begins)
             self.offsets.persist()
 
         shielded(commit)

@@ -110,18 +110,9 @@ class _Range(QueueRange):
 
     __slots__ = ()
 
-    def missing(self, run: RecordRun) -> Exception | None:
-        """Note records without a file; return the error to raise, if any."""
-        phy_offsets, _, queue_offsets = run.refs()
-        if self.floor <= phy_offsets[0] < self.log.get_min_offset():
-            return self.removed(int(queue_offsets[0]), int(queue_offsets[-1]) + 1)
-        return super().missing(run)
-
-    def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
-        """Note messages of a file that was taken away; return the error to raise, if any."""
-        return super().file_gone(file, start, stop) or (
-            self.removed(start, stop) if file.file_from_offset < self.log.get_min_offset() else None
-        )
+    def is_removed(self, phy_offset: int) -> bool:
+        """Return whether a message was removed since its queue was looked at."""
+        return self.floor <= phy_offset < self.log.get_min_offset()
 
     def removed(self, start: int, stop: int) -> Exception | None:
         """Return the error to raise for removed messages, if any."""
@@ -163,13 +154,36 @@ class _Chunks:
                 self._at += 1
                 if run.mapped_file is not None:
                     return run
-                error = self._part.missing(run)
+                phy_offsets, _, queue_offsets = run.refs()
+                if self._part.is_removed(phy_offsets[0]):
+                    error = self.removed(int(queue_offsets[0]), int(queue_offsets[-1]) + 1)
+                else:
+                    error = self._part.missing(run)
                 if error is not None:
                     raise error
             elif self._start < self._stop:
                 self._read_on()
             else:
                 raise StopIteration
+
+    def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
+        """Note the messages [start, stop) of a file that was taken away; return the error to raise,
+        if any."""
+        error = self._part.file_gone(file, start, stop)
+        if error is None and self._part.is_removed(file.file_from_offset):
+            error = self.removed(start, stop)
+        return error
+
+    def removed(self, start: int, stop: int) -> Exception | None:
+        """Continue behind all messages that were removed, [start, stop) at least; return the error
+        to raise, if any."""
+        behind = max(stop, min(self._low(), self._stop))
+        self._ready, self._at, self._start = [], 0, behind
+        return self._part.removed(start, behind)
+
+    def _low(self) -> int:
+        part = self._part
+        return part.queue.first_readable_offset(max(0, part.log.get_min_offset()))
 
     def _read_on(self) -> None:
         with self._while_open():
@@ -189,11 +203,9 @@ class _Chunks:
         self._ready, self._at, self._start = runs, 0, end
 
     def _check_removed(self) -> None:
-        part = self._part
-        low = part.queue.first_readable_offset(max(0, part.log.get_min_offset()))
+        low = self._low()
         if self._start < low:
-            first, self._start = self._start, min(low, self._stop)
-            error = part.removed(first, self._start)
+            error = self.removed(self._start, min(low, self._stop))
             if error is not None:
                 raise error
 
@@ -384,11 +396,12 @@ class FollowedMessages:
         floor = max(0, log.get_min_offset())
         part = _Range(log, queue, floor, options.wanted, damage, options.check_crc)
 
+        chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.note_get)
+
         def file_gone(file: MappedFile, start: int, end: int) -> Exception | None:
             with self._calls.while_open():
-                return part.file_gone(file, start, end)
+                return chunks.file_gone(file, start, end)
 
-        chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.note_get)
         return part.messages(chunks, file_gone, damage)
 
     def __repr__(self) -> str:

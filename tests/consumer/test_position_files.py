@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import Store, StoreCorruptionError, StoreError
+from pyrocketstore import (
+    MessageExtBrokerInner,
+    PutMessageStatus,
+    Store,
+    StoreCorruptionError,
+    StoreError,
+)
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.system.env import Env
@@ -40,6 +46,26 @@ def test_the_text_with_light_queues_is_that_of_4_9_3(tmp_path: Path) -> None:
     )
     again = loaded(tmp_path, lmq=True)
     assert again.positions() == {("g", "t", 0): 2, ("g", "t", 1): 3, ("%LMQ%g", "%LMQ%q", 0): 7}
+
+
+def test_groups_continue_when_a_store_gets_light_queues(tmp_path: Path) -> None:
+    """Their positions are those of consumerOffset.json until the other file is written."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        store.put_many("t", [b"x"] * 9)
+        with store.consumer("g", "t") as consumer:
+            consumer.poll(7, 0)
+            consumer.commit()
+    light = {**SIZES, "enable_lmq": True, "enable_multi_dispatch": True}
+    message = MessageExtBrokerInner("t", b"y", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+    with pyrocketstore.open(tmp_path, **light) as store:
+        assert store.message_store.put_message(message).status is PutMessageStatus.PUT_OK
+    with pyrocketstore.open(tmp_path, **SIZES) as store:  # the light queue's directory counts
+        assert [one[:4] for one in store.consumer_positions()] == [("g", "t", 0, 7)]
+        with store.consumer("g", "t") as consumer:
+            assert len(consumer.poll(timeout=0)) == 3
+            consumer.commit()
+    assert loaded(tmp_path, lmq=True).positions() == {("g", "t", 0): 10}
+    assert loaded(tmp_path).positions() == {("g", "t", 0): 7}
 
 
 def test_a_file_of_4_9_3_keeps_its_text(tmp_path: Path) -> None:

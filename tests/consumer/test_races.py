@@ -26,6 +26,7 @@ from pyrocketstore import (
     StoreStateError,
     StoreWarning,
 )
+from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.store.consumers import StoreConsumers
 from pyrocketstore.system.env import Env
 from support.broken_env import failing
@@ -137,7 +138,10 @@ def test_a_message_of_a_queue_that_was_let_go_is_not_returned(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_group_without_members_forgets_where_they_began(tmp_path: Path, is_closed: bool) -> None:
+def test_a_group_that_begins_at_the_end_keeps_where_it_began(
+    tmp_path: Path, is_closed: bool
+) -> None:
+    """Its position is durable at once: what is put later is handled, whoever reads it."""
     with opened(tmp_path) as store:
         put(store, 5)
         latest = store.consumer("g", "t", start="latest")
@@ -148,11 +152,44 @@ def test_a_group_without_members_forgets_where_they_began(tmp_path: Path, is_clo
             latest.close()
         del latest
         gc.collect()
+    with opened(tmp_path) as store:
         again = store.consumer("g", "t", start="latest")
         put(store, 1, first=10)
+        assert numbers(again) == [5, 6, 7, 8, 9, 10]
+        again.commit()
+        store.put("t", b"11", queue_id=1)
+        assert numbers(again) == [11]
+    with opened(tmp_path) as store:
+        assert numbers(store.consumer("g", "t", start="latest")) == [11]  # of a later queue
+
+
+def test_a_read_only_group_without_members_forgets_where_it_began(tmp_path: Path) -> None:
+    with opened(tmp_path) as owner, pyrocketstore.open(tmp_path, read_only=True) as store:
+        put(owner, 5)
+        latest = store.consumer("g", "t", start="latest")
+        put(owner, 5, first=5)
+        assert numbers(latest) == [5, 6, 7, 8, 9]
+        latest.close()
+        again = store.consumer("g", "t", start="latest")
+        put(owner, 1, first=10)
         assert numbers(again) == [10]
         again.close()
         assert numbers(store.consumer("g", "t")) == list(range(11))
+        assert owner.consumer_positions() == []
+
+
+def test_a_group_begins_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that begins beside another one, or beside its commit, moves no position."""
+    with opened(tmp_path) as store:
+        put(store, 5)
+        first = store.consumer("g", "t", start="latest")
+        put(store, 5, first=5)
+        assert len(numbers(first)) == 5
+        first.commit()
+        # The next member looked before that.
+        monkeypatch.setattr(ConsumerOffsets, "is_known", lambda *arguments: False)
+        store.consumer("g", "t", start="latest")
+        assert [one[:4] for one in store.consumer_positions()] == [("g", "t", 0, 10)]
 
 
 # ---- threads ------------------------------------------------------------------------------------
@@ -205,6 +242,15 @@ def test_a_read_that_fails_loses_nothing(tmp_path: Path) -> None:
 
 
 # ---- removed messages and topics ----------------------------------------------------------------
+
+
+def test_removed_messages_are_no_lag(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 1000)
+        consumer = store.consumer("g", "t")
+        consumer.poll(10, 0)
+        low = remove_first_file(store)
+        assert consumer.lag() == 1000 - low < 990
 
 
 @pytest.mark.parametrize("on_loss", ["raise", "skip"])
@@ -332,6 +378,25 @@ def test_a_queue_that_begins_again_after_a_failed_removal(tmp_path: Path, count:
             assert numbers(consumer) == new
         with pytest.warns(StoreWarning, match="made again"):
             assert [int(message.body) for message in followed] == new
+
+
+@pytest.mark.parametrize("call", ["poll", "assignment", "lag"])
+def test_a_topic_is_made_again_after_a_call_that_found_it_removed(
+    tmp_path: Path, call: str
+) -> None:
+    with opened(tmp_path) as store:
+        put(store, 5)
+        consumer = store.consumer("g", "t")
+        assert len(numbers(consumer)) == 5
+        store.drop_topic("t")
+        if call == "poll":
+            assert numbers(consumer) == []
+        else:
+            assert not getattr(consumer, call)()
+        put(store, 3, first=100)
+        with pytest.warns(StoreWarning, match="does not continue at position 5 of group g") as told:
+            assert numbers(consumer) == [100, 101, 102]
+        assert len(told) == 1
 
 
 @pytest.mark.parametrize("count", [5, 50])

@@ -218,11 +218,13 @@ def test_cleaning_overtakes_a_round(root: Path, read_only: bool, on_loss: str, t
         read = numbers(messages, 3)
         clean(owner, 4)
         lost: set[int] = set()
+        stops: list[int] = []
         while True:
             try:
                 read.append(int(next(messages).body))
             except MessagesRemovedError as error:
                 lost.update(range(error.start, error.stop))
+                stops.append(error.stop)
             except StopIteration:
                 break
         wanted = set(range(0, 4000, 1 if tags == "*" else 2))
@@ -232,6 +234,8 @@ def test_cleaning_overtakes_a_round(root: Path, read_only: bool, on_loss: str, t
         if on_loss == "raise":
             assert wanted - set(read) <= lost
             assert not lost & set(read)
+            assert stops[-1] == owner.min_offset("t")
+            assert read_only or len(stops) == 1
         else:
             assert not lost
         assert not messages.skipped
