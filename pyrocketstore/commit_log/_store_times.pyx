@@ -61,7 +61,7 @@ cdef class StoreTimes:
         try:
             return self.time_at(file, position, min(size, <int64_t>HEADER_BYTES))
         except StoreIOError as error:
-            if not (self.files.read_only and was_removed(self.files.env, error)):
+            if not (self.files.read_only and was_removed(error)):
                 raise
             return -1
 

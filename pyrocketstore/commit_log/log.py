@@ -46,6 +46,7 @@ from pyrocketstore.record.message import (
     batch_too_large,
     check_delayable,
     java_split,
+    parse_java_int,
     real_queue_properties,
     record_too_large,
 )
@@ -101,10 +102,10 @@ def parse_delay_level(text: str) -> dict[int, int]:
     """
     levels: dict[int, int] = {}
     for level, entry in enumerate(text.split(" "), 1):
-        try:
-            levels[level] = int(entry[:-1]) * _UNITS_MS[entry[-1:]]
-        except (ValueError, KeyError):
-            raise StoreFormatError(f"messageDelayLevel: cannot read {shown(entry)}") from None
+        number, unit_ms = parse_java_int(entry[:-1], 64), _UNITS_MS.get(entry[-1:])
+        if number is None or unit_ms is None:
+            raise StoreFormatError(f"messageDelayLevel: cannot read {shown(entry)}")
+        levels[level] = number * unit_ms
         if not -DELAY_MAX_MS <= levels[level] <= DELAY_MAX_MS or level > MAX_DELAY_LEVELS:
             raise StoreFormatError(
                 f"messageDelayLevel: {shown(entry)} is level {level}; allowed are at most"
@@ -323,7 +324,7 @@ class CommitLog:
         try:
             return file.select_mapped_buffer(phy_offset % self.file_size, size)
         except StoreIOError as error:
-            if not (self.read_only and was_removed(self.env, error)):
+            if not (self.read_only and was_removed(error)):
                 raise
             return None
 

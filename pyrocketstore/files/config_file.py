@@ -45,6 +45,8 @@ class ConfigFile:
         """Return the content of the file, or of its backup where the file is missing, empty or
         damaged; {} where neither exists.
 
+        An empty file without a backup counts as damaged: a power cut may have emptied it.
+
         Raises StoreCorruptionError when one exists and neither can be read; StoreIOError.
         Source: RocketMQ 4.9.3 ConfigManager#load.
         """
@@ -56,7 +58,7 @@ class ConfigFile:
         broken = None
         for path in (self.path, self.path + BACKUP_SUFFIX):
             data = self._bytes_of(path)
-            if not data.strip():
+            if data is None:
                 continue
             content = self._parsed(data)
             if content is not None:
@@ -70,10 +72,10 @@ class ConfigFile:
         content = fastjson.parse(data)
         return content if content is not None and self._is_valid(content) else None
 
-    def _bytes_of(self, path: str) -> bytes:
-        """Return the bytes of a file, b"" if it is missing. A symbolic link is refused, because the
-        next `write` would replace it."""
-        return self.env.read_file(path, follow=False) if self.env.exists(path) else b""
+    def _bytes_of(self, path: str) -> bytes | None:
+        """Return the bytes of a file, None if it is missing. A symbolic link is refused, because
+        the next `write` would replace it."""
+        return self.env.read_file(path, follow=False) if self.env.exists(path) else None
 
     def note_unclean_stop(self) -> None:
         """Have the next `flush_name` flush the file's name: a process that ended between the rename
@@ -96,7 +98,7 @@ class ConfigFile:
         self.env.make_directories(os.path.dirname(self.path))
         old = self._bytes_of(self.path)
         # Only valid content: the backup of a damaged file must be kept.
-        if (old and old == self._written) or self._parsed(old) is not None:
+        if old and (old == self._written or self._parsed(old) is not None):
             self.env.write_file(self.path + BACKUP_SUFFIX, old)
         self.env.write_file(self.path, data)
         self._written = data

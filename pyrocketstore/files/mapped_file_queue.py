@@ -351,7 +351,7 @@ class MappedFileQueue:
                 if mapped_file.last_modified_ms() >= timestamp:
                     return mapped_file
             except StoreIOError as error:  # the owner has deleted it
-                if not (self.read_only and was_removed(self.env, error)):
+                if not (self.read_only and was_removed(error)):
                     raise
         return files[-1] if files else None
 

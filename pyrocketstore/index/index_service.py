@@ -730,7 +730,7 @@ class IndexService:
                     found += index_file.select_hash(key_hash, max_num - len(found), begin, end)
                 except StoreIOError as error:
                     end_phy_offset = index_file.end_phy_offset
-                    if not (was_removed(self._env, error) and has_expired(end_phy_offset)):
+                    if not (was_removed(error) and has_expired(end_phy_offset)):
                         raise
             if index_file.begin_timestamp < begin or len(found) >= max_num:
                 break

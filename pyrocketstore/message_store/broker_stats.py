@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from pyrocketstore.arguments.scalars import exact_flag, exact_int64, exact_text
+
 __all__ = ["BrokerStatsManager", "StatsItem", "StatsSnapshot"]
 
 TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
@@ -96,13 +98,16 @@ class BrokerStatsManager:
     `enable_schedule_message_stats` the deliveries of delayed messages for the group
     SCHEDULE_CONSUMER. The store calls `tick`.
 
+    Every method raises StoreTypeError or StoreFormatError for a wrong argument.
+
     Threads: any. Source: RocketMQ 4.9.3 BrokerStatsManager.
     Differs: the store counts, where 4.9.3's broker does; `times` of puts counts messages, not
     calls; figures of latency, disk and billing are missing.
     """
 
     def __init__(self, cluster_name: str = "DefaultCluster", enable_queue_stat: bool = True):
-        self.cluster_name, self.enable_queue_stat = cluster_name, enable_queue_stat
+        self.cluster_name = exact_text("cluster_name", cluster_name)
+        self.enable_queue_stat = exact_flag("enable_queue_stat", enable_queue_stat)
         # Nothing is called under the lock: a signal handler there may wait for a counting thread.
         self._lock = threading.RLock()
         self._updating = threading.Lock()
@@ -178,6 +183,7 @@ class BrokerStatsManager:
         self.inc_broker_get_nums(num)
 
     def _add(self, name: str, key: str, value: int, times: int = 1) -> None:
+        value, times = exact_int64("the count", value), exact_int64("times", times)
         items = self._items[name]
         item = items.get(key)
         if item is None:
@@ -219,6 +225,7 @@ class BrokerStatsManager:
 
     def get_stats_item(self, name: str, key: str) -> StatsItem | None:
         """Return the item of a name and a key, None if nothing was counted for it."""
+        name, key = exact_text("name", name), exact_text("key", key)
         self.update()
         return self._items[name].get(key) if name in self._items else None
 
@@ -243,6 +250,7 @@ class BrokerStatsManager:
 
     def tick(self, now_ms: int) -> None:
         """Take the samples that are due: each 10 s, 10 min and hour of a monotonic clock (ms)."""
+        now_ms = exact_int64("now_ms", now_ms)
         due = [self._is_due(window, now_ms) for window in range(len(_WINDOWS))]
         if not any(due):
             return

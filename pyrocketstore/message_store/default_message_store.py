@@ -50,6 +50,7 @@ from pyrocketstore.errors import (
     StoreFormatError,
     StoreIOError,
     StoreStateError,
+    StoreTypeError,
     without_frames,
 )
 from pyrocketstore.files._mapped_file import SelectMappedBufferResult
@@ -116,7 +117,13 @@ from pyrocketstore.schedule.service import ScheduleMessageService
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.live_stores import Attempts, was_removed
-from pyrocketstore.system.signal_shield import Shield, check_abandoned, one_at_a_time, shielded
+from pyrocketstore.system.signal_shield import (
+    Shield,
+    check_abandoned,
+    imported,
+    one_at_a_time,
+    shielded,
+)
 from pyrocketstore.system.stalls import StallLog
 
 if TYPE_CHECKING:
@@ -196,6 +203,12 @@ class DefaultMessageStore(StoreContext):
         message_arriving_listener: Arriving | MessageArrivingListener | None = None,
         broker_stats_manager: BrokerStatsManager | None = None,
     ) -> None:
+        if broker_stats_manager is not None:
+            kind = imported("pyrocketstore.message_store.broker_stats").BrokerStatsManager
+            if not isinstance(broker_stats_manager, kind):
+                given = type(broker_stats_manager).__name__
+                reason = f"must be a BrokerStatsManager or None, not {given}"
+                raise StoreTypeError(f"broker_stats_manager {reason}")
         self.topics = topics
         self._broker_stats = broker_stats_manager
         self._arriving = arriving_of(message_arriving_listener)
@@ -349,7 +362,7 @@ class DefaultMessageStore(StoreContext):
                 if self.plan is not None:
                     self.follower = Follower(self, self.plan, owner, self.expired_in)
             except StoreIOError as error:
-                if not was_removed(self.env, error) or not attempts.another():
+                if not was_removed(error) or not attempts.another():
                     raise
             else:
                 first = self.commit_log.mapped_file_queue.get_first_mapped_file()
@@ -474,7 +487,11 @@ class DefaultMessageStore(StoreContext):
         reference.
         """
         fresh = load_with_sizes(
-            self.settings_of_reload, self._loaded_again, lambda one: one.plan, type(self)._give_up
+            self.env,
+            self.settings_of_reload,
+            self._loaded_again,
+            lambda one: one.plan,
+            type(self)._give_up,
         )
         try:
             install = self.on_reload(fresh)

@@ -170,6 +170,6 @@ cdef class UnitPull:
         try:
             return file.select(phy_offset - file.file.file_from_offset, size)
         except StoreIOError as error:
-            if not (self.log.read_only and was_removed(self.log.env, error)):
+            if not (self.log.read_only and was_removed(error)):
                 raise
             return None

@@ -303,9 +303,10 @@ cdef class QueueChunks:
                 rows = select_rows(part, start, min(self.count, self.stop - start), ANY_SIZE,
                                    &taken)
             except StoreIOError as error:
-                part.damage.no_units(error, start, self.stop)
                 self.start = self.stop
-                raise
+                if part.damage.no_units(error, start, self.stop):
+                    raise
+                return 0
             if taken == 0:
                 first = part.queue.first_readable_offset(max(0, part.log.get_min_offset()))
         if taken == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pyrocketstore.display import shown
@@ -117,8 +117,15 @@ class QueueDamage:
     on_corrupt : "raise" or "skip"
     skipped : gets each such message
 
+    Attributes
+    ----------
+    is_replaced : callable() or None, called for what cannot be read: True if another process has
+        removed the queue or made it again, so that it is no damage
+
     Raises StoreFormatError for another word.
     """
+
+    is_replaced: Callable[[], bool] | None = None
 
     def __init__(
         self, topic: str, queue_id: int, on_corrupt: str, skipped: SkippedMessages
@@ -148,16 +155,27 @@ class QueueDamage:
         """
         if isinstance(error, StoreCorruptionError):
             return self.message(error.path, error.position, error.reason, start)
+        if self.queue_was_replaced():
+            return None
         self.message(error.path, error.position, str(error), start)
         return error
 
-    def no_units(self, error: StoreIOError, start: int, stop: int) -> None:
-        """Note messages whose units cannot be read."""
+    def no_units(self, error: StoreIOError, start: int, stop: int) -> bool:
+        """Note messages whose units cannot be read; return whether to raise the error."""
+        if self.queue_was_replaced():
+            return False
         self._note(error.path, error.position, str(error), start, stop)
+        return True
+
+    def queue_was_replaced(self) -> bool:
+        """Return True if another process has removed the queue or made it again."""
+        return self.is_replaced is not None and self.is_replaced()
 
     def _note(
         self, path: str, position: int, reason: str, start: int, stop: int
     ) -> DamagedMessageError | None:
+        if self.queue_was_replaced():
+            return None
         found = SkippedRange(self.topic, self.queue_id, start, stop, path, position, reason)
         self.skipped.add(found)
         return None if self.skips else DamagedMessageError(**found.to_dict())

@@ -25,7 +25,7 @@ RECENT_MS = 1000
 UNSURE = -1
 
 _Identity = tuple[int, int] | None
-Owner = tuple[_Identity, int, _Identity, _Identity]
+Owner = tuple[_Identity, int, _Identity, bytes]
 
 
 def owner_of(env: Env, root: str) -> Owner:
@@ -38,10 +38,22 @@ def owner_of(env: Env, root: str) -> Owner:
     """
     lock, abort = os.path.join(root, "lock"), os.path.join(root, "abort")
     minimums = os.path.join(root, "config", TOPIC_MIN_OFFSET)
-    # A directory `config` that cannot be searched has no such file, as for the loading.
-    minimums_file = _identity(env, minimums) if env.exists(minimums) else None
-    identities = _identity(env, abort), minimums_file
-    return _identity(env, lock), _mtime_ms(env, lock), *identities
+    return _identity(env, lock), _mtime_ms(env, lock), _identity(env, abort), _bytes(env, minimums)
+
+
+def _bytes(env: Env, path: str) -> bytes:
+    """Return the content of a file, b"" if it is missing.
+
+    A removal of messages replaces its file twice: the second new file may have the inode of the one
+    that was there before.
+    """
+    try:
+        # A directory that cannot be searched has no such file, as for the loading.
+        return env.read_file(path) if env.exists(path) else b""
+    except StoreIOError as error:
+        if error.errno == errno.ENOENT:
+            return b""
+        raise
 
 
 def _identity(env: Env, path: str) -> tuple[int, int] | None:
@@ -89,7 +101,7 @@ class QueueFolders:
         """
         table, is_first = self._table, not self._times
         new: list[tuple[str, int]] = []
-        gone: list[tuple[str, int]] = []
+        gone: list[tuple[str, int]] = []  # since an earlier look
         if self._has_changed(table.path):
             topics = set(find_topics(self._env, table.path, warn=False))
             for topic in self._ids.keys() - topics:
@@ -103,10 +115,11 @@ class QueueFolders:
                 gone += [(topic, queue_id) for queue_id in known - ids]
                 new += [(topic, queue_id) for queue_id in sorted(ids - known)]
                 self._ids[topic] = ids
+        is_removed = any(table.get(*key) is not None for key in gone)
         if is_first:
             keys = ((queue.topic, queue.queue_id) for queue in table.all())
-            gone += [key for key in keys if key[1] not in self._ids.get(key[0], ())]
-        is_removed = any(self._was_on_disk(*key) for key in gone)
+            missing = [key for key in keys if key[1] not in self._ids.get(key[0], ())]
+            is_removed = is_removed or any(self._was_on_disk(*key) for key in missing)
         return [key for key in new if table.get(*key) is None], is_removed
 
     def _was_on_disk(self, topic: str, queue_id: int) -> bool:

@@ -175,7 +175,7 @@ class Follower:
             return False
         except StoreIOError as error:
             self._folders.forget()
-            if was_removed(self._store.env, error):
+            if was_removed(error):
                 return False
             raise
         except BaseException:

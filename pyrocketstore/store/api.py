@@ -55,7 +55,7 @@ from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMes
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._unique_id import UniqueIds
-from pyrocketstore.record.message import Message, check_properties, join_keys
+from pyrocketstore.record.message import Message, check_properties, check_topic, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.store._open_state import StoreState
@@ -146,13 +146,15 @@ def open(
     topics_json = exact_flag("topics_json", topics_json)
     sizes = check_preset(preset)
     used = Env() if env is None else env
+    told: list[str] = []  # of the last settings
     notices: list[str] = []
 
     def final_settings() -> MessageStoreConfig:
-        notices.clear()
-        return settings_of(used, root, config, strict, settings, notices, read_only, sizes)
+        told.clear()
+        return settings_of(used, root, config, strict, settings, told, read_only, sizes)
 
     def opened(final: MessageStoreConfig) -> Store:
+        notices[:] = told
         return Store(Opening(used, final, read_only, store_host, unique_key, topics_json, notices))
 
     def open_store() -> Store:
@@ -160,7 +162,7 @@ def open(
             return opened(final_settings())
         used.require_directory(root)
         return load_with_sizes(
-            final_settings, opened, lambda one: one.message_store.plan, Store.close
+            used, final_settings, opened, lambda one: one.message_store.plan, Store.close
         )
 
     store = shielded(open_store, Store.close)
@@ -841,6 +843,9 @@ class Store(StoreCalls):
             options = (None if all_tags else wanted, on_corrupt, False, skipped)
             with self._state:
                 part, first, end = self._part(topic, queue_id, first, stop, options)
+                if self.read_only:
+                    replaced = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
+                    part.damage.is_replaced = replaced(self.message_store, part.queue, end)
             return part.messages_between(first, end, self._while_open, note_get)
 
         QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word
@@ -900,9 +905,12 @@ class Store(StoreCalls):
         QueueDamage("", 0, on_corrupt, SkippedMessages())  # refuses a wrong word
         on_loss = loss_word_of(on_loss)
         wanted, checked = tags_filter(tags), exact_flag("check_crc", check_crc)
+        topic = exact_text("topic", topic)
+        if not self.message_store.queue_table.of_topic(topic):
+            check_topic(topic)  # no put can make it: there would be nothing to wait for
         module = imported("pyrocketstore.store.following")  # few programs follow
         options = module.FollowOptions(
-            exact_text("topic", topic), queue_id, start, wanted, timeout_of(timeout), on_loss,
+            topic, queue_id, start, wanted, timeout_of(timeout), on_loss,
             on_corrupt, checked,
         )  # fmt: skip
         self._state.check()

@@ -30,6 +30,7 @@ from pyrocketstore.reading._queue_runs import FIRST_READ_COUNT, READ_COUNT, Reco
 from pyrocketstore.reading.by_queue import QueueRange
 from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
 from pyrocketstore.record._record import BLANK_MAGIC_CODE
+from pyrocketstore.store.replaced_queue import ReplacedQueue
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
@@ -190,7 +191,13 @@ class _Chunks:
             self._check_removed()
             start = self._start
             count = min(self._count, self._stop - start)
-            runs, taken = runs_of(self._part, start, count, _ANY_SIZE)
+            try:
+                runs, taken = runs_of(self._part, start, count, _ANY_SIZE)
+            except StoreIOError:
+                if not self._part.damage.queue_was_replaced():
+                    raise
+                self._start = self._stop
+                return
             self._check_removed()
         if self._start != start:  # the units may lack removed ones
             return
@@ -396,6 +403,8 @@ class FollowedMessages:
         floor = max(0, log.get_min_offset())
         part = _Range(log, queue, floor, options.wanted, damage, options.check_crc)
 
+        if self._engine.read_only:
+            damage.is_replaced = ReplacedQueue(self._engine, queue, stop)
         chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.note_get)
 
         def file_gone(file: MappedFile, start: int, end: int) -> Exception | None:

@@ -100,7 +100,7 @@ class KeyGaps:
                 return [(chunk.phy_offset, chunk.key_hash) for chunk in keys]
             except StoreIOError as error:
                 # The owner of the store deletes files of the log, then those of the index.
-                if not was_removed(self._env, error) or not attempts.another():
+                if not was_removed(error) or not attempts.another():
                     raise
             self._log.mapped_file_queue.forget_deleted()
             start = max(start, self._log.get_min_offset())
@@ -146,7 +146,7 @@ def find_key_gaps(engine: DefaultMessageStore) -> KeyGaps | None:
             break
         except StoreIOError as error:
             # The owner may delete a file of the log while a reader opens, or loads again.
-            can_expire = engine.read_only and was_removed(engine.env, error)
+            can_expire = engine.read_only and was_removed(error)
             if not can_expire or not attempts.another():
                 raise
         engine.commit_log.mapped_file_queue.forget_deleted()

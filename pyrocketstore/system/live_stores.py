@@ -40,10 +40,7 @@ class Attempts:
         return True
 
 
-def was_removed(env: Env, error: BaseException) -> bool:
-    """Return True if a call failed because the file was deleted after its directory was listed."""
-    return (
-        isinstance(error, StoreIOError)
-        and error.errno == errno.ENOENT
-        and not env.exists(error.path)
-    )
+def was_removed(error: BaseException) -> bool:
+    """Return True if a call failed because the file was deleted after its directory was listed;
+    another one may have its name now."""
+    return isinstance(error, StoreIOError) and error.errno == errno.ENOENT

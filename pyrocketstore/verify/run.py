@@ -76,7 +76,7 @@ def verify_store(
         try:
             report = _check(store, progress, again=before is not None)
         except StoreIOError as error:
-            if not was_removed(store.env, error) or not attempts.another():
+            if not was_removed(error) or not attempts.another():
                 raise
             before = before or VerifyReport(store.root)
             continue

@@ -140,6 +140,8 @@ def test_unknown_fields_stay(tmp_path: Path) -> None:
 
 
 DAMAGED = (
+    "",
+    " \n",
     "{",
     "[]",
     '{"offsetTable":[]}',

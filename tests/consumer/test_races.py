@@ -380,6 +380,38 @@ def test_a_queue_that_begins_again_after_a_failed_removal(tmp_path: Path, count:
             assert [int(message.body) for message in followed] == new
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_owner_makes_a_topic_again_beside_a_read(tmp_path: Path, follows: bool) -> None:
+    """The units of the new queue are no damage of the old one."""
+    new = list(range(1000, 1900))
+    with (
+        opened(tmp_path, mapped_file_size_consume_queue=60_000) as owner,
+        pyrocketstore.open(tmp_path, read_only=True) as reader,
+    ):
+        put(owner, 600)
+
+        def make_again() -> None:
+            owner.drop_topic("t")
+            put(owner, 900, first=1000)
+            owner.wait_dispatched()
+
+        if follows:
+            messages = reader.follow("t", timeout=0.2)
+            found = [int(next(messages).body)]
+            make_again()
+            with pytest.warns(StoreWarning, match="made again"):
+                found += [int(message.body) for message in messages]
+            assert not messages.skipped
+        else:
+            consumer = reader.consumer("g", "t")
+            found = [int(message.body) for message in consumer.poll(1, 0)]
+            make_again()
+            with pytest.warns(StoreWarning, match="made again"):
+                found += numbers(consumer)
+        assert found[-900:] == new
+        assert found[:-900] == list(range(len(found) - 900))
+
+
 @pytest.mark.parametrize("call", ["poll", "assignment", "lag"])
 def test_a_topic_is_made_again_after_a_call_that_found_it_removed(
     tmp_path: Path, call: str

@@ -4,9 +4,18 @@ Method: puts, batches and pulls of a store, and samples at given times."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 import pyrocketstore
-from pyrocketstore import DefaultMessageStore, MessageExtBrokerInner, MessageStoreConfig
+from pyrocketstore import (
+    DefaultMessageStore,
+    MessageExtBrokerInner,
+    MessageStoreConfig,
+    StoreFormatError,
+    StoreTypeError,
+)
 from pyrocketstore.message_store.broker_stats import BrokerStatsManager, StatsSnapshot
 
 
@@ -74,3 +83,20 @@ def test_windows_grow_from_their_first_sample() -> None:
 def test_a_store_without_a_manager_counts_nothing(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path / "s") as store:
         assert store.message_store.get_broker_stats_manager() is None
+
+
+def test_wrong_arguments() -> None:
+    stats: Any = BrokerStatsManager()
+    for wrong in (
+        lambda: BrokerStatsManager(cast("Any", 5)),
+        lambda: stats.inc_topic_put_nums("t", "x"),
+        lambda: stats.inc_topic_put_nums("t", float("nan")),
+        lambda: stats.get_stats_item([], "t"),
+        lambda: stats.tick("x"),
+        lambda: DefaultMessageStore(MessageStoreConfig(), broker_stats_manager=cast("Any", 5)),
+    ):
+        with pytest.raises(StoreTypeError):
+            wrong()
+    with pytest.raises(StoreFormatError):
+        stats.inc_group_get_size("g", "t", 10**400)
+    assert stats.get_stats_item("TOPIC_PUT_NUMS", "t") is None

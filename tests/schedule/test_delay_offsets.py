@@ -52,6 +52,7 @@ def test_other_texts_of_a_table(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "",
         "{",
         "[]",
         '{"offsetTable":[]}',

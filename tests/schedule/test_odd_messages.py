@@ -192,6 +192,14 @@ def test_verify_accepts_times_of_delivery_by_earlier_levels(tmp_path: Path) -> N
         assert "the tags code 17" in store.verify().problems[0].text
 
 
+@pytest.mark.parametrize(
+    "text", ["", "1", "s", "1x", "1_0s", " 1s", "1s  2s", "1.5s", "１x", "9" * 30 + "s"]
+)
+def test_levels_that_4_9_3_cannot_read(tmp_path: Path, text: str) -> None:
+    with pytest.raises(StoreFormatError, match="messageDelayLevel"):
+        opened(tmp_path, message_delay_level=text)
+
+
 def test_many_levels(tmp_path: Path) -> None:
     levels = " ".join(["0s"] * 80 + ["2h"])
     with opened(tmp_path, message_delay_level=levels) as store:

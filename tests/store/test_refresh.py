@@ -604,3 +604,18 @@ def test_index_files_that_the_owner_has_deleted_have_expired(root: Path) -> None
                 with pyrocketstore.open(root, read_only=True, **settings) as other:
                     again = other.message_store.query_message("t0", f"k{number}", 64, 0, 1 << 60)
                 assert found.phy_offsets == again.phy_offsets
+
+
+def test_a_topic_that_is_removed_shortly_after_it_was_made(tmp_path: Path) -> None:
+    """The times and inodes of files and directories may be those of the last look then."""
+    with pyrocketstore.open(tmp_path, **SIZES) as owner:
+        owner.put("other", b"x")
+        with pyrocketstore.open(tmp_path, read_only=True) as reader:
+            for number in range(20):
+                owner.put("t", b"%d" % number, keys="k")
+                reader.refresh()
+                assert [message.body for message in reader.read("t")] == [b"%d" % number]
+                owner.drop_topic("t")
+                reader.refresh()
+                assert reader.topics() == ["other"]
+                assert reader.query("t", "k") == []
