@@ -39,7 +39,8 @@ def retry(
     False. During a repair there is one try: the store repeats the repair later.
     """
     cause: StoreIOError | StoreCorruptionError | None = None
-    tries = 1 if flags is not None and flags.is_repairing() else MAX_RETRIES
+    is_repair = flags is not None and flags.is_repairing()
+    tries = 1 if is_repair else MAX_RETRIES
     for attempt in range(tries):
         if not may_write():
             break
@@ -47,10 +48,12 @@ def retry(
             return action()
         except (StoreIOError, StoreCorruptionError) as error:
             cause = error
-            LOG.warning("%s: attempt %d: %s", name, attempt + 1, error)
+            log = LOG.info if is_repair else LOG.warning  # the repair reports its own failure
+            log("%s: attempt %d: %s", name, attempt + 1, error)
             if not is_passing(error):
                 break
         if attempt + 1 < tries:
             env.sleep(RETRY_INTERVAL_S)
-    LOG.error("%s: a unit was given up; the queue accepts no more", name)
+    log = LOG.info if is_repair else LOG.error
+    log("%s: a unit was given up; the queue accepts no more", name)
     raise GivenUp(cause)

@@ -954,7 +954,9 @@ class DefaultMessageStore(StoreContext):
 
     def _dispatch_error(self, kind: str, topic: str, queue_id: int, error_number: int) -> None:
         reason = os.strerror(error_number) if error_number else "no file"
-        LOG.error("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
+        # A read-only store raises the error, or is loaded again.
+        log = LOG.info if self.read_only else LOG.error
+        log("the %s entry of %s-%d could not be written: %s", kind, topic, queue_id, reason)
         # A queue that got no file has reported its own error, unless puts had ended before.
         error_number = error_number or errno.EIO
         if kind == "queue":

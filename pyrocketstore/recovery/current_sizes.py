@@ -12,6 +12,9 @@ from pyrocketstore.recovery.plan import RecoveryPlan
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.live_stores import Attempts, was_removed
 
+#: A directory that has changed so short a time ago may have changed since it was listed (ms).
+RECENT_MS = 1000
+
 T = TypeVar("T")
 
 
@@ -39,25 +42,31 @@ def load_with_sizes(
             config = settings()
             store = load(config)
         except (StoreCorruptionError, StoreIOError) as error:
-            # A queue that is being removed counts for no size, but may have been loaded.
-            is_gone = was_removed(error) or not env.exists(os.path.dirname(error.path))
-            may_pass = is_gone or _are_others(settings, config)
-            if not may_pass or not attempts.another():
+            if not _may_pass(env, settings, config, error) or not attempts.another():
                 raise
             continue
         plan = plan_of(store)
-        if plan is None or not plan.mismatched or not _are_others(settings, config):
-            return store
-        if not attempts.another():
+        fits = plan is None or not plan.mismatched
+        if fits or not _may_pass(env, settings, config) or not attempts.another():
             return store
         close(store)
 
 
-def _are_others(
-    settings: Callable[[], MessageStoreConfig], before: MessageStoreConfig | None
+def _may_pass(
+    env: Env,
+    settings: Callable[[], MessageStoreConfig],
+    before: MessageStoreConfig | None,
+    error: StoreCorruptionError | StoreIOError | None = None,
 ) -> bool:
-    """Return whether the files have other sizes now, or are being made or deleted."""
+    """Return whether files were made or removed while they were looked at and loaded."""
+    if isinstance(error, StoreIOError):
+        return was_removed(error)
+    if before is None:
+        return False
     try:
-        return before is not None and settings() != before
-    except (StoreCorruptionError, StoreIOError):
+        folder = os.path.join(before.store_path_root_dir, "consumequeue")
+        return env.mtime_ms(folder) > env.now_ms() - RECENT_MS or settings() != before
+    except StoreIOError as failed:
+        return was_removed(failed)
+    except StoreCorruptionError:
         return True
