@@ -831,7 +831,8 @@ class Store(StoreCalls):
         StoreStateError, StoreTypeError, StoreFormatError; StoreCorruptionError: a file of
         ROOT/config is damaged
 
-        Durability: a new group is in ROOT/config/subscriptionGroup.json on return.
+        Durability: a new group is in ROOT/config/subscriptionGroup.json on return. With "latest", a
+        group that has no position in a topic has those of the ends of its queues.
         """
         wanted = tags_filter(tags)
         skipped = SkippedMessages()

@@ -50,7 +50,7 @@ def test_the_page_has_every_file() -> None:
 
 def test_positions(tmp_path: Path) -> None:
     for lmq, name in ((False, "consumerOffset.json"), (True, "lmqConsumerOffset.json")):
-        offsets = ConsumerOffsets(Env(), str(tmp_path), lmq=lmq)
+        offsets = ConsumerOffsets(Env(), str(tmp_path / name), lmq=lmq)
         offsets.load()
         content = fastjson.parse(examples()[name].encode())
         assert content is not None
