@@ -180,20 +180,22 @@ class Consumer:
         self._removed: dict[Queue, int] = {}
         ends = self._ends()
         self._number = members.join(self, frozenset(self._all_topics), ends)
-        if ends and positions.begin is not None:
+        # A member that begins elsewhere may have read messages that it has not committed yet.
+        if ends and positions.begin is not None and members.begins_at_end():
             first = members.first_offsets.copy()  # another member may have begun earlier
             positions.begin({queue: first.get(queue, end) for queue, end in ends.items()})
 
     # ---- assignment ---------------------------------------------------------------------------
 
-    def _ends(self) -> dict[Queue, tuple[int, UnitMark | None]]:
-        """With "latest", return the ends of the queues at this time, and their last messages.
+    def _ends(self) -> dict[Queue, tuple[int, UnitMark | None]] | None:
+        """With "latest", return the ends of the queues at this time, and their last messages; None
+        with another `start`.
 
         A topic in which the group has a position has none: its other queues were made later.
         """
         self._source.wait_dispatched()
         if self._start != "latest":
-            return {}
+            return None
         topics = [topic for topic in self.topics if not self._positions.is_known(topic)]
         queues = [(topic, i) for topic in topics for i in self._source.queue_ids(topic)]
         ends = {queue: self._source.bounds(*queue)[1] for queue in queues}

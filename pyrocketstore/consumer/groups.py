@@ -54,6 +54,8 @@ class Group:
         self._members: dict[int, weakref.ref[object]] = {}
         self._topics: dict[int, Collection[str]] = {}
         self._owners: dict[Queue, int] = {}
+        #: members that begin at no given offsets
+        self._others: set[int] = set()
         #: where members began in queues without a position; forgotten with the last member
         self.first_offsets: dict[Queue, tuple[int, UnitMark | None]] = {}
         #: changes with each member that joins or leaves, and with each queue that is let go
@@ -63,24 +65,33 @@ class Group:
         self,
         member: object,
         topics: Collection[str],
-        first_offsets: Mapping[Queue, tuple[int, UnitMark | None]],
+        first_offsets: Mapping[Queue, tuple[int, UnitMark | None]] | None,
     ) -> int:
         """Add a member that reads these topics; return its number, which orders the members.
 
         Parameters
         ----------
         first_offsets : where it begins in queues without a position, and the message before,
-            unless an earlier member has begun there
+            unless an earlier member has begun there; None: at no given offsets
         """
         with self._lock:
             self._remove_gone()
-            for queue, place in first_offsets.items():
-                self.first_offsets.setdefault(queue, place)
             number = next(self._numbers)
+            if first_offsets is None:
+                self._others.add(number)
+            else:
+                for queue, place in first_offsets.items():
+                    self.first_offsets.setdefault(queue, place)
             self._topics[number] = topics
             self._members[number] = weakref.ref(member, lambda _: self._note_gone(number))
             self._change()
             return number
+
+    def begins_at_end(self) -> bool:
+        """Return whether every member has given the offsets where it begins."""
+        with self._lock:
+            self._remove_gone()
+            return not self._others
 
     def _note_gone(self, number: int) -> None:
         self._gone.append(number)
@@ -102,6 +113,7 @@ class Group:
         if self._members.pop(number, None) is None:
             return False
         del self._topics[number]
+        self._others.discard(number)
         for queue in [q for q, owner in self._owners.items() if owner == number]:
             del self._owners[queue]
         if not self._members:

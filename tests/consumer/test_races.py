@@ -178,6 +178,18 @@ def test_a_read_only_group_without_members_forgets_where_it_began(tmp_path: Path
         assert owner.consumer_positions() == []
 
 
+def test_a_group_that_has_begun_elsewhere_does_not_begin_at_the_end(tmp_path: Path) -> None:
+    """What its members have read and not committed is read again."""
+    with opened(tmp_path) as store:
+        put(store, 5)
+        first = store.consumer("g", "t")
+        assert len(numbers(first)) == 5
+        store.consumer("g", "t", start="latest").close()
+        assert store.consumer_positions() == []
+        first.close()
+        assert numbers(store.consumer("g", "t")) == [0, 1, 2, 3, 4]
+
+
 def test_a_group_begins_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that begins beside another one, or beside its commit, moves no position."""
     with opened(tmp_path) as store:
@@ -186,8 +198,9 @@ def test_a_group_begins_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         put(store, 5, first=5)
         assert len(numbers(first)) == 5
         first.commit()
-        # The next member looked before that.
+        # The next one looked before that, and the first one has left since.
         monkeypatch.setattr(ConsumerOffsets, "is_known", lambda *arguments: False)
+        first.close()
         store.consumer("g", "t", start="latest")
         assert [one[:4] for one in store.consumer_positions()] == [("g", "t", 0, 10)]
 
