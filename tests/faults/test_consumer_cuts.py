@@ -73,6 +73,9 @@ def program(
             if consumer.positions():
                 consumer.commit()
                 promised[group] = consumer.position("t", 0)
+        end = store.max_offset("t", 0)
+        store.consumer("latest", "t", start="latest")
+        promised.setdefault("latest", end)  # where it has begun, in the first life
         store.close()
     device.moment("end")
     captures = device.take_captures()
