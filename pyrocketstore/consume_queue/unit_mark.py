@@ -21,12 +21,20 @@ class UnitMark(NamedTuple):
     phy_offset: int
 
 
-def mark_before(queue: ConsumeQueue, queue_offset: int) -> UnitMark | None:
-    """Return the message before a queue offset, None without one. Raises StoreIOError."""
-    unit = queue.reader.unit(queue_offset - 1) if queue_offset > 0 else None
-    if unit is None or unit == PRE_BLANK:
+def mark_before(queue: ConsumeQueue, queue_offset: int, log_end: int) -> UnitMark | None:
+    """Return the message before a queue offset, None without one. Raises StoreIOError.
+
+    `log_end` is the end of the log (bytes) that is known with the queue. In a store that another
+    process owns, another queue may have the files, or may get them: a unit that is missing, or
+    names a later byte, becomes a message that is earlier than any that is found there later.
+    """
+    if queue_offset <= 0:
         return None
-    return UnitMark(queue.content, queue_offset - 1, unit[0])
+    unit = queue.reader.unit(queue_offset - 1)
+    if unit == PRE_BLANK:
+        return None
+    is_known = unit is not None and unit[1] > 0 and unit[0] < log_end
+    return UnitMark(queue.content, queue_offset - 1, unit[0] if unit and is_known else -1)
 
 
 def was_made_again(queue: ConsumeQueue, mark: UnitMark | None) -> bool:

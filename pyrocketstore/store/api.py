@@ -846,7 +846,7 @@ class Store(StoreCalls):
                 part, first, end = self._part(topic, queue_id, first, stop, options)
                 if self.read_only:
                     replaced = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
-                    part.damage.is_replaced = replaced(self.message_store, part.queue, end)
+                    part.damage.is_replaced = replaced(self.message_store, part, end)
             return part.messages_between(first, end, self._while_open, note_get)
 
         QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word

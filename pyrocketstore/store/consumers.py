@@ -191,7 +191,9 @@ class StoreConsumers:
 
     def _mark(self, topic: str, queue_id: int, queue_offset: int) -> UnitMark | None:
         self._check()
-        return mark_before(self._engine.reads.queues.find(topic, queue_id), queue_offset)
+        reads = self._engine.reads
+        queue, log_end = reads.queues.find(topic, queue_id), reads.commit_log.get_max_offset()
+        return mark_before(queue, queue_offset, log_end)
 
     def _was_made_again(self, topic: str, queue_id: int, mark: UnitMark | None) -> bool:
         self._check()

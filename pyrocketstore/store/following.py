@@ -304,7 +304,7 @@ class FollowedMessages:
                 first = start
                 if not 0 <= start <= high:
                     raise OffsetOutOfRange(low, high, start, topic, queue_id)
-            _note_next(begun, queue, first)
+            _note_next(begun, queue, first, reads.commit_log.get_max_offset())
         return begun
 
     def _queues(self, reads: StoreReads) -> list[tuple[int, ConsumeQueue]]:
@@ -384,7 +384,7 @@ class FollowedMessages:
                 first = low
             if first < high:
                 parts.append(self._messages(reads.commit_log, queue, first, high))
-            _note_next(begun, queue, high)
+            _note_next(begun, queue, high, reads.commit_log.get_max_offset())
             has_changed = True
         if not has_changed:
             return False
@@ -404,7 +404,7 @@ class FollowedMessages:
         part = _Range(log, queue, floor, options.wanted, damage, options.check_crc)
 
         if self._engine.read_only:
-            damage.is_replaced = ReplacedQueue(self._engine, queue, stop)
+            damage.is_replaced = ReplacedQueue(self._engine, part, stop)
         chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.note_get)
 
         def file_gone(file: MappedFile, start: int, end: int) -> Exception | None:
@@ -424,11 +424,11 @@ def _bounds(reads: StoreReads, queue: ConsumeQueue) -> tuple[int, int]:
     return low, queue.get_max_offset_in_queue()  # last: messages may be put meanwhile
 
 
-def _note_next(begun: _Round, queue: ConsumeQueue, offset: int) -> None:
+def _note_next(begun: _Round, queue: ConsumeQueue, offset: int, log_end: int) -> None:
     """Note the next offset of a queue, and the unit before it."""
     begun.next[queue.queue_id] = offset
     begun.contents[queue.queue_id] = queue.content
     begun.last.pop(queue.queue_id, None)
-    mark = mark_before(queue, offset)
+    mark = mark_before(queue, offset, log_end)
     if mark is not None:
         begun.last[queue.queue_id] = mark

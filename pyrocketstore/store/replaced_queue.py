@@ -8,8 +8,8 @@ from pyrocketstore.consume_queue.unit_mark import mark_before, was_made_again
 from pyrocketstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.reading.by_queue import QueueRange
 
 
 class ReplacedQueue:
@@ -20,14 +20,14 @@ class ReplacedQueue:
     Parameters
     ----------
     engine : DefaultMessageStore, read-only
-    queue : ConsumeQueue, the one that is read
+    part : QueueRange, what is read
     stop : int, the queue offset up to which it is read
     """
 
-    def __init__(self, engine: DefaultMessageStore, queue: ConsumeQueue, stop: int) -> None:
+    def __init__(self, engine: DefaultMessageStore, part: QueueRange, stop: int) -> None:
         self._engine = engine
-        self._queue = queue.topic, queue.queue_id
-        self._mark = mark_before(queue, stop)
+        self._queue = part.queue.topic, part.queue.queue_id
+        self._mark = mark_before(part.queue, stop, part.log.get_max_offset())
         self._is_replaced = False
 
     def __call__(self) -> bool:
