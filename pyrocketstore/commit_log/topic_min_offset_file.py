@@ -98,11 +98,20 @@ class TopicMinOffsetFile:
         self.path = os.path.join(root, "config", TOPIC_MIN_OFFSET)
         self._file = ConfigFile(env, self.path, _is_valid, _REMEDY)
         self._table: dict[str, TopicMinimum] = {}
+        self._content: dict[str, Any] = {}
         #: topics of which a warning was given
         self._unproven: set[str] = set()
 
+    def read(self) -> None:
+        """Read the file or its backup; call before the files of the log are listed, which have the
+        record of each entry then, also beside an owner.
+
+        Raises StoreCorruptionError when the file and its backup are damaged; StoreIOError.
+        """
+        self._content = self._file.read().get(_TABLE, {})
+
     def load(self, log: ProvingLog, *, writes: bool) -> None:
-        """Read the file or its backup. Entries that the log does not prove are left out, with a
+        """Take what `read` has read. Entries that the log does not prove are left out, with a
         warning; so are those before its first file.
 
         Parameters
@@ -110,10 +119,9 @@ class TopicMinOffsetFile:
         log : the store's log; its end may be unknown
         writes : bool, write the file again if an entry was left out
 
-        Raises StoreCorruptionError when the file and its backup are damaged; StoreIOError.
+        Raises StoreIOError.
         """
-        content = self._file.read().get(_TABLE, {})
-        found = {topic: _minimum_of(entry) for topic, entry in content.items()}
+        found = {topic: _minimum_of(entry) for topic, entry in self._content.items()}
         lowest = log.get_min_offset()
         self._table = {}
         for topic, minimum in found.items():

@@ -37,8 +37,9 @@ def mark_before(queue: ConsumeQueue, queue_offset: int, log_end: int) -> UnitMar
     return UnitMark(queue.content, queue_offset - 1, unit[0] if unit and is_known else -1)
 
 
-def was_made_again(queue: ConsumeQueue, mark: UnitMark | None) -> bool:
-    """Return whether a queue ends before a message that it had, or has a later one there.
+def was_made_again(queue: ConsumeQueue, mark: UnitMark | None, *, if_missing: bool = False) -> bool:
+    """Return whether a queue ends before a message that it had, or has a later one there;
+    `if_missing` if it has no unit there.
 
     A queue that is made again has another `content`; so may one that a refresh has read on.
 
@@ -49,7 +50,7 @@ def was_made_again(queue: ConsumeQueue, mark: UnitMark | None) -> bool:
     if queue.get_max_offset_in_queue() <= mark.queue_offset:
         return True
     unit = queue.reader.unit(mark.queue_offset)
-    return unit is not None and unit[0] > mark.phy_offset
+    return if_missing if unit is None else unit[0] > mark.phy_offset
 
 
 def restart_text(topic: str, queue_id: int, place: str, reader: str, low: int) -> str:

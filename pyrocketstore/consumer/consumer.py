@@ -180,10 +180,20 @@ class Consumer:
         self._removed: dict[Queue, int] = {}
         ends = self._ends()
         self._number = members.join(self, frozenset(self._all_topics), ends)
+        if ends is not None:
+            try:
+                self._commit_begin(ends)
+            except BaseException:
+                self.close()
+                raise
+
+    def _commit_begin(self, ends: dict[Queue, tuple[int, UnitMark | None]]) -> None:
+        """Make the positions durable at which the group begins, also those of another member that
+        does so now."""
         # A member that begins elsewhere may have read messages that it has not committed yet.
-        if ends and positions.begin is not None and members.begins_at_end():
-            first = members.first_offsets.copy()  # another member may have begun earlier
-            positions.begin({queue: first.get(queue, end) for queue, end in ends.items()})
+        if self._positions.begin is not None and self._members.begins_at_end():
+            first = self._members.first_offsets.copy()  # another member may have begun earlier
+            self._positions.begin({queue: first.get(queue, end) for queue, end in ends.items()})
 
     # ---- assignment ---------------------------------------------------------------------------
 
@@ -488,11 +498,14 @@ class Consumer:
             low, high = self._source.bounds(topic, queue_id)
             if high == 0 and queue_id not in self._source.queue_ids(topic):
                 return
+            # Where files of a removed queue are missing, its first message is its end.
+            first = self._source.mark(topic, queue_id, low)
             is_other = self._source.was_made_again(topic, queue_id, reader.mark)
             if reader.offset > high or is_other:
                 texts.append(self._restart_text(topic, queue_id, reader.offset, low))
-                reader.offset, reader.mark = low, None
+                reader.offset, reader.mark = low, first
             if reader.offset < low:
+                reader.mark = first
                 if self._on_loss == "raise":
                     reader.error = MessagesRemovedError(topic, queue_id, reader.offset, low)
                     return

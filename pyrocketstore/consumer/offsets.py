@@ -66,17 +66,22 @@ class ConsumerOffsets:
         file is written.
         """
         content = self._file.read()
-        if self.lmq and not content:
+        is_first = self.lmq and not content
+        if is_first:
             content = self._plain_file.read()
         tables = {
             name: {int(queue_id): offset for queue_id, offset in offsets.items()}
             for name, offsets in content.get(_TABLE, {}).items()
         }
+        light = dict(content.get(_LMQ_TABLE, {}))
+        if is_first:
+            names = [n for n in tables if self._is_light(n.partition(TOPIC_GROUP_SEPARATOR)[2])]
+            light |= {name: at for name in names if (at := tables.pop(name).get(0)) is not None}
         with self._lock:
             self._content = {**content, _TABLE: tables}
             self._read = content
             self._table = {name: dict(queues) for name, queues in tables.items()}
-            self._lmq_table = dict(content.get(_LMQ_TABLE, {}))
+            self._lmq_table = light
             self._changed = self._closed = False
         self.error = None
 
@@ -98,6 +103,12 @@ class ConsumerOffsets:
         """Return whether a group has a position in a queue of a topic."""
         name = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
         return name in (self._lmq_table if self._is_light(group) else self._table)
+
+    def check_queue(self, group: str, queue_id: int) -> None:
+        """Raise StoreStateError for a queue in which a light group can have no position."""
+        if self._is_light(group) and queue_id:
+            reason = "it can read only topics whose queue is 0; use another name"
+            raise StoreStateError(f"group {group} has one position in each topic: {reason}")
 
     def commit_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, begins: bool = False

@@ -394,6 +394,7 @@ class DefaultMessageStore(StoreContext):
         if not self.read_only:  # a read-only store reads it when it is asked what waits
             self.delay_offsets.load()
         clean = not self._abort_file.exists()
+        self.topic_minimums.read()
         self.commit_log.load()
         check_not_newer(self)
         self.topic_minimums.load(self.commit_log, writes=not self.read_only)

@@ -211,6 +211,8 @@ class StoreConsumers:
 
         def commit() -> None:
             self._check()
+            for _, queue_id in offsets:
+                self.offsets.check_queue(group, queue_id)
             # First: another group's commit may write every position that is noted.
             self._engine.flush()
             for (topic, queue_id), (offset, mark) in offsets.items():

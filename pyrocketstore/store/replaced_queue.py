@@ -37,5 +37,5 @@ class ReplacedQueue:
             except StoreError:
                 return False  # the caller reports what it could not read
             queue = self._engine.reads.queues.find(*self._queue)
-            self._is_replaced = was_made_again(queue, self._mark)
+            self._is_replaced = was_made_again(queue, self._mark, if_missing=True)
         return self._is_replaced

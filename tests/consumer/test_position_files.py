@@ -18,6 +18,7 @@ from pyrocketstore import (
     Store,
     StoreCorruptionError,
     StoreError,
+    StoreStateError,
 )
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
@@ -52,20 +53,42 @@ def test_groups_continue_when_a_store_gets_light_queues(tmp_path: Path) -> None:
     """Their positions are those of consumerOffset.json until the other file is written."""
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         store.put_many("t", [b"x"] * 9)
-        with store.consumer("g", "t") as consumer:
-            consumer.poll(7, 0)
-            consumer.commit()
+        for group in ("g", "%LMQ%g"):
+            with store.consumer(group, "t") as consumer:
+                consumer.poll(7, 0)
+                consumer.commit()
     light = {**SIZES, "enable_lmq": True, "enable_multi_dispatch": True}
     message = MessageExtBrokerInner("t", b"y", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
     with pyrocketstore.open(tmp_path, **light) as store:
         assert store.message_store.put_message(message).status is PutMessageStatus.PUT_OK
     with pyrocketstore.open(tmp_path, **SIZES) as store:  # the light queue's directory counts
-        assert [one[:4] for one in store.consumer_positions()] == [("g", "t", 0, 7)]
+        known = [one[:4] for one in store.consumer_positions()]
+        assert known == [("%LMQ%g", "t", 0, 7), ("g", "t", 0, 7)]
+        for group in ("g", "%LMQ%g"):
+            with store.consumer(group, "t", start="latest") as consumer:
+                assert len(consumer.poll(timeout=0)) == 3
+                consumer.commit()
+    found = loaded(tmp_path, lmq=True).positions()
+    assert found == {("g", "t", 0): 10, ("%LMQ%g", "t", 0): 10}
+    assert set(loaded(tmp_path).positions().values()) == {7}
+
+
+def test_a_light_group_has_one_position_in_a_topic(tmp_path: Path) -> None:
+    """As in 4.9.3; a commit of two queues would pass over the messages of one."""
+    with pyrocketstore.open(tmp_path, **SIZES, enable_lmq=True) as store:
+        for number in range(6):
+            store.put("t", b"x", queue_id=number % 2)
+        with store.consumer("%LMQ%g", "t") as consumer:
+            assert len(consumer.poll(timeout=0)) == 6
+            with pytest.raises(StoreStateError, match="one position in each topic"):
+                consumer.commit()
         with store.consumer("g", "t") as consumer:
-            assert len(consumer.poll(timeout=0)) == 3
+            consumer.poll(timeout=0)
             consumer.commit()
-    assert loaded(tmp_path, lmq=True).positions() == {("g", "t", 0): 10}
-    assert loaded(tmp_path).positions() == {("g", "t", 0): 7}
+        assert [one[:4] for one in store.consumer_positions()] == [
+            ("g", "t", 0, 3),
+            ("g", "t", 1, 3),
+        ]
 
 
 def test_a_file_of_4_9_3_keeps_its_text(tmp_path: Path) -> None:

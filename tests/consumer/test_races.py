@@ -29,7 +29,7 @@ from pyrocketstore import (
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.store.consumers import StoreConsumers
 from pyrocketstore.system.env import Env
-from support.broken_env import failing
+from support.broken_env import broken, failing
 from support.sizes import SIZES
 
 LONGEST_S = 20.0
@@ -188,6 +188,44 @@ def test_a_group_that_has_begun_elsewhere_does_not_begin_at_the_end(tmp_path: Pa
         assert store.consumer_positions() == []
         first.close()
         assert numbers(store.consumer("g", "t")) == [0, 1, 2, 3, 4]
+
+
+def test_the_begin_of_a_group_is_durable_for_every_member(tmp_path: Path) -> None:
+    """Also where the write of an earlier member has failed, or has not ended."""
+    with opened(tmp_path) as store:
+        put(store, 5, queues=2)
+        store.consumer("other", "t").close()
+        engine, file = store.message_store, tmp_path / "config" / "consumerOffset.json"
+        with failing(engine.env, "rename", errno.EIO):
+            for _ in range(2):
+                with pytest.raises(StoreIOError, match="rename"):
+                    store.consumer("g", "t", start="latest")
+        assert not file.exists()
+        begun, leave = threading.Event(), threading.Event()
+
+        def slow(original: Any, *given: Any) -> int:
+            begun.set()
+            assert leave.wait(LONGEST_S)
+            return int(original(*given))
+
+        consumers = list[Consumer]()
+
+        def begin() -> None:
+            consumers.append(store.consumer("g", "t", start="latest"))
+
+        threads = [threading.Thread(target=begin) for _ in range(2)]
+        with broken(engine.env, "rename", slow):
+            for thread in threads:
+                thread.start()
+                assert begun.wait(LONGEST_S)
+            time.sleep(0.05)
+            assert not consumers
+            leave.set()
+            for thread in threads:
+                thread.join()
+        assert '"t@g":{0:3,1:2' in file.read_text()
+        # The constructors that failed have left no member, though their errors are still known.
+        assert sorted(len(consumer.assignment()) for consumer in consumers) == [1, 1]
 
 
 def test_a_group_begins_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,6 +298,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
 
 
 def _load_log(store: DefaultMessageStore) -> None:
+    store.topic_minimums.read()
     store.commit_log.load()
     check_not_newer(store)
     store.topic_minimums.load(store.commit_log, writes=False)
