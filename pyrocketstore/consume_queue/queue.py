@@ -442,7 +442,7 @@ class ConsumeQueue(UnitAppender):
                 reason = "pass min_phy_offset: the queue was made without it"
                 raise StoreStateError(f"{self!r}: {reason}")
             given = self.min_phy_offset()
-        return max(given, self.removed_before)
+        return given if given > self.removed_before else self.removed_before
 
     # ---- writing ---------------------------------------------------------------------------------
 
