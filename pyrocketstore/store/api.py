@@ -33,7 +33,6 @@ from pyrocketstore.config.message_store_config import (
     BrokerRole,
     MessageStoreConfig,
     absolute_path,
-    detect_sizes,
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, printable
@@ -63,7 +62,7 @@ from pyrocketstore.store._put_and_query import StoreCalls
 from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues
-from pyrocketstore.store.opening import Opening, notices_of, settings_of
+from pyrocketstore.store.opening import Opening, base_settings, notices_of, with_sizes
 from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
 from pyrocketstore.store.rows import KeyHits, column_of
@@ -146,23 +145,26 @@ def open(
     topics_json = exact_flag("topics_json", topics_json)
     sizes = check_preset(preset)
     used = Env() if env is None else env
-    told: list[str] = []  # of the last settings
     notices: list[str] = []
 
-    def final_settings() -> MessageStoreConfig:
-        told.clear()
-        return settings_of(used, root, config, strict, settings, told, read_only, sizes)
-
-    def opened(final: MessageStoreConfig) -> Store:
-        notices[:] = told
-        return Store(Opening(used, final, read_only, store_host, unique_key, topics_json, notices))
-
     def open_store() -> Store:
+        told: list[str] = []
+        base = base_settings(root, config, strict, settings, told)
+
+        def opened(final: MessageStoreConfig) -> Store:
+            notices[:] = told
+            more = read_only, store_host, unique_key, topics_json, notices
+            return Store(Opening(used, base, final, *more))
+
         if not read_only:
-            return opened(final_settings())
+            return opened(with_sizes(used, base, False, sizes))
         used.require_directory(root)
         return load_with_sizes(
-            used, final_settings, opened, lambda one: one.message_store.plan, Store.close
+            used,
+            lambda: with_sizes(used, base, True),
+            opened,
+            lambda one: one.message_store.plan,
+            Store.close,
         )
 
     store = shielded(open_store, Store.close)
@@ -223,7 +225,7 @@ class Store(StoreCalls):
             self._notices: set[str] = set()
             opening.notices.extend(self._new_notices())
             if self.read_only:
-                self._allow_reloads()
+                self._allow_reloads(opening.base)
             else:
                 self._start(opening)
         except BaseException:
@@ -239,10 +241,10 @@ class Store(StoreCalls):
         self._notices.update(new)
         return new
 
-    def _allow_reloads(self) -> None:
+    def _allow_reloads(self, base: MessageStoreConfig) -> None:
         """Follow the engine when `refresh` loads its parts again. It holds no reference to this."""
         engine, known = self.message_store, weakref.ref(self)
-        env, config = engine.env, engine.config
+        env = engine.env
 
         def reloaded(fresh: DefaultMessageStore) -> Callable[[], None]:
             store = known()
@@ -255,9 +257,7 @@ class Store(StoreCalls):
 
             return install
 
-        engine.settings_of_reload = lambda: detect_sizes(
-            env, config.store_path_root_dir, config, config.given, read_only=True
-        )
+        engine.settings_of_reload = lambda: with_sizes(env, base, True)
         engine.on_reload = reloaded
 
     def _make_put_paths(self, unique_key: bool) -> None:

@@ -29,9 +29,13 @@ MISMATCHED_MAX = 5
 
 
 class Opening(NamedTuple):
-    """The checked arguments of `open`; `notices` are warned of once the store is open."""
+    """The checked arguments of `open`; `notices` are warned of once the store is open.
+
+    `base` has the settings of the caller, and `config` also the sizes of the files.
+    """
 
     env: Env
+    base: MessageStoreConfig
     config: MessageStoreConfig
     read_only: bool
     store_host: str | None
@@ -40,20 +44,15 @@ class Opening(NamedTuple):
     notices: list[str]
 
 
-def settings_of(
-    env: Env,
+def base_settings(
     root: str,
     config: MessageStoreConfig | AnyPath | None,
     strict: bool,
     settings: StoreSettings,
     notices: list[str],
-    read_only: bool,
-    preset: str | None = None,
 ) -> MessageStoreConfig:
-    """The settings of a store in `root`: given, from a broker.conf, the sizes of its files, and
-    those of a preset for files that do not exist yet.
+    """Return the settings that the caller has given for a store in `root`, or a broker.conf has.
 
-    A store that is opened read-only makes no file, so that a preset has no effect.
     Adds a notice for each line of a broker.conf that has no effect. Raises StoreFormatError.
     """
     if config is None:
@@ -64,8 +63,18 @@ def settings_of(
         path = Path(absolute_path(config, "config"))
         base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
         notices += notes
-    base = (base.replace(**settings) if settings else base).absolute()
-    given = base.given
+    return (base.replace(**settings) if settings else base).absolute()
+
+
+def with_sizes(
+    env: Env, base: MessageStoreConfig, read_only: bool, preset: str | None = None
+) -> MessageStoreConfig:
+    """Return settings with the sizes of the files that exist, and those of a preset for others.
+
+    A store that is opened read-only makes no file, so that a preset has no effect.
+    Raises StoreCorruptionError, StoreIOError.
+    """
+    root, given = base.store_path_root_dir, base.given
     if preset is not None and not read_only:
         base = with_preset(env, root, base, preset)
     return detect_sizes(env, root, base, given, read_only=read_only)

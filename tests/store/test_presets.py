@@ -94,17 +94,17 @@ def test_a_reader_that_opens_while_the_first_files_are_made(
         paused.__enter__()
         if made == "queue":
             owner.put("t", b"first")
-        settings_of = api.settings_of
+        with_sizes = api.with_sizes
 
         def settings_then_files(*arguments: Any) -> Any:
-            found = settings_of(*arguments)
-            monkeypatch.setattr(api, "settings_of", settings_of)
+            found = with_sizes(*arguments)
+            monkeypatch.setattr(api, "with_sizes", with_sizes)
             owner.put("t", b"x")
             paused.__exit__(None, None, None)
             owner.wait_dispatched()
             return found
 
-        monkeypatch.setattr(api, "settings_of", settings_then_files)
+        monkeypatch.setattr(api, "with_sizes", settings_then_files)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pyrocketstore.StoreWarning)
             with pyrocketstore.open(tmp_path, read_only=True) as reader:
@@ -123,22 +123,41 @@ def test_a_refresh_while_the_first_queue_is_made(
         paused = owner.message_store.dispatch_paused()
         paused.__enter__()
         owner.put("t", b"x")
-        detect_sizes = api.detect_sizes
+        with_sizes = api.with_sizes
 
-        def sizes_then_queue(*arguments: Any, **more: Any) -> Any:
-            found = detect_sizes(*arguments, **more)
-            monkeypatch.setattr(api, "detect_sizes", detect_sizes)
+        def sizes_then_queue(*arguments: Any) -> Any:
+            found = with_sizes(*arguments)
+            monkeypatch.setattr(api, "with_sizes", with_sizes)
             paused.__exit__(None, None, None)
             owner.wait_dispatched()
             return found
 
-        monkeypatch.setattr(api, "detect_sizes", sizes_then_queue)
+        monkeypatch.setattr(api, "with_sizes", sizes_then_queue)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pyrocketstore.StoreWarning)
             reader.refresh()
             assert [m.body for m in reader.read("t")] == [b"x"]
         assert reader.verify().ok
     assert not caplog.records
+
+
+def test_a_refresh_finds_queues_of_another_size(tmp_path: Path) -> None:
+    """The owner opens the store again, without the preset, when it has no queue."""
+    with pyrocketstore.open(tmp_path, preset="small") as owner:
+        owner.put("t", b"x")
+    with pyrocketstore.open(tmp_path, read_only=True) as reader:
+        messages = reader.follow("t", timeout=0.1)
+        assert next(messages).body == b"x"
+        with pyrocketstore.open(tmp_path) as owner:
+            owner.drop_topic("t")
+        with pyrocketstore.open(tmp_path) as owner:
+            owner.put("t", b"y")
+            owner.wait_dispatched()
+            (queue,) = owner.message_store.consume_queues()
+            assert queue.mapped_file_size == 6_000_000
+            reader.refresh()
+            assert [message.body for message in reader.read("t")] == [b"y"]
+            assert reader.verify().ok
 
 
 def test_settings_take_precedence_over_the_preset(tmp_path: Path) -> None:
