@@ -498,14 +498,14 @@ class Consumer:
             low, high = self._source.bounds(topic, queue_id)
             if high == 0 and queue_id not in self._source.queue_ids(topic):
                 return
-            # Where files of a removed queue are missing, its first message is its end.
-            first = self._source.mark(topic, queue_id, low)
             is_other = self._source.was_made_again(topic, queue_id, reader.mark)
+            # The end of a removed queue whose files are gone counts as its first message. The mark
+            # shows later that another queue has the next messages.
             if reader.offset > high or is_other:
                 texts.append(self._restart_text(topic, queue_id, reader.offset, low))
-                reader.offset, reader.mark = low, first
+                reader.offset, reader.mark = low, self._source.mark(topic, queue_id, low)
             if reader.offset < low:
-                reader.mark = first
+                reader.mark = self._source.mark(topic, queue_id, low)
                 if self._on_loss == "raise":
                     reader.error = MessagesRemovedError(topic, queue_id, reader.offset, low)
                     return
