@@ -65,7 +65,8 @@ def _may_pass(
         return False
     try:
         folder = os.path.join(before.store_path_root_dir, "consumequeue")
-        return env.mtime_ms(folder) > env.now_ms() - RECENT_MS or settings() != before
+        is_recent = env.exists(folder) and env.mtime_ms(folder) > env.now_ms() - RECENT_MS
+        return is_recent or settings() != before
     except StoreIOError as failed:
         return was_removed(failed)
     except StoreCorruptionError:
