@@ -194,11 +194,14 @@ def test_a_foreign_file_in_a_queues_place_stops_the_queue_alone(
 @pytest.mark.slow
 def test_queues_are_destroyed_in_peace_while_messages_flow(tmp_path: Path) -> None:
     """Goal: taking queues away while they are written harms neither the dispatcher nor later
-    messages. Method: one thread puts, the other destroys in a loop."""
+    messages. Method: one thread puts, the other destroys in a loop; not so many files that a slow
+    device deletes them more slowly than they are made."""
     stop = threading.Event()
     failures: list[pyrocketstore.StoreError] = []
 
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pyrocketstore.open(
+        tmp_path, **{**SIZES, "mapped_file_size_consume_queue": 40_000}
+    ) as store:
 
         def put() -> None:
             try:

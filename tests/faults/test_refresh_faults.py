@@ -361,12 +361,13 @@ def test_interrupted_refreshes(tmp_path: Path) -> None:
             for _ in range(200):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, choose.uniform(1e-4, 4e-3))
-                    reader.refresh()
-                    reader.max_offset("t0")
-                except Interrupt:
+                    try:
+                        reader.refresh()
+                        reader.max_offset("t0")
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                except Interrupt:  # also one that came in `finally`
                     interrupts += 1
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
             ended.set()
             thread.join()
             writer.wait_dispatched()
