@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyrocketstore.consume_queue.table import ConsumeQueueTable
     from pyrocketstore.system.env import Env
 
-__all__ = ["QueueFolders", "owner_of"]
+__all__ = ["RECENT_MS", "QueueFolders", "owner_of"]
 
 #: A directory whose time is less than this before its listing may change again without a later
 #: time (ms).

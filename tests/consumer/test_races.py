@@ -179,7 +179,7 @@ def test_a_read_only_group_without_members_forgets_where_it_began(tmp_path: Path
 
 
 def test_a_group_that_has_begun_elsewhere_does_not_begin_at_the_end(tmp_path: Path) -> None:
-    """What its members have read and not committed is read again."""
+    """The next member reads the messages again that the first one has not committed."""
     with opened(tmp_path) as store:
         put(store, 5)
         first = store.consumer("g", "t")

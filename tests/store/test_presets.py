@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def test_files_take_precedence_over_the_preset(tmp_path: Path) -> None:
     assert sizes_of(tmp_path, "commitlog", "consumequeue", "index") == before
 
 
+def after_next_sizes(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Have `act` called once after the next detection of sizes, before its result is used."""
+    with_sizes = api.with_sizes
+
+    def sizes_then(*arguments: Any) -> Any:
+        found = with_sizes(*arguments)
+        patch.setattr(api, "with_sizes", with_sizes)
+        act()
+        return found
+
+    patch.setattr(api, "with_sizes", sizes_then)
+
+
 @pytest.mark.parametrize("made", ["queue", "log"])
 def test_a_reader_that_opens_while_the_first_files_are_made(
     tmp_path: Path, made: str, monkeypatch: pytest.MonkeyPatch
@@ -94,17 +108,13 @@ def test_a_reader_that_opens_while_the_first_files_are_made(
         paused.__enter__()
         if made == "queue":
             owner.put("t", b"first")
-        with_sizes = api.with_sizes
 
-        def settings_then_files(*arguments: Any) -> Any:
-            found = with_sizes(*arguments)
-            monkeypatch.setattr(api, "with_sizes", with_sizes)
+        def make_files() -> None:
             owner.put("t", b"x")
             paused.__exit__(None, None, None)
             owner.wait_dispatched()
-            return found
 
-        monkeypatch.setattr(api, "with_sizes", settings_then_files)
+        after_next_sizes(monkeypatch, make_files)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pyrocketstore.StoreWarning)
             with pyrocketstore.open(tmp_path, read_only=True) as reader:
@@ -123,16 +133,12 @@ def test_a_refresh_while_the_first_queue_is_made(
         paused = owner.message_store.dispatch_paused()
         paused.__enter__()
         owner.put("t", b"x")
-        with_sizes = api.with_sizes
 
-        def sizes_then_queue(*arguments: Any) -> Any:
-            found = with_sizes(*arguments)
-            monkeypatch.setattr(api, "with_sizes", with_sizes)
+        def make_queue() -> None:
             paused.__exit__(None, None, None)
             owner.wait_dispatched()
-            return found
 
-        monkeypatch.setattr(api, "with_sizes", sizes_then_queue)
+        after_next_sizes(monkeypatch, make_queue)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pyrocketstore.StoreWarning)
             reader.refresh()
