@@ -63,6 +63,7 @@ MODULES: dict[str, list[str]] = {
     "columns._record_walk": ["csrc/hash.c"],
     "dispatch._prefault": [],
     "reading._pull": [],
+    "reading._read_counts": [],
     "reading._queue_runs": [],
     "reading._messages": ["csrc/status.c"],
     "reading._file_columns": ["csrc/status.c"],

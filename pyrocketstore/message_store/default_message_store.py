@@ -265,6 +265,7 @@ class DefaultMessageStore(StoreContext):
         self.stats_service = StoreStatsService(
             self.commit_log.core, self.env.now_ms, self.env.monotonic_ns
         )
+        self.read_counts = self.stats_service.reads
         self.stall_log = StallLog(self.env.monotonic_ns, config.stall_warning_mills)
         self.async_puts = AsyncPuts(
             config,
@@ -1231,7 +1232,7 @@ class DefaultMessageStore(StoreContext):
             return None
         began = self.env.monotonic_ms()
         result = self.reads.get_message(topic, queue_id, offset, max_msg_nums, message_filter)
-        self.stats_service.note_get(result.message_count, self.env.monotonic_ms() - began)
+        self.read_counts.note(result.message_count, self.env.monotonic_ms() - began)
         if self._broker_stats is not None and result.message_count:
             count, size = result.message_count, result.buffer_total_size
             self._broker_stats.note_get(group, topic, queue_id, count, size)

@@ -45,6 +45,7 @@ class StoreReports:
     def stats(self) -> StoreStats:
         """Return every figure of this moment."""
         counts = self.stats_service
+        reads = counts.reads
         rates = counts.rates()
         failure = self._failure()
         flushes, flush_ns = self._log_flushes()
@@ -58,10 +59,10 @@ class StoreReports:
             put_messages_by_status=counts.put_messages_by_status(),
             put_message_distribute_time=counts.put_message_distribute_time(),
             put_message_entire_time_max=counts.put_message_entire_time_max,
-            get_message_times_total_found=counts.get_message_times_total_found,
-            get_message_times_total_miss=counts.get_message_times_total_miss,
-            get_message_transfered_msg_count=counts.get_message_transfered_msg_count,
-            get_message_entire_time_max=counts.get_message_entire_time_max,
+            get_message_times_total_found=reads.found,
+            get_message_times_total_miss=reads.missed,
+            get_message_transfered_msg_count=reads.messages,
+            get_message_entire_time_max=reads.longest_ms,
             put_tps=rates["put"],
             get_found_tps=rates["found"],
             get_miss_tps=rates["miss"],

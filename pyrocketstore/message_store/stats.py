@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.display import logger
+from pyrocketstore.reading._read_counts import ReadCounts
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.system.service_thread import ServiceThread
 from pyrocketstore.system.signal_shield import imported
@@ -67,10 +68,7 @@ class StoreStatsService(ServiceThread):
         self.boot_timestamp = now_ms()
         self.watch: Callable[[], None] = lambda: None
         self.put_message_failed_times = 0
-        self.get_message_times_total_found = 0
-        self.get_message_times_total_miss = 0
-        self.get_message_transfered_msg_count = 0
-        self.get_message_entire_time_max = 0
+        self.reads = ReadCounts()
         self._clock = monotonic_ns
         self._boot_ns = monotonic_ns()
         self._counts_lock = threading.RLock()  # a signal handler may put inside
@@ -110,17 +108,6 @@ class StoreStatsService(ServiceThread):
             self._statuses[name] += 1
             self._stored_not_ok += count
             self.put_message_failed_times += tried and not count
-
-    def note_get(self, count: int, took_ms: int = 0) -> None:
-        """Count a read that returned `count` messages."""
-        with self._counts_lock:
-            self.get_message_transfered_msg_count += count
-            if count > 0:
-                self.get_message_times_total_found += 1
-            else:
-                self.get_message_times_total_miss += 1
-            if took_ms > self.get_message_entire_time_max:
-                self.get_message_entire_time_max = took_ms
 
     # ---- figures ------------------------------------------------------------------------------
 
@@ -178,9 +165,9 @@ class StoreStatsService(ServiceThread):
             _Sample(
                 self._tick_ms,
                 self.core.put_count,
-                self.get_message_times_total_found,
-                self.get_message_times_total_miss,
-                self.get_message_transfered_msg_count,
+                self.reads.found,
+                self.reads.missed,
+                self.reads.messages,
             )
         )
         if self._tick_ms - self._rotated_ms > ROTATE_MS:
@@ -230,7 +217,7 @@ class StoreStatsService(ServiceThread):
             else "".join(f"{k}:{n} " for k, n in zip(PUT_TIME_LABELS, times, strict=True)),
             "putMessageAverageSize": java_double(self.core.put_bytes / total),
             "dispatchMaxBuffer": "0",
-            "getMessageEntireTimeMax": str(self.get_message_entire_time_max),
+            "getMessageEntireTimeMax": str(self.reads.longest_ms),
             "putTps": _rate_text(rates["put"]),
             "getFoundTps": _rate_text(rates["found"]),
             "getMissTps": _rate_text(rates["miss"]),

@@ -9,6 +9,7 @@ from typing_extensions import disjoint_base
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.files._mapped_file import MappedFile
+from pyrocketstore.reading._read_counts import ReadCounts
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record.tags import TagsExpression
 
@@ -61,7 +62,7 @@ class QueueChunks:
         start: int,
         stop: int,
         while_open: Callable[[], AbstractContextManager[None]],
-        note_get: Callable[[int], None],
+        counts: ReadCounts,
     ) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> RecordRun: ...

@@ -9,6 +9,7 @@ import numpy as np
 from pyrocketstore.consume_queue._unit_window cimport UnitWindow
 from pyrocketstore.consume_queue._units cimport is_pre_blank
 from pyrocketstore.files._mapped_file cimport MappedFile, file_with
+from pyrocketstore.reading._read_counts cimport ReadCounts
 from pyrocketstore.record._record cimport largest_record
 from pyrocketstore._rocketstore cimport rs_load_be32, rs_load_be64
 
@@ -249,12 +250,12 @@ cdef class QueueChunks:
     part : QueueRange, what is read
     start, stop : queue offsets
     while_open : returns a context that raises where the store is closed before or meanwhile
-    note_get : called with the number of messages of each run
+    counts : ReadCounts, of the store
     """
 
     cdef RangeFields part
     cdef object while_open
-    cdef object note_get
+    cdef ReadCounts counts
     cdef int64_t start
     cdef int64_t stop
     cdef int64_t count
@@ -262,14 +263,15 @@ cdef class QueueChunks:
     cdef Py_ssize_t next_run
 
     def __cinit__(
-        self, RangeFields part not None, int64_t start, int64_t stop, while_open, note_get
+        self, RangeFields part not None, int64_t start, int64_t stop, while_open,
+        ReadCounts counts not None
     ):
         self.part = part
         self.start = max(start, <int64_t>0)
         self.stop = stop
         self.count = FIRST_READ_COUNT
         self.while_open = while_open
-        self.note_get = note_get
+        self.counts = counts
         self.ready = []
 
     def __iter__(self):
@@ -314,7 +316,7 @@ cdef class QueueChunks:
             self.start = first if first > start else self.stop
             return 0
         ready = split(rows, part)
-        self.note_get(rows.count)
+        self.counts.note(rows.count)
         # No call from here to the end: a signal handler that raises loses nothing.
         self.count = min(2 * self.count, <int64_t>READ_COUNT)
         self.ready, self.next_run, self.start = ready, 0, start + taken

@@ -18,6 +18,7 @@ from pyrocketstore.record._queue_check import QueueName
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.reading._read_counts import ReadCounts
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -90,21 +91,21 @@ class QueueRange(RangeFields):
         start: int,
         stop: int,
         while_open: Callable[[], AbstractContextManager[None]],
-        note_get: Callable[[int], None],
+        counts: ReadCounts,
     ) -> MessageIterator:
         """Iterate over the messages of the queue offsets [start, stop).
 
         Parameters
         ----------
         while_open : returns a context that raises where the store is closed before or meanwhile
-        note_get : called with the number of messages of each read of units
+        counts : of the store's reads
         """
 
         def file_gone(file: MappedFile, first: int, end: int) -> Exception | None:
             with while_open():
                 return self.file_gone(file, first, end)
 
-        chunks = QueueChunks(self, start, stop, while_open, note_get)
+        chunks = QueueChunks(self, start, stop, while_open, counts)
         return self.messages(chunks, file_gone, self.damage)
 
     def _is_in_log(self, phy_offset: int) -> bool:

@@ -125,7 +125,7 @@ class QueueDamage:
     Raises StoreFormatError for another word.
     """
 
-    is_replaced: Callable[[], bool] | None = None
+    __slots__ = ("is_replaced", "queue_id", "skipped", "skips", "topic")
 
     def __init__(
         self, topic: str, queue_id: int, on_corrupt: str, skipped: SkippedMessages
@@ -136,6 +136,7 @@ class QueueDamage:
         self.queue_id = queue_id
         self.skips = on_corrupt == "skip"
         self.skipped = skipped
+        self.is_replaced: Callable[[], bool] | None = None
 
     def message(self, path: str, position: int, reason: str, start: int) -> Exception | None:
         """Note that one message cannot be read; the error to raise, if any."""

@@ -700,8 +700,7 @@ class Store(StoreCalls):
     ) -> MessageIterator:
         with self._state:
             part, first, end = self._part(topic, queue_id, start, stop, options)
-        note_get = self.message_store.stats_service.note_get
-        return part.messages_between(first, end, self._while_open, note_get)
+        return part.messages_between(first, end, self._while_open, self.message_store.read_counts)
 
     def _part(
         self,
@@ -836,7 +835,7 @@ class Store(StoreCalls):
         """
         wanted = tags_filter(tags)
         skipped = SkippedMessages()
-        note_get = self.message_store.stats_service.note_get
+        counts = self.message_store.read_counts
 
         def messages(
             topic: str, queue_id: int, first: int, stop: int, all_tags: bool
@@ -847,7 +846,7 @@ class Store(StoreCalls):
                 if self.read_only:
                     replaced = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
                     part.damage.is_replaced = replaced(self.message_store, part, end)
-            return part.messages_between(first, end, self._while_open, note_get)
+            return part.messages_between(first, end, self._while_open, counts)
 
         QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word
         return self._all_consumers().consumer(group, topics, start, on_loss, messages)
@@ -915,7 +914,7 @@ class Store(StoreCalls):
             on_corrupt, checked,
         )  # fmt: skip
         self._state.check()
-        calls = module.ReadCalls(self._while_open, self.message_store.stats_service.note_get)
+        calls = module.ReadCalls(self._while_open, self.message_store.read_counts)
         found: FollowedMessages = module.FollowedMessages(
             self.message_store, self._arrivals(), calls, options
         )

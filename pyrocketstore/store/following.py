@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.reading._messages import MessageIterator
+    from pyrocketstore.reading._read_counts import ReadCounts
     from pyrocketstore.reading.rocketmq_reads import StoreReads
     from pyrocketstore.record._message import MessageExt
     from pyrocketstore.record.tags import TagsExpression
@@ -134,13 +135,13 @@ class _Chunks:
         start: int,
         stop: int,
         while_open: Callable[[], AbstractContextManager[object]],
-        note_get: Callable[[int], None],
+        counts: ReadCounts,
     ) -> None:
         self._part = part
         self._start, self._stop = start, stop
         self._count = FIRST_READ_COUNT
         self._while_open = while_open
-        self._note_get = note_get
+        self._counts = counts
         self._ready: list[RecordRun] = []
         self._at = 0
 
@@ -204,7 +205,7 @@ class _Chunks:
         if taken == 0:  # the queue has become shorter
             self._start = self._stop
             return
-        self._note_get(sum(run.count for run in runs))
+        self._counts.note(sum(run.count for run in runs))
         self._count = min(2 * self._count, READ_COUNT)
         end = start + taken
         self._ready, self._at, self._start = runs, 0, end
@@ -249,11 +250,11 @@ class ReadCalls(NamedTuple):
     """The calls of a store that `FollowedMessages` makes.
 
     while_open : returns a context that raises where the store is closed before or meanwhile
-    note_get : called with the number of messages of each read of units
+    counts : of the store's reads
     """
 
     while_open: Callable[[], AbstractContextManager[object]]
-    note_get: Callable[[int], None]
+    counts: ReadCounts
 
 
 class FollowedMessages:
@@ -405,7 +406,7 @@ class FollowedMessages:
 
         if self._engine.read_only:
             damage.is_replaced = ReplacedQueue(self._engine, part, stop)
-        chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.note_get)
+        chunks = _Chunks(part, first, stop, self._calls.while_open, self._calls.counts)
 
         def file_gone(file: MappedFile, start: int, end: int) -> Exception | None:
             with self._calls.while_open():

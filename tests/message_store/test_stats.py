@@ -133,7 +133,7 @@ def test_rates_and_the_distribution_have_their_windows() -> None:
             assert info["putMessageDistributeTime"].endswith("[5~10s]:0 [10s~]:0 ")
         core.put_count += 51
         core.slow[1] += 1
-        service.note_get(4)
+        service.reads.note(4)
         clock.ns += 1_000_000_000
     assert service.rates()["transfered"].last_600_s == 4
     assert service.runtime_info()["putTps"] == "51.0 51.0 51.0"
