@@ -25,6 +25,7 @@ The public names:
     FollowedMessages                     the iterator of `Store.follow`
     KeyHits                              the result of `Store.query_many`
     Consumer                             a member of a group, made by `Store.consumer`
+    Transaction                          a message that is not committed, made by `Store.prepare`
 
     StoreError                           the base of all errors:
         StoreStateError                  closed, read-only, already open, forked
@@ -110,6 +111,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.store.api import open as open
     from pyrocketstore.store.following import FollowedMessages as FollowedMessages
     from pyrocketstore.store.rows import KeyHits as KeyHits
+    from pyrocketstore.store.transactions import Transaction as Transaction
 
 __version__ = "0.1.0"
 
@@ -135,6 +137,7 @@ _NAMES = {
     "store.api": "Store open",
     "store.following": "FollowedMessages",
     "store.rows": "KeyHits",
+    "store.transactions": "Transaction",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,20 @@ from pyrocketstore.errors import StoreFormatError, StoreTypeError
 
 #: Seconds: every clock of the system can count them.
 TIMEOUT_MAX = 1 << 31
+#: Source: RocketMQ 4.9.3 Validators#checkGroup.
+_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
+
+
+def group_of(value: Any) -> str:
+    """Return the name of a group of consumers or producers. Raises StoreTypeError,
+    StoreFormatError.
+    """
+    text = exact_text("group", value)
+    if _GROUP.fullmatch(text) is None:
+        raise StoreFormatError(
+            f"group {shown(text)}: must be 1 to 255 of the characters %|a-zA-Z0-9_-"
+        )
+    return text
 
 
 def queue_id_of(value: Any) -> int:

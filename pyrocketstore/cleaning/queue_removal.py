@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterable
 
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.errors import StoreError
-from pyrocketstore.record.message import LMQ_PREFIX, SCHEDULE_TOPIC
+from pyrocketstore.record.message import (
+    LMQ_PREFIX,
+    SCHEDULE_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
 from pyrocketstore.recovery.store_context import StoreContext
 
 __all__ = ["clean_expired_consumer_queue", "clean_unused_topic", "remove_queue"]
 
-KEPT_TOPICS = frozenset({SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+#: Their positions are in files of ROOT/config: a queue that begins at 0 again would be passed over.
+KEPT_TOPICS = frozenset({SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC})
 
 
 def clean_unused_topic(store: StoreContext, topics: Iterable[str]) -> None:
@@ -42,7 +48,7 @@ def clean_expired_consumer_queue(store: StoreContext) -> None:
         return -1 < last < store.commit_log.get_min_offset()
 
     for queue in store.queue_table.all():
-        if queue.topic != SCHEDULE_TOPIC and is_expired(queue):
+        if queue.topic not in KEPT_TOPICS and is_expired(queue):
             _destroy_queue(store, queue.topic, queue.queue_id, is_expired)
 
 

@@ -1,4 +1,4 @@
-"""The commands about consumers and delayed messages."""
+"""The commands about consumers, delayed messages and transactions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ DELAYED_COLUMNS = (
     "count",
     "first due time",
     "last due time",
+)
+TRANSACTION_COLUMNS = (
+    "transaction id",
+    "group",
+    "real topic",
+    "queue id",
+    "born time",
+    "checks",
 )
 CONSUMER_COLUMNS = ("group", "topic", "queue id", "position", "max offset", "lag")
 
@@ -39,3 +47,20 @@ def consumers(target: Target) -> None:
     """
     with target.open() as store:
         target.output.table("consumer", CONSUMER_COLUMNS, store.consumer_positions())
+
+
+@app.command()
+@store_command
+@json_option
+def transactions(target: Target) -> None:
+    """List the transactions that are not decided, the oldest first.
+
+    Their messages are in RMQ_SYS_TRANS_HALF_TOPIC; consumers do not see them.
+    """
+    with target.open() as store:
+        rows = [
+            (one.transaction_id, one.group, one.topic, one.queue_id, one.born_timestamp,
+             one.check_times)
+            for one in store.transactions()
+        ]  # fmt: skip
+        target.output.table("transaction", TRANSACTION_COLUMNS, rows)

@@ -1,6 +1,7 @@
 """The keys of a broker.conf that belong to 4.9.3's other configuration classes.
 
-These keys cause no warning. The store ignores them, except for brokerIP1 and listenPort. Source:
+These keys cause no warning. The store ignores them, except for brokerIP1, listenPort,
+transactionTimeOut, transactionCheckInterval and transactionCheckMax. Source:
 the public setters of RocketMQ 4.9.3's classes.
 """
 

@@ -50,6 +50,7 @@ _LONG_NAMES = frozenset(
     """
     flush_delay_offset_interval os_page_cache_busy_time_out_mills max_outstanding_put_bytes
     max_unforced_bytes max_key_search_bytes retention_bytes retention_free_bytes
+    transaction_check_interval transaction_time_out
     """.split()
 )
 _PATH_NAMES = (
@@ -64,6 +65,7 @@ _POSITIVE_NAMES = tuple(
     mapped_file_size_commit_log mapped_file_size_consume_queue
     mapped_file_size_consume_queue_ext max_hash_slot_num max_index_num max_message_size
     max_outstanding_puts max_outstanding_put_bytes clean_resource_interval
+    transaction_check_interval
     """.split()
 )
 CLEANING_NAMES = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
@@ -90,6 +92,9 @@ class MessageStoreConfig:
     store_path_commit_log : None is `commitlog` below the root; commas separate several paths
     read_only_commit_log_store_paths : used only with several commit log paths
     broker_ip1, listen_port : keys of a broker.conf that make up the store host
+    transaction_time_out : ms; a transaction is not checked for so long after its birth
+    transaction_check_interval : ms between two rounds of checks
+    transaction_check_max : a transaction that so many checks did not decide is discarded
     given : the names of the settings that were set explicitly; filled in by the constructor
     source_path : the broker.conf that the settings were read from, or None
 
@@ -232,6 +237,9 @@ class MessageStoreConfig:
     stall_warning_mills: int = 1000
 
     # Keys of 4.9.3's other classes that the store needs
+    transaction_time_out: int = 6000
+    transaction_check_interval: int = 60_000
+    transaction_check_max: int = 15
     broker_ip1: str | None = None
     listen_port: int = DEFAULT_LISTEN_PORT
 

@@ -69,6 +69,8 @@ class StoreServices:
         self._all_started = False
         #: None: this store delivers no delayed messages
         self.schedule_service: ScheduleMessageService | None = None
+        #: None before the first transaction
+        self.transaction_service: ServiceThread | None = None
         self._schedule_ended = False
         #: called four times a second
         self.on_look: Callable[[], None] = lambda: None
@@ -269,6 +271,18 @@ class StoreServices:
             except (RuntimeError, MemoryError) as error:
                 LOG.error("the next put of a delayed message, or opening, delivers: %s", error)
 
+    def start_transactions(self, service: ServiceThread) -> None:
+        """Start the thread that checks transactions, unless `stop` has begun; `stop` ends it."""
+        with self._repair_lock:
+            if self._schedule_ended:
+                return
+            self.transaction_service = service
+            service.on_death = self._died
+            try:
+                service.start()
+            except (RuntimeError, MemoryError) as error:
+                LOG.error("no transaction is checked until the next opening: %s", error)
+
     def _died(self, service: ServiceThread) -> None:
         cause = StoreStateError(f"the thread {service.name} has died: {service.failure!r}")
         cause.__cause__ = service.failure
@@ -285,7 +299,7 @@ class StoreServices:
         with self._repair_lock:
             self._repair_ended = self._schedule_ended = True
         for service in (
-            *([] if self.schedule_service is None else [self.schedule_service]),
+            *[one for one in (self.transaction_service, self.schedule_service) if one is not None],
             self.repair_service,
             *self._cleaning,
             self.make_room_service,

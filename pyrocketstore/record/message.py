@@ -104,6 +104,11 @@ Host = str | tuple[str, int] | bytes
 LMQ_PREFIX = "%LMQ%"
 #: Its units hold delivery times. Source: RocketMQ 4.9.3 TopicValidator.
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+#: The topics of transactions: half messages, op messages, and those that no check could decide.
+#: Source: RocketMQ 4.9.3 TopicValidator.
+TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Topics that a broker creates by itself, and the prefix of others.
 #: Source: RocketMQ 4.9.3 TopicValidator.
 SYSTEM_TOPICS = frozenset(
@@ -111,12 +116,12 @@ SYSTEM_TOPICS = frozenset(
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
         "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         SCHEDULE_TOPIC,
         "SELF_TEST_TOPIC",
         "TBW102",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
     }
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -495,6 +500,15 @@ def check_delayable(topic: str) -> int:
 def real_queue_properties(topic: str, queue_id: int) -> dict[str, str]:
     """The properties that name the queue of a delayed message."""
     return {PROPERTY_REAL_TOPIC: topic, PROPERTY_REAL_QUEUE_ID: str(queue_id)}
+
+
+def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the queue to which a delayed message or a half message goes; None if none is named."""
+    topic = properties.get(PROPERTY_REAL_TOPIC)
+    queue_id = parse_java_int(properties.get(PROPERTY_REAL_QUEUE_ID, ""))
+    if not topic or queue_id is None or queue_id < 0:
+        return None
+    return topic, queue_id
 
 
 def batch_too_large(size: int, limit: int) -> MessageRefused:

@@ -9,28 +9,16 @@ from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._record import crc32
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT_STORE_MSG_OK,
     SCHEDULE_TOPIC,
+    TRANS_HALF_TOPIC,
     MessageExtBrokerInner,
-    parse_java_int,
 )
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 #: Topics to which nothing is delivered. In its own topic a message would be delayed forever.
-_NOT_DELIVERED_TO = {"", HALF_TOPIC, SCHEDULE_TOPIC}
+_NOT_DELIVERED_TO = {"", TRANS_HALF_TOPIC, SCHEDULE_TOPIC}
 #: The bits of a CRC-32 that a record keeps.
 _CRC_MASK = 0x7FFFFFFF
-
-
-def real_queue(message: MessageExt) -> tuple[str, int] | None:
-    """Return topic and queue id to which a delayed message goes; None if it names none."""
-    topic = message.properties.get(PROPERTY_REAL_TOPIC)
-    queue_id = parse_java_int(message.properties.get(PROPERTY_REAL_QUEUE_ID, ""))
-    if not topic or queue_id is None or queue_id < 0:
-        return None
-    return topic, queue_id
 
 
 def due_time(

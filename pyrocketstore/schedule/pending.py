@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
-from pyrocketstore.record.message import SCHEDULE_TOPIC
-from pyrocketstore.schedule.delivery import due_time, real_queue
+from pyrocketstore.record.message import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, real_queue
+from pyrocketstore.schedule.delivery import due_time
 
 
 class DelayedMessages(NamedTuple):
@@ -27,17 +27,18 @@ class DelayedMessages(NamedTuple):
 
 
 def real_queues(log: CommitLog, table: ConsumeQueueTable, phy_offset: int) -> set[tuple[str, int]]:
-    """Return the queues to which the delayed messages from `phy_offset` (bytes) on go.
+    """Return the queues to which the delayed and the half messages from `phy_offset` (bytes) on go.
 
     Raises StoreIOError.
     """
     found: set[tuple[str, int]] = set()
-    for queue in table.of_topic(SCHEDULE_TOPIC).values():
+    queues = [*table.of_topic(SCHEDULE_TOPIC).values(), *table.of_topic(TRANS_HALF_TOPIC).values()]
+    for queue in queues:
         low = queue.first_readable_offset(max(0, log.get_min_offset()))
         for at in range(max(low, queue.units_before(phy_offset)), queue.get_max_offset_in_queue()):
             unit = queue.reader.unit(at)
             message = None if unit is None else log.look_message(unit[0], unit[1])
-            real = None if message is None else real_queue(message)
+            real = None if message is None else real_queue(message.properties)
             if real is not None:
                 found.add(real)
     return found
@@ -63,7 +64,7 @@ def delayed_messages(
             message = None if unit is None else log.look_message(unit[0], unit[1])
             if unit is None or message is None:
                 continue
-            real = real_queue(message)
+            real = real_queue(message.properties)
             topic = "" if real is None else real[0]
             now_ms = None if log.read_only else log.env.now_ms()
             due = due_time(log, level, queue, unit, now_ms)

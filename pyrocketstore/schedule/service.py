@@ -13,10 +13,10 @@ from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.consume_queue.units import PRE_BLANK
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreFormatError
-from pyrocketstore.record.message import SCHEDULE_TOPIC, MessageExtBrokerInner
+from pyrocketstore.record.message import SCHEDULE_TOPIC, MessageExtBrokerInner, real_queue
 from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
-from pyrocketstore.schedule.delivery import delivered_message, due_time, real_queue, refusal
+from pyrocketstore.schedule.delivery import delivered_message, due_time, refusal
 from pyrocketstore.system.service_thread import ServiceThread
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class ScheduleMessageService(ServiceThread):
     def _deliver_one(self, level: int, offset: int, phy_offset: int, size: int) -> PutMessageStatus:
         """Put the message of a unit; return PUT_OK also for one that no attempt can deliver."""
         message = self._log.look_message(phy_offset, size)
-        real = None if message is None else real_queue(message)
+        real = None if message is None else real_queue(message.properties)
         why = "no message there" if message is None else refusal(message, real, level, offset)
         if message is not None and real is not None and not why:
             status, why = self._put_status(delivered_message(message, *real))

@@ -62,7 +62,7 @@ from pyrocketstore.store._put_and_query import StoreCalls
 from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues
-from pyrocketstore.store.opening import Opening, base_settings, notices_of, with_sizes
+from pyrocketstore.store.opening import Opening, base_settings, check_of, notices_of, with_sizes
 from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
 from pyrocketstore.store.rows import KeyHits, column_of
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from pyrocketstore.store.consumers import ConsumerPosition, StoreConsumers
     from pyrocketstore.store.following import FollowedMessages
     from pyrocketstore.store.settings import AnyPath, StoreSettings
+    from pyrocketstore.store.transactions import StoreTransactions, Transaction
     from pyrocketstore.verify.report import VerifyReport
 
 LOG = logger(__name__)
@@ -105,6 +106,7 @@ def open(
     strict: bool = False,
     preset: Literal["small"] | None = None,
     env: Env | None = None,
+    transaction_check: Callable[[Transaction], object] | None = None,
     **settings: Unpack[StoreSettings],
 ) -> Store:
     """Open a store directory: load and recover its files, and start its services.
@@ -123,6 +125,11 @@ def open(
     preset : "small": sizes of new files for a store of at most some 100 MB; a store with one
         message takes less than 1 MiB. Settings and existing files take precedence
     env : an Env in place of the operating system's, for tests
+    transaction_check : callable(Transaction), asked by a thread of the store about each transaction
+        that is undecided `transaction_time_out` ms after its birth, every
+        `transaction_check_interval` ms. It returns "commit", "rollback" or None, for unknown. After
+        `transaction_check_max` answers of None the transaction is discarded: its message goes to
+        the topic TRANS_CHECK_MAX_TIME_TOPIC
     settings : fields of MessageStoreConfig, for example `flush_disk_type`. File sizes that are not
         given are detected from the files. The store deletes no expired file unless
         `file_reserved_time`, `disk_max_used_space_ratio` or a broker.conf is given
@@ -144,6 +151,7 @@ def open(
     unique_key = exact_flag("unique_key", unique_key)
     topics_json = exact_flag("topics_json", topics_json)
     sizes = check_preset(preset)
+    check = check_of(transaction_check, read_only=read_only)
     used = Env() if env is None else env
     notices: list[str] = []
 
@@ -153,7 +161,7 @@ def open(
 
         def opened(final: MessageStoreConfig) -> Store:
             notices[:] = told
-            more = read_only, store_host, unique_key, topics_json, notices
+            more = read_only, store_host, unique_key, topics_json, notices, check
             return Store(Opening(used, base, final, *more))
 
         if not read_only:
@@ -215,6 +223,7 @@ class Store(StoreCalls):
             cleans=config.enables_cleaning,
             topics=topics,
         )
+        self._transaction_check = opening.transaction_check
         self._make_put_paths(opening.unique_key)
         self.message_store.load()
         self.message_store.at_end.append(self.message_store.moved.signal)
@@ -271,6 +280,7 @@ class Store(StoreCalls):
         self._append_path = PutPath(core, host, state, slow_appends, ids)
         self._batch_puts = BatchPuts(self._put_path, self._slow_puts)
         self._consumers: StoreConsumers | None = None
+        self._transactions: StoreTransactions | None = None
 
     def _make_key_search(self, engine: DefaultMessageStore) -> KeySearch:
         """The search in the files of `engine`, which `refresh` may have loaded."""
@@ -302,6 +312,8 @@ class Store(StoreCalls):
         cleaning = engine.services.clean_resource
         if cleaning is not None and cleaning.notice is not None:
             opening.notices.append(cleaning.notice)
+        if self._transaction_check is not None:
+            self._all_transactions()
 
     # ---- life cycle ---------------------------------------------------------------------------
 
@@ -942,6 +954,74 @@ class Store(StoreCalls):
                     self._slow_puts.put_message,
                     self._arrivals,
                 )
+
+    # ---- transactions -------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        group: str,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | None = None,
+    ) -> Transaction:
+        """Store a message that appears in its topic once the transaction is committed.
+
+            with store.prepare("orders", b"paid", group="shop") as transaction:
+                database.execute(...)  # commits at the end of the block, else rolls back
+
+        A transaction that is never decided, because the process ended, is found again by
+        `transaction` and `transactions`, and the `transaction_check` of `open` is asked about it. A
+        4.9.3 broker that opens the directory asks the producers of `group`.
+
+        Parameters
+        ----------
+        group : str, the producer group
+        others : as in `put`
+
+        Raises as `put`; PutError also where the committed message would not fit.
+
+        Durability: as `put`. Source: RocketMQ 4.9.3 TransactionalMessageServiceImpl#prepareMessage.
+        """
+        rest = (properties, 0, flag, born_timestamp, born_host)
+        message = self._slow_puts.message_of(topic, body, queue_id, tags, keys, *rest)
+        return self._all_transactions().prepare(message, group, self)
+
+    def transaction(self, transaction_id: str) -> Transaction | None:
+        """Return the undecided transaction with this id; None if it is decided, or unknown."""
+        return self._all_transactions().transaction(transaction_id, self)
+
+    def transactions(self) -> list[Transaction]:
+        """Return the undecided transactions, the oldest first. A read-only store reads them again
+        with each call."""
+        return self._all_transactions().transactions(self)
+
+    def _all_transactions(self) -> StoreTransactions:
+        self._state.check()
+        if self._transactions is None:
+            shielded(self._make_transactions)
+        assert self._transactions is not None
+        return self._transactions
+
+    def _make_transactions(self) -> None:
+        module = imported("pyrocketstore.store.transactions")  # few programs use them
+        with self.message_store.life_lock:
+            self._state.check()
+            if self._transactions is None:
+                consumers = self._all_consumers()
+                consumers.load()
+                made: StoreTransactions = module.StoreTransactions(
+                    self.message_store, self._slow_puts, consumers.offsets, self._transaction_check
+                )
+                if not self.read_only:
+                    made.start()
+                self._transactions = made
 
     def consumer_positions(self) -> list[ConsumerPosition]:
         """Return the committed positions of all groups, sorted.

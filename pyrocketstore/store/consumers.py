@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyrocketstore.arguments.read_arguments import loss_word_of, start_of
-from pyrocketstore.arguments.scalars import exact_int32, exact_text
+from pyrocketstore.arguments.read_arguments import group_of, loss_word_of, start_of
+from pyrocketstore.arguments.scalars import exact_int32
 from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
 from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
 from pyrocketstore.consumer.groups import ConsumerGroups, Queue
@@ -15,7 +14,6 @@ from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.retry import retry_message, retry_topic
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.consumer.waiters import LoopWaiters
-from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import MessageExtBrokerInner, check_topic
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from pyrocketstore.commit_log._put_result import PutMessageResult
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
-
-#: Source: RocketMQ 4.9.3 Validators#checkGroup.
-_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
 
 
 class ConsumerPosition(NamedTuple):
@@ -123,7 +118,7 @@ class StoreConsumers:
 
         `messages` is called with (topic, queue_id, start, stop, all_tags).
         """
-        group = _checked_group(group)
+        group = group_of(group)
         given: Any = topics
         if not isinstance(given, (str, Sequence)):
             kind = type(topics).__name__
@@ -230,12 +225,3 @@ class StoreConsumers:
         self._check()
         times = self.subscriptions.retry_max_times(group)
         self._put(retry_message(message, group, times, delay_level))
-
-
-def _checked_group(group: Any) -> str:
-    text = exact_text("group", group)
-    if _GROUP.fullmatch(text) is None:
-        raise StoreFormatError(
-            f"group {shown(text)}: must be 1 to 255 of the characters %|a-zA-Z0-9_-"
-        )
-    return text

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrocketstore.config.message_store_config import (
     MessageStoreConfig,
     absolute_path,
     detect_sizes,
 )
-from pyrocketstore.display import logger
+from pyrocketstore.display import logger, shown
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.recovery.plan import RecoveryPlan
@@ -21,6 +22,7 @@ from pyrocketstore.system.env import Env
 
 if TYPE_CHECKING:
     from pyrocketstore.store.settings import AnyPath, StoreSettings
+    from pyrocketstore.store.transactions import TransactionCheck
 
 LOG = logger(__name__)
 
@@ -42,6 +44,7 @@ class Opening(NamedTuple):
     unique_key: bool
     topics_json: bool
     notices: list[str]
+    transaction_check: TransactionCheck | None
 
 
 def base_settings(
@@ -64,6 +67,18 @@ def base_settings(
         base, notes = MessageStoreConfig.from_broker_conf(path, strict=strict, root=root)
         notices += notes
     return (base.replace(**settings) if settings else base).absolute()
+
+
+def check_of(value: Any, *, read_only: bool) -> TransactionCheck | None:
+    """Return the argument `transaction_check`. Raises StoreTypeError, StoreFormatError."""
+    if value is None:
+        return None
+    if not callable(value):
+        raise StoreTypeError(f"transaction_check is {shown(value)}: must be a callable or None")
+    if read_only:
+        raise StoreFormatError("transaction_check: a store that is open read-only decides nothing")
+    found: TransactionCheck = value
+    return found
 
 
 def with_sizes(

@@ -93,15 +93,19 @@ class SlowPuts:
 
     def put(self, *arguments: Any) -> PutMessageResult:
         """Put one message; the arguments are those of `PutPath.put`."""
-        return self.put_message(self._message_of(*arguments))
+        return self.put_message(self.message_of(*arguments))
 
     def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Put a message whose fields have their exact types. Raises PutError."""
+        return self.checked(self.put_result(message), 1)
+
+    def put_result(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Put a message as `put_message` does; return the result whatever its status."""
         while True:
             has_room = self.make_room()
             result = self.engine.put_settled(message)
             if not (has_room and self._may_wait(result.status)):
-                return self.checked(result, 1)
+                return result
 
     def roll(self, size: int) -> int:
         """Continue in the next file of the log; the errno where it cannot be made, else 0."""
@@ -122,7 +126,7 @@ class SlowPuts:
 
     # ---- messages -------------------------------------------------------------------------------
 
-    def _message_of(
+    def message_of(
         self,
         topic: Any,
         body: Any,
@@ -252,7 +256,7 @@ class SlowAppends(SlowPuts):
 
     def put(self, *arguments: Any) -> PutMessageResult:
         """Append one message; the arguments are those of `PutPath.put`."""
-        return self.checked(self.engine.append_message(self._message_of(*arguments)), 1)
+        return self.checked(self.engine.append_message(self.message_of(*arguments)), 1)
 
 
 class BatchPuts:

@@ -102,5 +102,8 @@ class StoreSettings(TypedDict, total=False):
     max_unforced_bytes: int
     max_key_search_bytes: int
     stall_warning_mills: int
+    transaction_time_out: int
+    transaction_check_interval: int
+    transaction_check_max: int
     broker_ip1: str | None
     listen_port: int

@@ -188,7 +188,7 @@ def test_other_commands_read_a_store_with_damaged_config_files(store: Path) -> N
     run("info", store)
 
 
-@pytest.mark.parametrize("command", ["delayed", "consumers"])
+@pytest.mark.parametrize("command", ["delayed", "consumers", "transactions"])
 def test_a_store_without_either(tmp_path: Path, command: str) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as opened:
         opened.put("t", b"")
@@ -197,3 +197,23 @@ def test_a_store_without_either(tmp_path: Path, command: str) -> None:
     assert "does not exist" in run(command, tmp_path / "none", code=2).stderr
     (tmp_path / "empty").mkdir()
     assert "contains no store" in run(command, tmp_path / "empty", code=1).stderr
+
+
+def test_transactions(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as opened:
+        made = opened.prepare("orders", b"", group="shop", queue_id=3, born_timestamp=1000)
+        opened.prepare("orders", b"", group="shop").commit()
+    before = contents(tmp_path)
+    (row,) = rows(run("transactions", tmp_path, "--json"), "transaction")
+    assert row == {
+        "transaction_id": made.transaction_id,
+        "group": "shop",
+        "real_topic": "orders",
+        "queue_id": 3,
+        "born_time": 1000,
+        "checks": 0,
+    }
+    header, found = table(run("transactions", tmp_path))
+    assert header == ["transaction id", "group", "real topic", "queue id", "born time", "checks"]
+    assert found[4] == "1970-01-01T00:00:01.000Z"
+    assert contents(tmp_path) == before

@@ -63,6 +63,7 @@ OWN_KEYS = set(
     brokerIP1 listenPort maxOutstandingPuts maxOutstandingPutBytes maxUnforcedBytes
     maxKeySearchBytes stallWarningMills syncfsLeastFiles writeWithoutMmap syncFlushByService
     retentionAge retentionBytes retentionFreeBytes
+    transactionCheckInterval transactionCheckMax transactionTimeOut
     """.split()
 )
 NAMES = {

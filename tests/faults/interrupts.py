@@ -131,7 +131,8 @@ def bodies_of(store: pyrocketstore.Store) -> Counter[int]:
             at = log.roll_next_file(at)
             continue
         topic = message.properties.get("REAL_TOPIC", message.topic)
-        if not topic.startswith("%RETRY%"):
+        is_hidden = message.topic.startswith("RMQ_SYS_TRANS_")
+        if not is_hidden and not topic.startswith("%RETRY%"):
             found[int(message.body.split()[0])] += 1
         at += size
     return found
@@ -152,6 +153,9 @@ class Life:
         self.topics = 0
         self.call: Callable[[Life], None] = Life.put
         self.acknowledged: set[int] = set()
+        #: messages of transactions
+        self.rolled_back: set[int] = set()
+        self.undecided: set[int] = set()
         #: (queue id, queue offset) of the messages of T that a consumer has returned
         self.received: set[tuple[int, int]] = set()
         #: the last ones, and one that the iteration has returned: not in `received` yet
@@ -185,6 +189,21 @@ class Life:
         (number,), (body,) = self.bodies(1)
         self.store.put("T", body, keys=f"k{number % 50}", **options)
         self.acknowledged.add(number)
+
+    def transact(self) -> None:
+        """Commit one message by a block and one by a call, roll one back, and leave one open."""
+        numbers, bodies = self.bodies(4)
+        with self.store.prepare("X", bodies[0], group="g"):
+            pass
+        self.acknowledged.add(numbers[0])
+        second = self.store.prepare("X", bodies[1], group="g")
+        second.commit()
+        self.acknowledged.add(numbers[1])
+        third = self.store.prepare("X", bodies[2], group="g")
+        third.rollback()
+        self.rolled_back.add(numbers[2])
+        self.store.prepare("X", bodies[3], group="g")
+        self.undecided.add(numbers[3])
 
     def put_slowly(self) -> None:
         self.put(properties=MappingProxyType({"a": "b"}))
@@ -370,7 +389,7 @@ class Life:
         put, put_slowly, put_named, put_rolling, put_rolling, put_new_queue, put_new_queue,
         put_many, put_many, put_delayed, put_many_delayed, put_batch, put_multi, put_inner,
         put_future, aput, aput, flush, read, query, stats, clean, reopen, read_only, consume,
-        apoll, iterate, seek, join, retry,
+        apoll, iterate, seek, join, retry, transact, transact,
     )  # fmt: skip
 
     def prepare(self, call: Callable[[Life], None]) -> None:
@@ -438,6 +457,7 @@ class Life:
             # Queues that `clean` destroyed are not rebuilt.
             problems = [p for p in report.problems if not re.search(r"queue/T\d+/", p.path)]
             assert not problems, problems[:5]
+            self.decide(store)
             found = bodies_of(store)
         twice = [number for number, count in found.items() if count > 1]
         assert not twice, f"there twice: {twice[:5]}"
@@ -445,6 +465,17 @@ class Life:
         assert not missing, f"{len(missing)} acknowledged messages are missing"
         assert max(found) < next(self.numbers)
         self.counts["messages"] += len(found)
+
+    def decide(self, store: pyrocketstore.Store) -> None:
+        """Require that what is undecided is found, and commit it."""
+        undecided = {int(one.message.body.split()[0]): one for one in store.transactions()}
+        assert self.undecided <= undecided.keys()
+        assert not self.rolled_back & undecided.keys()
+        for transaction in undecided.values():
+            assert transaction.commit() is not None
+        self.acknowledged |= undecided.keys()
+        seen = bodies_of(store)
+        assert not self.rolled_back & seen.keys()
 
     def check_received(self) -> None:
         """Require that the consumers have passed no message over."""

@@ -125,6 +125,15 @@ class Cluster:
         words = [f"topics={','.join(topics)}", f"count={count}", f"group={group}"]
         return self._client("consume", self.name_server, *words)
 
+    def transact(
+        self, requests: Iterable[Line], group: str, *, answer: str = "UNKNOW", checks: int = 0
+    ) -> list[Line]:
+        """Send messages in transactions, and answer `checks` checks; return results and checks."""
+        path = self.home / "transactions"
+        path.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        words = [f"group={group}", f"from={path}", f"answer={answer}", f"checks={checks}"]
+        return self._client("transact", self.name_server, *words, "timeout=60")
+
     def produce(self, requests: Iterable[Line]) -> list[Line]:
         """Send messages and batches by a producer; return the result of each."""
         path = self.home / "requests"

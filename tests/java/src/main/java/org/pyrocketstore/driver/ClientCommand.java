@@ -96,7 +96,7 @@ final class ClientCommand {
         return producer.send(messages);
     }
 
-    private static Message message(JSONObject request) {
+    static Message message(JSONObject request) {
         Message message = new Message(request.getString("topic"), request.getString("tags"),
             request.getString("keys"), Base64.getDecoder().decode(request.getString("body")));
         JSONArray pairs = request.getJSONArray("properties");
@@ -110,7 +110,7 @@ final class ClientCommand {
         return message;
     }
 
-    private static JsonLine sent(SendResult result) {
+    static JsonLine sent(SendResult result) {
         return new JsonLine().put("status", result.getSendStatus().name())
             .put("queue_id", result.getMessageQueue().getQueueId())
             .put("queue_offset", result.getQueueOffset())
@@ -118,7 +118,7 @@ final class ClientCommand {
             .put("offset_msg_id", result.getOffsetMsgId());
     }
 
-    private static void say(JsonLine line) {
+    static void say(JsonLine line) {
         synchronized (System.out) {
             System.out.println(line);
             System.out.flush();

@@ -14,6 +14,7 @@ import java.util.logging.LogManager;
  * bench DIR what=NAME count=N [...]
  * consume NAMESRV group=NAME topics=A,B count=N [timeout=SECONDS]
  * produce NAMESRV from=FILE [compressOver=BYTES]
+ * transact NAMESRV group=NAME from=FILE [answer=STATE] [checks=N] [timeout=SECONDS]
  * serve                                          (commands come in through standard input)
  * </pre>
  *
@@ -62,6 +63,8 @@ public final class Driver {
                 return ClientCommand.consume(path, options);
             case "produce":
                 return ClientCommand.produce(path, options);
+            case "transact":
+                return TransactCommand.run(path, options);
             case "bench":
                 return BenchCommand.run(path, options);
             default:

@@ -1,0 +1,372 @@
+"""The transactions of a `Store`: prepare, find again, decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyrocketstore.arguments.read_arguments import group_of
+from pyrocketstore.arguments.scalars import exact_text
+from pyrocketstore.display import logger
+from pyrocketstore.errors import PutError, StoreError, StoreFormatError, StoreStateError
+from pyrocketstore.record import _message
+from pyrocketstore.record._unique_id import UniqueIds
+from pyrocketstore.record.message import (
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    SCHEDULE_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    MessageExtBrokerInner,
+    MessageRefused,
+)
+from pyrocketstore.results import PutMessageStatus
+from pyrocketstore.system.signal_shield import shielded
+from pyrocketstore.transaction.commit_search import find_committed
+from pyrocketstore.transaction.positions import TRANSACTION_GROUP
+from pyrocketstore.transaction.prepared import PREPARED, Found, PreparedMessage, read_prepared
+from pyrocketstore.transaction.records import half_message, half_properties, longest_form
+from pyrocketstore.transaction.service import (
+    StoreCallsOfTransactions,
+    TransactionalMessageService,
+    TransactionLimits,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.consumer.offsets import ConsumerOffsets
+    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.record._message import MessageExt
+    from pyrocketstore.store.puts import SlowPuts
+
+LOG = logger(__name__)
+
+_MS_OF_AN_HOUR = 3_600_000
+#: Topics to which no message can be committed.
+_NO_TARGETS = (SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+
+TransactionCheck = Callable[["Transaction"], object]
+
+
+class Transaction:
+    """A message that consumers do not see until it is committed. `Store.prepare` makes it.
+
+    As a context manager it commits at the end of the block, and rolls back after an exception,
+    unless it was decided inside.
+
+    Attributes
+    ----------
+    transaction_id : str, the property UNIQ_KEY; `Store.transaction` finds it again by this
+    group : str, the producer group
+    topic, queue_id : str, int, where the message appears
+    born_timestamp : int, Unix ms
+    check_times : int, the checks so far that decided nothing
+    status : "prepared", "committed", "rolled back" or "discarded"
+    result : PutMessageResult of the committed message, or None
+
+    Threads: any.
+    """
+
+    def __init__(
+        self, prepared: PreparedMessage, decisions: StoreDecisions, owner: object = None
+    ) -> None:
+        self._prepared = prepared
+        self._decisions = decisions
+        self._owner = owner  # a Store that is only referred to by this must not be closed
+
+    @property
+    def transaction_id(self) -> str:
+        """str: the property UNIQ_KEY."""
+        return self._prepared.transaction_id
+
+    @property
+    def group(self) -> str:
+        """str: the producer group."""
+        return self._prepared.group
+
+    @property
+    def topic(self) -> str:
+        """str: the topic in which the message appears."""
+        return self._prepared.topic
+
+    @property
+    def queue_id(self) -> int:
+        """int: the queue in which the message appears."""
+        return self._prepared.queue_id
+
+    @property
+    def born_timestamp(self) -> int:
+        """int: when the message was made, Unix ms."""
+        return self._prepared.born_timestamp
+
+    @property
+    def check_times(self) -> int:
+        """int: the checks so far that decided nothing."""
+        return self._prepared.check_times
+
+    @property
+    def status(self) -> str:
+        """str: "prepared", "committed", "rolled back" or "discarded"."""
+        return self._prepared.status
+
+    @property
+    def result(self) -> PutMessageResult | None:
+        """The result of the put of the committed message; None before, or if an earlier process has
+        put it."""
+        return self._prepared.result
+
+    @property
+    def message(self) -> MessageExt:
+        """The half message: body, tags, keys and properties. Its topic is that of half messages.
+
+        Raises StoreStateError: the store is closed, or the half message has expired.
+        """
+        return self._decisions.half_of(self._prepared)
+
+    def commit(self) -> PutMessageResult | None:
+        """Make the message visible in its topic; return `result`. A second call returns the same.
+
+        Raises
+        ------
+        PutError: the message could not be stored, and the transaction is undecided; with `stored`,
+        it is committed and not durable in time
+        StoreStateError: the transaction was rolled back or discarded, its half message has expired,
+        or the store is closed or read-only
+        StoreCorruptionError: the half message is damaged. StoreIOError
+
+        Durability: as `Store.put`.
+        Source: RocketMQ 4.9.3 EndTransactionProcessor#processRequest.
+        """
+        return self._decisions.commit(self._prepared)
+
+    def rollback(self) -> None:
+        """Decide that the message never becomes visible. A second call does nothing.
+
+        Raises PutError: the transaction is undecided. StoreStateError: it was committed, or the
+        store is closed or read-only. StoreIOError.
+
+        Durability: as `Store.put`.
+        """
+        self._decisions.rollback(self._prepared)
+
+    def __enter__(self) -> Transaction:
+        self._prepared.is_in_block = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._prepared.is_in_block = False
+        if self.status != PREPARED:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except StoreError as failure:
+            LOG.error("transaction %s is undecided: %s", self.transaction_id, failure)
+            error.add_note(f"and transaction {self.transaction_id} is undecided: {failure}")
+
+    def __repr__(self) -> str:
+        where = f"{self.topic}/{self.queue_id}"
+        return f"<pyrocketstore.Transaction {self.transaction_id} for {where}, {self.status}>"
+
+
+class StoreDecisions:
+    """What a Transaction calls; it refers to the engine, not to the Store.
+
+    Parameters
+    ----------
+    engine : DefaultMessageStore
+    slow : SlowPuts
+
+    Threads: any.
+    """
+
+    def __init__(self, engine: DefaultMessageStore, slow: SlowPuts) -> None:
+        self._engine = engine
+        self._slow = slow
+        self.service: TransactionalMessageService | None = None
+
+    def half_of(self, prepared: PreparedMessage) -> MessageExt:
+        """Return the half message."""
+        self._slow.state.check()
+        with self._slow.state:
+            if self.service is not None:
+                return self.service.half_of(prepared)
+            return half_in(self._engine, prepared)
+
+    def commit(self, prepared: PreparedMessage) -> PutMessageResult | None:
+        """Commit a transaction. Raises as `Transaction.commit`."""
+        service = self._writable()
+        result = shielded(lambda: service.commit(prepared))
+        return None if result is None else self._slow.checked(result, 1)
+
+    def rollback(self, prepared: PreparedMessage) -> None:
+        """Roll a transaction back. Raises as `Transaction.rollback`."""
+        service = self._writable()
+        result = shielded(lambda: service.rollback(prepared))
+        if result is not None:
+            self._slow.checked(result, 1)
+
+    def _writable(self) -> TransactionalMessageService:
+        self._slow.state.check_writable()
+        assert self.service is not None
+        return self.service
+
+
+def half_in(engine: DefaultMessageStore, prepared: PreparedMessage) -> MessageExt:
+    """Return the half message of a read-only store."""
+    half = engine.reads.commit_log.look_message(prepared.phy_offset, prepared.size)
+    if half is None:
+        reason = f"byte {prepared.phy_offset} of the log: the half message has expired"
+        raise StoreStateError(reason)
+    return half
+
+
+class StoreTransactions:
+    """Make and find the transactions of a store.
+
+    Parameters
+    ----------
+    engine : DefaultMessageStore
+    slow : SlowPuts
+    offsets : ConsumerOffsets, loaded
+    check : callable(Transaction) or None
+
+    Threads: any; `start` from a thread that no signal handler interrupts.
+    """
+
+    def __init__(
+        self,
+        engine: DefaultMessageStore,
+        slow: SlowPuts,
+        offsets: ConsumerOffsets,
+        check: TransactionCheck | None,
+    ) -> None:
+        self._engine = engine
+        self._slow = slow
+        self._offsets = offsets
+        self._check = check
+        self._decisions = StoreDecisions(engine, slow)
+        self._ids = slow.ids or UniqueIds(engine.env, slow.store_host)
+
+    # ---- life cycle -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read what is prepared, and start the thread of the checks. Raises StoreError."""
+        engine, config = self._engine, self._engine.config
+        engine.wait_dispatched()
+        engine.check_complete()
+        calls = StoreCallsOfTransactions(
+            self._slow.put_result,
+            self._wait_dispatched,
+            self._offsets.commit_offset,
+            engine.flush,
+            self._offsets.persist,
+        )
+        reserved_ms = config.file_reserved_time * _MS_OF_AN_HOUR if engine.cleans else None
+        limits = TransactionLimits(
+            config.transaction_time_out,
+            config.transaction_check_interval,
+            config.transaction_check_max,
+            reserved_ms,
+        )
+        service = TransactionalMessageService(
+            engine.commit_log,
+            engine.queue_table,
+            self._found(),
+            calls,
+            limits,
+            self._slow.store_host,
+            None if self._check is None else _CheckCall(self._check, self._decisions),
+        )
+        service.end_committed()
+        self._decisions.service = service
+        engine.at_clean_stop.insert(0, service.note_positions)
+        engine.services.start_transactions(service)
+
+    def _wait_dispatched(self) -> None:
+        self._engine.wait_dispatched()
+        self._engine.check_complete()
+
+    def _found(self) -> Found:
+        offsets, reads = self._offsets, self._engine.reads
+        positions = (
+            offsets.query_offset(TRANSACTION_GROUP, topic, 0)
+            for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+        )
+        half, op = positions
+        time_out = self._engine.config.transaction_time_out
+        return read_prepared(reads.commit_log, reads.queues, half, op, time_out)
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def prepare(self, message: MessageExtBrokerInner, group: Any, owner: object) -> Transaction:
+        """Put the half message of a message. Raises as `Store.prepare`."""
+        service = self._decisions.service
+        assert service is not None
+        topic, queue_id = message.topic, message.queue_id
+        if topic in _NO_TARGETS:
+            raise StoreFormatError(f"topic {topic}: a transaction cannot be committed to it")
+        unique_id = message.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        unique_id = unique_id or self._ids.new()
+        message.properties = half_properties(
+            message.properties, group_of(group), unique_id, topic, queue_id
+        )
+        half = half_message(message)
+        self._check_size(longest_form(half, topic))
+        # A broker serves the queues that topics.json has, and may commit this one.
+        self._engine.commit_log.core.slot(topic, queue_id)
+        result, prepared = shielded(lambda: service.prepare(half))
+        self._slow.checked(result, 1)
+        assert prepared is not None
+        return Transaction(prepared, self._decisions, owner)
+
+    def _check_size(self, longest: MessageExtBrokerInner) -> None:
+        limit = self._engine.commit_log.core.max_message_size
+        try:
+            _message.encode_message(longest, max_message_size=limit)
+        except MessageRefused as refused:
+            raise PutError(PutMessageStatus[refused.status], False, 0, refused.reason) from refused
+
+    def transaction(self, transaction_id: Any, owner: object) -> Transaction | None:
+        """Return the undecided transaction with this id, or None."""
+        wanted = exact_text("transaction_id", transaction_id)
+        found = (one for one in self.transactions(owner) if one.transaction_id == wanted)
+        service = self._decisions.service
+        if service is None:
+            return next(found, None)
+        prepared = service.find(wanted)
+        return None if prepared is None else Transaction(prepared, self._decisions, owner)
+
+    def transactions(self, owner: object) -> list[Transaction]:
+        """Return the undecided transactions, in the order of their half messages."""
+        service = self._decisions.service
+        prepared = self._read_again() if service is None else service.undecided()
+        return [Transaction(one, self._decisions, owner) for one in prepared]
+
+    def _read_again(self) -> list[PreparedMessage]:
+        def read() -> list[PreparedMessage]:
+            self._offsets.load()
+            found, reads = self._found().prepared, self._engine.reads
+            committed = find_committed(reads.commit_log, reads.queues, found)
+            return [one for one in found if one not in committed]
+
+        return shielded(read)
+
+
+class _CheckCall:
+    """Calls the program's check with a Transaction."""
+
+    def __init__(self, check: TransactionCheck, decisions: StoreDecisions) -> None:
+        self._check = check
+        self._decisions = decisions
+
+    def __call__(self, prepared: PreparedMessage) -> object:
+        return self._check(Transaction(prepared, self._decisions))

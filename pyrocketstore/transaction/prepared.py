@@ -1,0 +1,237 @@
+"""Half messages that are not decided, read from the two queues of transactions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.consume_queue.table import ConsumeQueueTable, is_safe_name
+from pyrocketstore.consume_queue.units import PRE_BLANK
+from pyrocketstore.display import logger
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record.message import (
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    parse_java_int,
+    real_queue,
+)
+from pyrocketstore.transaction.records import (
+    check_times_of,
+    half_offset_of,
+    immunity_ms_of,
+)
+
+if TYPE_CHECKING:
+    from pyrocketstore.commit_log._put_result import PutMessageResult
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
+
+LOG = logger(__name__)
+
+#: Units that are read together.
+_CHUNK = 4096
+
+PREPARED, COMMITTED, ROLLED_BACK = "prepared", "committed", "rolled back"
+DISCARDED = "discarded"
+
+
+class PreparedMessage:
+    """A half message, and what became of it.
+
+    Attributes
+    ----------
+    transaction_id : str, the UNIQ_KEY; the offset message id of a half message without one
+    has_unique_id : bool
+    group : str, the producer group
+    topic, queue_id : the real queue
+    half_offset : int, queue offset of the half message, or of the last one that was put back
+    phy_offset, size : int, bytes: its record
+    born_timestamp, store_timestamp : int, Unix ms
+    check_times : int, how often it was put back after a check
+    immunity_ms : int, it is not checked for so long after its birth
+    older : list of (half_offset, phy_offset), half messages of this transaction before this one
+    status : "prepared", "committed", "rolled back" or "discarded"
+    result : PutMessageResult of the commit record, None without one that this process has put
+    may_be_committed : True after a put of the commit record whose outcome is not known
+    is_in_block : True inside of a `with` block: no check asks about it
+    lock : held while it is decided or put back
+    """
+
+    __slots__ = (
+        "born_timestamp", "check_times", "group", "half_offset", "has_unique_id", "immunity_ms",
+        "is_in_block", "lock", "may_be_committed", "older", "phy_offset", "queue_id", "result",
+        "size", "status", "store_timestamp", "topic", "transaction_id",
+    )  # fmt: skip
+
+    def __init__(self, half: MessageExt, time_out_ms: int) -> None:
+        real = real_queue(half.properties)
+        assert real is not None
+        self.topic, self.queue_id = real
+        self.transaction_id = _id_of(half)
+        self.has_unique_id = PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX in half.properties
+        self.group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
+        self.older: list[tuple[int, int]] = []
+        self.status = PREPARED
+        self.result: PutMessageResult | None = None
+        self.may_be_committed = self.is_in_block = False
+        self.lock = threading.Lock()
+        self._take(half, time_out_ms)
+
+    def _take(self, half: MessageExt, time_out_ms: int) -> None:
+        self.half_offset, self.phy_offset, self.size = half.queue_offset, half.phy_offset, half.size
+        self.born_timestamp, self.store_timestamp = half.born_timestamp, half.store_timestamp
+        self.check_times = check_times_of(half)
+        self.immunity_ms = immunity_ms_of(half, time_out_ms)
+
+    def follow(self, half: MessageExt, time_out_ms: int) -> None:
+        """Continue with a later half message of this transaction."""
+        self.older.append((self.half_offset, self.phy_offset))
+        self._take(half, time_out_ms)
+
+    def phy_offsets(self) -> set[int]:
+        """Return the physical offsets of all half messages of the transaction."""
+        return {self.phy_offset, *(phy_offset for _, phy_offset in self.older)}
+
+    def half_offsets(self) -> list[int]:
+        """Return the queue offsets of all half messages of the transaction."""
+        return [*(offset for offset, _ in self.older), self.half_offset]
+
+
+class Op(NamedTuple):
+    """An op message: its queue offset and physical offset, and the half message that it names."""
+
+    queue_offset: int
+    phy_offset: int
+    half_offset: int
+
+
+class Found(NamedTuple):
+    """What the queues hold from given positions on.
+
+    prepared : undecided, in the order of the half queue
+    half_start, half_end : int, the queue offsets that were read, [start, end)
+    decided : set of int, the others between them
+    op_start, op_end : int, likewise
+    ops : {queue offset: queue offset of the half message, -1 for an op message that names none}
+    """
+
+    prepared: list[PreparedMessage]
+    half_start: int
+    half_end: int
+    decided: set[int]
+    op_start: int
+    op_end: int
+    ops: dict[int, int]
+
+
+def read_prepared(
+    log: CommitLog, table: ConsumeQueueTable, half_offset: int, op_offset: int, time_out_ms: int
+) -> Found:
+    """Read the half and op messages from two positions on; -1: from the first ones.
+
+    A half message is decided if an op message behind it names it, or another one with its UNIQ_KEY;
+    one that was put back within its immunity, also if an op message names the original.
+
+    Raises StoreIOError.
+    """
+    half_queue, op_queue = table.find(TRANS_HALF_TOPIC, 0), table.find(TRANS_OP_HALF_TOPIC, 0)
+    half_start, half_end = _range(log, half_queue, half_offset)
+    op_start, op_end = _range(log, op_queue, op_offset)
+    ops = [_op_of(message) for message in _messages(log, op_queue, op_start, op_end)]
+    known = [op for op in ops if op is not None]
+    named_at = {op.half_offset: op.phy_offset for op in known}  # the last op of each
+    decided_ids: set[str] = set()
+    undecided: list[MessageExt] = []
+    for half in _messages(log, half_queue, half_start, half_end):
+        if _is_decided(half, named_at):
+            decided_ids.add(_id_of(half))
+        elif _is_usable(half):
+            undecided.append(half)
+    prepared: dict[str, PreparedMessage] = {}
+    for half in undecided:
+        if _id_of(half) in prepared:
+            prepared[_id_of(half)].follow(half, time_out_ms)
+        elif _id_of(half) not in decided_ids:
+            prepared[_id_of(half)] = PreparedMessage(half, time_out_ms)
+    waiting = {offset for one in prepared.values() for offset in one.half_offsets()}
+    return Found(
+        sorted(prepared.values(), key=lambda one: one.half_offset),
+        half_start,
+        half_end,
+        set(range(half_start, half_end)) - waiting,
+        op_start,
+        op_end,
+        dict.fromkeys(range(op_start, op_end), -1)
+        | {op.queue_offset: op.half_offset for op in known},
+    )
+
+
+def _is_decided(half: MessageExt, named_at: dict[int, int]) -> bool:
+    # An op before the half message is of a queue that was removed since.
+    if named_at.get(half.queue_offset, -1) > half.phy_offset:
+        return True
+    text = half.properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    return parse_java_int(text, 64) in named_at
+
+
+def _id_of(half: MessageExt) -> str:
+    return half.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or half.msg_id
+
+
+def _range(log: CommitLog, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
+    """Return the queue offsets to read from a position on.
+
+    A position behind the end is of a queue that was removed: the queue is read from its beginning.
+    """
+    end = queue.get_max_offset_in_queue()
+    low = queue.first_readable_offset(max(0, log.get_min_offset()))
+    return (low if offset > end else max(offset, low)), end
+
+
+def _messages(log: CommitLog, queue: ConsumeQueue, start: int, end: int) -> Iterator[MessageExt]:
+    """Yield the messages of the queue offsets [start, end); log those that cannot be read."""
+    at = start
+    while at < end:
+        units = queue.reader.columns(at, min(_CHUNK, end - at))
+        if not len(units.size):
+            return
+        for unit in zip(*(column.tolist() for column in units), strict=True):
+            message = None if unit == PRE_BLANK else log.look_message(unit[0], unit[1])
+            # After damage a unit may name the bytes of a lost message, which another one has now.
+            here = None
+            if message is not None:
+                here = (message.topic, message.queue_id, message.queue_offset)
+            if message is not None and here == (queue.topic, queue.queue_id, at):
+                yield message
+            elif unit != PRE_BLANK and unit[0] >= log.get_min_offset():
+                text = "%s, queue offset %d, byte %d of the log: no such message; it is left out"
+                LOG.error(text, queue.topic, at, unit[0])
+            at += 1
+
+
+def _op_of(message: MessageExt) -> Op | None:
+    half_offset = half_offset_of(message.stored_body)
+    if half_offset is None or not message.is_crc_valid:
+        LOG.error(
+            "%s, queue offset %d: the body is not that of an op message; it is left out",
+            message.topic, message.queue_offset,
+        )  # fmt: skip
+        return None
+    return Op(message.queue_offset, message.phy_offset, half_offset)
+
+
+def _is_usable(half: MessageExt) -> bool:
+    """Return whether a half message can be committed; log why not."""
+    real = real_queue(half.properties)
+    if real is None or not is_safe_name(real[0]) or real[0] == TRANS_HALF_TOPIC:
+        why = "it names no topic to commit to"
+    elif not half.is_crc_valid:
+        why = "its body is damaged"
+    else:
+        return True
+    LOG.error("%s, queue offset %d: %s; it is left out", half.topic, half.queue_offset, why)
+    return False

@@ -1,0 +1,179 @@
+"""The records of a transaction: half, commit, op, put-back and discard."""
+
+from __future__ import annotations
+
+from pyrocketstore.record import _message
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record.message import (
+    PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    Host,
+    MessageExtBrokerInner,
+    parse_java_int,
+    real_queue_properties,
+)
+
+#: sysFlag of a commit record, and the bits that say what a record is in a transaction.
+TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK = 8, 0xC
+#: The tag of an op message. Source: RocketMQ 4.9.3 TransactionalMessageUtil#REMOVETAG.
+REMOVE_TAG = "d"
+_INT64_BITS = 64
+#: The longest value of TRANSACTION_CHECK_TIMES.
+CHECK_TIMES_MAX = 0x7FFFFFFF
+
+
+def half_properties(
+    named: dict[str, str], group: str, unique_id: str, topic: str, queue_id: int
+) -> dict[str, str]:
+    """Return the properties of a half message: those of the message, of Java's producer and of the
+    broker.
+
+    Source: RocketMQ 4.9.3 DefaultMQProducerImpl#sendMessageInTransaction,
+    TransactionalMessageBridge#parseHalfMessageInner.
+    """
+    return {
+        **named,
+        PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique_id,
+        PROPERTY_TRANSACTION_PREPARED: "true",
+        PROPERTY_PRODUCER_GROUP: group,
+        PROPERTY_WAIT_STORE_MSG_OK: "true",
+        **real_queue_properties(topic, queue_id),
+    }
+
+
+def half_message(message: MessageExtBrokerInner) -> MessageExtBrokerInner:
+    """Return the half message for one whose properties are `half_properties`."""
+    return MessageExtBrokerInner(
+        TRANS_HALF_TOPIC,
+        message.body,
+        0,
+        flag=message.flag,
+        properties=message.properties,
+        properties_string=_message.properties_to_string(message.properties),
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        store_host=message.store_host,
+    )
+
+
+def longest_form(half: MessageExtBrokerInner, topic: str) -> MessageExtBrokerInner:
+    """Return a message as long as any record of the transaction with this half message."""
+    named = {**half.properties, PROPERTY_TRANSACTION_CHECK_TIMES: str(CHECK_TIMES_MAX)}
+    longest = max(topic, TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, key=len)
+    return MessageExtBrokerInner(
+        longest,
+        half.body,
+        0,
+        properties=named,
+        properties_string=_message.properties_to_string(named),
+        born_host=half.born_host,
+        store_host=half.store_host,
+    )
+
+
+def committed_message(half: MessageExt, topic: str, queue_id: int) -> MessageExtBrokerInner:
+    """Return the message that consumers of the real topic see; its put waits as WAIT says.
+
+    Source: RocketMQ 4.9.3 EndTransactionProcessor#endMessageTransaction.
+    """
+    message = _copy(half, topic, queue_id)
+    message.sys_flag = (half.sys_flag & ~TRANSACTION_MASK) | TRANSACTION_COMMIT_TYPE
+    message.prepared_transaction_offset = half.phy_offset
+    message.flag = half.flag
+    message.reconsume_times = half.reconsume_times
+    return message
+
+
+def op_message(
+    half_queue_offset: int, now_ms: int, host: Host, *, waits: bool
+) -> MessageExtBrokerInner:
+    """Return the op message: the half message at this queue offset is committed or rolled back.
+
+    Source: RocketMQ 4.9.3 TransactionalMessageBridge#putOpMessage. Differs: that of a rollback
+    waits for the flush, since nothing else is put then.
+    """
+    named = {PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: REMOVE_TAG}
+    return MessageExtBrokerInner(
+        TRANS_OP_HALF_TOPIC,
+        b"%d" % half_queue_offset,
+        0,
+        properties={**named, PROPERTY_WAIT_STORE_MSG_OK: "true" if waits else "false"},
+        properties_string=_message.properties_to_string(named),
+        born_timestamp=now_ms,
+        born_host=host,
+        store_host=host,
+    )
+
+
+def put_back_message(half: MessageExt, check_times: int) -> MessageExtBrokerInner:
+    """Return the half message to put again after a check that decided nothing.
+
+    Source: RocketMQ 4.9.3 TransactionalMessageBridge#renewHalfMessageInner.
+    """
+    message = _copy(half, TRANS_HALF_TOPIC, 0)
+    message.properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(check_times)
+    message.properties_string = _message.properties_to_string(message.properties)
+    message.properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
+    return message
+
+
+def discarded_message(half: MessageExt) -> MessageExtBrokerInner:
+    """Return the message to put into TRANS_CHECK_MAX_TIME_TOPIC for one that no check decided.
+
+    Source: RocketMQ 4.9.3 DefaultTransactionalMessageCheckListener#resolveDiscardMsg.
+    """
+    message = _copy(half, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+    message.flag = half.flag
+    message.reconsume_times = half.reconsume_times
+    return message
+
+
+def _copy(half: MessageExt, topic: str, queue_id: int) -> MessageExtBrokerInner:
+    named = dict(half.properties)
+    return MessageExtBrokerInner(
+        topic,
+        half.stored_body,
+        queue_id,
+        properties=named,
+        properties_string=_message.properties_to_string(named),
+        born_timestamp=half.born_timestamp,
+        born_host=half.born_host,
+        store_host=half.store_host,
+        sys_flag=half.sys_flag,
+    )
+
+
+# ---- what a half or op message says -------------------------------------------------------------
+
+
+def check_times_of(half: MessageExt) -> int:
+    """Return how often a half message was put back; 0 also for a text that is no number."""
+    text = half.properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
+    return max(0, parse_java_int(text) or 0)
+
+
+def immunity_ms_of(half: MessageExt, time_out_ms: int) -> int:
+    """Return for how long after its birth a half message is not checked.
+
+    Source: RocketMQ 4.9.3 TransactionalMessageServiceImpl#getImmunityTime.
+    """
+    text = half.properties.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, "")
+    seconds = parse_java_int(text, _INT64_BITS)
+    return time_out_ms if seconds is None or seconds == -1 else seconds * 1000
+
+
+def half_offset_of(body: bytes) -> int | None:
+    """Return the queue offset in the body of an op message; None if there is none."""
+    try:
+        offset = parse_java_int(body.decode("ascii"), _INT64_BITS)
+    except UnicodeDecodeError:
+        return None
+    return None if offset is None or offset < 0 else offset

@@ -1,0 +1,462 @@
+"""TransactionalMessageService: decide transactions, and check those that nobody decides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.consume_queue.table import ConsumeQueueTable
+from pyrocketstore.display import logger, shown
+from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreStateError
+from pyrocketstore.record._message import MessageExt
+from pyrocketstore.record.message import (
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+    Host,
+    MessageExtBrokerInner,
+)
+from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
+from pyrocketstore.system.service_thread import ServiceThread
+from pyrocketstore.transaction.commit_search import find_committed
+from pyrocketstore.transaction.positions import (
+    TRANSACTION_GROUP,
+    Positions,
+    TransactionPositions,
+)
+from pyrocketstore.transaction.prepared import (
+    COMMITTED,
+    DISCARDED,
+    PREPARED,
+    ROLLED_BACK,
+    Found,
+    PreparedMessage,
+)
+from pyrocketstore.transaction.records import (
+    committed_message,
+    discarded_message,
+    op_message,
+    put_back_message,
+)
+
+LOG = logger(__name__)
+
+#: How often changed positions are written (ms). Source: 4.9.3's flushConsumerOffsetInterval.
+PERSIST_MS = 5000
+#: How often a close looks whether the thread waits for the answer of a check (s).
+_LOOK_S = 0.05
+_ANSWERS = ("commit", "rollback", None)
+
+
+class TransactionLimits(NamedTuple):
+    """Settings of the checks.
+
+    time_out_ms : a half message is not checked for so long after its birth
+    check_interval_ms : the time between two rounds of checks
+    check_max : a half message that was put back so often is discarded
+    reserved_ms : one that is older is discarded; None: its age does not matter
+
+    Source: RocketMQ 4.9.3 BrokerConfig transactionTimeOut, transactionCheckInterval,
+    transactionCheckMax, MessageStoreConfig fileReservedTime.
+    """
+
+    time_out_ms: int
+    check_interval_ms: int
+    check_max: int
+    reserved_ms: int | None
+
+
+class StoreCallsOfTransactions(NamedTuple):
+    """What the service calls of its store.
+
+    put : callable(message), returns the result, whatever its status
+    wait_dispatched : callable(), makes all units of earlier puts readable, or raises StoreError
+    commit_offset : callable(group, topic, queue_id, offset), notes a position
+    flush : callable(), makes everything that was put durable
+    persist : callable(), writes the noted positions
+    """
+
+    put: Callable[[MessageExtBrokerInner], PutMessageResult]
+    wait_dispatched: Callable[[], object]
+    commit_offset: Callable[[str, str, int, int], None]
+    flush: Callable[[], object]
+    persist: Callable[[], None]
+
+
+class TransactionalMessageService(ServiceThread):
+    """The transactions of a store, and the thread that checks them and writes their positions.
+
+    Parameters
+    ----------
+    commit_log : CommitLog
+    queue_table : ConsumeQueueTable
+    found : Found, what was prepared before
+    calls : StoreCallsOfTransactions
+    limits : TransactionLimits
+    host : the store host in op messages
+    check : callable(PreparedMessage) or None, returns "commit", "rollback" or None
+
+    A transaction has one commit record: before it is put for a half message that this process has
+    not put, or after a put that failed, the log is searched for it. The op message follows the
+    commit record; where it cannot be put, a later round tries again.
+
+    Threads: any; calls other than `shutdown` from threads that no signal handler interrupts.
+    Source: RocketMQ 4.9.3 TransactionalMessageServiceImpl, TransactionalMessageCheckService.
+    Differs: the callback decides before a half message is put back; one that is discarded gets an
+    op message too, so that it stays so; one within its immunity is not put back.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queue_table: ConsumeQueueTable,
+        found: Found,
+        calls: StoreCallsOfTransactions,
+        limits: TransactionLimits,
+        host: Host,
+        check: Callable[[PreparedMessage], object] | None,
+    ) -> None:
+        super().__init__("TransactionalMessageService")
+        self._env = commit_log.env
+        self._log = commit_log
+        self._table = queue_table
+        self._calls = calls
+        self._limits = limits
+        self._host = host
+        self._check = check
+        self._lock = threading.Lock()  # over the tables; nothing is put or read under it
+        self._prepared = {one.transaction_id: one for one in found.prepared}
+        self._positions = TransactionPositions(
+            found.half_start, found.op_start, found.decided, found.ops
+        )
+        self._written = self._positions.move()
+        #: decided transactions whose op message could not be put
+        self._without_op: list[PreparedMessage] = []
+        self._persisting = threading.Lock()
+        self._is_asking = False
+        self._is_idle = False  # the thread sleeps until the next half message
+        now_ns = self._env.monotonic_ns()
+        self._check_at_ns = now_ns + limits.check_interval_ms * 1_000_000
+        self._persist_at_ns = now_ns + PERSIST_MS * 1_000_000
+
+    def end_committed(self) -> None:
+        """Put the op messages of transactions whose commit record an earlier process has put.
+
+        Raises StoreIOError.
+        """
+        undecided = self.undecided()
+        committed = find_committed(self._log, self._table, undecided)
+        for one in undecided:
+            one.may_be_committed = False
+        for one in committed:
+            with one.lock:
+                self._end(one, COMMITTED)
+
+    # ---- transactions -------------------------------------------------------------------------
+
+    def prepare(
+        self, message: MessageExtBrokerInner
+    ) -> tuple[PutMessageResult, PreparedMessage | None]:
+        """Put a half message; return the result, and the transaction if it is stored."""
+        result = self._calls.put(message)
+        if not _is_stored(result):
+            return result, None
+        half = self._message(result.phy_offset, result.wrote_bytes)
+        one = PreparedMessage(half, self._limits.time_out_ms)
+        with self._lock:
+            self._prepared[one.transaction_id] = one
+            wakes, self._is_idle = self._is_idle, False
+        if wakes:
+            self.wakeup()
+        return result, one
+
+    def find(self, transaction_id: str) -> PreparedMessage | None:
+        """Return an undecided transaction, None if there is none with this id."""
+        with self._lock:
+            return self._prepared.get(transaction_id)
+
+    def undecided(self) -> list[PreparedMessage]:
+        """Return the undecided transactions, in the order of their half messages."""
+        with self._lock:
+            return sorted(self._prepared.values(), key=lambda one: one.half_offset)
+
+    def half_of(self, one: PreparedMessage) -> MessageExt:
+        """Return the half message. Raises StoreStateError: it has expired; StoreIOError."""
+        return self._message(one.phy_offset, one.size)
+
+    def commit(self, one: PreparedMessage) -> PutMessageResult | None:
+        """Commit a transaction; return the result of the put, None where a commit record was found
+        that an earlier process has put. A second call returns the same.
+
+        Raises StoreStateError: it was rolled back or discarded, or its half message has expired.
+        StoreCorruptionError: the half message is damaged. StoreIOError.
+        """
+        with one.lock:
+            if one.status == COMMITTED:
+                return one.result
+            self._refuse_decided(one)
+            half = self._whole_half(one)
+            if not (one.may_be_committed and self._was_committed(one)):
+                one.may_be_committed = True  # until the put has an outcome
+                result = self._calls.put(committed_message(half, one.topic, one.queue_id))
+                if not _is_stored(result):
+                    return result
+                one.result = result
+            self._end(one, COMMITTED)
+            return one.result
+
+    def rollback(self, one: PreparedMessage) -> PutMessageResult | None:
+        """Roll a transaction back; return the result of the put of its op message, None if it was
+        rolled back or discarded before.
+
+        Raises StoreStateError: it was committed. StoreIOError.
+        """
+        with one.lock:
+            if one.status in (ROLLED_BACK, DISCARDED):
+                return None
+            if one.status == PREPARED and one.may_be_committed:
+                if self._was_committed(one):
+                    self._end(one, COMMITTED)
+                else:
+                    one.may_be_committed = False
+            if one.status == COMMITTED:
+                raise StoreStateError(f"transaction {one.transaction_id}: it was committed")
+            result = self._put_op(one, waits=True)
+            if _is_stored(result):
+                self._forget(one, ROLLED_BACK)
+            return result
+
+    def _refuse_decided(self, one: PreparedMessage) -> None:
+        if one.status != PREPARED:
+            raise StoreStateError(f"transaction {one.transaction_id}: it was {one.status}")
+
+    def _was_committed(self, one: PreparedMessage) -> bool:
+        self._calls.wait_dispatched()
+        return bool(find_committed(self._log, self._table, [one]))
+
+    def _message(self, phy_offset: int, size: int) -> MessageExt:
+        self._log.commit_appended()
+        message = self._log.look_message(phy_offset, size)
+        if message is None or message.topic != TRANS_HALF_TOPIC:
+            raise StoreStateError(
+                f"the half message at byte {phy_offset} of the log has expired, or cannot be read"
+            )
+        return message
+
+    def _whole_half(self, one: PreparedMessage) -> MessageExt:
+        half = self.half_of(one)
+        if not half.is_crc_valid:
+            path = self._log.config.commit_log_path
+            reason = f"the body of the half message of transaction {one.transaction_id} is damaged"
+            raise StoreCorruptionError(path, one.phy_offset, reason)
+        return half
+
+    def _end(self, one: PreparedMessage, status: str, *, waits: bool = False) -> None:
+        """Note that a transaction is decided in the log, and put its op message."""
+        self._forget(one, status, passes=False)
+        try:
+            stored = _is_stored(self._put_op(one, waits=waits))
+        except StoreError as error:
+            LOG.warning("transaction %s: op message: %s", one.transaction_id, error)
+            stored = False
+        with self._lock:
+            if stored:
+                self._pass(one)
+            else:
+                self._without_op.append(one)
+
+    def _put_op(self, one: PreparedMessage, *, waits: bool) -> PutMessageResult:
+        """Put the op message that names the last half message of a transaction."""
+        now_ms = self._env.now_ms()
+        result = self._calls.put(op_message(one.half_offset, now_ms, self._host, waits=waits))
+        if _is_stored(result):
+            with self._lock:
+                self._positions.note_op(result.queue_offset, one.half_offset)
+        return result
+
+    def _forget(self, one: PreparedMessage, status: str, *, passes: bool = True) -> None:
+        one.status = status
+        with self._lock:
+            self._prepared.pop(one.transaction_id, None)
+            if passes:
+                self._pass(one)
+
+    def _pass(self, one: PreparedMessage) -> None:
+        for offset in one.half_offsets():
+            self._positions.note_decided(offset)
+
+    # ---- the thread -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Check, and write positions, until the thread is stopped."""
+        while not self.stopped:
+            self.wait_for_running(self.run_due())
+
+    def run_due(self) -> float | None:
+        """Do what is due; return the ms until there may be more to do, None: with the next put."""
+        now_ns = self._env.monotonic_ns()
+        if now_ns >= self._check_at_ns:
+            self.check_undecided()
+            self._check_at_ns = now_ns + self._limits.check_interval_ms * 1_000_000
+        if now_ns >= self._persist_at_ns:
+            self._persist_or_log()
+            self._persist_at_ns = now_ns + PERSIST_MS * 1_000_000
+        with self._lock:
+            is_idle = not self._prepared and not self._without_op
+            self._is_idle = is_idle and self._positions.move() == self._written
+            if self._is_idle:
+                return None
+        return max(0.0, (min(self._check_at_ns, self._persist_at_ns) - now_ns) / 1e6)
+
+    def check_undecided(self) -> None:
+        """Put missing op messages, and ask about each transaction that is due."""
+        with self._lock:
+            without_op, self._without_op = self._without_op, []
+        for one in without_op:
+            if self.stopped:
+                return
+            self._end(one, one.status)
+        if self._check is None:
+            return
+        for one in self.undecided():
+            if self.stopped:
+                return
+            try:
+                self._check_one(one)
+            except StoreError as error:
+                if self._has_ended():
+                    return
+                LOG.error("the check of transaction %s failed: %s", one.transaction_id, error)
+
+    def _check_one(self, one: PreparedMessage) -> None:
+        age_ms = self._env.now_ms() - one.born_timestamp
+        if one.is_in_block or 0 <= age_ms < one.immunity_ms:
+            return
+        reserved_ms = self._limits.reserved_ms
+        is_too_old = reserved_ms is not None and age_ms > reserved_ms
+        if one.check_times >= self._limits.check_max or is_too_old:
+            self._discard(one)
+            return
+        answer = self._ask(one)
+        if self._has_ended():
+            return
+        result = None
+        if answer == "commit":
+            result = self.commit(one)
+        elif answer == "rollback":
+            result = self.rollback(one)
+        else:
+            self._put_back(one)
+        if result is not None and not _is_stored(result):
+            LOG.error(
+                "transaction %s: %s was not stored: %s; the next check tries again",
+                one.transaction_id, answer, result.status.name,
+            )  # fmt: skip
+
+    def _has_ended(self) -> bool:
+        return self.stopped
+
+    def _ask(self, one: PreparedMessage) -> object:
+        """Return the answer of the callback, None for one that is none."""
+        assert self._check is not None
+        self._is_asking = True
+        try:
+            answer = self._check(one)
+        except Exception as error:  # the program's own
+            LOG.exception("the check of transaction %s raised %r", one.transaction_id, error)
+            return None
+        finally:
+            self._is_asking = False
+        if answer not in _ANSWERS:
+            text = "the check of transaction %s returned %s: must be 'commit', 'rollback' or None"
+            LOG.error(text, one.transaction_id, shown(answer))
+            return None
+        return answer
+
+    def _put_back(self, one: PreparedMessage) -> None:
+        """Put the half message again, with the number of its checks."""
+        with one.lock:
+            if one.status != PREPARED:
+                return
+            half = self._whole_half(one)
+            result = self._calls.put(put_back_message(half, one.check_times + 1))
+            if not _is_stored(result):
+                LOG.error("transaction %s: put back: %s", one.transaction_id, result.status.name)
+                return
+            again = self._message(result.phy_offset, result.wrote_bytes)
+            if not one.has_unique_id:
+                self._put_op(one, waits=False)  # nothing else connects the two after a crash
+            with self._lock:
+                self._positions.note_decided(one.half_offset)
+                one.follow(again, self._limits.time_out_ms)
+
+    def _discard(self, one: PreparedMessage) -> None:
+        """Put a half message that no check has decided into TRANS_CHECK_MAX_TIME_TOPIC."""
+        with one.lock:
+            if one.status != PREPARED:
+                return
+            half = self._whole_half(one)
+            if one.may_be_committed and self._was_committed(one):
+                self._end(one, COMMITTED)
+                return
+            result = self._calls.put(discarded_message(half))
+            if not _is_stored(result):
+                LOG.error("transaction %s: discard: %s", one.transaction_id, result.status.name)
+                return
+            self._end(one, DISCARDED, waits=True)
+
+    # ---- positions ------------------------------------------------------------------------------
+
+    def _persist_or_log(self) -> None:
+        try:
+            self.persist()
+        except StoreError as error:
+            if not self.stopped:
+                LOG.error("the positions of transactions: %s; the next round tries again", error)
+
+    def persist(self) -> None:
+        """Flush what was put, and write the positions if they have changed. Raises StoreError."""
+        with self._persisting:
+            positions = self._moved()
+            if positions != self._written:
+                self._calls.flush()
+                self._note(positions)
+                self._calls.persist()
+                self._written = positions
+
+    def note_positions(self) -> None:
+        """Give the positions to the table of all groups; everything that was put is durable."""
+        with self._persisting:
+            positions = self._moved()
+            if positions != self._written:
+                self._note(positions)
+
+    def _note(self, positions: Positions) -> None:
+        self._calls.commit_offset(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0, positions.half)
+        self._calls.commit_offset(TRANSACTION_GROUP, TRANS_OP_HALF_TOPIC, 0, positions.op)
+
+    def _moved(self) -> Positions:
+        """Return the positions, moved behind what is decided or has expired."""
+        queue = self._table.find(TRANS_HALF_TOPIC, 0)
+        low = queue.first_readable_offset(max(0, self._log.get_min_offset()))
+        with self._lock:
+            for one in [one for one in self._prepared.values() if one.half_offset < low]:
+                LOG.error("transaction %s has expired undecided", one.transaction_id)
+                del self._prepared[one.transaction_id]
+            return self._positions.move(low)
+
+    # ---- life cycle -----------------------------------------------------------------------------
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """End the thread, and wait for it unless it waits for the program's own answer."""
+        self.request_stop()
+        while not super().shutdown(_LOOK_S):
+            if self._is_asking:
+                return False
+        return True
+
+
+def _is_stored(result: PutMessageResult) -> bool:
+    return PutMessageStatus(result.status_code) in STORED_STATUSES
