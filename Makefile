@@ -24,7 +24,8 @@ SOURCES := $(wildcard pyrocketstore/*.py pyrocketstore/*/*.py pyrocketstore/*/*/
 BUILD_INPUTS := setup.py pyproject.toml $(wildcard csrc/*.[ch]) \
 	$(wildcard pyrocketstore/*.pxd pyrocketstore/*/*.pxd pyrocketstore/*/*.pyx) \
 	pyrocketstore/flush/async_put.py pyrocketstore/commit_log/put_room.py \
-	pyrocketstore/consumer/groups.py
+	pyrocketstore/consumer/groups.py pyrocketstore/transaction/positions.py \
+	pyrocketstore/transaction/service.py
 WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 
 .DEFAULT_GOAL := help

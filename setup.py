@@ -98,7 +98,13 @@ LINK = {
 CHECKED = BUILD in {"debug", "asan"}
 
 #: Compiled from Python as it stands: signal handlers do not run inside, see signal_shield.py.
-PYTHON = ("commit_log.put_room", "consumer.groups", "flush.async_put")
+PYTHON = (
+    "commit_log.put_room",
+    "consumer.groups",
+    "flush.async_put",
+    "transaction.positions",
+    "transaction.service",
+)
 PYTHON_DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,

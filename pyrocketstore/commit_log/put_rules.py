@@ -6,13 +6,17 @@ before the first of them is put. The rule of each single value is in `message` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
+from pyrocketstore.arguments.scalars import exact_text
 from pyrocketstore.commit_log.log import BARE_PROPERTIES, largest_record
 from pyrocketstore.config.message_store_config import MessageStoreConfig
+from pyrocketstore.display import shown
+from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.record import _message
 from pyrocketstore.record.message import (
+    LMQ_PREFIX,
     MAX_PROPERTIES_SIZE,
     PROPERTIES_TOO_LONG,
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -22,6 +26,8 @@ from pyrocketstore.record.message import (
     MessageRefused,
     check_properties,
     check_tags,
+    check_text,
+    check_topic,
     java_split,
     join_keys,
     record_too_large,
@@ -62,6 +68,26 @@ def properties_text(named: Mapping[str, str]) -> str:
     if utf8_length(text) > MAX_PROPERTIES_SIZE:
         raise MessageRefused("PROPERTIES_SIZE_EXCEEDED", PROPERTIES_TOO_LONG)
     return text
+
+
+def light_queue_names(names: Any) -> list[str]:
+    """The topics of light queues, for the names that a caller gives.
+
+    Raises StoreTypeError: not a sequence of str. StoreFormatError: a name that cannot be a topic or
+    comes twice.
+    """
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        kind = type(names).__name__
+        raise StoreTypeError(f"light_queues must be a sequence of str, not {kind}")
+    topics = []
+    for name in names:
+        text = exact_text("a light queue", name)
+        if text.startswith(LMQ_PREFIX):
+            raise StoreFormatError(f"light queue {shown(text)}: give the name without {LMQ_PREFIX}")
+        topics.append(check_topic(LMQ_PREFIX + check_text("a light queue", text)))
+    if len(set(topics)) < len(topics):
+        raise StoreFormatError("light_queues: a name comes twice")
+    return topics
 
 
 class RecordLimits(NamedTuple):

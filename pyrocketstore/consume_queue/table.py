@@ -219,10 +219,12 @@ class ConsumeQueueTable:
         queue.destroy()
         with self._lock:
             queues = self._topics.get(topic, {})
-            queues.pop(queue_id, None)
+            is_known = queues.pop(queue_id, None) is not None
             if not queues:
                 self._topics.pop(topic, None)
             self._changes += 1
+            if is_known and self._is_lmq(topic):
+                self.lmq_count -= 1
 
     def destroy(self) -> None:
         """Destroy every queue."""

@@ -44,7 +44,7 @@ from pyrocketstore.dispatch.observers import (
     arriving_of,
 )
 from pyrocketstore.dispatch.reput import ReputMessageService
-from pyrocketstore.display import logger, printable
+from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
     StoreError,
     StoreFormatError,
@@ -85,6 +85,7 @@ from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._record import allow_records
 from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import (
+    LMQ_PREFIX,
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
     PROPERTIES_TOO_LONG,
@@ -1385,6 +1386,26 @@ class DefaultMessageStore(StoreContext):
         remove = queue_removal.clean_unused_topic
         shielded(lambda: self._remove_queues(lambda: remove(self, topics)))
         return 0
+
+    def clean_unused_lmq_topic(self, topic: str) -> None:
+        """Remove a light queue as `drop_topic` does, if there is one; its next offset is 0.
+
+        Parameters
+        ----------
+        topic : str, its whole name, which begins with ``%LMQ%``
+
+        Raises StoreFormatError for another topic; as `drop_topic`.
+        Source: RocketMQ 4.9.3 DefaultMessageStore#cleanUnusedLmqTopic.
+        Differs: 4.9.3 builds the removed queue again if it is killed, and of a topic that is not
+        light it destroys queue 0 and forgets the others.
+        """
+        name = exact_text("topic", topic)
+        if not name.startswith(LMQ_PREFIX):
+            reason = f"the name of a light queue begins with {LMQ_PREFIX}"
+            raise StoreFormatError(f"topic {shown(name)}: {reason}")
+        self.wait_dispatched()
+        if self.queue_table.of_topic(name):
+            self.drop_topic(name)
 
     def clean_expired_consumer_queue(self) -> None:
         """Destroy queues that end before the first record of the log.

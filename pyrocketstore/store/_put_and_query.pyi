@@ -29,6 +29,7 @@ class StoreCalls:
         flag: int = 0,
         born_timestamp: int | None = None,
         born_host: str | None = None,
+        light_queues: Sequence[str] | None = None,
     ) -> PutMessageResult: ...
     def query(
         self,

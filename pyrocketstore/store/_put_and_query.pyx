@@ -37,7 +37,7 @@ cdef class StoreCalls:
     cdef public StoreState _state
 
     def put(self, topic, body, *, queue_id=0, tags=None, keys=None, properties=None,
-            delay_level=0, flag=0, born_timestamp=None, born_host=None):
+            delay_level=0, flag=0, born_timestamp=None, born_host=None, light_queues=None):
         """Append one message.
 
         Parameters
@@ -53,6 +53,8 @@ cdef class StoreCalls:
         flag : int32, for the application
         born_timestamp : int64, Unix ms, default now
         born_host : "ip:port", default the store host
+        light_queues : sequence of str, or None: the message is also read from the queue 0 of the
+            topic ``%LMQ%NAME`` for each name. Needs `enable_lmq` and `enable_multi_dispatch`
 
         A number is an int or an object with ``__index__``, but not a bool. For a subclass of str or
         int, the plain characters or number are stored.
@@ -75,6 +77,8 @@ cdef class StoreCalls:
         cdef PutPath path = self._put_path
         if path is None:
             raise not_open()
+        if light_queues is not None:
+            properties = path.slow.light_properties(light_queues, properties, delay_level)
         return path.put(topic, body, queue_id, tags, keys, properties, delay_level, flag,
                         born_timestamp, born_host)
 

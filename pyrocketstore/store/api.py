@@ -459,6 +459,7 @@ class Store(StoreCalls):
         flag: int = 0,
         born_timestamp: int | None = None,
         born_host: str | None = None,
+        light_queues: Sequence[str] | None = None,
     ) -> PutMessageResult:
         """Append one message as `put` does, for asyncio.
 
@@ -478,6 +479,8 @@ class Store(StoreCalls):
         Threads: any event loop of any thread. Durability: as `put`.
         """
         rest = (delay_level, flag, born_timestamp, born_host)
+        if light_queues is not None:
+            properties = self._slow_puts.light_properties(light_queues, properties, delay_level)
         puts = self.message_store.async_puts
         if not puts.bounded:
             return self._put_path.put(topic, body, queue_id, tags, keys, properties, *rest)

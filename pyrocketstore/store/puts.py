@@ -21,7 +21,11 @@ from pyrocketstore.arguments.scalars import (
 )
 from pyrocketstore.commit_log._put_columns import Columns, PropertyTexts
 from pyrocketstore.commit_log._put_result import PutMessageResult
-from pyrocketstore.commit_log.put_rules import named_properties, properties_text
+from pyrocketstore.commit_log.put_rules import (
+    light_queue_names,
+    named_properties,
+    properties_text,
+)
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
     PutError,
@@ -35,6 +39,7 @@ from pyrocketstore.message_store.default_message_store import DefaultMessageStor
 from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     SCHEDULE_TOPIC,
     Message,
@@ -169,6 +174,28 @@ class SlowPuts:
         if self.ids is not None:
             named[PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = self.ids.new()
         return named
+
+    def light_properties(
+        self, light_queues: Any, properties: Any, delay_level: Any
+    ) -> dict[str, str] | None:
+        """The properties of a message for light queues. Raises StoreStateError,
+        StoreFormatError."""
+        named = dict(property_pairs("properties", properties or {}))
+        names = light_queue_names(light_queues)
+        if not names:
+            return named
+        config = self.engine.config
+        if not (config.enable_lmq and config.enable_multi_dispatch):
+            raise StoreStateError(
+                "light_queues: open the store with enable_lmq=True and enable_multi_dispatch=True"
+            )
+        if PROPERTY_INNER_MULTI_DISPATCH in named:
+            reason = f"the property {PROPERTY_INNER_MULTI_DISPATCH} names light queues too"
+            raise StoreFormatError(f"light_queues: {reason}")
+        if level_of(delay_level):
+            reason = "they would have the message at once, and again with its delivery"
+            raise StoreFormatError(f"light_queues of a delayed message: {reason}")
+        return named | {PROPERTY_INNER_MULTI_DISPATCH: ",".join(names)}
 
     def text_of(self, named: dict[str, str]) -> str:
         """The properties text of a message. Raises PutError: it is too long."""

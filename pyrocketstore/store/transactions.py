@@ -204,13 +204,13 @@ class StoreDecisions:
     def commit(self, prepared: PreparedMessage) -> PutMessageResult | None:
         """Commit a transaction. Raises as `Transaction.commit`."""
         service = self._writable()
-        result = shielded(lambda: service.commit(prepared))
+        result = service.commit(prepared)
         return None if result is None else self._slow.checked(result, 1)
 
     def rollback(self, prepared: PreparedMessage) -> None:
         """Roll a transaction back. Raises as `Transaction.rollback`."""
         service = self._writable()
-        result = shielded(lambda: service.rollback(prepared))
+        result = service.rollback(prepared)
         if result is not None:
             self._slow.checked(result, 1)
 
@@ -323,7 +323,7 @@ class StoreTransactions:
         self._check_size(longest_form(half, topic))
         # A broker serves the queues that topics.json has, and may commit this one.
         self._engine.commit_log.core.slot(topic, queue_id)
-        result, prepared = shielded(lambda: service.prepare(half))
+        result, prepared = service.prepare(half)
         self._slow.checked(result, 1)
         assert prepared is not None
         return Transaction(prepared, self._decisions, owner)

@@ -12,6 +12,7 @@ from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
+    PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
@@ -52,10 +53,13 @@ def _committed_in(
     log: CommitLog, queue: ConsumeQueue, group: list[PreparedMessage]
 ) -> list[PreparedMessage]:
     sizes: set[int] = set()
+    is_any_size = False
     for one in group:
         half = log.look_message(one.phy_offset, one.size)
         if half is not None:
             sizes |= _sizes(half, queue.topic)
+            # The record has the offsets in further queues, and lacks WAIT.
+            is_any_size |= PROPERTY_INNER_MULTI_DISPATCH in half.properties
     lengths = np.array(sorted(sizes), np.int32)
     by_name = {name: one for one in group for name in _names(one)}
     found = {}
@@ -63,7 +67,8 @@ def _committed_in(
     end = queue.get_max_offset_in_queue()
     while at < end:
         units = queue.reader.columns(at, min(_CHUNK, end - at))
-        for row in np.flatnonzero(np.isin(units.size, lengths)).tolist():
+        rows = np.flatnonzero(np.isin(units.size, lengths) | is_any_size)
+        for row in rows.tolist():
             record = log.look_message(int(units.phy_offset[row]), int(units.size[row]))
             if record is None or not _is_commit(record, queue, at + row):
                 continue

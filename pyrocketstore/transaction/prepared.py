@@ -59,12 +59,13 @@ class PreparedMessage:
     may_be_committed : True after a put of the commit record whose outcome is not known
     is_in_block : True inside of a `with` block: no check asks about it
     lock : held while it is decided or put back
+    decided_by : int, the identifier of the thread that holds it, 0 without
     """
 
     __slots__ = (
-        "born_timestamp", "check_times", "group", "half_offset", "has_unique_id", "immunity_ms",
-        "is_in_block", "lock", "may_be_committed", "older", "phy_offset", "queue_id", "result",
-        "size", "status", "store_timestamp", "topic", "transaction_id",
+        "born_timestamp", "check_times", "decided_by", "group", "half_offset", "has_unique_id",
+        "immunity_ms", "is_in_block", "lock", "may_be_committed", "older", "phy_offset",
+        "queue_id", "result", "size", "status", "store_timestamp", "topic", "transaction_id",
     )  # fmt: skip
 
     def __init__(self, half: MessageExt, time_out_ms: int) -> None:
@@ -79,6 +80,7 @@ class PreparedMessage:
         self.result: PutMessageResult | None = None
         self.may_be_committed = self.is_in_block = False
         self.lock = threading.Lock()
+        self.decided_by = 0
         self._take(half, time_out_ms)
 
     def _take(self, half: MessageExt, time_out_ms: int) -> None:

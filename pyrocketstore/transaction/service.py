@@ -1,4 +1,8 @@
-"""TransactionalMessageService: decide transactions, and check those that nobody decides."""
+"""TransactionalMessageService: decide transactions, and check those that nobody decides.
+
+The module is compiled, so that no signal handler raises between the acquisition of a lock and its
+release, other than in a put.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreError, StoreStateError
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     Host,
@@ -33,6 +38,7 @@ from pyrocketstore.transaction.prepared import (
     ROLLED_BACK,
     Found,
     PreparedMessage,
+    read_prepared,
 )
 from pyrocketstore.transaction.records import (
     committed_message,
@@ -102,7 +108,10 @@ class TransactionalMessageService(ServiceThread):
     not put, or after a put that failed, the log is searched for it. The op message follows the
     commit record; where it cannot be put, a later round tries again.
 
-    Threads: any; calls other than `shutdown` from threads that no signal handler interrupts.
+    Threads: any. A signal handler that raises in a put leaves a transaction undecided or decided,
+    and the next call finds out which. A handler cannot decide the transaction whose call it
+    interrupts.
+
     Source: RocketMQ 4.9.3 TransactionalMessageServiceImpl, TransactionalMessageCheckService.
     Differs: the callback decides before a half message is put back; one that is discarded gets an
     op message too, so that it stays so; one within its immunity is not put back.
@@ -134,6 +143,8 @@ class TransactionalMessageService(ServiceThread):
         self._written = self._positions.move()
         #: decided transactions whose op message could not be put
         self._without_op: list[PreparedMessage] = []
+        #: ids of half messages whose put raised
+        self._unsure: set[str] = set()
         self._persisting = threading.Lock()
         self._is_asking = False
         self._is_idle = False  # the thread sleeps until the next half message
@@ -151,7 +162,7 @@ class TransactionalMessageService(ServiceThread):
         for one in undecided:
             one.may_be_committed = False
         for one in committed:
-            with one.lock:
+            with _Deciding(one):
                 self._end(one, COMMITTED)
 
     # ---- transactions -------------------------------------------------------------------------
@@ -160,27 +171,54 @@ class TransactionalMessageService(ServiceThread):
         self, message: MessageExtBrokerInner
     ) -> tuple[PutMessageResult, PreparedMessage | None]:
         """Put a half message; return the result, and the transaction if it is stored."""
-        result = self._calls.put(message)
-        if not _is_stored(result):
-            return result, None
-        half = self._message(result.phy_offset, result.wrote_bytes)
-        one = PreparedMessage(half, self._limits.time_out_ms)
+        unique_id = message.properties[PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX]
+        try:
+            result = self._calls.put(message)
+            if not _is_stored(result):
+                return result, None
+            half = self._message(result.phy_offset, result.wrote_bytes)
+            one = self._register(PreparedMessage(half, self._limits.time_out_ms))
+        except BaseException:
+            self._unsure.add(unique_id)  # it may be stored
+            raise
+        return result, one
+
+    def _register(self, one: PreparedMessage) -> PreparedMessage:
+        """Add a transaction to the table; return the one that has it already, if any."""
         with self._lock:
-            self._prepared[one.transaction_id] = one
+            one = self._prepared.setdefault(one.transaction_id, one)
             wakes, self._is_idle = self._is_idle, False
         if wakes:
             self.wakeup()
-        return result, one
+        return one
+
+    def _find_unsure(self) -> None:
+        """Add the transactions whose half messages are stored though their put raised."""
+        if not self._unsure:
+            return
+        unsure = self._unsure.copy()
+        self._calls.wait_dispatched()
+        with self._lock:
+            positions = self._positions.move()
+        time_out_ms = self._limits.time_out_ms
+        found = read_prepared(self._log, self._table, *positions, time_out_ms).prepared
+        for one in found:
+            if one.transaction_id in unsure:
+                self._register(one)
+        self._unsure -= unsure
 
     def find(self, transaction_id: str) -> PreparedMessage | None:
         """Return an undecided transaction, None if there is none with this id."""
+        self._find_unsure()
         with self._lock:
             return self._prepared.get(transaction_id)
 
     def undecided(self) -> list[PreparedMessage]:
         """Return the undecided transactions, in the order of their half messages."""
+        self._find_unsure()
         with self._lock:
-            return sorted(self._prepared.values(), key=lambda one: one.half_offset)
+            found = list(self._prepared.values())
+        return sorted(found, key=lambda one: one.half_offset)
 
     def half_of(self, one: PreparedMessage) -> MessageExt:
         """Return the half message. Raises StoreStateError: it has expired; StoreIOError."""
@@ -193,7 +231,7 @@ class TransactionalMessageService(ServiceThread):
         Raises StoreStateError: it was rolled back or discarded, or its half message has expired.
         StoreCorruptionError: the half message is damaged. StoreIOError.
         """
-        with one.lock:
+        with _Deciding(one):
             if one.status == COMMITTED:
                 return one.result
             self._refuse_decided(one)
@@ -213,7 +251,7 @@ class TransactionalMessageService(ServiceThread):
 
         Raises StoreStateError: it was committed. StoreIOError.
         """
-        with one.lock:
+        with _Deciding(one):
             if one.status in (ROLLED_BACK, DISCARDED):
                 return None
             if one.status == PREPARED and one.may_be_committed:
@@ -226,6 +264,7 @@ class TransactionalMessageService(ServiceThread):
             result = self._put_op(one, waits=True)
             if _is_stored(result):
                 self._forget(one, ROLLED_BACK)
+                self._pass(one)
             return result
 
     def _refuse_decided(self, one: PreparedMessage) -> None:
@@ -255,17 +294,18 @@ class TransactionalMessageService(ServiceThread):
 
     def _end(self, one: PreparedMessage, status: str, *, waits: bool = False) -> None:
         """Note that a transaction is decided in the log, and put its op message."""
-        self._forget(one, status, passes=False)
+        self._forget(one, status)
+        stored = False
         try:
             stored = _is_stored(self._put_op(one, waits=waits))
         except StoreError as error:
             LOG.warning("transaction %s: op message: %s", one.transaction_id, error)
-            stored = False
-        with self._lock:
+        finally:
             if stored:
                 self._pass(one)
             else:
-                self._without_op.append(one)
+                with self._lock:
+                    self._without_op.append(one)
 
     def _put_op(self, one: PreparedMessage, *, waits: bool) -> PutMessageResult:
         """Put the op message that names the last half message of a transaction."""
@@ -276,16 +316,16 @@ class TransactionalMessageService(ServiceThread):
                 self._positions.note_op(result.queue_offset, one.half_offset)
         return result
 
-    def _forget(self, one: PreparedMessage, status: str, *, passes: bool = True) -> None:
+    def _forget(self, one: PreparedMessage, status: str) -> None:
         one.status = status
         with self._lock:
             self._prepared.pop(one.transaction_id, None)
-            if passes:
-                self._pass(one)
 
     def _pass(self, one: PreparedMessage) -> None:
-        for offset in one.half_offsets():
-            self._positions.note_decided(offset)
+        offsets = one.half_offsets()
+        with self._lock:
+            for offset in offsets:
+                self._positions.note_decided(offset)
 
     # ---- the thread -----------------------------------------------------------------------------
 
@@ -377,7 +417,7 @@ class TransactionalMessageService(ServiceThread):
 
     def _put_back(self, one: PreparedMessage) -> None:
         """Put the half message again, with the number of its checks."""
-        with one.lock:
+        with _Deciding(one):
             if one.status != PREPARED:
                 return
             half = self._whole_half(one)
@@ -388,13 +428,14 @@ class TransactionalMessageService(ServiceThread):
             again = self._message(result.phy_offset, result.wrote_bytes)
             if not one.has_unique_id:
                 self._put_op(one, waits=False)  # nothing else connects the two after a crash
+            old = one.half_offset
+            one.follow(again, self._limits.time_out_ms)
             with self._lock:
-                self._positions.note_decided(one.half_offset)
-                one.follow(again, self._limits.time_out_ms)
+                self._positions.note_decided(old)
 
     def _discard(self, one: PreparedMessage) -> None:
         """Put a half message that no check has decided into TRANS_CHECK_MAX_TIME_TOPIC."""
-        with one.lock:
+        with _Deciding(one):
             if one.status != PREPARED:
                 return
             half = self._whole_half(one)
@@ -442,10 +483,13 @@ class TransactionalMessageService(ServiceThread):
         queue = self._table.find(TRANS_HALF_TOPIC, 0)
         low = queue.first_readable_offset(max(0, self._log.get_min_offset()))
         with self._lock:
-            for one in [one for one in self._prepared.values() if one.half_offset < low]:
-                LOG.error("transaction %s has expired undecided", one.transaction_id)
+            gone = [one for one in self._prepared.values() if one.half_offset < low]
+            for one in gone:
                 del self._prepared[one.transaction_id]
-            return self._positions.move(low)
+            positions = self._positions.move(low)
+        for one in gone:
+            LOG.error("transaction %s has expired undecided", one.transaction_id)
+        return positions
 
     # ---- life cycle -----------------------------------------------------------------------------
 
@@ -460,3 +504,23 @@ class TransactionalMessageService(ServiceThread):
 
 def _is_stored(result: PutMessageResult) -> bool:
     return PutMessageStatus(result.status_code) in STORED_STATUSES
+
+
+class _Deciding:
+    """Hold the lock of a transaction. Raises StoreStateError: this thread holds it, and a signal
+    handler has interrupted it."""
+
+    def __init__(self, one: PreparedMessage) -> None:
+        self._one = one
+
+    def __enter__(self) -> None:
+        if self._one.decided_by == threading.get_ident():
+            raise StoreStateError(
+                f"transaction {self._one.transaction_id}: its decision was interrupted by this call"
+            )
+        self._one.lock.acquire()
+        self._one.decided_by = threading.get_ident()
+
+    def __exit__(self, *error: object) -> None:
+        self._one.decided_by = 0
+        self._one.lock.release()

@@ -449,6 +449,7 @@ class Life:
         self.probe()
         self.store.flush()
         self.check_received()
+        live = {one.transaction_id for one in self.store.transactions()}
         self.store.close()
         del self.store, self.consumer
         with pyrocketstore.open(self.path / "store", **self.settings) as store:
@@ -457,7 +458,7 @@ class Life:
             # Queues that `clean` destroyed are not rebuilt.
             problems = [p for p in report.problems if not re.search(r"queue/T\d+/", p.path)]
             assert not problems, problems[:5]
-            self.decide(store)
+            self.decide(store, live)
             found = bodies_of(store)
         twice = [number for number, count in found.items() if count > 1]
         assert not twice, f"there twice: {twice[:5]}"
@@ -466,8 +467,9 @@ class Life:
         assert max(found) < next(self.numbers)
         self.counts["messages"] += len(found)
 
-    def decide(self, store: pyrocketstore.Store) -> None:
-        """Require that what is undecided is found, and commit it."""
+    def decide(self, store: pyrocketstore.Store, live: set[str]) -> None:
+        """Require that what is undecided is found, as before the close (`live`), and commit it."""
+        assert {one.transaction_id for one in store.transactions()} == live
         undecided = {int(one.message.body.split()[0]): one for one in store.transactions()}
         assert self.undecided <= undecided.keys()
         assert not self.rolled_back & undecided.keys()

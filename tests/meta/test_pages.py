@@ -31,7 +31,12 @@ def close_stores(names: dict[str, Any]) -> None:
 #: Pages with whole programs, each with the text that it prints, None where the page has none.
 PROGRAMS = [
     (page, code, printed if follows else None)
-    for page in ("docs/consume.md", "docs/delayed.md", "docs/transactions.md")
+    for page in (
+        "docs/consume.md",
+        "docs/delayed.md",
+        "docs/light-queues.md",
+        "docs/transactions.md",
+    )
     for code, follows, printed in re.findall(
         r"```python\n(.*?)```(\n\n```\n(.*?)```)?", (ROOT / page).read_text("utf-8"), re.DOTALL
     )

@@ -6,6 +6,7 @@ the engine's own put; rounds of checks are run by hand."""
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -230,6 +231,73 @@ def test_many_threads_prepare_and_decide(tmp_path: Path) -> None:
         left = sorted(one.message.body for one in store.transactions())
         assert left == sorted(b"%d %d" % (n, count) for n in range(4) for count in range(2, 50, 3))
         assert sorted(bodies(store)) == expected
+
+
+def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
+    """It may decide another transaction, and is told that it interrupts this one."""
+    with opened(tmp_path) as store:
+        first, second = prepared(store, b"1"), prepared(store, b"2")
+        engine, refused = store.message_store, list[StoreStateError]()
+        put = engine.put_settled
+
+        def handle(number: int, frame: object) -> None:
+            engine.put_settled = put  # type: ignore[method-assign]
+            second.commit()
+            with pytest.raises(StoreStateError, match="interrupted") as caught:
+                first.rollback()
+            refused.append(caught.value)
+
+        def interrupted(message: Any) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return put(message)
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            engine.put_settled = interrupted  # type: ignore[method-assign]
+            first.commit()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert refused
+        assert sorted(bodies(store)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_handler_that_raises_in_a_put(tmp_path: Path, when: str) -> None:
+    """Each call may be repeated: what it has stored is found."""
+    with opened(tmp_path) as store:
+        engine, armed = store.message_store, list[bool]()
+        put = engine.put_settled
+
+        def interrupted(message: Any) -> Any:
+            result = put(message) if when == "after" or not armed else None
+            if armed.pop() if armed else False:
+                raise KeyboardInterrupt
+            return result
+
+        engine.put_settled = interrupted  # type: ignore[method-assign]
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(store, b"x")
+        assert len(store.transactions()) == (when == "after")
+        transaction = store.transactions()[0] if when == "after" else prepared(store, b"x")
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            transaction.commit()
+        transaction.commit()
+        other = prepared(store, b"y")
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            other.rollback()
+        other.rollback()
+        engine.put_settled = put  # type: ignore[method-assign]
+        assert bodies(store) == [b"x"]
+        assert store.transactions() == []
+        service_of(store).check_undecided()
+        service_of(store).persist()
+        assert positions(store)[HALF] == store.max_offset(HALF)
+    with opened(tmp_path) as store:
+        assert bodies(store) == [b"x"]
+        assert store.transactions() == []
 
 
 # ---- checks -------------------------------------------------------------------------------------
