@@ -782,6 +782,11 @@ class DefaultMessageStore(StoreContext):
             self.services.start_repair()
 
     @property
+    def engine(self) -> DefaultMessageStore:
+        """The object for services and callbacks: a reference to it keeps no store open."""
+        return self._engine
+
+    @property
     def failure(self) -> BaseException | None:
         """The error that has ended the puts of the store for good, None without one."""
         return self.store_failure.error

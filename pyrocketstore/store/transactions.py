@@ -20,6 +20,7 @@ from pyrocketstore.record.message import (
     MessageRefused,
 )
 from pyrocketstore.results import PutMessageStatus
+from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.commit_search import find_committed
 from pyrocketstore.transaction.positions import TRANSACTION_GROUP
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from pyrocketstore.consumer.offsets import ConsumerOffsets
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.record._message import MessageExt
-    from pyrocketstore.store.puts import SlowPuts
 
 LOG = logger(__name__)
 
@@ -189,7 +189,7 @@ class StoreDecisions:
     """
 
     def __init__(self, engine: DefaultMessageStore, slow: SlowPuts) -> None:
-        self._engine = engine
+        self._engine = engine.engine
         self._slow = slow
         self.service: TransactionalMessageService | None = None
 
@@ -249,11 +249,12 @@ class StoreTransactions:
         offsets: ConsumerOffsets,
         check: TransactionCheck | None,
     ) -> None:
-        self._engine = engine
-        self._slow = slow
+        # The thread of the service refers to these, and must not keep the store open.
+        self._engine = engine.engine
+        self._slow = SlowPuts(self._engine, slow.state, slow.store_host, slow.ids)
         self._offsets = offsets
         self._check = check
-        self._decisions = StoreDecisions(engine, slow)
+        self._decisions = StoreDecisions(self._engine, self._slow)
         self._ids = slow.ids or UniqueIds(engine.env, slow.store_host)
 
     # ---- life cycle -----------------------------------------------------------------------------

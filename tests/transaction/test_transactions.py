@@ -176,6 +176,18 @@ def test_the_handle_belongs_to_an_open_store(tmp_path: Path) -> None:
     found._owner.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("checks", [False, True])
+def test_a_store_that_nobody_holds_is_closed(tmp_path: Path, checks: bool) -> None:
+    more = {"transaction_check": lambda one: None} if checks else {}
+    store = opened(tmp_path, transaction_check_interval=5, **more)
+    prepared(store).commit()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del store
+        gc.collect()
+    with opened(tmp_path) as store:
+        assert bodies(store) == [b"x"]
+
+
 def test_threads_decide_one_transaction_once(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for _ in range(20):
