@@ -189,7 +189,7 @@ class StoreDecisions:
     """
 
     def __init__(self, engine: DefaultMessageStore, slow: SlowPuts) -> None:
-        self._engine = engine.engine
+        self._engine = engine
         self._slow = slow
         self.service: TransactionalMessageService | None = None
 
