@@ -24,8 +24,8 @@ The public names:
     SkippedRange                         the iterator of `Store.read`, and its skipped messages
     FollowedMessages                     the iterator of `Store.follow`
     KeyHits                              the result of `Store.query_many`
-    Consumer                             a member of a group, made by `Store.consumer`
-    Transaction                          a message that is not committed, made by `Store.prepare`
+    Sql92Filter                          a filter of properties, for `where=`
+    Consumer, Transaction                a member of a group; a message not committed
 
     StoreError                           the base of all errors:
         StoreStateError                  closed, read-only, already open, forked
@@ -88,6 +88,7 @@ if TYPE_CHECKING:  # `as`: a type checker takes the name as public
     from pyrocketstore.errors import StoreTypeError as StoreTypeError
     from pyrocketstore.errors import StoreWarning as StoreWarning
     from pyrocketstore.errors import UnknownTopicError as UnknownTopicError
+    from pyrocketstore.filter.sql92 import Sql92Filter as Sql92Filter
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager as BrokerStatsManager
     from pyrocketstore.message_store.default_message_store import (
         DefaultMessageStore as DefaultMessageStore,
@@ -120,6 +121,7 @@ _NAMES = {
     "commit_log._put_result": "PutMessageResult",
     "config.message_store_config": "BrokerRole FlushDiskType MessageStoreConfig",
     "consumer.consumer": "Consumer",
+    "filter.sql92": "Sql92Filter",
     "errors": """
         DamagedMessageError DiskFullError MessagesRemovedError MissingExtraError OffsetOutOfRange
         PutError

@@ -30,6 +30,7 @@ from pyrocketstore.cli.store_command import (
     queue_option,
     store_command,
     tags_option,
+    where_option,
 )
 from pyrocketstore.errors import DamagedMessageError
 from pyrocketstore.message_store.lost_ends import missing_files
@@ -108,6 +109,7 @@ def info(target: Target, files: bool) -> None:
 @click.option("--start", type=WholeNumber(0), help="First queue offset; requires --queue.")
 @click.option("--count", type=WholeNumber(0), help="Maximum number of messages.")
 @tags_option
+@where_option
 @on_corrupt_option
 def cat(
     target: Target,
@@ -116,6 +118,7 @@ def cat(
     start: int | None,
     count: int | None,
     tags: str,
+    where: str | None,
     on_corrupt: str,
 ) -> None:
     """Print the messages of TOPIC.
@@ -132,7 +135,9 @@ def cat(
         raise click.UsageError("--start requires --queue: an offset belongs to one queue")
     with target.open() as store:
         _check_queue(store, topic, queue_id)
-        messages = store.read(topic, queue_id, start=start, tags=tags, on_corrupt=on_corrupt)
+        messages = store.read(
+            topic, queue_id, start=start, tags=tags, where=where, on_corrupt=on_corrupt
+        )
         try:
             found = target.output.messages(islice(messages, count))
         except DamagedMessageError as error:

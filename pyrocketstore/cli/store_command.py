@@ -187,6 +187,9 @@ queue_option = click.option(
 tags_option = click.option(
     "--tags", default="*", show_default=True, help='Tags, as "TagA || TagB".'
 )
+where_option = click.option(
+    "--where", help='SQL92 filter of properties, as "a > 5 AND b IS NOT NULL".'
+)
 on_corrupt_option = click.option(
     "--on-corrupt",
     type=click.Choice(("raise", "skip")),

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.filter.sql92 import Sql92Filter
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.spark.encodable_errors import encodable
@@ -42,7 +43,7 @@ OPTIONS: dict[str, frozenset[str]] = {
         "batch stream": """
             paths stores brokerName view topics topicPattern assign includeSystemTopics
             startingOffsets startingTimestamp startingOffsetsByTimestamp
-            startingOffsetsByTimestampStrategy subExpression minPartitions partitionBytes
+            startingOffsetsByTimestampStrategy subExpression where minPartitions partitionBytes
             maxRecordsPerPartition failOnDataLoss onCorrupt verifyCrc decompress batchBytes
             batchRows kafkaSchema includeHeaders""",
         "batch": "endingOffsets endingTimestamp endingOffsetsByTimestamp readMode snapshot",
@@ -57,7 +58,7 @@ _CANONICAL = {name.lower(): name for name in OPTIONS}
 _VIEWS_OF: dict[str, tuple[str, ...]] = {
     name: tuple(views.split())
     for views, names in {
-        "messages": "subExpression readMode",
+        "messages": "subExpression where readMode",
         "messages commitlog": "verifyCrc decompress batchBytes",
         "messages consumequeue": """
             topic topics topicPattern assign includeSystemTopics startingOffsets endingOffsets
@@ -121,6 +122,7 @@ class SourceOptions:
     ending: Bound
     starting_strategy: str | None
     sub_expression: str
+    where: str | None
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
     min_partitions: int
@@ -141,6 +143,11 @@ class SourceOptions:
     def wanted_tags(self) -> TagsExpression | None:
         """The tags to keep, None for all."""
         return tags_filter(self.sub_expression)
+
+    @property
+    def filter(self) -> Sql92Filter | None:
+        """The filter of properties, None for all."""
+        return None if self.where is None else Sql92Filter(self.where)
 
     def wants(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is selected."""
@@ -240,6 +247,7 @@ def read_options(options: Mapping[str, str], kind: str = BATCH) -> SourceOptions
         ending=ending,
         starting_strategy=take.strategy("startingOffsetsByTimestampStrategy"),
         sub_expression=take.expression("subExpression"),
+        where=take.filter("where"),
         max_offsets_per_trigger=take.number("maxOffsetsPerTrigger", None),
         max_bytes_per_trigger=take.size("maxBytesPerTrigger", None),
         min_partitions=take.number("minPartitions", 1, most=TASKS_MAX) or 1,
@@ -359,6 +367,15 @@ class _Taker:
         wanted = tags_filter(value)
         if wanted is not None and not wanted.tags:  # 4.9.3: "subString split error"
             raise self.fail(name, "names no tag; * is for all")
+        return value
+
+    def filter(self, name: str) -> str | None:
+        value = self.named.get(name)
+        if value is not None:
+            try:
+                Sql92Filter(value)
+            except StoreFormatError as error:
+                raise self.fail(name, str(error)) from None
         return value
 
     def json(self, name: str) -> Any:

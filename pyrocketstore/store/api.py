@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import numpy as np
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from pyrocketstore.cleaning.retention import Trimmed
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.consumer.consumer import Consumer
+    from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.message_store.store_stats import StoreStats
     from pyrocketstore.schedule.pending import DelayedMessages
     from pyrocketstore.store.consumers import ConsumerPosition, StoreConsumers
@@ -91,6 +92,8 @@ LOG = logger(__name__)
 Body = bytes | bytearray | memoryview
 Removed = TypeVar("Removed")
 Offsets = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+#: Few programs filter.
+MATCHING = "pyrocketstore.reading.matching"
 #: Of a `read` or `read_batch`: wanted tags, on_corrupt, check_crc, and what gets the skipped ones.
 ReadOptions = tuple[TagsExpression | None, str, bool, SkippedMessages]
 
@@ -657,6 +660,7 @@ class Store(StoreCalls):
         start: int | None = None,
         stop: int | None = None,
         tags: str | None = "*",
+        where: str | Sql92Filter | None = None,
         on_corrupt: str = "raise",
         check_crc: bool = False,
     ) -> MessageReader:
@@ -669,6 +673,8 @@ class Store(StoreCalls):
         start, stop : queue offsets, the range [start, stop). Default: from the first readable
             message to the end of the queue at this call
         tags : "TagA || TagB", compared exactly; None, "*" or "" selects all
+        where : an SQL92 filter of properties, such as "a > 5 AND region IN ('eu', 'us')"; with
+            `tags`, messages pass both
         on_corrupt : the treatment of a message that cannot be read, because its record or its unit
             in the queue is damaged, or its file of the log is missing.
             "raise": the iterator raises DamagedMessageError for the queue offsets [start, stop) of
@@ -695,7 +701,9 @@ class Store(StoreCalls):
         checked = exact_flag("check_crc", check_crc)
         options = (tags_filter(tags), on_corrupt, checked, skipped)
         if queue_id is not None:
-            return self._messages(topic, queue_id, start, stop, options)
+            if where is None:
+                return self._messages(topic, queue_id, start, stop, options)
+            return _matching(where, lambda: self._messages(topic, queue_id, start, stop, options))
         if start is not None or stop is not None:
             raise StoreFormatError("start and stop belong to one queue: pass a queue_id with them")
         QueueDamage(topic, 0, on_corrupt, skipped)  # refuses a wrong word also without a queue
@@ -703,7 +711,8 @@ class Store(StoreCalls):
         if not ids:
             self._check_topic(topic)
         parts = [self._messages(topic, i, None, None, options) for i in ids]
-        return MergedMessages(parts, skipped)
+        merged = MergedMessages(parts, skipped)
+        return merged if where is None else _matching(where, lambda: merged)
 
     def _messages(
         self,
@@ -773,6 +782,7 @@ class Store(StoreCalls):
         max_bytes: int = 64 << 20,
         columns: Sequence[str] | None = None,
         tags: str | None = "*",
+        where: str | Sql92Filter | None = None,
         on_corrupt: str = "raise",
         check_crc: bool = False,
     ) -> pyarrow.RecordBatch:
@@ -785,7 +795,7 @@ class Store(StoreCalls):
         max_bytes : maximum size of the stored records, and of the decompressed bodies; one record
             always fits
         columns : names of message attributes, None for all; an empty list: rows without columns
-        tags, check_crc : as in `read`
+        tags, where, check_crc : as in `read`
         on_corrupt : as in `read`. "raise": this call raises, with the messages that cannot be read
             as `start` and `stop` of the error. "skip": a message whose body cannot be decompressed
             is omitted too
@@ -809,7 +819,13 @@ class Store(StoreCalls):
         with self._state:
             part, first, end = self._part(topic, queue_id, start, None, options)
             stop = min(end, first + max(0, count))
-            return batches.read_record_batch(part, first, stop, max(byte_count, 0), columns)
+            limit = max(byte_count, 0)
+            if where is None:
+                return batches.read_record_batch(part, first, stop, limit, columns)
+            matching = imported(MATCHING)
+            passing, wanted = matching.where_of(where), matching.columns_with_properties(columns)
+            batch = batches.read_record_batch(part, first, stop, limit, wanted)
+            return matching.matching_rows(batch, passing, columns)
 
     # ---- consumers ----------------------------------------------------------------------------
 
@@ -820,6 +836,7 @@ class Store(StoreCalls):
         *,
         start: Literal["earliest", "latest"] | int = "earliest",
         tags: str | None = "*",
+        where: str | Sql92Filter | None = None,
         on_loss: str = "raise",
         on_corrupt: str = "raise",
     ) -> Consumer:
@@ -835,7 +852,7 @@ class Store(StoreCalls):
         start : where a group begins in a queue without a position: "earliest" is the first message
             left, "latest" the end at this call, an int the first message stored at this time (Unix
             ms) or later. Queues that are made later are read from their first message on
-        tags : as in `read`; the retry topic is read with all tags
+        tags, where : as in `read`; from the retry topic, all messages are read
         on_loss : the treatment of messages that were removed before they were read. "raise": `poll`
             raises MessagesRemovedError and continues behind them; "skip": it continues
         on_corrupt : as in `read`
@@ -849,19 +866,23 @@ class Store(StoreCalls):
         group that has no position in a topic has those of the ends of its queues.
         """
         wanted = tags_filter(tags)
+        passing = None if where is None else imported(MATCHING).where_of(where)
         skipped = SkippedMessages()
         counts = self.message_store.read_counts
 
         def messages(
             topic: str, queue_id: int, first: int, stop: int, all_tags: bool
-        ) -> MessageIterator:
+        ) -> Iterator[MessageExt]:
             options = (None if all_tags else wanted, on_corrupt, False, skipped)
             with self._state:
                 part, first, end = self._part(topic, queue_id, first, stop, options)
                 if self.read_only:
                     replaced = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
                     part.damage.is_replaced = replaced(self.message_store, part, end)
-            return part.messages_between(first, end, self._while_open, counts)
+            found = part.messages_between(first, end, self._while_open, counts)
+            if passing is None or all_tags:
+                return found
+            return _matching(passing, lambda: found)
 
         QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word
         return self._all_consumers().consumer(group, topics, start, on_loss, messages)
@@ -1209,6 +1230,14 @@ class Store(StoreCalls):
             self.message_store.wait_dispatched()
             report: VerifyReport = verify_store(self.message_store, progress)
             return report
+
+
+def _matching(where: object, messages: Callable[[], MessageReader]) -> MessageReader:
+    """Return the messages that pass a filter, which is checked first."""
+    module = imported(MATCHING)
+    passing = module.where_of(where)
+    found: MessageReader = module.MatchingMessages(messages(), passing)
+    return found
 
 
 def _release_column_memory() -> None:

@@ -20,9 +20,9 @@ FUNCTION_LINES_MAX = 70
 #: Folders of the package, and modules beside them: each imports, and cimports, earlier ones alone.
 HOUSE = """
     display errors results _rocketstore
-    arguments system record config files index commit_log consume_queue dispatch flush recovery
-    cleaning columns reading consumer schedule transaction message_store verify store low_level
-    metrics spark __init__ cli __main__
+    arguments system record filter config files index commit_log consume_queue dispatch flush
+    recovery cleaning columns reading consumer schedule transaction message_store verify store
+    low_level metrics spark __init__ cli __main__
 """.split()
 
 #: Folders and modules of `spark/`, in order. Within a folder only cycles are refused.
@@ -37,8 +37,8 @@ EXECUTORS = """
     lake.writer jobs.expected_entries jobs.rebuild_log jobs.verify_rows udf
 """.split()
 EXECUTORS_ENGINE = """
-    display errors results arguments system record config files index commit_log consume_queue
-    columns reading
+    display errors results arguments system record filter config files index commit_log
+    consume_queue columns reading
 """.split()
 
 #: env.py is the only door to the operating system and the clock. Others may use of `os` what does

@@ -34,6 +34,7 @@ PROGRAMS = [
     for page in (
         "docs/consume.md",
         "docs/delayed.md",
+        "docs/filter.md",
         "docs/light-queues.md",
         "docs/transactions.md",
     )

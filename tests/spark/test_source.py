@@ -187,6 +187,9 @@ class TestBatch:
         assert count(assign='{"T0": [1]}') == 300
         assert count(subExpression="tag0 || tag1") == 800
         assert count(subExpression="tag9") == 0
+        assert count(where="TAGS = 'tag0' OR TAGS = 'tag1'") == 800
+        assert count(where="TAGS IN ('tag1')", subExpression="tag0 || tag1") == 400
+        assert count(where="TAGS IS NULL") == 0
         assert count(startingOffsets='{"T0": {"0": 290}, "T1": {"broker-x": {"1": 300}}}') == 610
         assert count(endingOffsets='{"T0": {"0": 10, "1": 0}}', topic="T0") == 10
         assert count(topic="T0", maxRecordsPerPartition=7) == 600
@@ -614,6 +617,8 @@ class TestRefusals:
             ({"kafkaSchema": "true", "view": "index"}, "kafkaSchema is for"),
             ({"view": "commitlog", "topic": "T"}, "topic is for view messages and consumequeue"),
             ({"view": "consumequeue", "subExpression": "a"}, "subExpression is for view messages"),
+            ({"view": "index", "where": "a = 1"}, "where is for view messages"),
+            ({"where": "a >"}, "where='a >': SQL filter"),
             ({"includeHeaders": "true"}, "includeHeaders is for"),
             ({"assign": '{"T": [0], "T": [1]}'}, "names something twice"),
         ],

@@ -203,6 +203,10 @@ class JavaStore:
         rows = ("\t".join(map(str, line)) for line in lines)
         return self._answers("index", path, rows, words, 0)
 
+    def filter(self, requests: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Ask the filter jar; a request is {"expression": text, "messages": [properties, ...]}."""
+        return self._answers("filter", Path("-"), map(json.dumps, requests), [], 0)
+
     def _answers(
         self, mode: str, path: Path, lines: Iterable[str], words: Sequence[str], expect: int
     ) -> list[dict[str, Any]]:

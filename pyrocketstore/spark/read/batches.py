@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyrocketstore.columns._decode import VarColumn
+from pyrocketstore.columns._decode import PROPERTIES_MAP, VarColumn
+from pyrocketstore.reading.matching import selected
 from pyrocketstore.record._record import BLANK_MAGIC_CODE, MESSAGE_MAGIC_CODE
 from pyrocketstore.spark.encodable_errors import encodable
 from pyrocketstore.spark.fields import FIELDS, field_array
@@ -64,6 +65,7 @@ class MessageBatches:
         self.options = options
         self.broker_name = broker_name
         self.wanted = options.wanted_tags
+        self.where = options.filter
         self.sources = [
             _KAFKA_SOURCES.get(name, name) if options.kafka_schema else name for name in columns
         ]
@@ -73,6 +75,8 @@ class MessageBatches:
                 decoded.append(name)
         if self.wanted is not None and "tags" not in decoded:
             decoded.append("tags")
+        if self.where is not None and PROPERTIES_MAP not in decoded:
+            decoded.append(PROPERTIES_MAP)
         self.reads_bodies = "body" in decoded
         if not options.decompress:
             decoded = ["stored_body" if name == "body" else name for name in decoded]
@@ -98,7 +102,7 @@ class MessageBatches:
         batch = self._with_names(
             chunk if found.decoded is None else chunk.take(found.decoded), columns
         )
-        keep = None if self.wanted is None else _tags_mask(columns["tags"], self.wanted.tags)
+        keep = self._selected(columns)
         if good is not None:
             inner = good if found.decoded is None else good[found.decoded]
             if not inner.all():
@@ -107,10 +111,18 @@ class MessageBatches:
             if self.decoder.shows_damage:
                 batch = self._with_bad_rows(chunk, ~good, batch)
                 if keep is not None:
-                    # A damaged record's tags are lost, and its unit names wanted tags.
+                    # A damaged record's tags and properties are lost; its unit names wanted tags.
                     kept, keep = keep, ~good
                     keep[good] = kept
         return batch if keep is None else batch.filter(pa.array(keep))
+
+    def _selected(self, columns: Mapping[str, Any]) -> Bools | None:
+        """Return bool[n]: the decoded rows that are wanted; None: all."""
+        keep = None if self.wanted is None else _tags_mask(columns["tags"], self.wanted.tags)
+        if self.where is None:
+            return keep
+        passes = selected(field_array("properties", columns[PROPERTIES_MAP]), self.where)
+        return passes if keep is None else keep & passes
 
     # ---- columns -----------------------------------------------------------------------------
 

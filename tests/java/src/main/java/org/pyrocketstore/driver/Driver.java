@@ -11,6 +11,7 @@ import java.util.logging.LogManager;
  * events DIR from=FILE [out=FILE] [NAME=VALUE ...]
  * dump  DIR [queries=FILE] [out=FILE] [started] [NAME=VALUE ...]
  * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
+ * filter - from=FILE [out=FILE]
  * bench DIR what=NAME count=N [...]
  * consume NAMESRV group=NAME topics=A,B count=N [timeout=SECONDS]
  * produce NAMESRV from=FILE [compressOver=BYTES]
@@ -59,6 +60,8 @@ public final class Driver {
                 return DumpCommand.run(path, options);
             case "index":
                 return IndexCommand.run(path, options);
+            case "filter":
+                return FilterCommand.run(options);
             case "consume":
                 return ClientCommand.consume(path, options);
             case "produce":
