@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+from pyrocketstore.cli.inspect import has_lost_end
 from pyrocketstore.cli.store_command import Target, app, json_option, store_command
+from pyrocketstore.record.message import TRANS_HALF_TOPIC
 
 DELAYED_COLUMNS = (
     "level",
@@ -53,7 +57,7 @@ def consumers(target: Target) -> None:
 @store_command
 @json_option
 def transactions(target: Target) -> None:
-    """List the transactions that are not decided, the oldest first.
+    """List the transactions that are not decided, in the order of their last half messages.
 
     Their messages are in RMQ_SYS_TRANS_HALF_TOPIC; consumers do not see them.
     """
@@ -64,3 +68,5 @@ def transactions(target: Target) -> None:
             for one in store.transactions()
         ]  # fmt: skip
         target.output.table("transaction", TRANSACTION_COLUMNS, rows)
+        if has_lost_end(store, TRANS_HALF_TOPIC, 0):
+            sys.exit(1)  # the opening has reported it

@@ -95,6 +95,7 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     MessageRefused,
     batch_too_large,
+    java_split,
     parse_java_int,
     settle,
     topic_too_long,
@@ -259,6 +260,7 @@ class DefaultMessageStore(StoreContext):
         self.is_started = self._loaded = self._made_abort = False
         self._stopped = False  # the services have ended
         self._clean = False  # and have dispatched and flushed everything
+        self._has_light_queues = False  # a directory on disk says so
         #: True once `shutdown` has released everything
         self.has_ended = False
         #: the thread that calls dispatchers during recovery
@@ -1029,14 +1031,28 @@ class DefaultMessageStore(StoreContext):
         if utf16_length(message.properties_string or "") > MAX_PROPERTIES_SIZE:
             too_long = MessageRefused("MESSAGE_ILLEGAL", PROPERTIES_TOO_LONG)
         refused = self._refused(message.topic, too_long, has_room)
-        if refused is None and (
-            self.config.enable_lmq
-            and self.config.enable_multi_dispatch
-            and self.queue_table.lmq_count > self.config.max_lmq_consume_queue_num
-            and (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
-        ):
-            refused = make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+        names = (message.properties.get(PROPERTY_INNER_MULTI_DISPATCH) or "").strip()
+        if refused is None and names and self.config.enable_lmq:
+            if not self._has_light_queues:
+                self._note_light_queues(names)
+            is_full = self.queue_table.lmq_count > self.config.max_lmq_consume_queue_num
+            if is_full and self.config.enable_multi_dispatch:
+                refused = make_result(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
         return self._outcome(refused, self.commit_log.put_message, message)
+
+    def _note_light_queues(self, names: str) -> None:
+        """Make the directory of the first light queue before the message is put.
+
+        An opening without settings knows by it that the store has light queues; otherwise a kill
+        before the dispatch would lose their units.
+        """
+        light = [name for name in java_split(names) if name.startswith(LMQ_PREFIX)]
+        if not light or not is_safe_name(light[0]):
+            return
+        if self.queue_table.lmq_count == 0:
+            path = os.path.join(self.queue_table.path, light[0], "0")
+            shielded(lambda: self.env.make_directories(path))
+        self._has_light_queues = True
 
     def start_schedule(self) -> None:
         """Start the thread that delivers delayed messages, unless it runs."""

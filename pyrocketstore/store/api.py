@@ -1022,8 +1022,10 @@ class Store(StoreCalls):
         return self._all_transactions().transaction(transaction_id, self)
 
     def transactions(self) -> list[Transaction]:
-        """Return the undecided transactions, the oldest first. A read-only store reads them again
-        with each call."""
+        """Return the undecided transactions, in the order of their last half messages.
+
+        A read-only store reads them again with each call, as of its last `refresh`.
+        """
         return self._all_transactions().transactions(self)
 
     def _all_transactions(self) -> StoreTransactions:

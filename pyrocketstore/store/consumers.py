@@ -18,6 +18,7 @@ from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import MessageExtBrokerInner, check_topic
 from pyrocketstore.system.signal_shield import shielded
+from pyrocketstore.transaction.positions import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._put_result import PutMessageResult
@@ -119,6 +120,9 @@ class StoreConsumers:
         `messages` is called with (topic, queue_id, start, stop, all_tags).
         """
         group = group_of(group)
+        if group == TRANSACTION_GROUP and not self._engine.read_only:
+            reason = "its positions say which transactions are decided; use another name"
+            raise StoreFormatError(f"group {group}: {reason}")
         given: Any = topics
         if not isinstance(given, (str, Sequence)):
             kind = type(topics).__name__

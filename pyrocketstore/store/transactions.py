@@ -12,6 +12,9 @@ from pyrocketstore.errors import PutError, StoreError, StoreFormatError, StoreSt
 from pyrocketstore.record import _message
 from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     SCHEDULE_TOPIC,
     TRANS_HALF_TOPIC,
@@ -23,7 +26,7 @@ from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.commit_search import find_committed
-from pyrocketstore.transaction.positions import TRANSACTION_GROUP
+from pyrocketstore.transaction.positions import TRANSACTION_GROUP, Positions
 from pyrocketstore.transaction.prepared import PREPARED, Found, PreparedMessage, read_prepared
 from pyrocketstore.transaction.records import half_message, half_properties, longest_form
 from pyrocketstore.transaction.service import (
@@ -46,6 +49,13 @@ _MS_OF_AN_HOUR = 3_600_000
 #: Topics to which no message can be committed.
 _NO_TARGETS = (SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
 
+#: What the records of a transaction get later; light queues would show it undecided.
+_NOT_FOR_A_HALF = (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+)
+
 TransactionCheck = Callable[["Transaction"], object]
 
 
@@ -62,7 +72,7 @@ class Transaction:
     topic, queue_id : str, int, where the message appears
     born_timestamp : int, Unix ms
     check_times : int, the checks so far that decided nothing
-    status : "prepared", "committed", "rolled back" or "discarded"
+    status : "prepared", "committed", "rolled back", "discarded" or "expired"
     result : PutMessageResult of the committed message, or None
 
     Threads: any.
@@ -107,13 +117,12 @@ class Transaction:
 
     @property
     def status(self) -> str:
-        """str: "prepared", "committed", "rolled back" or "discarded"."""
+        """str: "prepared", "committed", "rolled back", "discarded" or "expired"."""
         return self._prepared.status
 
     @property
     def result(self) -> PutMessageResult | None:
-        """The result of the put of the committed message; None before, or if an earlier process has
-        put it."""
+        """The result of the put of the committed message; None before."""
         return self._prepared.result
 
     @property
@@ -124,7 +133,7 @@ class Transaction:
         """
         return self._decisions.half_of(self._prepared)
 
-    def commit(self) -> PutMessageResult | None:
+    def commit(self) -> PutMessageResult:
         """Make the message visible in its topic; return `result`. A second call returns the same.
 
         Raises
@@ -201,16 +210,23 @@ class StoreDecisions:
                 return self.service.half_of(prepared)
             return half_in(self._engine, prepared)
 
-    def commit(self, prepared: PreparedMessage) -> PutMessageResult | None:
+    def commit(self, prepared: PreparedMessage) -> PutMessageResult:
         """Commit a transaction. Raises as `Transaction.commit`."""
         service = self._writable()
-        result = service.commit(prepared)
-        return None if result is None else self._slow.checked(result, 1)
+        try:
+            return self._slow.checked(service.commit(prepared), 1)
+        except StoreStateError:
+            self._slow.state.check()  # a close beside this call explains more
+            raise
 
     def rollback(self, prepared: PreparedMessage) -> None:
         """Roll a transaction back. Raises as `Transaction.rollback`."""
         service = self._writable()
-        result = service.rollback(prepared)
+        try:
+            result = service.rollback(prepared)
+        except StoreStateError:
+            self._slow.state.check()
+            raise
         if result is not None:
             self._slow.checked(result, 1)
 
@@ -278,16 +294,20 @@ class StoreTransactions:
             config.transaction_check_max,
             reserved_ms,
         )
+        found, written = self._found(), self._positions()
+        if written == (-1, -1):
+            written = Positions(found.half_start, found.op_start)
         service = TransactionalMessageService(
             engine.commit_log,
             engine.queue_table,
-            self._found(),
+            found,
+            written,
             calls,
             limits,
             self._slow.store_host,
             None if self._check is None else _CheckCall(self._check, self._decisions),
         )
-        service.end_committed()
+        service.end_decided(found.leftover)
         self._decisions.service = service
         engine.at_clean_stop.insert(0, service.note_positions)
         engine.services.start_transactions(service)
@@ -297,14 +317,15 @@ class StoreTransactions:
         self._engine.check_complete()
 
     def _found(self) -> Found:
-        offsets, reads = self._offsets, self._engine.reads
-        positions = (
-            offsets.query_offset(TRANSACTION_GROUP, topic, 0)
-            for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+        reads, time_out = self._engine.reads, self._engine.config.transaction_time_out
+        return read_prepared(reads.commit_log, reads.queues, *self._positions(), time_out)
+
+    def _positions(self) -> Positions:
+        """Return the positions of the file, -1 where it has none."""
+        topics = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+        return Positions(
+            *(self._offsets.query_offset(TRANSACTION_GROUP, topic, 0) for topic in topics)
         )
-        half, op = positions
-        time_out = self._engine.config.transaction_time_out
-        return read_prepared(reads.commit_log, reads.queues, half, op, time_out)
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -315,6 +336,11 @@ class StoreTransactions:
         topic, queue_id = message.topic, message.queue_id
         if topic in _NO_TARGETS:
             raise StoreFormatError(f"topic {topic}: a transaction cannot be committed to it")
+        refused = [name for name in _NOT_FOR_A_HALF if name in message.properties]
+        if refused:
+            raise StoreFormatError(
+                f"the property {refused[0]} of a transaction is set by the store"
+            )
         unique_id = message.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         unique_id = unique_id or self._ids.new()
         message.properties = half_properties(
@@ -339,11 +365,12 @@ class StoreTransactions:
     def transaction(self, transaction_id: Any, owner: object) -> Transaction | None:
         """Return the undecided transaction with this id, or None."""
         wanted = exact_text("transaction_id", transaction_id)
-        found = (one for one in self.transactions(owner) if one.transaction_id == wanted)
         service = self._decisions.service
         if service is None:
-            return next(found, None)
-        prepared = service.find(wanted)
+            found = (one for one in self._read_again() if one.transaction_id == wanted)
+            prepared = next(found, None)
+        else:
+            prepared = service.find(wanted)
         return None if prepared is None else Transaction(prepared, self._decisions, owner)
 
     def transactions(self, owner: object) -> list[Transaction]:
@@ -357,7 +384,8 @@ class StoreTransactions:
             self._offsets.load()
             found, reads = self._found().prepared, self._engine.reads
             committed = find_committed(reads.commit_log, reads.queues, found)
-            return [one for one in found if one not in committed]
+            ended = {one.transaction_id for one, _ in committed}
+            return [one for one in found if one.transaction_id not in ended]
 
         return shielded(read)
 

@@ -30,8 +30,8 @@ _CLOCK_SKEW_MS = 3_600_000
 
 def find_committed(
     log: CommitLog, table: ConsumeQueueTable, undecided: Iterable[PreparedMessage]
-) -> list[PreparedMessage]:
-    """Return those of some transactions that have a commit record in the log.
+) -> list[tuple[PreparedMessage, MessageExt]]:
+    """Return those of some transactions that have a commit record in the log, with the record.
 
     The units of the real queues behind the first half message are read, and the records that are as
     long as a commit record would be. Expired half messages are left out.
@@ -51,7 +51,7 @@ def find_committed(
 
 def _committed_in(
     log: CommitLog, queue: ConsumeQueue, group: list[PreparedMessage]
-) -> list[PreparedMessage]:
+) -> list[tuple[PreparedMessage, MessageExt]]:
     sizes: set[int] = set()
     is_any_size = False
     for one in group:
@@ -62,7 +62,7 @@ def _committed_in(
             is_any_size |= PROPERTY_INNER_MULTI_DISPATCH in half.properties
     lengths = np.array(sorted(sizes), np.int32)
     by_name = {name: one for one in group for name in _names(one)}
-    found = {}
+    found: dict[str, tuple[PreparedMessage, MessageExt]] = {}
     at = min(_first_unit(log, queue, one) for one in group)
     end = queue.get_max_offset_in_queue()
     while at < end:
@@ -74,7 +74,8 @@ def _committed_in(
                 continue
             for name in _names_of(record):
                 if name in by_name:
-                    found[by_name[name].transaction_id] = by_name[name]
+                    one = by_name[name]
+                    found.setdefault(one.transaction_id, (one, record))
         if not len(units.size):
             break
         at += len(units.size)

@@ -21,6 +21,8 @@ from pyrocketstore.record.message import (
     real_queue,
 )
 from pyrocketstore.transaction.records import (
+    PROPERTY_PUT_BACK,
+    REMOVE_TAG,
     check_times_of,
     half_offset_of,
     immunity_ms_of,
@@ -36,7 +38,7 @@ LOG = logger(__name__)
 _CHUNK = 4096
 
 PREPARED, COMMITTED, ROLLED_BACK = "prepared", "committed", "rolled back"
-DISCARDED = "discarded"
+DISCARDED, EXPIRED = "discarded", "expired"
 
 
 class PreparedMessage:
@@ -54,7 +56,8 @@ class PreparedMessage:
     check_times : int, how often it was put back after a check
     immunity_ms : int, it is not checked for so long after its birth
     older : list of (half_offset, phy_offset), half messages of this transaction before this one
-    status : "prepared", "committed", "rolled back" or "discarded"
+    open_offsets : list of half_offset, those of all of them that no op message names
+    status : "prepared", "committed", "rolled back", "discarded" or "expired"
     result : PutMessageResult of the commit record, None without one that this process has put
     may_be_committed : True after a put of the commit record whose outcome is not known
     is_in_block : True inside of a `with` block: no check asks about it
@@ -64,8 +67,9 @@ class PreparedMessage:
 
     __slots__ = (
         "born_timestamp", "check_times", "decided_by", "group", "half_offset", "has_unique_id",
-        "immunity_ms", "is_in_block", "lock", "may_be_committed", "older", "phy_offset",
-        "queue_id", "result", "size", "status", "store_timestamp", "topic", "transaction_id",
+        "immunity_ms", "is_in_block", "lock", "may_be_committed", "older", "open_offsets",
+        "phy_offset", "queue_id", "result", "size", "status", "store_timestamp", "topic",
+        "transaction_id",
     )  # fmt: skip
 
     def __init__(self, half: MessageExt, time_out_ms: int) -> None:
@@ -76,6 +80,7 @@ class PreparedMessage:
         self.has_unique_id = PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX in half.properties
         self.group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         self.older: list[tuple[int, int]] = []
+        self.open_offsets: list[int] = []
         self.status = PREPARED
         self.result: PutMessageResult | None = None
         self.may_be_committed = self.is_in_block = False
@@ -85,6 +90,7 @@ class PreparedMessage:
 
     def _take(self, half: MessageExt, time_out_ms: int) -> None:
         self.half_offset, self.phy_offset, self.size = half.queue_offset, half.phy_offset, half.size
+        self.open_offsets.append(self.half_offset)
         self.born_timestamp, self.store_timestamp = half.born_timestamp, half.store_timestamp
         self.check_times = check_times_of(half)
         self.immunity_ms = immunity_ms_of(half, time_out_ms)
@@ -104,11 +110,13 @@ class PreparedMessage:
 
 
 class Op(NamedTuple):
-    """An op message: its queue offset and physical offset, and the half message that it names."""
+    """An op message: its queue offset and physical offset, the half message that it names, and
+    whether that was put back."""
 
     queue_offset: int
     phy_offset: int
     half_offset: int
+    put_back: bool
 
 
 class Found(NamedTuple):
@@ -119,6 +127,7 @@ class Found(NamedTuple):
     decided : set of int, the others between them
     op_start, op_end : int, likewise
     ops : {queue offset: queue offset of the half message, -1 for an op message that names none}
+    leftover : half messages of decided transactions that no op message names
     """
 
     prepared: list[PreparedMessage]
@@ -128,6 +137,7 @@ class Found(NamedTuple):
     op_start: int
     op_end: int
     ops: dict[int, int]
+    leftover: list[int]
 
 
 def read_prepared(
@@ -143,16 +153,32 @@ def read_prepared(
     half_queue, op_queue = table.find(TRANS_HALF_TOPIC, 0), table.find(TRANS_OP_HALF_TOPIC, 0)
     half_start, half_end = _range(log, half_queue, half_offset)
     op_start, op_end = _range(log, op_queue, op_offset)
+    if half_start < half_end:
+        # A position that was written by hand, or of a queue that was removed, passes no op message
+        # of these half messages.
+        first = half_queue.reader.unit(half_start)
+        behind = 0 if first is None else op_queue.units_before(first[0])
+        op_start = min(op_start, max(behind, _range(log, op_queue, -1)[0]))
     ops = [_op_of(message) for message in _messages(log, op_queue, op_start, op_end)]
     known = [op for op in ops if op is not None]
-    named_at = {op.half_offset: op.phy_offset for op in known}  # the last op of each
+    named_at = {op.half_offset: op.phy_offset for op in known if not op.put_back}  # the last ops
+    put_back_at = {op.half_offset: op.phy_offset for op in known if op.put_back}
     decided_ids: set[str] = set()
     undecided: list[MessageExt] = []
+    put_back: dict[str, MessageExt] = {}
     for half in _messages(log, half_queue, half_start, half_end):
         if _is_decided(half, named_at):
             decided_ids.add(_id_of(half))
-        elif _is_usable(half):
+        elif not _is_usable(half):
+            continue
+        elif put_back_at.get(half.queue_offset, -1) > half.phy_offset:
+            put_back[_id_of(half)] = half
+        else:
             undecided.append(half)
+    if put_back:  # one whose last half message is lost continues with that before
+        left = {_id_of(half) for half in undecided} | decided_ids
+        lost = [half for key, half in put_back.items() if key not in left and half.uniq_key]
+        undecided = sorted([*undecided, *lost], key=lambda half: half.queue_offset)
     prepared: dict[str, PreparedMessage] = {}
     for half in undecided:
         if _id_of(half) in prepared:
@@ -169,6 +195,7 @@ def read_prepared(
         op_end,
         dict.fromkeys(range(op_start, op_end), -1)
         | {op.queue_offset: op.half_offset for op in known},
+        [half.queue_offset for half in undecided if _id_of(half) in decided_ids],
     )
 
 
@@ -217,13 +244,14 @@ def _messages(log: CommitLog, queue: ConsumeQueue, start: int, end: int) -> Iter
 
 def _op_of(message: MessageExt) -> Op | None:
     half_offset = half_offset_of(message.stored_body)
-    if half_offset is None or not message.is_crc_valid:
+    if half_offset is None or message.tags != REMOVE_TAG or not message.is_crc_valid:
         LOG.error(
-            "%s, queue offset %d: the body is not that of an op message; it is left out",
+            "%s, queue offset %d: not an op message, by its body or tag; it is left out",
             message.topic, message.queue_offset,
         )  # fmt: skip
         return None
-    return Op(message.queue_offset, message.phy_offset, half_offset)
+    put_back = PROPERTY_PUT_BACK in message.properties
+    return Op(message.queue_offset, message.phy_offset, half_offset, put_back)
 
 
 def _is_usable(half: MessageExt) -> bool:

@@ -6,6 +6,8 @@ from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_CHECK_TIMES,
@@ -25,6 +27,9 @@ from pyrocketstore.record.message import (
 TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK = 8, 0xC
 #: The tag of an op message. Source: RocketMQ 4.9.3 TransactionalMessageUtil#REMOVETAG.
 REMOVE_TAG = "d"
+#: A property of our op messages: the half message was put back, and its transaction is undecided.
+#: A broker only sees that this half message is done.
+PROPERTY_PUT_BACK = "PUT_BACK"
 _INT64_BITS = 64
 #: The longest value of TRANSACTION_CHECK_TIMES.
 CHECK_TIMES_MAX = 0x7FFFFFFF
@@ -93,14 +98,17 @@ def committed_message(half: MessageExt, topic: str, queue_id: int) -> MessageExt
 
 
 def op_message(
-    half_queue_offset: int, now_ms: int, host: Host, *, waits: bool
+    half_queue_offset: int, now_ms: int, host: Host, *, waits: bool, put_back: bool = False
 ) -> MessageExtBrokerInner:
-    """Return the op message: the half message at this queue offset is committed or rolled back.
+    """Return the op message: the half message at this queue offset is committed, rolled back or put
+    back.
 
     Source: RocketMQ 4.9.3 TransactionalMessageBridge#putOpMessage. Differs: that of a rollback
     waits for the flush, since nothing else is put then.
     """
     named = {PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: REMOVE_TAG}
+    if put_back:
+        named[PROPERTY_PUT_BACK] = "true"
     return MessageExtBrokerInner(
         TRANS_OP_HALF_TOPIC,
         b"%d" % half_queue_offset,
@@ -113,6 +121,15 @@ def op_message(
     )
 
 
+def _undispatched(message: MessageExtBrokerInner) -> MessageExtBrokerInner:
+    """Keep a message out of the light queues that it names until it is committed."""
+    named = message.properties
+    named.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None)
+    message.properties_string = _message.properties_to_string(named)
+    named.pop(PROPERTY_INNER_MULTI_DISPATCH, None)
+    return message
+
+
 def put_back_message(half: MessageExt, check_times: int) -> MessageExtBrokerInner:
     """Return the half message to put again after a check that decided nothing.
 
@@ -120,8 +137,7 @@ def put_back_message(half: MessageExt, check_times: int) -> MessageExtBrokerInne
     """
     message = _copy(half, TRANS_HALF_TOPIC, 0)
     message.properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(check_times)
-    message.properties_string = _message.properties_to_string(message.properties)
-    message.properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
+    _undispatched(message).properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
     return message
 
 
@@ -133,7 +149,7 @@ def discarded_message(half: MessageExt) -> MessageExtBrokerInner:
     message = _copy(half, TRANS_CHECK_MAX_TIME_TOPIC, 0)
     message.flag = half.flag
     message.reconsume_times = half.reconsume_times
-    return message
+    return _undispatched(message)
 
 
 def _copy(half: MessageExt, topic: str, queue_id: int) -> MessageExtBrokerInner:

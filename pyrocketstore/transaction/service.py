@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyrocketstore.commit_log._put_result import PutMessageResult
+from pyrocketstore.arguments.scalars import exact_text
+from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.display import logger, shown
@@ -23,7 +24,7 @@ from pyrocketstore.record.message import (
     Host,
     MessageExtBrokerInner,
 )
-from pyrocketstore.results import STORED_STATUSES, PutMessageStatus
+from pyrocketstore.results import STORED_STATUSES, AppendMessageStatus, PutMessageStatus
 from pyrocketstore.system.service_thread import ServiceThread
 from pyrocketstore.transaction.commit_search import find_committed
 from pyrocketstore.transaction.positions import (
@@ -34,6 +35,7 @@ from pyrocketstore.transaction.positions import (
 from pyrocketstore.transaction.prepared import (
     COMMITTED,
     DISCARDED,
+    EXPIRED,
     PREPARED,
     ROLLED_BACK,
     Found,
@@ -53,7 +55,9 @@ LOG = logger(__name__)
 PERSIST_MS = 5000
 #: How often a close looks whether the thread waits for the answer of a check (s).
 _LOOK_S = 0.05
-_ANSWERS = ("commit", "rollback", None)
+_ANSWERS = ("commit", "rollback")
+#: Another attempt cannot succeed.
+_HOPELESS = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class TransactionLimits(NamedTuple):
@@ -99,6 +103,7 @@ class TransactionalMessageService(ServiceThread):
     commit_log : CommitLog
     queue_table : ConsumeQueueTable
     found : Found, what was prepared before
+    written : Positions, those of the file
     calls : StoreCallsOfTransactions
     limits : TransactionLimits
     host : the store host in op messages
@@ -113,8 +118,9 @@ class TransactionalMessageService(ServiceThread):
     interrupts.
 
     Source: RocketMQ 4.9.3 TransactionalMessageServiceImpl, TransactionalMessageCheckService.
-    Differs: the callback decides before a half message is put back; one that is discarded gets an
-    op message too, so that it stays so; one within its immunity is not put back.
+    Differs: the callback decides before a half message is put back; one that was put back, or is
+    discarded, gets an op message, so that a broker does not decide it again; one within its
+    immunity is not put back.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class TransactionalMessageService(ServiceThread):
         commit_log: CommitLog,
         queue_table: ConsumeQueueTable,
         found: Found,
+        written: Positions,
         calls: StoreCallsOfTransactions,
         limits: TransactionLimits,
         host: Host,
@@ -140,7 +147,7 @@ class TransactionalMessageService(ServiceThread):
         self._positions = TransactionPositions(
             found.half_start, found.op_start, found.decided, found.ops
         )
-        self._written = self._positions.move()
+        self._written = written
         #: decided transactions whose op message could not be put
         self._without_op: list[PreparedMessage] = []
         #: ids of half messages whose put raised
@@ -152,18 +159,18 @@ class TransactionalMessageService(ServiceThread):
         self._check_at_ns = now_ns + limits.check_interval_ms * 1_000_000
         self._persist_at_ns = now_ns + PERSIST_MS * 1_000_000
 
-    def end_committed(self) -> None:
-        """Put the op messages of transactions whose commit record an earlier process has put.
+    def end_decided(self, leftover: list[int]) -> None:
+        """Put the op messages that an earlier process has not put: for half messages of decided
+        transactions, and of those whose commit record is in the log.
 
         Raises StoreIOError.
         """
+        for offset in leftover:
+            self._put_op(offset, waits=False)
         undecided = self.undecided()
-        committed = find_committed(self._log, self._table, undecided)
-        for one in undecided:
-            one.may_be_committed = False
-        for one in committed:
-            with _Deciding(one):
-                self._end(one, COMMITTED)
+        for one, record in find_committed(self._log, self._table, undecided):
+            with self._deciding(one):
+                self._end_found(one, record)
 
     # ---- transactions -------------------------------------------------------------------------
 
@@ -210,12 +217,16 @@ class TransactionalMessageService(ServiceThread):
     def find(self, transaction_id: str) -> PreparedMessage | None:
         """Return an undecided transaction, None if there is none with this id."""
         self._find_unsure()
+        self._end_unclear()
+        self._moved()
         with self._lock:
             return self._prepared.get(transaction_id)
 
     def undecided(self) -> list[PreparedMessage]:
         """Return the undecided transactions, in the order of their half messages."""
         self._find_unsure()
+        self._end_unclear()
+        self._moved()
         with self._lock:
             found = list(self._prepared.values())
         return sorted(found, key=lambda one: one.half_offset)
@@ -224,26 +235,25 @@ class TransactionalMessageService(ServiceThread):
         """Return the half message. Raises StoreStateError: it has expired; StoreIOError."""
         return self._message(one.phy_offset, one.size)
 
-    def commit(self, one: PreparedMessage) -> PutMessageResult | None:
-        """Commit a transaction; return the result of the put, None where a commit record was found
-        that an earlier process has put. A second call returns the same.
+    def commit(self, one: PreparedMessage) -> PutMessageResult:
+        """Commit a transaction; return the result of the put. A second call returns the same.
 
         Raises StoreStateError: it was rolled back or discarded, or its half message has expired.
         StoreCorruptionError: the half message is damaged. StoreIOError.
         """
-        with _Deciding(one):
-            if one.status == COMMITTED:
+        with self._deciding(one):
+            if one.status == COMMITTED and one.result is not None:
                 return one.result
             self._refuse_decided(one)
             half = self._whole_half(one)
-            if not (one.may_be_committed and self._was_committed(one)):
-                one.may_be_committed = True  # until the put has an outcome
-                result = self._calls.put(committed_message(half, one.topic, one.queue_id))
-                if not _is_stored(result):
-                    return result
+            if one.may_be_committed and self._was_committed(one) and one.result is not None:
+                return one.result
+            one.may_be_committed = True  # until the put has an outcome
+            result = self._calls.put(committed_message(half, one.topic, one.queue_id))
+            if _is_stored(result):
                 one.result = result
-            self._end(one, COMMITTED)
-            return one.result
+                self._end(one, COMMITTED)
+            return result
 
     def rollback(self, one: PreparedMessage) -> PutMessageResult | None:
         """Roll a transaction back; return the result of the put of its op message, None if it was
@@ -251,29 +261,62 @@ class TransactionalMessageService(ServiceThread):
 
         Raises StoreStateError: it was committed. StoreIOError.
         """
-        with _Deciding(one):
-            if one.status in (ROLLED_BACK, DISCARDED):
+        with self._deciding(one):
+            if one.status in (ROLLED_BACK, DISCARDED, EXPIRED):
                 return None
             if one.status == PREPARED and one.may_be_committed:
-                if self._was_committed(one):
-                    self._end(one, COMMITTED)
-                else:
-                    one.may_be_committed = False
+                self._was_committed(one)
             if one.status == COMMITTED:
                 raise StoreStateError(f"transaction {one.transaction_id}: it was committed")
-            result = self._put_op(one, waits=True)
+            result = self._put_ops(one, waits=True)
             if _is_stored(result):
                 self._forget(one, ROLLED_BACK)
                 self._pass(one)
             return result
+
+    def _deciding(self, one: PreparedMessage, *, waits: bool = True) -> _Deciding:
+        # A close waits for the thread of the service, in a handler that has interrupted a decision.
+        return _Deciding(one, waits and not self.is_current)
 
     def _refuse_decided(self, one: PreparedMessage) -> None:
         if one.status != PREPARED:
             raise StoreStateError(f"transaction {one.transaction_id}: it was {one.status}")
 
     def _was_committed(self, one: PreparedMessage) -> bool:
+        """Return whether the log has the commit record; the transaction is ended then."""
         self._calls.wait_dispatched()
-        return bool(find_committed(self._log, self._table, [one]))
+        found = find_committed(self._log, self._table, [one])
+        if found:
+            self._end_found(*found[0])
+        else:
+            one.may_be_committed = False
+        return bool(found)
+
+    def _end_found(self, one: PreparedMessage, record: MessageExt) -> None:
+        one.result = make_result(
+            PutMessageStatus.PUT_OK,
+            AppendMessageStatus.PUT_OK,
+            record.phy_offset,
+            record.queue_offset,
+            record.size,
+            record.store_timestamp,
+            1,
+            [record.phy_offset],
+            record.store_host,
+        )
+        self._end(one, COMMITTED)
+
+    def _end_unclear(self) -> None:
+        """End the transactions whose commit record is in the log though its put raised."""
+        with self._lock:
+            unclear = [one for one in self._prepared.values() if one.may_be_committed]
+        for one in unclear:
+            try:
+                with self._deciding(one, waits=False):
+                    if one.status == PREPARED and one.may_be_committed:
+                        self._was_committed(one)
+            except _Busy:
+                pass  # that call will end it
 
     def _message(self, phy_offset: int, size: int) -> MessageExt:
         self._log.commit_appended()
@@ -297,7 +340,7 @@ class TransactionalMessageService(ServiceThread):
         self._forget(one, status)
         stored = False
         try:
-            stored = _is_stored(self._put_op(one, waits=waits))
+            stored = _is_stored(self._put_ops(one, waits=waits))
         except StoreError as error:
             LOG.warning("transaction %s: op message: %s", one.transaction_id, error)
         finally:
@@ -307,13 +350,24 @@ class TransactionalMessageService(ServiceThread):
                 with self._lock:
                     self._without_op.append(one)
 
-    def _put_op(self, one: PreparedMessage, *, waits: bool) -> PutMessageResult:
-        """Put the op message that names the last half message of a transaction."""
+    def _put_ops(self, one: PreparedMessage, *, waits: bool) -> PutMessageResult:
+        """Put an op message for each half message of a transaction; return the last result, or the
+        first one that is not stored. A broker would decide a half message without one again."""
+        offsets = one.open_offsets.copy()
+        for offset in offsets:
+            result = self._put_op(offset, waits=waits and offset == offsets[-1])
+            if not _is_stored(result):
+                break
+            one.open_offsets.remove(offset)
+        return result
+
+    def _put_op(self, half_offset: int, *, waits: bool, put_back: bool = False) -> PutMessageResult:
         now_ms = self._env.now_ms()
-        result = self._calls.put(op_message(one.half_offset, now_ms, self._host, waits=waits))
+        op = op_message(half_offset, now_ms, self._host, waits=waits, put_back=put_back)
+        result = self._calls.put(op)
         if _is_stored(result):
             with self._lock:
-                self._positions.note_op(result.queue_offset, one.half_offset)
+                self._positions.note_op(result.queue_offset, half_offset)
         return result
 
     def _forget(self, one: PreparedMessage, status: str) -> None:
@@ -365,6 +419,8 @@ class TransactionalMessageService(ServiceThread):
                 return
             try:
                 self._check_one(one)
+            except _Busy:
+                continue  # another thread decides it now
             except StoreError as error:
                 if self._has_ended():
                     return
@@ -394,58 +450,65 @@ class TransactionalMessageService(ServiceThread):
                 "transaction %s: %s was not stored: %s; the next check tries again",
                 one.transaction_id, answer, result.status.name,
             )  # fmt: skip
+            if result.status in _HOPELESS:
+                one.check_times += 1
 
     def _has_ended(self) -> bool:
         return self.stopped
 
-    def _ask(self, one: PreparedMessage) -> object:
+    def _ask(self, one: PreparedMessage) -> str | None:
         """Return the answer of the callback, None for one that is none."""
         assert self._check is not None
         self._is_asking = True
         try:
             answer = self._check(one)
-        except Exception as error:  # the program's own
+        except BaseException as error:  # of the program: the thread lives on
             LOG.exception("the check of transaction %s raised %r", one.transaction_id, error)
             return None
         finally:
             self._is_asking = False
-        if answer not in _ANSWERS:
-            text = "the check of transaction %s returned %s: must be 'commit', 'rollback' or None"
-            LOG.error(text, one.transaction_id, shown(answer))
+        if answer is None:
             return None
-        return answer
+        text = exact_text("an answer", answer) if isinstance(answer, str) else ""
+        if text in _ANSWERS:
+            return text
+        reason = "the check of transaction %s returned %s: must be 'commit', 'rollback' or None"
+        LOG.error(reason, one.transaction_id, shown(answer))
+        return None
 
     def _put_back(self, one: PreparedMessage) -> None:
         """Put the half message again, with the number of its checks."""
-        with _Deciding(one):
+        with self._deciding(one):
             if one.status != PREPARED:
                 return
             half = self._whole_half(one)
             result = self._calls.put(put_back_message(half, one.check_times + 1))
             if not _is_stored(result):
                 LOG.error("transaction %s: put back: %s", one.transaction_id, result.status.name)
+                if result.status in _HOPELESS:
+                    one.check_times += 1  # so that it is discarded
                 return
             again = self._message(result.phy_offset, result.wrote_bytes)
-            if not one.has_unique_id:
-                self._put_op(one, waits=False)  # nothing else connects the two after a crash
             old = one.half_offset
             one.follow(again, self._limits.time_out_ms)
             with self._lock:
                 self._positions.note_decided(old)
+            if _is_stored(self._put_op(old, waits=False, put_back=True)):
+                one.open_offsets.remove(old)
 
     def _discard(self, one: PreparedMessage) -> None:
         """Put a half message that no check has decided into TRANS_CHECK_MAX_TIME_TOPIC."""
-        with _Deciding(one):
+        with self._deciding(one):
             if one.status != PREPARED:
                 return
             half = self._whole_half(one)
             if one.may_be_committed and self._was_committed(one):
-                self._end(one, COMMITTED)
                 return
             result = self._calls.put(discarded_message(half))
             if not _is_stored(result):
                 LOG.error("transaction %s: discard: %s", one.transaction_id, result.status.name)
-                return
+                if result.status not in _HOPELESS:
+                    return
             self._end(one, DISCARDED, waits=True)
 
     # ---- positions ------------------------------------------------------------------------------
@@ -488,6 +551,7 @@ class TransactionalMessageService(ServiceThread):
                 del self._prepared[one.transaction_id]
             positions = self._positions.move(low)
         for one in gone:
+            one.status = EXPIRED
             LOG.error("transaction %s has expired undecided", one.transaction_id)
         return positions
 
@@ -506,20 +570,25 @@ def _is_stored(result: PutMessageResult) -> bool:
     return PutMessageStatus(result.status_code) in STORED_STATUSES
 
 
+class _Busy(StoreStateError):
+    """Another call decides the transaction, and this one does not wait for it."""
+
+
 class _Deciding:
     """Hold the lock of a transaction. Raises StoreStateError: this thread holds it, and a signal
-    handler has interrupted it."""
+    handler has interrupted it; _Busy: another thread does, and `waits` is False."""
 
-    def __init__(self, one: PreparedMessage) -> None:
+    def __init__(self, one: PreparedMessage, waits: bool) -> None:
         self._one = one
+        self._waits = waits
 
     def __enter__(self) -> None:
-        if self._one.decided_by == threading.get_ident():
-            raise StoreStateError(
-                f"transaction {self._one.transaction_id}: its decision was interrupted by this call"
-            )
-        self._one.lock.acquire()
-        self._one.decided_by = threading.get_ident()
+        name, caller = self._one.transaction_id, threading.get_ident()
+        if self._one.decided_by == caller:
+            raise _Busy(f"transaction {name}: its decision was interrupted by this call")
+        if not self._one.lock.acquire(self._waits):
+            raise _Busy(f"transaction {name}: another thread decides it")
+        self._one.decided_by = caller
 
     def __exit__(self, *error: object) -> None:
         self._one.decided_by = 0

@@ -53,12 +53,14 @@ ODD: list[Any] = [
 #: Each call of Store with good arguments by name.
 STORE: dict[str, dict[str, Any]] = {
     "read": {
-        "topic": "t", "queue_id": 0, "start": 0, "stop": 3, "tags": "*", "on_corrupt": "raise",
+        "topic": "t", "queue_id": 0, "start": 0, "stop": 3, "tags": "*", "where": "a = 1",
+        "on_corrupt": "raise",
         "check_crc": False,
     },
     "read_batch": {
         "topic": "t", "queue_id": 0, "start": 0, "max_count": 3, "max_bytes": 1000,
-        "columns": ["body"], "tags": "*", "on_corrupt": "skip", "check_crc": True,
+        "columns": ["body"], "tags": "*", "where": "a = 1",
+        "on_corrupt": "skip", "check_crc": True,
     },
     "query": {"topic": "t", "key": "k", "begin": 0, "end": None, "max_num": 3, "exact": True},
     "query_many": {"topic": "t", "keys": ["k"], "begin": 0, "end": None, "max_num": 3},

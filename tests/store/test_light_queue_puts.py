@@ -143,3 +143,19 @@ def test_an_unused_light_queue_is_removed(tmp_path: Path) -> None:
         assert bodies(store, "a") == [b"new"]
         assert len(bodies(store, "b")) == 3
         assert store.verify().ok
+
+
+def test_a_kill_before_the_first_dispatch_loses_no_unit(tmp_path: Path) -> None:
+    """The next opening may have no settings: a directory says that there are light queues."""
+    live, killed = tmp_path / "live", tmp_path / "killed"
+    with pyrocketstore.open(live, **LIGHT) as store, store.message_store.dispatch_paused():
+        for number in range(3):
+            store.put("t", b"%d" % number, light_queues=["a"])
+        shutil.copytree(live, killed, ignore=shutil.ignore_patterns("lock"))
+    for read_only in (True, False):
+        with pyrocketstore.open(killed, read_only=read_only, **SIZES) as store:
+            assert bodies(store, "a") == [b"0", b"1", b"2"]
+    with pyrocketstore.open(killed, **LIGHT) as store:
+        store.put("t", b"3", light_queues=["a"])
+        assert bodies(store, "a") == [b"0", b"1", b"2", b"3"]
+        assert store.verify().ok

@@ -5,7 +5,10 @@ the engine's own put; rounds of checks are run by hand."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
+import shutil
 import signal
 import threading
 import time
@@ -13,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyrocketstore
@@ -45,6 +49,13 @@ def messages(store: pyrocketstore.Store, topic: str = "t") -> list[MessageExt]:
 
 def bodies(store: pyrocketstore.Store, topic: str = "t") -> list[bytes]:
     return [message.body for message in messages(store, topic)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONGEST_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
 
 
 def service_of(store: pyrocketstore.Store) -> Any:
@@ -295,7 +306,12 @@ def test_a_handler_that_raises_in_a_put(tmp_path: Path, when: str) -> None:
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             transaction.commit()
-        transaction.commit()
+        if when == "after":
+            assert store.transactions() == []
+            assert transaction.result is not None
+        result = transaction.commit()
+        assert (result.queue_offset, result.message_count) == (0, 1)
+        assert store.get(result.msg_id) == store.get(result.phy_offset)
         other = prepared(store, b"y")
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
@@ -342,7 +358,22 @@ def test_nothing_is_asked_inside_of_a_block(tmp_path: Path) -> None:
         assert bodies(store) == [b"in"]
 
 
-@pytest.mark.parametrize("answer", ["commit", "rollback", None, "yes", True, 1])
+class Text(str):
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("of the program")
+
+    def __str__(self) -> str:
+        raise ValueError("of the program")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["commit", "rollback", None, "yes", True, 1, np.array(["commit", "x"]), np.array(["commit"]),
+     Text("yes")],
+)  # fmt: skip
 def test_answers(tmp_path: Path, answer: object) -> None:
     with opened(tmp_path, transaction_check=lambda one: answer) as store:
         transaction = prepared(store)
@@ -351,6 +382,99 @@ def test_answers(tmp_path: Path, answer: object) -> None:
         wanted = expected.get(answer, "prepared") if isinstance(answer, str) else "prepared"
         assert transaction.status == wanted
         assert transaction.check_times == (wanted == "prepared")
+
+
+def test_the_text_of_an_answer_counts(tmp_path: Path) -> None:
+    with opened(tmp_path, transaction_check=lambda one: Text("commit")) as store:
+        transaction = prepared(store)
+        service_of(store).check_undecided()
+        assert transaction.status == "committed"
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, MemoryError]
+)
+def test_no_exception_of_a_check_ends_the_store(tmp_path: Path, error: type[BaseException]) -> None:
+    def check(transaction: Transaction) -> None:
+        asked.set()
+        raise error
+
+    asked = threading.Event()
+    with opened(tmp_path, transaction_check=check, transaction_check_interval=5) as store:
+        prepared(store)
+        assert asked.wait(LONGEST_S)
+        until(lambda: store.transactions()[0].check_times > 1)
+        store.put("t", b"")
+
+
+def test_a_handler_closes_the_store_inside_of_a_decision(tmp_path: Path) -> None:
+    """The thread of the checks must not wait for the call that the handler has interrupted."""
+    more = {"transaction_check": lambda one: None, "transaction_check_interval": 1}
+    store = opened(tmp_path, **more)
+    transaction, engine = prepared(store), store.message_store
+    put = engine.put_settled
+    main = threading.get_ident()
+
+    def interrupted(message: Any) -> Any:
+        if threading.get_ident() == main:
+            time.sleep(0.05)  # the check comes to this transaction
+            signal.raise_signal(signal.SIGUSR1)
+        return put(message)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: store.close())
+    try:
+        service = service_of(store)
+        for part in (engine, engine.engine):
+            part.put_settled = interrupted  # type: ignore[method-assign]
+        with pytest.raises(StoreStateError, match="closed"):
+            transaction.commit()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not service.is_alive
+    with opened(tmp_path) as again:
+        assert len(again.transactions()) == 1
+
+
+def test_each_half_message_gets_an_op_message(tmp_path: Path) -> None:
+    """A broker whose position is before a half message without one decides it again."""
+    with opened(tmp_path, transaction_check=lambda one: None) as store:
+        blocking = prepared(store, b"slow", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
+        first, second = prepared(store, b"paid"), prepared(store, b"refused")
+        for _ in range(5):
+            service_of(store).check_undecided()
+        first.commit()
+        second.rollback()
+        assert blocking.status == "prepared"
+    with opened(tmp_path) as store:
+        assert positions(store).get(HALF, 0) == 0
+        named = {int(op.body) for op in messages(store, OP)}
+        assert named == set(range(1, store.max_offset(HALF)))
+
+
+def test_copies_that_a_broker_has_left_get_one_too(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for _ in range(4):
+            half_of_another(store, b"x", "id")
+        for _ in range(3):
+            half_of_another(store, b"y", "decided")
+        store.put(OP, b"5", tags="d")
+    with opened(tmp_path) as store:
+        (transaction,) = store.transactions()
+        assert {int(op.body) for op in messages(store, OP)} == {4, 5, 6}
+        transaction.rollback()
+        assert {int(op.body) for op in messages(store, OP)} == set(range(7))
+
+
+def test_a_close_writes_the_positions_of_an_earlier_process(tmp_path: Path) -> None:
+    with opened(tmp_path / "0") as store:
+        prepared(store).commit()
+        prepared(store).rollback()
+        store.flush()
+        shutil.copytree(tmp_path / "0", tmp_path / "1", ignore=shutil.ignore_patterns("lock"))
+    with opened(tmp_path / "1") as store:
+        assert store.transactions() == []
+    with opened(tmp_path / "1") as store:
+        assert positions(store) == {HALF: 2, OP: 2}
 
 
 def test_a_check_that_raises_or_decides_itself(tmp_path: Path) -> None:
@@ -551,6 +675,32 @@ def test_an_op_message_for_the_original_decides_what_was_put_back(tmp_path: Path
         assert store.transactions() == []
 
 
+def test_an_op_message_has_the_tag_of_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        half_of_another(store, b"x", "id")
+        for tags in ("D", "x", None):
+            store.put(OP, b"0", tags=tags)
+    with opened(tmp_path) as store:
+        assert [one.transaction_id for one in store.transactions()] == ["id"]
+
+
+def test_a_half_message_that_names_light_queues_waits_too(tmp_path: Path) -> None:
+    light: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with opened(tmp_path, **light) as store:
+        with pytest.raises(StoreFormatError, match="INNER_MULTI_DISPATCH"):
+            prepared(store, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        half_of_another(store, b"x", "id", INNER_MULTI_DISPATCH="%LMQ%a")
+        shown = len(bodies(store, "%LMQ%a"))  # 4.9.3's store puts it there itself
+    with opened(tmp_path, transaction_check=lambda one: None, **light) as store:
+        for _ in range(3):
+            service_of(store).check_undecided()
+        assert len(bodies(store, "%LMQ%a")) == shown
+        store.transactions()[0].commit()
+        assert len(bodies(store, "%LMQ%a")) == shown + 1
+    with opened(tmp_path, **light) as store:
+        assert store.transactions() == []
+
+
 # ---- positions ----------------------------------------------------------------------------------
 
 
@@ -586,6 +736,45 @@ def test_positions_behind_the_end_are_of_another_queue(tmp_path: Path) -> None:
         assert positions(store) == {HALF: 1, OP: 1}
 
 
+@pytest.mark.parametrize("half", [None, 0, 1000])
+def test_an_op_position_alone_passes_nothing(tmp_path: Path, half: int | None) -> None:
+    with opened(tmp_path) as store:
+        for _ in range(3):
+            prepared(store).rollback()
+        store.close()
+    rows = {f"{OP}@CID_RMQ_SYS_TRANS": {0: 3}}
+    if half is not None:
+        rows[f"{HALF}@CID_RMQ_SYS_TRANS"] = {0: half}
+    (tmp_path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": rows}))
+    with opened(tmp_path) as store:
+        assert store.transactions() == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_no_consumer_takes_the_positions(tmp_path: Path, read_only: bool) -> None:
+    with opened(tmp_path) as store:
+        prepared(store)
+    with opened(tmp_path, read_only=read_only) as store:
+        if read_only:  # in memory
+            store.consumer("CID_RMQ_SYS_TRANS", HALF).close()
+        else:
+            with pytest.raises(StoreFormatError, match="CID_RMQ_SYS_TRANS"):
+                store.consumer("CID_RMQ_SYS_TRANS", HALF)
+
+
+def test_a_message_that_cannot_be_put_back_is_discarded(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        prepared(store, bytes(9000))
+    more = {"max_message_size": 5000, "transaction_check_max": 2}
+    with opened(tmp_path, transaction_check=lambda one: None, **more) as store:
+        (transaction,) = store.transactions()
+        for _ in range(3):
+            service_of(store).check_undecided()
+        assert transaction.status == "discarded"
+    with opened(tmp_path) as store:
+        assert store.transactions() == []
+
+
 def test_a_half_message_that_expires_is_given_up(tmp_path: Path) -> None:
     with opened(tmp_path, mapped_file_size_commit_log=4096) as store:
         transaction = prepared(store)
@@ -593,10 +782,12 @@ def test_a_half_message_that_expires_is_given_up(tmp_path: Path) -> None:
         while log.get_max_offset() < log.get_min_offset() + 3 * 4096:
             store.put("t", bytes(1000))
         store.trim(before=store.message_store.now() + 1000)
+        assert store.transactions() == []
+        assert transaction.status == "expired"
         with pytest.raises(StoreStateError, match="expired"):
             transaction.commit()
+        transaction.rollback()
         service_of(store).persist()
-        assert store.transactions() == []
         assert positions(store)[HALF] == 1
         second = prepared(store, b"second")
         second.commit()
