@@ -235,3 +235,24 @@ def test_we_commit_what_a_broker_has_put_back(cluster: Cluster, tmp_path: Path) 
     with opened(path) as store:
         assert bodies(store) == [b"x"]
         assert store.transactions() == []
+
+
+def test_a_broker_decides_nothing_again(cluster: Cluster, tmp_path: Path) -> None:
+    """An undecided message keeps the positions before half messages that were put back."""
+    path = tmp_path / "store"
+    settings = {"transaction_check_interval": 20, "transaction_time_out": 0}
+    with opened(path, transaction_check=lambda one: None, **settings) as store:
+        late = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}
+        store.prepare("t", b"undecided", group="shop", properties=late)
+        paid = store.prepare("t", b"paid", group="shop")
+        refused = store.prepare("t", b"refused", group="shop")
+        until(lambda: min(paid.check_times, refused.check_times) > 3)
+        paid.commit()
+        refused.rollback()
+    with cluster.broker(path, CHECKING, signal.SIGTERM):
+        assert cluster.transact([], "shop", answer="COMMIT_MESSAGE", checks=0) == []
+        time.sleep(3)  # ten rounds of checks
+        assert cluster.transact([], "shop", answer="COMMIT_MESSAGE", checks=0) == []
+    with opened(path) as store:
+        assert bodies(store) == [b"paid"]
+        assert [one.message.body for one in store.transactions()] == [b"undecided"]
