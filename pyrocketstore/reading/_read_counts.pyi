@@ -1,4 +1,6 @@
-from typing import final
+from typing import Final, final
+
+__test__: Final[dict[str, object]]
 
 @final
 class ReadCounts:
