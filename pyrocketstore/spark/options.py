@@ -9,14 +9,16 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.errors import StoreFormatError
-from pyrocketstore.filter.sql92 import Sql92Filter
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.spark.encodable_errors import encodable
 from pyrocketstore.spark.local_paths import local_path
+
+if TYPE_CHECKING:
+    from pyrocketstore.filter.sql92 import Sql92Filter
 
 #: The name of the data source.
 FORMAT = "rocketmq-store"
@@ -147,7 +149,7 @@ class SourceOptions:
     @property
     def filter(self) -> Sql92Filter | None:
         """The filter of properties, None for all."""
-        return None if self.where is None else Sql92Filter(self.where)
+        return None if self.where is None else _filter_of(self.where)
 
     def wants(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is selected."""
@@ -160,6 +162,12 @@ class SourceOptions:
                 self.include_system_topics or not is_system_topic(topic)
             )
         return self.include_system_topics or not is_system_topic(topic)
+
+
+def _filter_of(text: str) -> Sql92Filter:
+    from pyrocketstore.filter.sql92 import Sql92Filter  # few queries filter
+
+    return Sql92Filter(text)
 
 
 def is_system_topic(topic: str) -> bool:
@@ -373,7 +381,7 @@ class _Taker:
         value = self.named.get(name)
         if value is not None:
             try:
-                Sql92Filter(value)
+                _filter_of(value)
             except StoreFormatError as error:
                 raise self.fail(name, str(error)) from None
         return value

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.columns._decode import PROPERTIES_MAP, VarColumn
-from pyrocketstore.reading.matching import selected
 from pyrocketstore.record._record import BLANK_MAGIC_CODE, MESSAGE_MAGIC_CODE
 from pyrocketstore.spark.encodable_errors import encodable
 from pyrocketstore.spark.fields import FIELDS, field_array
@@ -121,6 +120,8 @@ class MessageBatches:
         keep = None if self.wanted is None else _tags_mask(columns["tags"], self.wanted.tags)
         if self.where is None:
             return keep
+        from pyrocketstore.reading.matching import selected  # few queries filter
+
         passes = selected(field_array("properties", columns[PROPERTIES_MAP]), self.where)
         return passes if keep is None else keep & passes
 
