@@ -187,7 +187,7 @@ class Transaction:
 
 
 class StoreDecisions:
-    """What a Transaction calls; it refers to the engine, not to the Store.
+    """The calls that a Transaction makes; they refer to the engine, not to the Store.
 
     Parameters
     ----------
@@ -278,8 +278,7 @@ class StoreTransactions:
     def start(self) -> None:
         """Read what is prepared, and start the thread of the checks. Raises StoreError."""
         engine, config = self._engine, self._engine.config
-        engine.wait_dispatched()
-        engine.check_complete()
+        self._wait_dispatched()
         calls = StoreCallsOfTransactions(
             self._slow.put_result,
             self._wait_dispatched,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pyrocketstore.commit_log.log import CommitLog
+from pyrocketstore.commit_log.log import TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK, CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.record import _message
@@ -20,7 +20,6 @@ from pyrocketstore.record.message import (
     utf8_length,
 )
 from pyrocketstore.transaction.prepared import PreparedMessage
-from pyrocketstore.transaction.records import TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK
 
 #: Units that are read together.
 _CHUNK = 65536

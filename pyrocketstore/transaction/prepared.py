@@ -52,7 +52,7 @@ class PreparedMessage:
     topic, queue_id : the real queue
     half_offset : int, queue offset of the half message, or of the last one that was put back
     phy_offset, size : int, bytes: its record
-    born_timestamp, store_timestamp : int, Unix ms
+    born_timestamp : int, Unix ms
     check_times : int, how often it was put back after a check
     immunity_ms : int, it is not checked for so long after its birth
     older : list of (half_offset, phy_offset), half messages of this transaction before this one
@@ -68,7 +68,7 @@ class PreparedMessage:
     __slots__ = (
         "born_timestamp", "check_times", "decided_by", "group", "half_offset", "has_unique_id",
         "immunity_ms", "is_in_block", "lock", "may_be_committed", "older", "open_offsets",
-        "phy_offset", "queue_id", "result", "size", "status", "store_timestamp", "topic",
+        "phy_offset", "queue_id", "result", "size", "status", "topic",
         "transaction_id",
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ class PreparedMessage:
     def _take(self, half: MessageExt, time_out_ms: int) -> None:
         self.half_offset, self.phy_offset, self.size = half.queue_offset, half.phy_offset, half.size
         self.open_offsets.append(self.half_offset)
-        self.born_timestamp, self.store_timestamp = half.born_timestamp, half.store_timestamp
+        self.born_timestamp = half.born_timestamp
         self.check_times = check_times_of(half)
         self.immunity_ms = immunity_ms_of(half, time_out_ms)
 
@@ -120,7 +120,7 @@ class Op(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the queues hold from given positions on.
+    """The transactions that the two queues have from given positions on.
 
     prepared : undecided, in the order of the half queue
     half_start, half_end : int, the queue offsets that were read, [start, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyrocketstore.commit_log.log import TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
@@ -23,8 +24,6 @@ from pyrocketstore.record.message import (
     real_queue_properties,
 )
 
-#: sysFlag of a commit record, and the bits that say what a record is in a transaction.
-TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK = 8, 0xC
 #: The tag of an op message. Source: RocketMQ 4.9.3 TransactionalMessageUtil#REMOVETAG.
 REMOVE_TAG = "d"
 #: A property of our op messages: the half message was put back, and its transaction is undecided.
