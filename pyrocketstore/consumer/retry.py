@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -11,6 +10,7 @@ from pyrocketstore.record.message import (
     PROPERTY_WAIT_STORE_MSG_OK,
     MessageExtBrokerInner,
 )
+from pyrocketstore.record.stored_copy import stored_copy
 
 RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 #: The level of the first retry. Source: SendMessageProcessor#asyncConsumerSendMsgBack.
@@ -51,16 +51,6 @@ def retry_message(
     named[PROPERTY_DELAY_TIME_LEVEL] = str(delay_level)
     if not named.get(PROPERTY_ORIGIN_MESSAGE_ID, "").strip():
         named[PROPERTY_ORIGIN_MESSAGE_ID] = message.msg_id
-    return MessageExtBrokerInner(
-        topic,
-        message.stored_body,
-        0,
-        flag=message.flag,
-        properties=named,
-        properties_string=_message.properties_to_string(named),
-        born_timestamp=message.born_timestamp,
-        born_host=message.born_host,
-        store_host=message.store_host,
-        sys_flag=message.sys_flag,
-        reconsume_times=message.reconsume_times + 1,
-    )
+    again = stored_copy(message, topic, 0, named)
+    again.reconsume_times += 1
+    return again

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._record import crc32
 from pyrocketstore.record.message import (
@@ -14,6 +13,7 @@ from pyrocketstore.record.message import (
     TRANS_HALF_TOPIC,
     MessageExtBrokerInner,
 )
+from pyrocketstore.record.stored_copy import stored_copy
 
 #: Topics to which nothing is delivered. In its own topic a message would be delayed forever.
 _NOT_DELIVERED_TO = {"", TRANS_HALF_TOPIC, SCHEDULE_TOPIC}
@@ -63,20 +63,7 @@ def delivered_message(message: MessageExt, topic: str, queue_id: int) -> Message
 
     Source: RocketMQ 4.9.3 ScheduleMessageService#messageTimeup.
     """
-    named = dict(message.properties)
-    text = _message.properties_to_string(named)
-    named.pop(PROPERTY_DELAY_TIME_LEVEL, None)
-    named[PROPERTY_WAIT_STORE_MSG_OK] = "false"
-    return MessageExtBrokerInner(
-        topic,
-        message.stored_body,
-        queue_id,
-        flag=message.flag,
-        properties=named,
-        properties_string=text,
-        born_timestamp=message.born_timestamp,
-        born_host=message.born_host,
-        store_host=message.store_host,
-        sys_flag=message.sys_flag,
-        reconsume_times=message.reconsume_times,
-    )
+    delivered = stored_copy(message, topic, queue_id, dict(message.properties))
+    delivered.properties.pop(PROPERTY_DELAY_TIME_LEVEL, None)
+    delivered.properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
+    return delivered

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyrocketstore.arguments.read_arguments import group_of
 from pyrocketstore.arguments.scalars import exact_text
 from pyrocketstore.display import logger
-from pyrocketstore.errors import PutError, StoreError, StoreFormatError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
 from pyrocketstore.record import _message
 from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
@@ -22,7 +22,6 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     MessageRefused,
 )
-from pyrocketstore.results import PutMessageStatus
 from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.commit_search import find_committed
@@ -359,7 +358,7 @@ class StoreTransactions:
         try:
             _message.encode_message(longest, max_message_size=limit)
         except MessageRefused as refused:
-            raise PutError(PutMessageStatus[refused.status], False, 0, refused.reason) from refused
+            raise self._slow.illegal(refused) from refused
 
     def transaction(self, transaction_id: Any, owner: object) -> Transaction | None:
         """Return the undecided transaction with this id, or None."""

@@ -23,6 +23,7 @@ from pyrocketstore.record.message import (
     parse_java_int,
     real_queue_properties,
 )
+from pyrocketstore.record.stored_copy import stored_copy
 
 #: The tag of an op message. Source: RocketMQ 4.9.3 TransactionalMessageUtil#REMOVETAG.
 REMOVE_TAG = "d"
@@ -88,11 +89,9 @@ def committed_message(half: MessageExt, topic: str, queue_id: int) -> MessageExt
 
     Source: RocketMQ 4.9.3 EndTransactionProcessor#endMessageTransaction.
     """
-    message = _copy(half, topic, queue_id)
+    message = stored_copy(half, topic, queue_id, dict(half.properties))
     message.sys_flag = (half.sys_flag & ~TRANSACTION_MASK) | TRANSACTION_COMMIT_TYPE
     message.prepared_transaction_offset = half.phy_offset
-    message.flag = half.flag
-    message.reconsume_times = half.reconsume_times
     return message
 
 
@@ -134,7 +133,8 @@ def put_back_message(half: MessageExt, check_times: int) -> MessageExtBrokerInne
 
     Source: RocketMQ 4.9.3 TransactionalMessageBridge#renewHalfMessageInner.
     """
-    message = _copy(half, TRANS_HALF_TOPIC, 0)
+    message = stored_copy(half, TRANS_HALF_TOPIC, 0, dict(half.properties))
+    message.flag = message.reconsume_times = 0
     message.properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(check_times)
     _undispatched(message).properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
     return message
@@ -145,25 +145,8 @@ def discarded_message(half: MessageExt) -> MessageExtBrokerInner:
 
     Source: RocketMQ 4.9.3 DefaultTransactionalMessageCheckListener#resolveDiscardMsg.
     """
-    message = _copy(half, TRANS_CHECK_MAX_TIME_TOPIC, 0)
-    message.flag = half.flag
-    message.reconsume_times = half.reconsume_times
+    message = stored_copy(half, TRANS_CHECK_MAX_TIME_TOPIC, 0, dict(half.properties))
     return _undispatched(message)
-
-
-def _copy(half: MessageExt, topic: str, queue_id: int) -> MessageExtBrokerInner:
-    named = dict(half.properties)
-    return MessageExtBrokerInner(
-        topic,
-        half.stored_body,
-        queue_id,
-        properties=named,
-        properties_string=_message.properties_to_string(named),
-        born_timestamp=half.born_timestamp,
-        born_host=half.born_host,
-        store_host=half.store_host,
-        sys_flag=half.sys_flag,
-    )
 
 
 # ---- what a half or op message says -------------------------------------------------------------

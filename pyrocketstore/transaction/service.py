@@ -216,20 +216,22 @@ class TransactionalMessageService(ServiceThread):
 
     def find(self, transaction_id: str) -> PreparedMessage | None:
         """Return an undecided transaction, None if there is none with this id."""
-        self._find_unsure()
-        self._end_unclear()
-        self._moved()
+        self._look_again()
         with self._lock:
             return self._prepared.get(transaction_id)
 
     def undecided(self) -> list[PreparedMessage]:
         """Return the undecided transactions, in the order of their half messages."""
-        self._find_unsure()
-        self._end_unclear()
-        self._moved()
+        self._look_again()
         with self._lock:
             found = list(self._prepared.values())
         return sorted(found, key=lambda one: one.half_offset)
+
+    def _look_again(self) -> None:
+        """Bring the undecided transactions up to date with the queues."""
+        self._find_unsure()
+        self._end_unclear()
+        self._moved()
 
     def half_of(self, one: PreparedMessage) -> MessageExt:
         """Return the half message. Raises StoreStateError: it has expired; StoreIOError."""

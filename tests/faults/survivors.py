@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from device import PAGE, Captured, Change, File, Folder, Names, Node
+from support.seed import SEED
 
 SECTOR = 512
 #: Survival of pages that were not flushed.
@@ -166,3 +168,28 @@ def read(path: Path) -> Tree:
         at = Path(entry.path)
         found[entry.name] = read(at) if entry.is_dir() else at.read_bytes()
     return found
+
+
+def examine_images(
+    captures: Sequence[Captured],
+    folder: Path,
+    count: int,
+    examine: Callable[[Captured, Path, int], object],
+) -> None:
+    """Write images of each moment, and call `examine` with the moment, the image and its number.
+
+    Image 0 is that of a kill, and `count` more are those of power cuts, drawn by the seed.
+    """
+    print(f"seed {SEED}: {len(captures)} moments")
+    for number, moment in enumerate(captures):
+        for image in range(count + 1):
+            rng = random.Random(f"{SEED}/{number}/{image}")
+            tree = all_cached(moment) if image == 0 else image_of(moment, choose(rng), rng)
+            path = folder / f"image-{number}-{image}"
+            write(tree, path)
+            try:
+                examine(moment, path, image)
+            except BaseException as error:
+                error.add_note(f"seed {SEED}: before {moment.call}, image {number}/{image}")
+                raise
+            shutil.rmtree(path)

@@ -18,7 +18,7 @@ from fault_programs import DIRECTORY, NEVER, open_store
 from journal import SETTINGS
 from pyrocketstore import MessageExt, Store
 from support.seed import SEED
-from survivors import all_cached, choose, image_of, write
+from survivors import examine_images
 
 QUIET: dict[str, Any] = {
     **SETTINGS,
@@ -128,16 +128,4 @@ def test_each_call_of_a_removal_is_the_last(
     captures = program(root, device)
     device.release()
     assert any("topicMinOffset" in event for moment in captures for event in moment.events)
-    print(f"seed {SEED}: {len(captures)} moments")
-    for number, moment in enumerate(captures):
-        for image in range(IMAGES + 1):
-            rng = random.Random(f"{SEED}/{number}/{image}")
-            tree = all_cached(moment) if image == 0 else image_of(moment, choose(rng), rng)
-            path = tmp_path / f"image-{number}-{image}"
-            write(tree, path)
-            try:
-                examine(moment, path)
-            except BaseException as error:
-                error.add_note(f"seed {SEED}: before {moment.call}, image {number}/{image}")
-                raise
-            shutil.rmtree(path)
+    examine_images(captures, tmp_path, IMAGES, lambda moment, path, _: examine(moment, path))

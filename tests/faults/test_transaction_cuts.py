@@ -23,7 +23,7 @@ from pyrocketstore import PutError, Transaction
 from pyrocketstore.record.message import real_queue
 from pyrocketstore.system.env import Env
 from support.seed import SEED
-from survivors import all_cached, choose, image_of, write
+from survivors import examine_images
 
 QUIET: dict[str, Any] = {
     **SETTINGS,
@@ -204,20 +204,11 @@ def test_each_call_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     device = Device(root, SEED)
     captures = program(root / "store", device, sync)
     device.release()
-    print(f"seed {SEED}: {len(captures)} moments")
     wanted: set[str] = set().union(*captures[-1].promised.values())
     assert {"committed", "rolled back"} <= wanted
-    for number, moment in enumerate(captures):
-        for image in range(IMAGES + 1):
-            rng = random.Random(f"{SEED}/{number}/{image}")
-            tree = all_cached(moment) if image == 0 else image_of(moment, choose(rng), rng)
-            path = tmp_path / f"image-{number}-{image}"
-            write(tree, path)
-            try:
-                examine(moment, path / "store")
-            except BaseException as error:
-                error.add_note(f"seed {SEED}: before {moment.call}, image {number}/{image}")
-                raise
+    examine_images(
+        captures, tmp_path, IMAGES, lambda moment, path, _: examine(moment, path / "store")
+    )
 
 
 @pytest.mark.parametrize("call", ["commit", "rollback"])

@@ -5,7 +5,6 @@ trims, puts and closes, and images of each are opened."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from device import Captured, Device
 from fault_programs import NEVER, open_store
 from journal import SETTINGS
 from support.seed import SEED
-from survivors import all_cached, choose, image_of, write
+from survivors import examine_images
 
 QUIET: dict[str, Any] = {
     **SETTINGS,
@@ -94,15 +93,9 @@ def test_each_call_of_a_trim_is_the_last(tmp_path: Path, monkeypatch: pytest.Mon
     device.release()
     assert files > ROUNDS
     assert any("unlink" in event for moment in captures for event in moment.events)
-    print(f"seed {SEED}: {len(captures)} moments, {files} files")
-    for number, moment in enumerate(captures):
-        for image in range(IMAGES + 1):
-            rng = random.Random(f"{SEED}/{number}/{image}")
-            tree = all_cached(moment) if image == 0 else image_of(moment, choose(rng), rng)
-            path = tmp_path / f"image-{number}-{image}"
-            write(tree, path)
-            try:
-                examine(moment, path, read_only=image % 2 == 1)
-            except BaseException as error:
-                error.add_note(f"seed {SEED}: before {moment.call}, image {number}/{image}")
-                raise
+    examine_images(
+        captures,
+        tmp_path,
+        IMAGES,
+        lambda moment, path, image: examine(moment, path, read_only=image % 2 == 1),
+    )
