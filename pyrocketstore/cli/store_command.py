@@ -15,10 +15,12 @@ import click
 
 import pyrocketstore
 from pyrocketstore.cli.output import Output
+from pyrocketstore.config.dledger import dledger_directories
 from pyrocketstore.config.message_store_config import MessageStoreConfig, absolute_path
 from pyrocketstore.display import printable
 from pyrocketstore.errors import StoreError, StoreFormatError
 from pyrocketstore.store.unreadable_hits import UnreadableHitsWarning
+from pyrocketstore.system.env import Env
 
 #: Prints the help where no command is named; click has it since 8.2.
 _HELP: tuple[type[BaseException], ...] = tuple(
@@ -153,8 +155,9 @@ class Target:
         if config is not None:
             config = config.absolute()
             paths = config.all_commit_log_paths
+        in_dledger_mode = bool(dledger_directories(Env(), str(self.path)))
         for log_path in paths:
-            if not Path(log_path).is_dir():
+            if not in_dledger_mode and not Path(log_path).is_dir():
                 raise click.ClickException(f"{self.path} contains no store: there is no {log_path}")
         return config
 

@@ -38,7 +38,7 @@ cdef bint is_multi(const rs_properties *properties) noexcept nogil
 # Compact, since a scan keeps one for each record: numbers are relative to the first record of the
 # chunk, or of its queue. KIND_UNCOMMON marks a record with a number that does not fit.
 cdef struct chunk_record:
-    int32_t position            # from the chunk's begin; the next record's position is its end
+    int32_t position            # from the first record; see `size_of_row` for the next one's
     int32_t first_key           # index in `keys`; the next record's first key is the end
     int32_t queue_offset        # from the first one of its queue in the chunk
     int32_t tags_code
@@ -62,7 +62,10 @@ cdef class LogChunk:
     cdef readonly int64_t end
     cdef readonly int64_t count
     cdef readonly int32_t status
+    cdef readonly int64_t first_v2      # of the first record of 5.x, bytes into the file; or -1
     cdef readonly TopicQueueMap queues
+    cdef int64_t base                   # of the first record, bytes into the file
+    cdef int32_t header                 # bytes of an entry's header between two records, 0 or 48
     cdef int64_t base_timestamp         # of the first record, ms
     cdef RecordMemory memory            # owner of `records` and `keys`, unless `is_own`
     cdef bint is_own
@@ -85,8 +88,8 @@ cdef class RecordBuffer:
     cdef int64_t key_room
     cdef TopicMinOffsets min_offsets
 
-    cdef int note(self, TopicQueueMap queues, const uint8_t *p, const rs_record *record,
-                  const delay_table *delays) noexcept nogil
+    cdef int note(self, TopicQueueMap queues, const uint8_t *p, int64_t position,
+                  const rs_record *record, const delay_table *delays) noexcept nogil
     cdef int note_keys(self, const uint8_t *p, const rs_record *record,
                        const rs_properties *properties, int32_t *count) noexcept nogil
     cdef int more_records(self) noexcept nogil
@@ -124,7 +127,11 @@ cdef inline int32_t queue_number_of(const chunk_record *row) noexcept nogil:
 
 
 cdef inline int64_t phy_offset_of(LogChunk chunk, int64_t number) noexcept nogil:
-    return chunk.file_from_offset + chunk.begin + chunk.records[number].position
+    return chunk.file_from_offset + chunk.base + chunk.records[number].position
+
+
+cdef inline int32_t size_of_row(LogChunk chunk, const chunk_record *row) noexcept nogil:
+    return row[1].position - row.position - chunk.header
 
 
 cdef inline int64_t store_timestamp_of(LogChunk chunk, int64_t number) noexcept nogil:

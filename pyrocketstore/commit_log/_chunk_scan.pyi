@@ -31,6 +31,8 @@ class LogChunk:
     @property
     def count(self) -> int: ...
     @property
+    def first_v2(self) -> int: ...  # of the first record of 5.x, bytes into the file; -1: none
+    @property
     def status(self) -> int: ...  # an rs_status
     @property
     def queues(self) -> TopicQueueMap: ...

@@ -20,6 +20,8 @@ from pyrocketstore.index._put cimport (
 from pyrocketstore.record._record cimport parse_java_int, scan_properties
 from pyrocketstore._rocketstore cimport (
     RS_END,
+    RS_MESSAGE_MAGIC_CODE_V2,
+    RS_MESSAGE_POSITION_MAGIC,
     RS_NO_MEMORY,
     RS_OK,
     RS_TRANSACTION_COMMIT_TYPE,
@@ -28,6 +30,7 @@ from pyrocketstore._rocketstore cimport (
     RS_TRANSACTION_ROLLBACK_TYPE,
     rs_java_hash,
     rs_load_acquire32,
+    rs_load_be32,
     rs_properties,
     rs_queue,
     rs_record,
@@ -152,7 +155,9 @@ cdef class LogChunk:
         """Return the position of record `number`, bytes into the file; for `count`, the end."""
         if self.records == NULL or not 0 <= number <= self.count:
             raise IndexError(f"record {number} of {self.count}")
-        return self.begin + self.records[number].position
+        if number == self.count:
+            return self.end
+        return self.base + self.records[number].position
 
     def rows(self):
         """Return the queue units that the records require, as columns of one length.
@@ -183,7 +188,7 @@ cdef class LogChunk:
             numbers[at] = queue_number_of(row)
             columns[0, at] = queue_offset_of(self, i)
             columns[1, at] = phy_offset_of(self, i)
-            sizes[at] = row[1].position - row.position
+            sizes[at] = size_of_row(self, row)
             columns[2, at] = tags_code_of_row(self, i)
             columns[3, at] = store_timestamp_of(self, i) if row.kind & KIND_DELAYED else -1
             found += 1
@@ -229,7 +234,7 @@ cdef class LogChunk:
         """
         cdef int64_t i
         cdef int64_t room = self.count if self.records != NULL else 0
-        return [(phy_offset_of(self, i), self.records[i + 1].position - self.records[i].position,
+        return [(phy_offset_of(self, i), size_of_row(self, &self.records[i]),
                  None if self.records[i].kind & KIND_NO_UNIT else tags_code_of_row(self, i))
                 for i in range(room)
                 if self.records[i].kind & KIND_MULTI and (
@@ -304,9 +309,10 @@ cdef class RecordBuffer:
         self.key_room = room
         return RS_OK
 
-    cdef int note(self, TopicQueueMap queues, const uint8_t *p, const rs_record *record,
-                  const delay_table *delays) noexcept nogil:
-        # Adds one checked record; with `delays` NULL only to the map of the queues.
+    cdef int note(self, TopicQueueMap queues, const uint8_t *p, int64_t position,
+                  const rs_record *record, const delay_table *delays) noexcept nogil:
+        # Adds one checked record, `position` bytes behind the first; with `delays` NULL only to the
+        # map of the queues.
         cdef rs_properties properties
         cdef chunk_record *row
         cdef map_entry *entry
@@ -332,8 +338,8 @@ cdef class RecordBuffer:
             return RS_NO_MEMORY
         scan_properties(p + record.properties_position, record.properties_size, &properties)
         row = &self.records[self.count]
+        row.position = <int32_t>position
         if self.count == 0:
-            row.position = 0
             row.first_key = 0
             self.base_timestamp = record.store_timestamp
         if is_multi(&properties):
@@ -435,6 +441,7 @@ cdef class LogScanner:
         chunk.file_from_offset = file_from_offset
         chunk.begin = chunk.end = position
         chunk.queues = TopicQueueMap()
+        chunk.first_v2 = -1
         try:
             buffer = self.buffers.pop()
             buffer.window.open(path)
@@ -484,10 +491,20 @@ cdef class LogScanner:
                 break
             status = next_record(window, chunk.file_from_offset, self.check_crc, &state, &record)
             if status == RS_OK:
-                status = buffer.note(chunk.queues, at_position(window, state.position), &record,
-                                     delays)
+                if chunk.first_v2 < 0 and rs_load_be32(
+                        at_position(window, state.position) + RS_MESSAGE_POSITION_MAGIC
+                        ) == RS_MESSAGE_MAGIC_CODE_V2:
+                    chunk.first_v2 = state.position
+                if chunk.count == 0:
+                    chunk.base = state.position
+                if state.header > chunk.header:
+                    chunk.header = <int32_t>state.header
+                status = buffer.note(chunk.queues, at_position(window, state.position),
+                                     state.position - chunk.base, &record, delays)
                 chunk.count += 1
                 state.position += record.total_size
+        if chunk.header and buffer.count > 0:
+            buffer.records[buffer.count].position += chunk.header    # see `size_of_row`
         chunk.end = state.position
         error[0] = state.error
         # A file that is full without a BLANK ends the log.

@@ -3,7 +3,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr
 
 from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore._rocketstore cimport RS_MESSAGE_MAGIC_CODE, rs_load_be32, rs_queue, rs_record
+from pyrocketstore._rocketstore cimport (
+    RS_MESSAGE_MAGIC_CODE,
+    RS_MESSAGE_MAGIC_CODE_V2,
+    RS_MESSAGE_MIN_SIZE,
+    rs_load_be32,
+    rs_load_be64,
+    rs_queue,
+    rs_record,
+)
 
 
 cdef enum:
@@ -63,8 +71,35 @@ cdef inline const uint8_t *at_position(FileWindow window, int64_t position) noex
     return window.buffer + (position - window.start)
 
 
+cdef enum:
+    ENTRY_HEADER = 48           # bytes of a DLedger entry before its record
+    ENTRY_END = -1              # `entry_header`: no further entry is in this file
+    ENTRY_TORN = -2             # `entry_header`: more bytes are needed
+
+
+# Of bytes that are no record: ENTRY_HEADER if a DLedger entry begins there; ENTRY_END, ENTRY_TORN,
+# or 0. `file_left` bytes of the file are left.
+cdef inline int entry_header(const uint8_t *p, int64_t left, int64_t phy_offset,
+                             int64_t file_left) noexcept nogil:
+    cdef int32_t magic, size
+    if left < 8:
+        return 0
+    magic = rs_load_be32(p)
+    if magic == -1:
+        return ENTRY_END if rs_load_be32(p + 4) == file_left else 0
+    size = rs_load_be32(p + 4)
+    if magic != 1 or size < ENTRY_HEADER + RS_MESSAGE_MIN_SIZE:
+        return 0
+    if left >= 32 and rs_load_be64(p + 24) != phy_offset:
+        return 0
+    if left < ENTRY_HEADER:
+        return ENTRY_TORN
+    return ENTRY_HEADER if rs_load_be32(p + 44) == size - ENTRY_HEADER else 0
+
+
 cdef struct scan_state:
     int64_t position            # of the next record, bytes into the file
+    int64_t header              # bytes of the DLedger entry's header before it; 0: plain records
     int64_t until               # the file is read up to here, and further only to complete a record
     int64_t stop                # where the file ends
     int64_t count
@@ -74,7 +109,8 @@ cdef struct scan_state:
 
 
 # RS_OK and the checked record at state.position, which the caller moves on; or the verdict that
-# ends the scan: RS_END at state.stop, RS_IO_ERROR with state.error.
+# ends the scan: RS_END at state.stop, RS_IO_ERROR with state.error. Where a DLedger entry begins,
+# the position moves behind its header first.
 cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc,
                      scan_state *state, rs_record *record) noexcept nogil
 
@@ -85,6 +121,11 @@ cdef int64_t find_record(FileWindow window, int64_t file_from_offset, int64_t po
                          int64_t *error) noexcept nogil
 
 
+# The magic code of a message of 4.9.3, or of one of 5.x with a topic of more than 127 bytes.
+cdef inline bint is_message_magic(int32_t magic) noexcept nogil:
+    return magic == RS_MESSAGE_MAGIC_CODE or magic == RS_MESSAGE_MAGIC_CODE_V2
+
+
 # The position of the first magic code of a message at or after `at`, in `size` bytes; or -1.
 cdef inline int64_t find_magic(const uint8_t *p, int64_t at, int64_t size) noexcept nogil:
     cdef const uint8_t *hit
@@ -93,7 +134,7 @@ cdef inline int64_t find_magic(const uint8_t *p, int64_t at, int64_t size) noexc
         if hit == NULL:
             return -1
         at = hit - p
-        if rs_load_be32(hit) == RS_MESSAGE_MAGIC_CODE:
+        if is_message_magic(rs_load_be32(hit)):
             return at
         at += 1
     return -1

@@ -10,11 +10,12 @@ from libc.string cimport memcmp, memcpy, memset
 from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore.record._record cimport check_record, largest_record
 from pyrocketstore._rocketstore cimport (
+    RS_BAD_MAGIC,
+    RS_BLANK,
     RS_BLANK_MAGIC_CODE,
     RS_END,
     RS_END_FILE_MIN_BLANK_LENGTH,
     RS_IO_ERROR,
-    RS_MESSAGE_MAGIC_CODE,
     RS_MESSAGE_MIN_SIZE,
     RS_MESSAGE_POSITION_MAGIC,
     RS_MESSAGE_POSITION_PHYSICAL_OFFSET,
@@ -320,6 +321,41 @@ cdef inline void memcpy_forward(uint8_t *target, const uint8_t *source,
 cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc,
                      scan_state *state, rs_record *record) noexcept nogil:
     # Checks the record at state.position; its bytes are at `at_position(window, state.position)`.
+    cdef int status = checked_record(window, file_from_offset, check_crc, state, record)
+    state.header = 0
+    if status == RS_BAD_MAGIC and at_entry(window, file_from_offset, state, &status):
+        state.position += ENTRY_HEADER
+        status = checked_record(window, file_from_offset, check_crc, state, record)
+        if status == RS_OK:
+            state.header = ENTRY_HEADER
+        else:
+            state.position -= ENTRY_HEADER      # nothing of the entry counts
+    return status
+
+
+cdef bint at_entry(FileWindow window, int64_t file_from_offset, scan_state *state,
+                   int *status) noexcept nogil:
+    # Whether the header of a DLedger entry is at state.position; sets a verdict where none is.
+    cdef int64_t left = window.start + window.size - state.position
+    cdef int64_t file_left = state.stop - state.position
+    cdef int64_t got
+    cdef int found = entry_header(at_position(window, state.position), left,
+                                  file_from_offset + state.position, file_left)
+    if found == ENTRY_TORN and left < file_left:
+        got = window.fill(state.position, min(file_left, <int64_t>WINDOW_BYTES))
+        if got < 0:
+            state.error = got
+            status[0] = RS_IO_ERROR
+            return False
+        found = entry_header(at_position(window, state.position), got,
+                             file_from_offset + state.position, file_left)
+    if found == ENTRY_END:
+        status[0] = RS_BLANK
+    return found == ENTRY_HEADER
+
+
+cdef int checked_record(FileWindow window, int64_t file_from_offset, bint check_crc,
+                        scan_state *state, rs_record *record) noexcept nogil:
     cdef const uint8_t *p
     cdef int64_t left, got, wanted
     cdef int status
@@ -417,7 +453,7 @@ cdef bint _may_follow(const uint8_t *p, int64_t left, int64_t end) noexcept nogi
     if end == 0 or left < RS_END_FILE_MIN_BLANK_LENGTH:
         return True  # or they are not there to be looked at
     magic = rs_load_be32(p + RS_MESSAGE_POSITION_MAGIC)
-    return (magic == RS_MESSAGE_MAGIC_CODE or magic == RS_BLANK_MAGIC_CODE
+    return (is_message_magic(magic) or magic == RS_BLANK_MAGIC_CODE
             or rs_load_be64(p) == 0)
 
 

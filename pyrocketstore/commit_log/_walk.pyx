@@ -9,9 +9,12 @@ from libc.string cimport memcpy
 
 import numpy as np
 
+from pyrocketstore.commit_log._scan cimport ENTRY_END, ENTRY_HEADER, ENTRY_TORN, entry_header
 from pyrocketstore.record._record cimport check_record
 from pyrocketstore._rocketstore cimport (
+    RS_BAD_MAGIC,
     RS_BAD_SIZE,
+    RS_BLANK,
     RS_NO_MEMORY,
     RS_OK,
     RS_TORN,
@@ -60,11 +63,26 @@ cdef int _walk(
 ) noexcept nogil:
     """Walk to `stop`, or to the first bytes that are not a whole record; return the verdict."""
     cdef rs_record record
-    cdef int status
+    cdef int status, header
     while w.position < stop:
         status = check_record(
             p + w.position, size - w.position, phy_offset + w.position, check_crc, &record
         )
+        if status == RS_BAD_MAGIC:
+            header = entry_header(
+                p + w.position, size - w.position, phy_offset + w.position, end - w.position
+            )
+            if header == ENTRY_END:
+                return RS_BLANK
+            if header == ENTRY_TORN:
+                return RS_TORN
+            if header == ENTRY_HEADER:
+                w.position += ENTRY_HEADER
+                status = check_record(
+                    p + w.position, size - w.position, phy_offset + w.position, check_crc, &record
+                )
+                if status != RS_OK:
+                    w.position -= ENTRY_HEADER
         if (status == RS_OK or status == RS_TORN) and record.total_size > end - w.position:
             return RS_BAD_SIZE
         if status != RS_OK:

@@ -13,6 +13,7 @@ from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
 from pyrocketstore.commit_log._store_times import StoreTimes
 from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
+from pyrocketstore.config.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC_CODE, dledger_log_of
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
@@ -197,6 +198,9 @@ class CommitLog:
         before = partial(_before_new_queue, env, config.store_path_root_dir, on_new_queue)
         self.core = CommitLogCore(env, largest_record(config), appended, before)
         #: callable(phy_offset, size): store time (ms) of a record, -1 when it is not readable
+        #: in DLedger mode: the entries before this physical offset are committed; None: unknown
+        self.committed_end: int | None = None
+        self.is_dledger = dledger_log_of(config.all_commit_log_paths) is not None
         self.pickup_store_timestamp = StoreTimes(self.core, self.mapped_file_queue)
         self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         self.bare_properties = BARE_PROPERTIES if config.enable_multi_dispatch else ""
@@ -260,6 +264,15 @@ class CommitLog:
             self.core.attach(None)
 
     # ---- offsets ------------------------------------------------------------------------------
+
+    def first_record_offset(self) -> int:
+        """Physical offset at which the first record begins, -1 for an empty log.
+
+        In DLedger mode the header of an entry may be before it.
+        """
+        lowest = self.get_min_offset()
+        is_entry = self.is_dledger and lowest >= 0 and self.record_size(lowest) == ENTRY_MAGIC_CODE
+        return lowest + ENTRY_HEADER_SIZE if is_entry else lowest
 
     def get_min_offset(self) -> int:
         """First physical offset, -1 for an empty log.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyrocketstore.config.dledger import with_dledger_log
 from pyrocketstore.config.file_sizes import log_file_size, queue_file_size
 from pyrocketstore.config.keys import OTHER_KEYS
 from pyrocketstore.config.properties_file import PropertyLine, read_properties
@@ -292,6 +293,16 @@ class MessageStoreConfig:
     def _values(self) -> tuple[Any, ...]:
         """The values of all settings, without `given` and `source_path`."""
         return tuple(getattr(self, name) for name in _KINDS)
+
+    def with_dledger_log(self, env: Env, root: str) -> MessageStoreConfig:
+        """Return the settings for reading the store in `root`: if it has a DLedger log, with that
+        among the paths of the log. Raises StoreFormatError: it has several.
+        """
+        paths = self.all_commit_log_paths
+        found = with_dledger_log(env, root, paths, self.dleger_self_id)
+        if found == paths:
+            return self
+        return dataclasses.replace(self, store_path_commit_log=MULTI_PATH_SPLITTER.join(found))
 
     @property
     def commit_log_path(self) -> str:
@@ -708,12 +719,16 @@ def detect_sizes(
     ----------
     root : directory of the store
     given : names of settings that stay unchanged; None for `config.given`
-    read_only : bool, the store is not written to: a log of one truncated file is accepted
+    read_only : bool, the store is not written to: a log of one truncated file is accepted, and a
+        DLedger log
 
-    Raises StoreCorruptionError if the size of log files is not set and no file shows it.
+    Raises StoreFormatError: several DLedger logs. StoreCorruptionError if the size of log files is
+    not set and no file shows it.
     """
     if given is None:
         given = config.given
+    if read_only:
+        config = config.with_dledger_log(env, root)
     logs = config.all_commit_log_paths
     queue, ext = "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext"
     default = MessageStoreConfig()

@@ -34,6 +34,7 @@ from pyrocketstore.commit_log._chunk_scan cimport (
     is_multi,
     minus,
     phy_offset_of,
+    size_of_row,
     chunk_record,
     queue_number_of,
     queue_offset_of,
@@ -759,7 +760,7 @@ cdef class Dispatcher:
                 if row.kind & KIND_UNCOMMON:
                     return i
                 if self.put_unit(&chunk.found[number], chunk.entries[number],
-                                 phy_offset_of(chunk, i), row[1].position - row.position,
+                                 phy_offset_of(chunk, i), size_of_row(chunk, row),
                                  tags_code_of_row(chunk, i),
                                  queue_offset_of(chunk, i)) == RS_NEED_PYTHON:
                     return i
@@ -774,7 +775,8 @@ cdef class Dispatcher:
                 break
         if done > first:
             rs_store_release(&self.last, phy_offset_of(chunk, done - 1))
-            rs_store_release(&self.at, phy_offset_of(chunk, done))
+            rs_store_release(&self.at, phy_offset_of(chunk, done) if done < chunk.count
+                             else chunk.file_from_offset + chunk.end)
 
     cdef int64_t chunk_into_index(self, LogChunk chunk, int64_t first, int64_t stop,
                                   bint fresh) noexcept nogil:

@@ -29,6 +29,7 @@ from pyrocketstore.cleaning.topic_removal import TopicRemoval, check_removable
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
+from pyrocketstore.config.dledger import committed_end, dledger_log_of
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
@@ -106,6 +107,7 @@ from pyrocketstore.recovery.apply import apply_plan, flush_recovered
 from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
+from pyrocketstore.recovery.other_formats import check_format
 from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
 from pyrocketstore.recovery.refresh import Follower
@@ -330,6 +332,7 @@ class DefaultMessageStore(StoreContext):
     @one_at_a_time
     def _load_or_give_up(self) -> None:
         self.has_ended = False
+        check_format(self.env, self.config, read_only=self.read_only)
         if self.read_only:
             self.env.require_directory(self.root)
         else:
@@ -400,7 +403,12 @@ class DefaultMessageStore(StoreContext):
         clean = not self._abort_file.exists()
         self.topic_minimums.read()
         self.commit_log.load()
-        check_not_newer(self)
+        if not self.read_only:
+            check_not_newer(self)
+        dledger = dledger_log_of(self.config.all_commit_log_paths)
+        self.commit_log.committed_end = (
+            None if dledger is None else committed_end(self.env, dledger)
+        )
         self.topic_minimums.load(self.commit_log, writes=not self.read_only)
         self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()

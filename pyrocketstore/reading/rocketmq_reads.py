@@ -255,7 +255,7 @@ class StoreReads:
     def get_earliest_message_time(self, topic: str | None, queue_id: int) -> int:
         """Store time (ms) of the first message, -1 for none."""
         if topic is None:
-            lowest = self.commit_log.get_min_offset()
+            lowest = self.commit_log.first_record_offset()
             size = self.commit_log.record_size(lowest) if lowest >= 0 else 0
             return self.commit_log.pickup_store_timestamp(lowest, size) if size > 0 else -1
         low = self.queues.find(topic, queue_id).get_min_offset_in_queue()

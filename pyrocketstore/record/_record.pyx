@@ -73,7 +73,7 @@ cdef rs_status parse_record(const uint8_t *p, int64_t left, rs_record *out) noex
     size = rs_load_be32(p)
     magic = rs_load_be32(p + RS_MESSAGE_POSITION_MAGIC)
     out.total_size = size
-    if magic != RS_MESSAGE_MAGIC_CODE:
+    if magic != RS_MESSAGE_MAGIC_CODE and magic != RS_MESSAGE_MAGIC_CODE_V2:
         if magic == RS_BLANK_MAGIC_CODE:
             return RS_BLANK
         return RS_END if magic == 0 and size == 0 else RS_BAD_MAGIC
@@ -101,25 +101,25 @@ cdef rs_status parse_record(const uint8_t *p, int64_t left, rs_record *out) noex
     position += 8 + out.store_host_size
     out.reconsume_times = rs_load_be32(p + position)
     out.prepared_transaction_offset = rs_load_be64(p + position + 4)
-    return _parse_lengths(p, position + 12, size, out)
+    return _parse_lengths(p, position + 12, size, magic == RS_MESSAGE_MAGIC_CODE_V2, out)
 
 
 cdef inline rs_status _parse_lengths(
-    const uint8_t *p, int64_t position, int64_t size, rs_record *out
+    const uint8_t *p, int64_t position, int64_t size, bint is_v2, rs_record *out
 ) noexcept nogil:
     """Body, topic and properties, each with its length before it; `position` is the body's. The
-    caller saw that 7 bytes for the three lengths are there."""
+    caller saw that 7 bytes for the three lengths are there. `is_v2`: the topic's has 2 bytes."""
     cdef int32_t length = rs_load_be32(p + position)
     out.body_size = length if length > 0 else 0  # a negative length counts as none
     out.body_position = <int32_t>(position + 4)
     position += 4 + <int64_t>out.body_size
     if position > size - 3:
         return RS_BAD_SIZE
-    out.topic_size = <int8_t>p[position]
+    out.topic_size = rs_load_be16(p + position) if is_v2 else <int8_t>p[position]
     if out.topic_size < 0:
         return RS_BAD_SIZE
-    out.topic_position = <int32_t>(position + 1)
-    position += 1 + out.topic_size
+    out.topic_position = <int32_t>(position + 1 + is_v2)
+    position = out.topic_position + out.topic_size
     if position > size - 2:
         return RS_BAD_SIZE
     length = rs_load_be16(p + position)
@@ -403,8 +403,10 @@ cdef class RecordHeader:
 
     @property
     def is_message(self) -> bool:
-        """Whether the magic code is that of a message."""
-        return self.magic_code == RS_MESSAGE_MAGIC_CODE
+        """Whether the magic code is that of a message, of 4.9.3 or of 5.x."""
+        return (
+            self.magic_code == RS_MESSAGE_MAGIC_CODE or self.magic_code == RS_MESSAGE_MAGIC_CODE_V2
+        )
 
 
 def record_size(data, Py_ssize_t position=0) -> int:

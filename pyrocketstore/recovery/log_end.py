@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyrocketstore.commit_log._chunk_scan import LogChunk
 from pyrocketstore.commit_log._scan import TopicQueueMap, find_valid_record, scan_file
 from pyrocketstore.commit_log.parallel_scan import LogScan
+from pyrocketstore.config.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC
 from pyrocketstore.consume_queue.unit_check import UnitCheck
 from pyrocketstore.consume_queue.units import NO_LIMIT
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
@@ -67,22 +68,28 @@ def start_file(store: StoreContext, files: tuple[MappedFile, ...]) -> int:
 
 def first_store_time(file: MappedFile) -> int | None:
     """Return the store time (Unix ms) of a file's first record, None without one."""
-    header = RecordHeader(file.read(0, min(HEADER_SIZE, file.wrote)))
+    data = file.read(0, min(ENTRY_HEADER_SIZE + HEADER_SIZE, file.wrote))
+    if data[:4] == ENTRY_MAGIC:
+        data = data[ENTRY_HEADER_SIZE:]
+    header = RecordHeader(data)
     is_whole = header.size == HEADER_SIZE and header.is_message
     return header.store_timestamp if is_whole else None
 
 
 def check_not_newer(store: StoreContext) -> None:
-    """Refuse a store that a 5.x broker wrote: opening it would cut records that 4.9.3 cannot read.
+    """Refuse a log with records that 4.9.3 cannot read, where a file begins with one.
 
     Raises StoreCorruptionError with the file.
     """
     for file in store.commit_log.mapped_file_queue.mapped_files:
         header = RecordHeader(file.read(0, min(8, file.wrote)))
         if header.magic_code == MESSAGE_MAGIC_CODE_V2:
-            raise StoreCorruptionError(
-                file.path, 0, "a record of RocketMQ 5.x (magic DAA320AB): not a 4.9.3 store"
-            )
+            raise _newer(file.path, 0)
+
+
+def _newer(path: str, position: int) -> StoreCorruptionError:
+    reason = "a record of RocketMQ 5.x (magic DAA320AB), which 4.9.3 would cut off with all later"
+    return StoreCorruptionError(path, position, f"{reason} ones: open the store read-only")
 
 
 @dataclasses.dataclass(repr=False, eq=False)
@@ -131,9 +138,14 @@ def find_log_end(
 
     Raises StoreIOError.
     """
-    found = LogEnd(first)
+    limit = committed_limit(store)
+    while first > 0 and files[first].file_from_offset >= limit:
+        first -= 1
+    found = LogEnd(first, files[first].file_from_offset)
     start = files[first].file_from_offset
-    stop = files[-1].file_from_offset + files[-1].file_size
+    stop = min(files[-1].file_from_offset + files[-1].file_size, limit)
+    if stop <= start:
+        return found  # nothing is committed
     complete = True
     while True:
         keeps = keep_from <= start
@@ -150,6 +162,8 @@ def find_log_end(
         )
         for chunk in scan.chunks():
             check_abandoned()
+            if chunk.first_v2 >= 0 and not store.read_only:
+                raise _newer(chunk.path, chunk.first_v2)
             while files[found.at_file].file_from_offset != chunk.file_from_offset:
                 found.at_file += 1
                 _warn_of_gap(files[found.at_file - 1], files[found.at_file])
@@ -172,6 +186,9 @@ def find_log_end(
                 start = store.commit_log.roll_next_file(start)
             keep_from = start
             continue
+        if found.status == Status.OK and found.phy_offset >= limit:
+            found.status = Status.END  # of the committed entries
+            return found
         if found.status in (Status.OK, Status.BLANK) or not _continues_after(
             store, files, found.at_file
         ):
@@ -179,6 +196,19 @@ def find_log_end(
         found.at_file += 1
         start = files[found.at_file].file_from_offset
         complete = False
+
+
+def committed_limit(store: StoreContext) -> int:
+    """Return the physical offset behind which entries of a DLedger log may not be committed;
+    NO_LIMIT for other logs, and where nothing tells.
+
+    A unit of a queue names only committed entries.
+    """
+    committed = store.commit_log.committed_end
+    if committed is None:
+        return NO_LIMIT
+    ends = [queue.covered_phy_offset for queue in store.consume_queues()]
+    return max(committed, *ends, 0)
 
 
 def _warn_of_gap(before: MappedFile, file: MappedFile) -> None:

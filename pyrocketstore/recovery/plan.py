@@ -34,6 +34,7 @@ from pyrocketstore.recovery.log_end import (
     LogEnd,
     allow_record,
     await_last_record,
+    committed_limit,
     find_log_end,
     has_grown,
     start_file,
@@ -161,7 +162,8 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     is_usual = (
         clean and log_end.status in (Status.END, Status.BLANK) and _furthest(store) <= plan.log_end
     )
-    plan.broken = valid_records_after(store, files, log_end, is_usual)
+    if committed_limit(store) == NO_LIMIT:
+        plan.broken = valid_records_after(store, files, log_end, is_usual)
     if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
         plan.broken = []  # another process has appended records: nothing is damaged
     found = _check_ends(store, files, log_end.seen, plan, check)

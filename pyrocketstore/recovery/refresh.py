@@ -148,7 +148,9 @@ class Follower:
             if any(file.mode != "read" for file in queue.mapped_file_queue.mapped_files)
         }
         unusual = (plan.broken, plan.mismatched, plan.repairs, plan.missing_first_file)
-        self._can_follow = not any(unusual) and not store.config.enable_consume_queue_ext
+        self._can_follow = not (
+            any(unusual) or store.config.enable_consume_queue_ext or store.commit_log.is_dledger
+        )
         if plan.last_record >= 0:
             self._note_last()
 

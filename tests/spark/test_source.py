@@ -646,8 +646,8 @@ class TestRefusals:
             read(store, topic="T7").count()
         with pytest.raises(refused, match="not a directory"):
             read(tmp_path / "none").count()
-        (tmp_path / "d" / "dledger-n0").mkdir(parents=True)
-        with pytest.raises(refused, match="DLedger"):
+        (tmp_path / "d" / "batchconsumequeue" / "T").mkdir(parents=True)
+        with pytest.raises(refused, match="batch consume queue"):
             read(tmp_path / "d").count()
 
     def test_nothing_is_written(self, store: Path, read: Read) -> None:

@@ -1,7 +1,8 @@
-"""The store of RocketMQ 4.9.3 itself, run as a child process (tests/java) to compare with.
+"""The store of RocketMQ 4.9.3 itself, run as a child process (tests/java) to compare with; and that
+of 5.x (tests/java5), which writes stores to read.
 
-Built on first use: Maven resolves the jars into tests/java/lib, javac compiles into
-tests/java/out; both are ignored by git. A file lock lets test processes run side by side.
+Built on first use: Maven resolves the jars into lib of that directory, javac compiles into out;
+both are ignored by git. A file lock lets test processes run side by side.
 
 By hand, in tests/:
 
@@ -31,10 +32,8 @@ import pytest
 from support.random_messages import KINDS, random_messages, spec_line
 
 HOME = Path(__file__).parent.parent / "java"
-SOURCES = HOME / "src" / "main" / "java"
-LIB = HOME / "lib"
-OUT = HOME / "out"
-STAMP = OUT / "STAMP"
+HOME_5X = HOME.parent / "java5"
+MAIN, MAIN_5X = "org.pyrocketstore.driver.Driver", "org.pyrocketstore.driver5.Driver5"
 
 EXIT_LOAD_FAILED = 3
 EXIT_HALTED = 9
@@ -68,18 +67,23 @@ class JavaError(Exception):
     """The driver ended in a way that it should not."""
 
 
-def require_java() -> JavaStore:
+def require_java(home: Path = HOME, main: str = MAIN) -> JavaStore:
     """The built driver; skips the calling test, aloud, where it cannot be had."""
     try:
-        return _built()
+        return _built(home, main)
     except JavaUnavailable as problem:
         reason = f"SKIPPED ALOUD: {problem}: the interop tests did not run"
     pytest.skip(reason)
 
 
+def require_java_5x() -> JavaStore:
+    """The built driver of 5.x, as `require_java`."""
+    return require_java(HOME_5X, MAIN_5X)
+
+
 @functools.cache
-def _built() -> JavaStore:
-    java = JavaStore()
+def _built(home: Path = HOME, main: str = MAIN) -> JavaStore:
+    java = JavaStore(home, main)
     java.build()
     return java
 
@@ -87,31 +91,37 @@ def _built() -> JavaStore:
 class JavaStore:
     """Runs the driver: each call is one process, each store path is opened in place."""
 
+    def __init__(self, home: Path = HOME, main: str = MAIN) -> None:
+        self._home, self._main = home, main
+        self._lib, self._out = home / "lib", home / "out"
+
     def build(self) -> None:
         """Fetch jars and compile, unless that was done from these very sources."""
         missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         if missing:
             raise JavaUnavailable(f"{' and '.join(missing)} are not here")
-        sources = sorted(SOURCES.rglob("*.java"))
+        sources = sorted((self._home / "src" / "main" / "java").rglob("*.java"))
         digest = hashlib.sha256()
-        for path in (HOME / "pom.xml", *sources):
+        for path in (self._home / "pom.xml", *sources):
             digest.update(path.read_bytes())
-        OUT.mkdir(exist_ok=True)
-        with _locked(OUT / "LOCK"):
-            if STAMP.exists() and STAMP.read_text() == digest.hexdigest():
+        self._out.mkdir(exist_ok=True)
+        stamp = self._out / "STAMP"
+        with _locked(self._out / "LOCK"):
+            if stamp.exists() and stamp.read_text() == digest.hexdigest():
                 return
             self._resolve()
             self._compile(sources)
-            STAMP.write_text(digest.hexdigest())
+            stamp.write_text(digest.hexdigest())
 
     def _resolve(self) -> None:
-        pom_digest = hashlib.sha256((HOME / "pom.xml").read_bytes()).hexdigest()
-        stamp = LIB / "STAMP"
+        pom_digest = hashlib.sha256((self._home / "pom.xml").read_bytes()).hexdigest()
+        stamp = self._lib / "STAMP"
         if stamp.exists() and stamp.read_text() == pom_digest:
             return
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={LIB}"]
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
+        command.append(f"-DoutputDirectory={self._lib}")
         done = subprocess.run(
-            command, cwd=HOME, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S
+            command, cwd=self._home, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S
         )
         if done.returncode:
             lines = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
@@ -119,16 +129,16 @@ class JavaStore:
         stamp.write_text(pom_digest)
 
     def _compile(self, sources: Sequence[Path]) -> None:
-        shutil.rmtree(OUT / "org", ignore_errors=True)
-        command = ["javac", "-encoding", "UTF-8", "--release", "17", "-cp", f"{LIB}/*"]
-        command += ["-d", str(OUT), *map(str, sources)]
+        shutil.rmtree(self._out / "org", ignore_errors=True)
+        command = ["javac", "-encoding", "UTF-8", "--release", "17", "-cp", f"{self._lib}/*"]
+        command += ["-d", str(self._out), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
         if done.returncode:
             raise JavaError(f"javac failed:\n{done.stdout}{done.stderr}")
 
     def command(self, *words: str, jvm: Sequence[str] = QUICK_START) -> list[str]:
         """The command line of the driver."""
-        main = ("-cp", f"{OUT}:{LIB}/*", "org.pyrocketstore.driver.Driver")
+        main = ("-cp", f"{self._out}:{self._lib}/*", self._main)
         return ["java", *jvm, *OPENED, *PROPERTIES, *main, *words]
 
     def run(self, *words: str, expect: int = 0, timeout: float = RUN_TIMEOUT_S) -> str:

@@ -24,6 +24,7 @@ from pyrocketstore.errors import StoreCorruptionError, StoreFormatError
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import listed_log_files
+from pyrocketstore.recovery.other_formats import check_format
 from pyrocketstore.spark.options import EARLIEST, LATEST, Bound, SourceOptions, StorePlace
 from pyrocketstore.spark.task_types import DataLossError, LogFile, QueueRange
 from pyrocketstore.system.env import Env
@@ -213,18 +214,18 @@ def log_files_on_disk(env: Env, settings: MessageStoreConfig) -> tuple[LogFile, 
 
 def place_settings(env: Env, place: StorePlace, broker_conf: str | None) -> MessageStoreConfig:
     """Return the settings of a store whose log may be missing. Raises StoreFormatError for a
-    missing directory, a DLedger store, and a missing brokerConf."""
+    missing directory, one of another format, and a missing brokerConf."""
     root = env.absolute(place.root)
     if not env.is_dir(root):
         raise StoreFormatError(f"{root}: not a directory")
-    if any(name.startswith("dledger-") for name in env.listdir(root)):
-        raise StoreFormatError(f"{root}: a DLedger log, which has another format")
     if broker_conf is None:
         settings = MessageStoreConfig().at_root(root)
     elif not env.exists(broker_conf):
         raise StoreFormatError(f"rocketmq-store: brokerConf={broker_conf!r}: no such file")
     else:
         settings = MessageStoreConfig.from_broker_conf(broker_conf, root=root)[0]
+    settings = settings.with_dledger_log(env, root)
+    check_format(env, settings, read_only=True)
     return settings
 
 

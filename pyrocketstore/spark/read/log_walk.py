@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pyrocketstore.columns._decode import reusable_bytes
 from pyrocketstore.commit_log._scan import FileWindow, status_name
 from pyrocketstore.commit_log._walk import walk_records
+from pyrocketstore.config.dledger import ENTRY_MAGIC
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.record._record import HEADER_SIZE, record_size_max
 from pyrocketstore.results import Status
@@ -130,11 +131,12 @@ class LogWalk:
         self._data[got:] = 0  # missing bytes of a truncated file count as never written
 
     def _size_at(self, at: int) -> int:
-        """Return the size field of the record there, but at least the size of its header."""
-        self._need(at, min(4, self.task.end - at))
-        head = self._data[at - self._begin : at - self._begin + 4]
-        size = min(int.from_bytes(head.tobytes(), "big"), record_size_max())
-        return max(size, HEADER_SIZE)
+        """Return the size field of the record or DLedger entry there, but at least the size of a
+        record's header."""
+        self._need(at, min(8, self.task.end - at))
+        head = self._data[at - self._begin : at - self._begin + 8].tobytes()
+        size = int.from_bytes(head[4:] if head[:4] == ENTRY_MAGIC else head[:4], "big")
+        return max(min(size, record_size_max()), HEADER_SIZE)
 
     def _find(self, at: int) -> int:
         """Return where the first record from `at` on begins; else the end."""

@@ -1,0 +1,60 @@
+"""Goal: a store in DLedger mode has the rows of the plain store that it was made from.
+Method: both are planned and read as Spark does, by queue and by log, in one task and in many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrocketstore
+from support.dledger import as_dledger
+from support.sizes import SIZES
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from direct_reads import read_directly
+
+COUNT = 200
+NAMES = ("msgTopic", "msgQueueId", "msgQueueOffset", "body", "tags", "keys", "storeTimestamp")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SIZES) as store:
+        for number in range(COUNT):
+            store.put(
+                "ab"[number % 2],
+                b"%d " % number * (number % 50),
+                queue_id=number % 3,
+                tags="A",
+                keys=f"k{number}",
+                properties={"n": str(number)},
+            )
+    return root
+
+
+def rows(path: Path, **options: object) -> list[tuple[Any, ...]]:
+    found = [tuple(row[name] for name in NAMES) for row in read_directly(path, *NAMES, **options)]
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+@pytest.mark.parametrize(
+    "options", [{"readMode": "queue"}, {"readMode": "sequential"}, {"view": "commitlog"}]
+)
+def test_the_rows_are_those_of_the_plain_store(
+    path: Path, parts: int, options: dict[str, str]
+) -> None:
+    wanted = rows(path, minPartitions=parts, **options)
+    assert len(wanted) == COUNT
+    as_dledger(path, COUNT - 1)
+    assert rows(path, minPartitions=parts, **options) == wanted
+
+
+def test_a_filter_selects_rows(path: Path) -> None:
+    as_dledger(path, COUNT - 1)
+    found = rows(path, topic="a", where="n IN ('10', '11')")
+    assert [row[3] for row in found] == [b"10 " * 10]
