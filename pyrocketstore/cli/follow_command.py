@@ -18,6 +18,7 @@ from pyrocketstore.cli.store_command import (
     queue_option,
     store_command,
     tags_option,
+    where_option,
 )
 from pyrocketstore.errors import DamagedMessageError, MessagesRemovedError
 
@@ -30,6 +31,7 @@ from pyrocketstore.errors import DamagedMessageError, MessagesRemovedError
 @click.option("--start", type=WholeNumber(0), help="First queue offset; requires --queue.")
 @click.option("--from-end", is_flag=True, help="Omit the messages that are there already.")
 @tags_option
+@where_option
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
@@ -50,6 +52,7 @@ def follow(
     start: int | None,
     from_end: bool,
     tags: str,
+    where: str | None,
     timeout: float | None,
     on_loss: str,
     on_corrupt: str,
@@ -71,6 +74,7 @@ def follow(
             queue_id,
             start=start if start is not None else "latest" if from_end else "earliest",
             tags=tags,
+            where=where,
             timeout=timeout,
             on_loss=on_loss,
             on_corrupt=on_corrupt,

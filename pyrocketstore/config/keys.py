@@ -1,8 +1,8 @@
 """The keys of a broker.conf that belong to 4.9.3's other configuration classes.
 
-These keys cause no warning. The store ignores them, except for brokerIP1, listenPort,
-transactionTimeOut, transactionCheckInterval and transactionCheckMax. Source:
-the public setters of RocketMQ 4.9.3's classes.
+These keys cause no warning. The store ignores those that are no field of MessageStoreConfig, which
+has brokerIP1, listenPort, and the keys of transactions and of filters. Source: the public setters
+of RocketMQ 4.9.3's classes.
 """
 
 from __future__ import annotations

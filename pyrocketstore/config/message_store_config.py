@@ -51,7 +51,7 @@ _LONG_NAMES = frozenset(
     """
     flush_delay_offset_interval os_page_cache_busy_time_out_mills max_outstanding_put_bytes
     max_unforced_bytes max_key_search_bytes retention_bytes retention_free_bytes
-    transaction_check_interval transaction_time_out
+    filter_data_clean_time_span transaction_check_interval transaction_time_out
     """.split()
 )
 _PATH_NAMES = (
@@ -66,7 +66,7 @@ _POSITIVE_NAMES = tuple(
     mapped_file_size_commit_log mapped_file_size_consume_queue
     mapped_file_size_consume_queue_ext max_hash_slot_num max_index_num max_message_size
     max_outstanding_puts max_outstanding_put_bytes clean_resource_interval
-    transaction_check_interval
+    transaction_check_interval expect_consumer_num_use_filter
     """.split()
 )
 CLEANING_NAMES = frozenset({"file_reserved_time", "disk_max_used_space_ratio"})
@@ -96,6 +96,11 @@ class MessageStoreConfig:
     transaction_time_out : ms; a transaction is not checked for so long after its birth
     transaction_check_interval : ms between two rounds of checks
     transaction_check_max : a transaction that so many checks did not decide is discarded
+    enable_calc_filter_bit_map : with `enable_consume_queue_ext`, ext units have bit maps of the
+        registered filters
+    expect_consumer_num_use_filter, max_error_rate_of_bloom_filter : number of filters for which the
+        bit maps are made, and percent of other filters that they may hit then
+    filter_data_clean_time_span : ms after which the filter of a group without members is removed
     given : the names of the settings that were set explicitly; filled in by the constructor
     source_path : the broker.conf that the settings were read from, or None
 
@@ -241,6 +246,10 @@ class MessageStoreConfig:
     transaction_time_out: int = 6000
     transaction_check_interval: int = 60_000
     transaction_check_max: int = 15
+    enable_calc_filter_bit_map: bool = False
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20
+    filter_data_clean_time_span: int = 24 * 3600 * 1000
     broker_ip1: str | None = None
     listen_port: int = DEFAULT_LISTEN_PORT
 
@@ -271,6 +280,11 @@ class MessageStoreConfig:
             raise StoreFormatError(
                 f"max_index_num={self.max_index_num}: must be at least {INDEX_NUM_MIN}: the first "
                 "entry of an index file holds no key"
+            )
+        if not 1 <= self.max_error_rate_of_bloom_filter < 100:
+            raise StoreFormatError(
+                f"max_error_rate_of_bloom_filter={self.max_error_rate_of_bloom_filter}: must be 1"
+                " to 99 percent"
             )
         units = -(-self.mapped_file_size_consume_queue // CQ_STORE_UNIT_SIZE)
         set_field(self, "mapped_file_size_consume_queue", units * CQ_STORE_UNIT_SIZE)

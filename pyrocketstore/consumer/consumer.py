@@ -162,6 +162,7 @@ class Consumer:
         topics: Sequence[str],
         start: Start,
         on_loss: str,
+        on_close: Callable[[], object] | None = None,
     ) -> None:
         self.group = members.name
         self.topics = list(topics)
@@ -173,6 +174,7 @@ class Consumer:
         self._waiters = waiters
         self._start = start
         self._on_loss = on_loss
+        self._on_close = on_close
         self._all_topics = [*topics, retry_topic(members.name)]
         self._turn = 0
         self._state = _State({}, [], 0, None)
@@ -634,6 +636,8 @@ class Consumer:
         self.closed = True
         self._members.leave(self._number)
         self._moved.signal()  # for a `poll` of this consumer
+        if self._on_close is not None:
+            self._on_close()
 
     def __enter__(self) -> Self:
         return self

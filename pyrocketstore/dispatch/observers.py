@@ -18,6 +18,8 @@ LOG = logger(__name__)
 
 #: Called with (topic, queue id, queue offset + 1, tags code, store time, bit map, properties).
 Arriving = Callable[[str, int, int, int, int, bytes | None, Mapping[str, str] | None], object]
+#: Called with topic and properties.
+BitMap = Callable[[str, Mapping[str, str] | None], bytes | None]
 #: A custom dispatcher.
 Dispatch = Callable[[DispatchRequest], object]
 
@@ -63,6 +65,7 @@ class Observers:
     dispatchers : sequence of callable(DispatchRequest)
     arriving : Arriving or None
     light_queues : bool, names of further queues that begin with %LMQ% have queue id 0
+    bit_map : callable(topic, properties), the filter bit map of a message; None: there are none
 
     An exception is logged, and the other callables are called.
 
@@ -71,14 +74,22 @@ class Observers:
     """
 
     def __init__(
-        self, dispatchers: Sequence[Dispatch], arriving: Arriving | None, *, light_queues: bool
+        self,
+        dispatchers: Sequence[Dispatch],
+        arriving: Arriving | None,
+        *,
+        light_queues: bool,
+        bit_map: BitMap | None = None,
     ) -> None:
         self._dispatchers = tuple(dispatchers)
         self._arriving = arriving
         self._light_queues = light_queues
+        self._bit_map = bit_map
 
     def __call__(self, request: DispatchRequest) -> None:
         """Call all for one record. Threads: that of the dispatcher."""
+        if self._bit_map is not None:
+            request.bit_map = self._bit_map(request.topic, request.properties_map)
         for dispatch in self._dispatchers:
             try:
                 dispatch(request)

@@ -58,7 +58,10 @@ def _is_shallow(content: Any) -> bool:
 
 
 def render(content: dict[str, Any]) -> str:
-    """Return the text of an object: tabs, no blank after a colon, no last newline."""
+    """Return the text of an object: tabs, no blank after a colon, no last newline.
+
+    A tuple is an int[], which is on one line; a list is a List.
+    """
     return _pretty(content, 0)
 
 
@@ -68,6 +71,8 @@ def encode(content: dict[str, Any]) -> bytes:
 
 
 def _pretty(value: Any, depth: int) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
     if not isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False)
     opening, closing = "{}" if isinstance(value, dict) else "[]"

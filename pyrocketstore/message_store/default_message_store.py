@@ -39,6 +39,7 @@ from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.dispatch.observers import (
     Arriving,
+    BitMap,
     Dispatch,
     MessageArrivingListener,
     Observers,
@@ -131,6 +132,7 @@ from pyrocketstore.system.signal_shield import (
 from pyrocketstore.system.stalls import StallLog
 
 if TYPE_CHECKING:
+    from pyrocketstore.consumer.consumer_filters import ConsumerFilters
     from pyrocketstore.message_store.broker_stats import BrokerStatsManager
     from pyrocketstore.message_store.store_stats import StoreStats
 
@@ -297,6 +299,9 @@ class DefaultMessageStore(StoreContext):
         #: called by `shutdown` once everything is durable, and at its end in any case
         self.at_clean_stop: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
+        self._filters: ConsumerFilters | None = None
+        #: returns the filter bit map of a message; None: ext units have none
+        self._bit_map: BitMap | None = None
         #: called with a topic that is dropped: a consumer's positions are in memory
         self.forget_positions: Callable[[str], None] = self._forget_positions
         #: called when puts end: after a failure, in a forked child, and by `shutdown`
@@ -400,6 +405,8 @@ class DefaultMessageStore(StoreContext):
             self.topics.load()
         if not self.read_only:  # a read-only store reads it when it is asked what waits
             self.delay_offsets.load()
+            if self.config.enable_calc_filter_bit_map:
+                self._bit_map = self.registered_filters().bit_map
         clean = not self._abort_file.exists()
         self.topic_minimums.read()
         self.commit_log.load()
@@ -675,7 +682,12 @@ class DefaultMessageStore(StoreContext):
         arriving = None if is_slave else self._arriving
         if arriving is None and not self._dispatchers:
             return None
-        return Observers(self._dispatchers, arriving, light_queues=self.config.enable_lmq)
+        return Observers(
+            self._dispatchers,
+            arriving,
+            light_queues=self.config.enable_lmq,
+            bit_map=self._bit_map,
+        )
 
     def get_confirm_offset(self) -> int:
         """Return the value of `set_confirm_offset`, -1 before the first call.
@@ -706,7 +718,7 @@ class DefaultMessageStore(StoreContext):
             service.confirm(phy_offset)
 
     def _replay_to_dispatchers(self, plan: RecoveryPlan) -> None:
-        observers = Observers(self._dispatchers, None, light_queues=False)
+        observers = Observers(self._dispatchers, None, light_queues=False, bit_map=self._bit_map)
         self._replayed_by = threading.get_ident()
         try:
             replay_observed(self, plan.scan_from, plan.log_end, observers)
@@ -722,6 +734,32 @@ class DefaultMessageStore(StoreContext):
                 f"{self.root}: a dispatcher or arriving listener cannot close the store or remove"
                 " queues: let another thread do it"
             )
+
+    def registered_filters(self) -> ConsumerFilters:
+        """Return the filters of ROOT/config/consumerFilter.json; the first call reads the file.
+
+        For calls with `life_lock` held, on a store that is open for writing.
+
+        Raises StoreCorruptionError, StoreIOError.
+        """
+        if self._filters is None:
+            config = self.config
+            module = imported("pyrocketstore.consumer.consumer_filters")
+            found: ConsumerFilters = module.ConsumerFilters(
+                self.env,
+                self.root,
+                config.max_error_rate_of_bloom_filter,
+                config.expect_consumer_num_use_filter,
+                config.filter_data_clean_time_span,
+                self.newest_store_timestamp,
+            )
+            found.load()
+            if self.plan is None or not self.plan.clean:
+                found.note_unclean_stop()
+            self.at_clean_stop.append(found.end_all)
+            self.at_end.append(found.close)
+            self._filters = found
+        return self._filters
 
     def get_dispatcher_list(self) -> list[Dispatch]:
         """Return the list to which a program appends its own dispatchers before `start`.
@@ -962,6 +1000,8 @@ class DefaultMessageStore(StoreContext):
 
     def _dispatch_record(self, request: DispatchRequest, multi: bool) -> None:
         """Put one record into its queue, and into the further queues that it names."""
+        if self._bit_map is not None:
+            request.bit_map = self._bit_map(request.topic, request.properties_map)
         find, lmq = self.queue_table.for_dispatch, self.config.enable_lmq
         minimums = self.commit_log.min_offsets
         put_unit(request, find, multi=multi, enable_lmq=lmq, min_offsets=minimums)

@@ -862,8 +862,9 @@ class Store(StoreCalls):
         StoreStateError, StoreTypeError, StoreFormatError; StoreCorruptionError: a file of
         ROOT/config is damaged
 
-        Durability: a new group is in ROOT/config/subscriptionGroup.json on return. With "latest", a
-        group that has no position in a topic has those of the ends of its queues.
+        Durability: a new group is in ROOT/config/subscriptionGroup.json on return, and the filter
+        `where` in ROOT/config/consumerFilter.json, where 4.9.3 has it. With "latest", a group that
+        has no position in a topic has those of the ends of its queues.
         """
         wanted = tags_filter(tags)
         passing = None if where is None else imported(MATCHING).where_of(where)
@@ -885,7 +886,8 @@ class Store(StoreCalls):
             return _matching(passing, lambda: found)
 
         QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word
-        return self._all_consumers().consumer(group, topics, start, on_loss, messages)
+        made = self._all_consumers()
+        return made.consumer(group, topics, start, on_loss, messages, passing)
 
     def follow(
         self,
@@ -894,6 +896,7 @@ class Store(StoreCalls):
         *,
         start: Literal["earliest", "latest"] | int = "earliest",
         tags: str | None = "*",
+        where: str | Sql92Filter | None = None,
         timeout: float | None = None,
         on_loss: str = "raise",
         on_corrupt: str = "raise",
@@ -912,8 +915,8 @@ class Store(StoreCalls):
         start : "earliest" is the first message left, "latest" the end at this call; an int is a
             queue offset and requires `queue_id`. Queues that are made later are read from their
             first message on
-        tags, on_corrupt, check_crc : as in `read`
-        timeout : seconds without a message after which the iteration ends; None: never
+        tags, where, on_corrupt, check_crc : as in `read`
+        timeout : seconds without such a message after which the iteration ends; None: never
         on_loss : the treatment of messages that were removed before they were read. "raise": the
             iterator raises MessagesRemovedError, and its next call continues behind them; "skip":
             it continues
@@ -941,13 +944,14 @@ class Store(StoreCalls):
         QueueDamage("", 0, on_corrupt, SkippedMessages())  # refuses a wrong word
         on_loss = loss_word_of(on_loss)
         wanted, checked = tags_filter(tags), exact_flag("check_crc", check_crc)
+        passing = None if where is None else imported(MATCHING).where_of(where)
         topic = exact_text("topic", topic)
         if not self.message_store.queue_table.of_topic(topic):
             check_topic(topic)  # no put can make it: there would be nothing to wait for
         module = imported("pyrocketstore.store.following")  # few programs follow
         options = module.FollowOptions(
             topic, queue_id, start, wanted, timeout_of(timeout), on_loss,
-            on_corrupt, checked,
+            on_corrupt, checked, passing,
         )  # fmt: skip
         self._state.check()
         calls = module.ReadCalls(self._while_open, self.message_store.read_counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ from pyrocketstore.arguments.read_arguments import group_of, loss_word_of, start
 from pyrocketstore.arguments.scalars import exact_int32
 from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
 from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
-from pyrocketstore.consumer.groups import ConsumerGroups, Queue
+from pyrocketstore.consumer.groups import ConsumerGroups, Group, Queue
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.retry import retry_message, retry_topic
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
@@ -23,6 +24,8 @@ from pyrocketstore.transaction.positions import TRANSACTION_GROUP
 if TYPE_CHECKING:
     from pyrocketstore.commit_log._put_result import PutMessageResult
     from pyrocketstore.consumer.arrivals import Arrivals
+    from pyrocketstore.consumer.consumer_filters import ConsumerFilters
+    from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 
 
@@ -114,10 +117,12 @@ class StoreConsumers:
         start: Start,
         on_loss: str,
         messages: Callable[[str, int, int, int, bool], Iterator[MessageExt]],
+        where: Sql92Filter | None = None,
     ) -> Consumer:
         """Return a new member of a group; see `Store.consumer`.
 
-        `messages` is called with (topic, queue_id, start, stop, all_tags).
+        `messages` is called with (topic, queue_id, start, stop, all_tags), and selects messages by
+        `where`, which is registered here.
         """
         group = group_of(group)
         if group == TRANSACTION_GROUP and not self._engine.read_only:
@@ -135,8 +140,9 @@ class StoreConsumers:
         on_loss = loss_word_of(on_loss)
         self.load()
         engine = self._engine
+        filters = None
         if not engine.read_only:
-            shielded(lambda: self._add_group(group))
+            filters = shielded(lambda: self._add_group(group, names, where))
         arrivals = self._arrivals()
         source = Source(
             arrivals.look,
@@ -160,14 +166,27 @@ class StoreConsumers:
             None if engine.read_only else lambda offsets: self._commit(group, offsets, begins=True),
         )
         members = self._groups.group(group)
+        on_close = None if filters is None else functools.partial(_end_filters, filters, members)
         return Consumer(
-            source, positions, members, engine.moved, self._waiters, names, start, on_loss
+            source, positions, members, engine.moved, self._waiters, names, start, on_loss, on_close
         )
 
-    def _add_group(self, group: str) -> None:
+    def _add_group(
+        self, group: str, topics: Sequence[str], where: Sql92Filter | None
+    ) -> ConsumerFilters | None:
+        """Have the group and its filter in their files; return the filters if it has one."""
         self._check()
         self.subscriptions.ensure(group)
         self.subscriptions.persist()
+        if where is None:
+            return None
+        with self._engine.life_lock:
+            self._check()
+            filters = self._engine.registered_filters()
+        for topic in topics:
+            filters.register(group, topic, where)
+        filters.persist()
+        return filters
 
     # ---- called by consumers --------------------------------------------------------------------
 
@@ -229,3 +248,9 @@ class StoreConsumers:
         self._check()
         times = self.subscriptions.retry_max_times(group)
         self._put(retry_message(message, group, times, delay_level))
+
+
+def _end_filters(filters: ConsumerFilters, members: Group) -> None:
+    """Take note that the filters of a group without members are dead."""
+    if not members.size:
+        shielded(lambda: filters.note_end(members.name))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyrocketstore.consume_queue.queue import ConsumeQueue
     from pyrocketstore.consumer.arrivals import Arrivals
     from pyrocketstore.files._mapped_file import MappedFile
+    from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.reading._messages import MessageIterator
     from pyrocketstore.reading._read_counts import ReadCounts
@@ -244,6 +245,7 @@ class FollowOptions(NamedTuple):
     on_loss: str
     on_corrupt: str
     check_crc: bool
+    where: Sql92Filter | None
 
 
 class ReadCalls(NamedTuple):
@@ -285,6 +287,8 @@ class FollowedMessages:
         self._calls = calls
         self._options = options
         self._closed = False
+        #: a message that was taken from the round, until the filter has answered
+        self._candidate: MessageExt | None = None
         with calls.while_open():
             arrivals.look()
             self._round = self._first_round(engine.reads)
@@ -328,9 +332,31 @@ class FollowedMessages:
         MessagesRemovedError, DamagedMessageError, StoreIOError, StoreCorruptionError: the next call
         continues
         """
-        for message in self._round.messages:
-            return message  # without a call before: a signal handler that raises loses nothing
+        # Without a call between: a signal handler that raises loses nothing.
+        if self._options.where is None:
+            for message in self._round.messages:
+                return message
+        elif (found := self._next_match(self._options.where)) is not None:
+            self._candidate = None
+            return found
         return self._wait_for_message()
+
+    def _next_match(self, where: Sql92Filter) -> MessageExt | None:
+        """Return the next message of the round that passes the filter, None without one.
+
+        It stays the candidate until the caller returns it, as does a message whose filter was
+        interrupted.
+        """
+        while True:
+            if self._candidate is None:
+                for message in self._round.messages:
+                    self._candidate = message
+                    break
+                else:
+                    return None
+            if where.matches(self._candidate.properties):
+                return self._candidate
+            self._candidate = None
 
     def _wait_for_message(self) -> MessageExt:
         timeout, now_ns = self._options.timeout, self._engine.env.monotonic_ns
@@ -339,8 +365,12 @@ class FollowedMessages:
             with self._calls.while_open():
                 seen = self._arrivals.look()
                 has_new = self._begin_round(self._engine.reads)
-            for message in self._round.messages:
-                return message
+            if self._options.where is None:
+                for message in self._round.messages:
+                    return message
+            elif (found := self._next_match(self._options.where)) is not None:
+                self._candidate = None
+                return found
             if has_new:
                 continue
             left = None if deadline is None else (deadline - now_ns()) / 1e9

@@ -105,5 +105,9 @@ class StoreSettings(TypedDict, total=False):
     transaction_time_out: int
     transaction_check_interval: int
     transaction_check_max: int
+    enable_calc_filter_bit_map: bool
+    expect_consumer_num_use_filter: int
+    max_error_rate_of_bloom_filter: int
+    filter_data_clean_time_span: int
     broker_ip1: str | None
     listen_port: int

@@ -64,6 +64,8 @@ OWN_KEYS = set(
     maxKeySearchBytes stallWarningMills syncfsLeastFiles writeWithoutMmap syncFlushByService
     retentionAge retentionBytes retentionFreeBytes
     transactionCheckInterval transactionCheckMax transactionTimeOut
+    enableCalcFilterBitMap expectConsumerNumUseFilter maxErrorRateOfBloomFilter
+    filterDataCleanTimeSpan
     """.split()
 )
 NAMES = {

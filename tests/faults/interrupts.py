@@ -376,6 +376,8 @@ class Life:
             self.polled = second.poll(1, 0)
             self.member().assignment()
             self.store.consumer(f"g{self.topics % 5}", ["T", "M"], start="latest")
+        with self.store.consumer(f"w{self.topics % 3}", "T", where="a IS NULL") as third:
+            third.poll(1, 0)
         self.consumer.close()
         self.consumer = self.store.consumer("g", "T")
         self.store.consumer_positions()

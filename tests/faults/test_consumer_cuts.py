@@ -1,8 +1,10 @@
 """Goal: whatever ends a process, a group's position passes no message that the log lacks, and no
-position is lost whose commit has returned; no group is lost whose consumer was returned.
+position is lost whose commit has returned; no group and no filter is lost whose consumer was
+returned.
 Method: a simulated device captures the moment before each call of a program that puts, polls,
 commits and opens again, and images of each are opened (a power cut, or a kill); each system call of
-consumerOffset.json, lmqConsumerOffset.json and subscriptionGroup.json fails in turn."""
+consumerOffset.json, lmqConsumerOffset.json, subscriptionGroup.json and consumerFilter.json fails in
+turn."""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ from fault_programs import DIRECTORY, NEVER, open_store
 from injection import Faults
 from journal import SETTINGS
 from pyrocketstore import StoreError, StoreIOError
+from pyrocketstore.filter.bloom import BloomFilter
 from support.seed import SEED
 from support.sizes import SIZES
-from survivors import all_cached, choose, image_of, write
+from survivors import examine_images
 
 QUIET: dict[str, Any] = {
     **SETTINGS,
@@ -32,10 +35,18 @@ QUIET: dict[str, Any] = {
     "flush_disk_type": "ASYNC_FLUSH",
 }
 LMQ = {"enable_lmq": True, "enable_multi_dispatch": True}
+BIT_MAPS = {
+    "enable_consume_queue_ext": True,
+    "mapped_file_size_consume_queue_ext": 1 << 12,
+    "enable_calc_filter_bit_map": True,
+}
 KINDS = {
     "consumerOffset.json": ({}, ("g", "h")),
     "lmqConsumerOffset.json": (LMQ, ("%LMQ%g", "h")),
+    "consumerFilter.json": (BIT_MAPS, ("g", "h")),
 }
+#: Every message of the program passes.
+WHERE = "a IS NULL"
 IMAGES = 2
 Promises = dict[str, int]
 
@@ -61,7 +72,8 @@ def program(
         store = open_store(root, settings, device)
         consumers = {}
         for group in groups:
-            consumers[group] = store.consumer(group, "t")
+            where = WHERE if settings.get("enable_calc_filter_bit_map") else None
+            consumers[group] = store.consumer(group, "t", where=where)
             promised.setdefault(group, 0)
         for _ in range(4):
             for _ in range(rng.randrange(1, 30)):
@@ -103,10 +115,31 @@ def examine(moment: Captured, path: Path, settings: dict[str, Any]) -> None:
                     numbers += [message.queue_offset for message in found]
                 assert numbers == list(range(position_of(store, group), end))
                 consumer.commit()
+        if settings.get("enable_calc_filter_bit_map"):
+            examine_filters(store, path, [one for one in moment.promised if one != "latest"])
         report = store.verify()
         # An image may tear the properties of a message that was not durable; no CRC covers them.
         problems = [one for one in report.problems if "properties of the record" not in one.text]
         assert not problems, problems[:3]
+
+
+def examine_filters(store: Any, path: Path, groups: list[str]) -> None:
+    """Require the filters of these groups in the file, and in the bit maps of new messages."""
+    file = path / DIRECTORY / "config" / "consumerFilter.json"
+    known: dict[str, Any] = {}
+    if file.exists():
+        table = json.loads(file.read_text())["filterDataByTopic"]
+        known = table.get("t", {}).get("groupFilterData", {})
+    assert set(groups) <= known.keys()
+    at = store.max_offset("t", 0)
+    for body, hit in ((b"passes", True), (b"fails", False)):
+        store.put("t", body, properties=None if hit else {"a": "1"})
+    store.wait_dispatched()
+    queue, bloom = store.message_store.find_consume_queue("t", 0), BloomFilter(20, 32)
+    units = [queue.get_ext(int(code)) for code in queue.read_units(at, 2).tags_code]
+    for unit, hit in zip(units, (True, False), strict=True):
+        for group in groups:
+            assert bloom.is_hit(bloom.positions(f"{group}#t"), unit.bit_map) == hit
 
 
 @pytest.mark.slow
@@ -125,18 +158,9 @@ def test_each_call_of_a_commit_is_the_last(
     device.release()
     assert any(file in event for moment in captures for event in moment.events)
     assert captures[-1].promised
-    print(f"seed {SEED}: {len(captures)} moments")
-    for number, moment in enumerate(captures):
-        for image in range(IMAGES + 1):
-            rng = random.Random(f"{SEED}/{number}/{image}")
-            tree = all_cached(moment) if image == 0 else image_of(moment, choose(rng), rng)
-            path = tmp_path / f"image-{number}-{image}"
-            write(tree, path)
-            try:
-                examine(moment, path, settings)
-            except BaseException as error:
-                error.add_note(f"seed {SEED}: before {moment.call}, image {number}/{image}")
-                raise
+    examine_images(
+        captures, tmp_path, IMAGES, lambda moment, path, _: examine(moment, path, settings)
+    )
 
 
 def test_a_commit_that_fails_notes_nothing_for_another_group(tmp_path: Path) -> None:
@@ -167,7 +191,10 @@ def faults() -> Faults:
     return Faults()
 
 
-@pytest.mark.parametrize("file", [*KINDS, "subscriptionGroup.json"])
+ADDED = ("subscriptionGroup.json", "consumerFilter.json")
+
+
+@pytest.mark.parametrize("file", ["consumerOffset.json", "lmqConsumerOffset.json", *ADDED])
 def test_each_failing_call_of_a_file(tmp_path: Path, faults: Faults, file: str) -> None:
     """The call raises, the old file stays or the new one is there, and the next call writes it."""
     more, (group, _) = KINDS.get(file, KINDS["consumerOffset.json"])
@@ -195,10 +222,11 @@ def fails_once(
         consumer.poll(3, 0)
         faults.arm(call, number, number, errno=errno.EIO, only=file)
         added = group
+        where = WHERE if file == "consumerFilter.json" else None
         try:
-            if file == "subscriptionGroup.json":
+            if file in ADDED:
                 added = "another"
-                store.consumer(added, "t").close()
+                store.consumer(added, "t", where=where).close()
             else:
                 consumer.commit()
         except StoreError:
@@ -208,7 +236,7 @@ def fails_once(
             expected = {3, 6} if failed else {6 if added == group else 3}
             assert position_of(reader, group) in expected
         if store.message_store.failure is None:
-            store.consumer(added, "t").close()
+            store.consumer(added, "t", where=where).close()
             consumer.commit()
             assert position_of(store, group) == 6
     finally:
@@ -219,7 +247,10 @@ def fails_once(
             assert failed
     with pyrocketstore.open(path, **settings) as again:
         assert position_of(again, group) in (3, 6)
-        again.consumer(added, "t").close()
+        again.consumer(added, "t", where=where).close()
+    if where is not None:
+        table = json.loads((path / "config" / file).read_text())["filterDataByTopic"]
+        assert added in table["t"]["groupFilterData"]
     listed = {one for one in (group, added) if not one.startswith("%LMQ%")}
     if listed:
         names = json.loads((path / "config" / "subscriptionGroup.json").read_text())

@@ -120,9 +120,13 @@ class Cluster:
         assert process.returncode == 0, text[-4000:]
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
-    def consume(self, topics: Iterable[str], count: int, group: str) -> list[Line]:
-        """Return the first `count` messages that a consumer of these topics gets."""
+    def consume(
+        self, topics: Iterable[str], count: int, group: str, *, where: str = ""
+    ) -> list[Line]:
+        """Return the first `count` messages that a consumer of these topics gets; with `where` of
+        those that pass this SQL92 filter."""
         words = [f"topics={','.join(topics)}", f"count={count}", f"group={group}"]
+        words += [f"where={where}"] if where else []
         return self._client("consume", self.name_server, *words)
 
     def transact(

@@ -12,9 +12,11 @@ from pyrocketstore.commit_log.topic_min_offset_file import (
     TopicMinimum,
     TopicMinOffsetFile,
 )
+from pyrocketstore.consumer.consumer_filters import ConsumerFilters
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.files import fastjson
+from pyrocketstore.filter.sql92 import Sql92Filter
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.system.env import Env
@@ -39,6 +41,7 @@ def without_version(text: str) -> str:
 
 def test_the_page_has_every_file() -> None:
     assert sorted(examples()) == [
+        "consumerFilter.json",
         "consumerOffset.json",
         "delayOffset.json",
         "lmqConsumerOffset.json",
@@ -86,6 +89,16 @@ def test_groups(tmp_path: Path) -> None:
     text = Path(groups.path).read_text("utf-8")
     assert without_version(text) == without_version(examples()["subscriptionGroup.json"])
     assert json.loads(text)["dataVersion"]["counter"] == 1
+
+
+def test_filters(tmp_path: Path) -> None:
+    filters = ConsumerFilters(Env(), str(tmp_path), 20, 32, 1000, lambda: 0)
+    filters.load()
+    filters.register("billing", "orders", Sql92Filter("a > 5"))
+    filters.persist()
+    text = Path(filters.path).read_text("utf-8")
+    times = re.compile(r'("bornTime"|"clientVersion"):\d+')
+    assert times.sub(r"\1:0", text) == times.sub(r"\1:0", examples()["consumerFilter.json"])
 
 
 def test_topics(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Goal: `where=` selects by properties in `read`, `read_batch`, `consumer` and `cat`, with the same
-answers everywhere.
+"""Goal: `where=` selects by properties in `read`, `read_batch`, `consumer`, `follow` and in the
+commands, with the same answers everywhere.
 Method: messages with random properties in several queues; each call is compared with
 `Sql92Filter.matches` over everything."""
 
@@ -9,6 +9,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,80 @@ def test_the_command(path: Path) -> None:
     )
     assert bad.returncode
     assert "Traceback" not in bad.stderr
+
+
+# ---- follow -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_follow_selects_the_same(path: Path, where: str) -> None:
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        for queue_id in (None, 0, 2):
+            found = [m.body for m in store.follow("t", queue_id, where=where, timeout=0)]
+            assert sorted(found) == sorted(expected(store, where, queue_id))
+        both = [m.body for m in store.follow("t", 0, where=where, tags="A", timeout=0)]
+        assert both == [m.body for m in store.read("t", 0, where=where, tags="A")]
+
+
+def test_follow_waits_for_a_message_that_passes(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        messages = store.follow("t", where=Sql92Filter("a > 5"), timeout=0.2)
+        for number in (1, 7, 2, 9):
+            store.put("t", b"%d" % number, properties={"a": str(number)})
+        assert [next(messages).body for _ in range(2)] == [b"7", b"9"]
+        done = threading.Event()
+
+        def others() -> None:
+            while not done.wait(0.02):
+                store.put("t", b"1", properties={"a": "1"})
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        try:
+            assert list(messages) == []  # only other messages came within the timeout
+        finally:
+            done.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_an_interrupted_filter_loses_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for number in range(4):
+            store.put("t", b"%d" % number, properties={"a": str(number % 2)})
+        messages = store.follow("t", where="a = '1'", timeout=0)
+        calls, matches = iter(range(100)), Sql92Filter.matches
+
+        def interrupted(self: Sql92Filter, properties: Any) -> bool:
+            if next(calls) == at:
+                raise KeyboardInterrupt
+            return matches(self, properties)
+
+        monkeypatch.setattr(Sql92Filter, "matches", interrupted)
+        found = []
+        for _ in range(6):
+            try:
+                found.append(next(messages).body)
+            except KeyboardInterrupt:
+                continue
+            except StopIteration:
+                break
+        assert found == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("where", ["a >", 7])
+def test_follow_refuses_wrong_filters(path: Path, where: Any) -> None:
+    refusal = StoreTypeError if where == 7 else StoreFormatError
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store, pytest.raises(refusal):
+        store.follow("t", where=where)
+
+
+def test_the_command_follow(path: Path) -> None:
+    words = ["-m", "pyrocketstore", "follow", str(path), "t", "--json", "--timeout", "0"]
+    words += ["--queue", "1", "--where", FILTERS[0]]
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    found = [json.loads(line)["body"].encode() for line in run.stdout.splitlines()]
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        assert found == expected(store, FILTERS[0], 1)

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -23,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * A client of a running broker.
  *
  * "consume" subscribes to topics=A,B from their first message on, in order, and prints each message
- * until count= have come. "produce" sends what the lines of from=FILE say and answers each: topic,
+ * until count= have come; with where= those that pass this SQL92 filter. "produce" sends what the lines of from=FILE say and answers each: topic,
  * tags, keys, properties (a list of pairs), body (base64), delay_level; or "batch", a list of them.
  */
 final class ClientCommand {
@@ -40,7 +41,9 @@ final class ClientCommand {
         // Otherwise the position may be written before the listener has returned.
         consumer.setAwaitTerminationMillisWhenShutdown(SEND_TIMEOUT_MS);
         for (String topic : options.required("topics").split(",")) {
-            consumer.subscribe(topic, "*");
+            String where = options.text("where", "");
+            consumer.subscribe(topic,
+                where.isEmpty() ? MessageSelector.byTag("*") : MessageSelector.bySql(where));
         }
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
             for (MessageExt message : messages) {

@@ -13,7 +13,7 @@ import java.util.logging.LogManager;
  * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
  * filter - from=FILE [out=FILE]
  * bench DIR what=NAME count=N [...]
- * consume NAMESRV group=NAME topics=A,B count=N [timeout=SECONDS]
+ * consume NAMESRV group=NAME topics=A,B count=N [where=FILTER] [timeout=SECONDS]
  * produce NAMESRV from=FILE [compressOver=BYTES]
  * transact NAMESRV group=NAME from=FILE [answer=STATE] [checks=N] [timeout=SECONDS]
  * serve                                          (commands come in through standard input)

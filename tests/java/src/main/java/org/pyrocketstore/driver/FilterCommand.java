@@ -19,6 +19,7 @@ import org.apache.rocketmq.common.filter.ExpressionType;
 import org.apache.rocketmq.common.protocol.heartbeat.SubscriptionData;
 import org.apache.rocketmq.filter.FilterFactory;
 import org.apache.rocketmq.filter.expression.Expression;
+import org.apache.rocketmq.filter.util.BloomFilter;
 
 /**
  * Answers each line {"expression": TEXT, "messages": [{NAME: VALUE, ...}, ...]} of a file with one:
@@ -27,6 +28,15 @@ import org.apache.rocketmq.filter.expression.Expression;
  * {"refused": REASON}                    the filter jar does not compile the text
  * {"answers": A, "matched": M}           with an entry for each message, separated by commas
  * </pre>
+ *
+ * and each line {"error_rate": N, "expected": N, "names": [TEXT, ...]} with the Bloom filter's
+ *
+ * <pre>
+ * {"hash_count": K, "bit_count": M, "positions": "1 2 3,4 5 6"}
+ * </pre>
+ *
+ * and each line {"registered": [[TOPIC, GROUP, FILTER], ...]} with {"text": TEXT}, that of
+ * config/consumerFilter.json after these calls.
  *
  * An answer is true, false, null or the class of an exception; an entry of M is true where the
  * filter of a broker delivers the message.
@@ -43,12 +53,43 @@ final class FilterCommand {
              BufferedReader lines = Files.newBufferedReader(Paths.get(options.required("from")))) {
             String line;
             while ((line = lines.readLine()) != null) {
-                JSONObject request = JSON.parseObject(line);
-                out.println(answer(request.getString("expression"),
-                    messages(request.getJSONArray("messages"))));
+                out.println(answer(JSON.parseObject(line)));
             }
         }
         return 0;
+    }
+
+    private static JsonLine answer(JSONObject request) {
+        if (request.containsKey("names")) {
+            return bloom(request);
+        }
+        if (request.containsKey("registered")) {
+            ConsumerFilterManager manager = new ConsumerFilterManager();
+            JSONArray calls = request.getJSONArray("registered");
+            for (int i = 0; i < calls.size(); i++) {
+                JSONArray call = calls.getJSONArray(i);
+                manager.register(call.getString(0), call.getString(1), call.getString(2),
+                    ExpressionType.SQL92, 1 + i);
+            }
+            return new JsonLine().put("text", manager.encode(true));
+        }
+        return answer(request.getString("expression"),
+            messages(request.getJSONArray("messages")));
+    }
+
+    private static JsonLine bloom(JSONObject request) {
+        BloomFilter filter = BloomFilter.createByFn(
+            request.getIntValue("error_rate"), request.getIntValue("expected"));
+        List<String> names = new ArrayList<>();
+        for (Object name : request.getJSONArray("names")) {
+            List<String> positions = new ArrayList<>();
+            for (int position : filter.calcBitPositions((String) name)) {
+                positions.add(String.valueOf(position));
+            }
+            names.add(String.join(" ", positions));
+        }
+        return new JsonLine().put("hash_count", filter.getK()).put("bit_count", filter.getM())
+            .put("positions", String.join(",", names));
     }
 
     private static List<Map<String, String>> messages(JSONArray rows) {
