@@ -17,7 +17,7 @@ from groups import (
     ours,
     peer,
 )
-from growth_queues import queue_groups
+from growth_queues import light_queue_groups, queue_groups
 from many_queues import flush_groups
 from property_groups import property_curve
 from small_reads import index_file_groups
@@ -114,6 +114,7 @@ def _groups(*, large: bool) -> tuple[Group, ...]:
         *flush_groups(),
         *_killed(sizes),
         *queue_groups(),
+        *light_queue_groups(),
         *index_file_groups(),
     )
 

@@ -1,4 +1,4 @@
-"""Groups that show what each queue of a store costs when it is opened and listed."""
+"""Groups that show what each queue of a store costs: plain and light queues."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ QUEUES = (1_000, 5_000, 10_000)
 #: Without 4.9.3: more descriptors than many systems allow a process.
 QUEUES_LARGE = 20_000
 LOAD = "DefaultMessageStore.load, one message in each queue"
+LIGHT_QUEUES = (10_000, 100_000)
+LIGHT_LOAD = "DefaultMessageStore.load, one message in each light queue"
+NO_JAVA = (
+    "4.9.3 has no row: it maps each queue file and keeps it open, 100,000 descriptors and 600 GB "
+    "of sparse files, and its counters of light queues start again at 0 when it is opened"
+)
 
 
 def queue_groups() -> Iterator[Group]:
@@ -54,3 +60,37 @@ def _listing(queues: int) -> Group:
         axis="queues, listed",
         at=queues,
     )
+
+
+def light_queue_groups() -> Iterator[Group]:
+    """Yield the points of the curves."""
+    for queues in LIGHT_QUEUES:
+        opened = {"what": "open_light", "body": 128}
+        yield Group(
+            f"grow_light_open_{queues}",
+            f"Open a store of {queues:,} light queues",
+            (
+                ours("load", opened, "2", f"{LIGHT_LOAD}, after a clean stop"),
+                ours(
+                    "load, killed", {**opened, "killed": 1}, "2", f"{LIGHT_LOAD}, as after a kill"
+                ),
+            ),
+            count=queues,
+            smoke=200,
+            unit="queue",
+            axis="light queues, opening",
+            at=queues,
+            note=NO_JAVA,
+        )
+        put = {"what": "put_light", "body": 128}
+        words = "Store.put, each message into its topic's queue and one light queue, until readable"
+        yield Group(
+            f"grow_light_put_{queues}",
+            f"Put {queues:,} × 128 B, each into one of {queues:,} light queues",
+            (ours("put", put, "2", words),),
+            count=queues,
+            smoke=200,
+            axis="light queues, put",
+            at=queues,
+            note=NO_JAVA,
+        )

@@ -32,6 +32,7 @@ from delayed_work import Delayed  # noqa: E402
 from flush_queues import FlushQueues  # noqa: E402
 from following import Follow  # noqa: E402  (after pyrocketstore was found)
 from killed import OpenKilled  # noqa: E402
+from light_queues import LightQueues  # noqa: E402
 from opening import OpenQueues, QueueRows  # noqa: E402
 from poll_work import Poll  # noqa: E402
 from pyrocketstore import MessageStoreConfig  # noqa: E402
@@ -43,6 +44,7 @@ from pyrocketstore.index._keys import hashes_of_keys  # noqa: E402
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore  # noqa: E402
 from pyrocketstore.system.env import Env  # noqa: E402
 from read_work import READ_WORKLOADS  # noqa: E402
+from transact_work import Transactions  # noqa: E402
 from workload import (  # noqa: E402
     BASE_MS,
     KEY_BASE,
@@ -614,6 +616,9 @@ WORKLOADS: dict[str, type[Workload]] = {
     "open_killed": OpenKilled,
     "open_queues": OpenQueues,
     "queue_rows": QueueRows,
+    "open_light": LightQueues,
+    "put_light": LightQueues,
+    "transact": Transactions,
     "cq": Queue,
     "cq_arrays": Queue,
     "index_put": Index,

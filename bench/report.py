@@ -45,6 +45,7 @@ Columns of the tables:
 - *CPU µs*: processor time per item of the whole process in the timed part, with its service
   threads; not measured for rocketmq-rust.
 - *anonymous MiB*: peak memory without the pages of files.
+- *descriptors*: the largest number of open descriptors, where a run has counted them.
 - *÷ 4.9.3*: rate relative to RocketMQ 4.9.3.
 - *ours ÷ this*: rate of the first row of ours relative to this row.
 
@@ -332,7 +333,7 @@ def _gib(text: str) -> float:
 
 def _curve_table(curves: Mapping[str, Any], record: Record) -> Iterator[str]:
     titles = ["work", "axis", "value", "variant", "threads", "rate (median)", "CPU µs"]
-    titles += ["peak MiB", "anonymous MiB", "÷ 4.9.3 (pairs)"]
+    titles += ["peak MiB", "anonymous MiB", "descriptors", "÷ 4.9.3 (pairs)"]
     yield _line(titles)
     yield _line(["---"] * len(titles))
     for name, group in curves.items():
@@ -342,6 +343,7 @@ def _curve_table(curves: Mapping[str, Any], record: Record) -> Iterator[str]:
             cells += [row["name"], row["threads"]]
             cells.append(f"{statistics.median(row['rates']):,.0f} {group['unit']}/s")
             cells += _costs(row)
+            cells.append(f"{row['peak_descriptors']:,}" if "peak_descriptors" in row else "")
             cells.append(ratio_text(row, base) if base and row is not base else "")
             yield _line(cells)
     yield ""

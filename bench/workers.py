@@ -19,7 +19,7 @@ from workload import PERCENTILES
 ANSWER_TIMEOUT_S = 1800
 SAMPLE_S = 0.05
 #: Fields of Rounds that include the warm-up rounds.
-KEPT = ("units", "peak_bytes", "peak_anonymous_bytes")
+KEPT = ("units", "peak_bytes", "peak_anonymous_bytes", "peak_descriptors")
 LATENCIES = tuple(PERCENTILES)
 
 
@@ -47,6 +47,7 @@ class Rounds:
     units: int = 0
     peak_bytes: int = 0
     peak_anonymous_bytes: int = 0
+    peak_descriptors: int = 0
 
     def add(self, answer: Mapping[str, Any]) -> None:
         """Add the answer of one round."""
@@ -67,6 +68,7 @@ class Rounds:
             "bytes_per_second": round(statistics.median(self.byte_rates)),
             "peak_bytes": self.peak_bytes,
             "peak_anonymous_bytes": self.peak_anonymous_bytes,
+            "peak_descriptors": self.peak_descriptors,
         }
         if self.cpu_us:
             found["cpu_us"] = round(statistics.median(self.cpu_us), 4)
@@ -149,10 +151,13 @@ class Worker:
         return answer
 
     def _sample(self) -> None:
+        process = f"/proc/{self._process.pid}"
         try:
-            text = Path(f"/proc/{self._process.pid}/status").read_text()
+            text = Path(f"{process}/status").read_text()
+            descriptors = len(os.listdir(f"{process}/fd"))
         except OSError:
             return
+        self.rounds.peak_descriptors = max(self.rounds.peak_descriptors, descriptors)
         sizes = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("V"))
         sizes |= dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
         for field, name in (("peak_bytes", "VmHWM"), ("peak_anonymous_bytes", "RssAnon")):

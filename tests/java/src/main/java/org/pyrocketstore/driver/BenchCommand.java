@@ -84,6 +84,8 @@ final class BenchCommand {
             case "latency":
             case "aput":
                 return new PutWorkload(path, options);
+            case "transact":
+                return new TransactWorkload(path, options);
             case "put_new":
                 return new NewTopicsWorkload(path, options);
             case "get":
