@@ -323,7 +323,7 @@ def test_verdicts(guarded: memoryview) -> None:
         check_both(guarded, struct.pack(">ii", 90, oracle.MESSAGE_MAGIC) + bytes(40)) == "bad_size"
     )
     newer = oracle.encode_record(oracle.Record())
-    newer = newer[:4] + struct.pack(">I", 0xDAA320AB) + newer[8:]
+    newer = newer[:4] + struct.pack(">I", 0xDAA320AC) + newer[8:]
     assert check_both(guarded, newer) == "bad_magic"
 
 
