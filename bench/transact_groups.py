@@ -20,7 +20,7 @@ TRANSACT_GROUPS = (
             java(WORK, "put + dispatch", JAVA_TRANSACT),
             ours("prepare, commit", WORK, "put + dispatch", OURS_TRANSACT),
         ),
-        count=50_000,
+        count=100_000,
         smoke=500,
         unit="transaction",
     ),

@@ -343,7 +343,10 @@ class UnitCheck:
                 if unit is None or tags_code is None:
                     continue
                 says = phy_offset, size, tags_code
-                if unit != says:
+                if unit == says:
+                    count, end = self._confirmed.get(key, (0, -1))
+                    self._confirmed[key] = count, max(end, phy_offset + size)
+                else:
                     last[key] = queue_offset, len(self._suspects)
                     self._suspects.append(_Suspect(key, queue_offset, unit, says, follows))
         self._multi_rows = []

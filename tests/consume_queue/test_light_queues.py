@@ -17,6 +17,7 @@ import pytest
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner, MessageStoreConfig, PutMessageStatus
 from pyrocketstore.config.message_store_config import detect_sizes
+from pyrocketstore.consume_queue import unit_check
 from pyrocketstore.consume_queue.mappings import QueueMappings
 from pyrocketstore.record._message import properties_to_string
 from pyrocketstore.system.env import Env
@@ -273,3 +274,28 @@ def test_a_retry_goes_to_the_queues_that_it_names(tmp_path: Path) -> None:
         store.wait_dispatched()
         assert store.get_max_offset_in_queue("%LMQ%a", 0) == 3
         assert store.get_max_offset_in_queue("%RETRY%g", 0) == 1
+
+
+def test_a_message_with_many_names_is_parsed_as_often_as_one_with_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening must not parse a message again for each queue that it names."""
+    calls = []
+    parse = unit_check.further_queues
+
+    def counted(*words: Any, **more: Any) -> Any:
+        calls.append(words)
+        return parse(*words, **more)
+
+    monkeypatch.setattr(unit_check, "further_queues", counted)
+    counts = []
+    for names in (2, 200):
+        path = tmp_path / str(names)
+        settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+        with pyrocketstore.open(path, **settings) as store:
+            store.put("t", b"body", light_queues=[f"d{n}" for n in range(names)])
+        calls.clear()
+        with pyrocketstore.open(path, **settings) as store:
+            assert [m.body for m in store.read("%LMQ%d1")] == [b"body"]
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
