@@ -83,6 +83,8 @@ LONGEST_S = 20.0
 BODY = b"." * 3000
 #: The queue id and queue offset of a message, in one step.
 PLACE = operator.attrgetter("queue_id", "queue_offset")
+#: Parsed once: a signal is raised at each step of the calls, not of the parser.
+WHERE = pyrocketstore.Sql92Filter("a IS NULL")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -376,7 +378,7 @@ class Life:
             self.polled = second.poll(1, 0)
             self.member().assignment()
             self.store.consumer(f"g{self.topics % 5}", ["T", "M"], start="latest")
-        with self.store.consumer(f"w{self.topics % 3}", "T", where="a IS NULL") as third:
+        with self.store.consumer(f"w{self.topics % 3}", "T", where=WHERE) as third:
             third.poll(1, 0)
         self.consumer.close()
         self.consumer = self.store.consumer("g", "T")
