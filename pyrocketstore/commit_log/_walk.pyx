@@ -78,6 +78,8 @@ cdef int _walk(
                 return RS_TORN
             if header == ENTRY_HEADER:
                 w.position += ENTRY_HEADER
+                if w.position >= stop:
+                    return RS_OK  # the record begins in the next range
                 status = check_record(
                     p + w.position, size - w.position, phy_offset + w.position, check_crc, &record
                 )

@@ -42,7 +42,7 @@ def rows(path: Path, **options: object) -> list[tuple[Any, ...]]:
     return sorted((row for row in found if row[0] is not None), key=repr)
 
 
-@pytest.mark.parametrize("parts", [1, 7])
+@pytest.mark.parametrize("parts", [1, 7, 61])
 @pytest.mark.parametrize(
     "options", [{"readMode": "queue"}, {"readMode": "sequential"}, {"view": "commitlog"}]
 )
