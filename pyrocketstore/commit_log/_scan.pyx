@@ -325,6 +325,8 @@ cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc
     state.header = 0
     if status == RS_BAD_MAGIC and at_entry(window, file_from_offset, state, &status):
         state.position += ENTRY_HEADER
+        if state.position >= state.stop:
+            return RS_END       # its record is not in this range
         status = checked_record(window, file_from_offset, check_crc, state, record)
         if status == RS_OK:
             state.header = ENTRY_HEADER

@@ -6,6 +6,7 @@ and their places in `index`.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ DLEDGER_PREFIX = "dledger-"
 #: The first number of an entry, as bytes too, and the bytes of its header, which a record follows.
 ENTRY_MAGIC_CODE, ENTRY_MAGIC, ENTRY_HEADER_SIZE = 1, b"\0\0\0\1", 48
 _DATA = "data"
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 #: magic, position of the entry, its size, its index, its term
 _INDEX_UNIT = struct.Struct(">iqiqq")
 
@@ -59,11 +61,13 @@ def with_dledger_log(
     if not found or dledger_log_of(paths) is not None:
         return paths
     own = f"{root}/{DLEDGER_PREFIX}{self_id}/{_DATA}"
-    if own in found:
-        found = [own]
-    if len(found) > 1:
+    if own not in found and (self_id is not None or len(found) > 1):
         nodes = ", ".join(path.split("/")[-2] for path in found)
-        raise StoreFormatError(f"{root}: has {nodes}: name one by dleger_self_id (dLegerSelfId)")
+        given = "" if self_id is None else f", not {self_id!r}"
+        raise StoreFormatError(
+            f"{root}: has {nodes}: name one by dleger_self_id (dLegerSelfId){given}"
+        )
+    found = [own] if own in found else found
     found = [*(path for path in paths if find_files(env, 1, path)), *found]
     if any("," in path for path in found):
         raise StoreFormatError(f"{root}: a DLedger log cannot be read below a path with a comma")
@@ -90,9 +94,10 @@ def _committed_index(env: Env, path: str) -> int | None:
         return None
     try:
         line = read_properties(env.read_file(path), path).get("committedIndex")
-        return None if line is None else int(line.value)
-    except (StoreFormatError, ValueError):
+    except StoreFormatError:
         return None
+    number = None if line is None else _NUMBER.fullmatch(line.value.strip())
+    return None if number is None else int(number[0])
 
 
 def _end_of_entry(env: Env, directory: str, index: int) -> int | None:

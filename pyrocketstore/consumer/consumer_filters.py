@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyrocketstore.display import logger
+from pyrocketstore.arguments.scalars import is_encodable
+from pyrocketstore.consume_queue.ext import MAX_EXT_UNIT_SIZE, MIN_EXT_UNIT_SIZE
+from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError, without_frames
 from pyrocketstore.files import fastjson
 from pyrocketstore.files.config_file import ConfigFile
@@ -73,6 +75,12 @@ class ConsumerFilters:
         self.error: StoreError | None = None
         self._env = env
         self._bloom = BloomFilter(error_rate, expected)
+        room = MAX_EXT_UNIT_SIZE - MIN_EXT_UNIT_SIZE
+        if self._bloom.bit_count // 8 > room:
+            raise StoreFormatError(
+                f"bit maps of {self._bloom.bit_count // 8} bytes for {expected} filters with"
+                f" {error_rate} percent of errors: an ext unit has room for {room}"
+            )
         self._clean_time_span = clean_time_span
         self._newest_time = newest_time
         self._file = ConfigFile(env, self.path, _is_filters, _REMEDY)
@@ -142,8 +150,13 @@ class ConsumerFilters:
     def register(self, group: str, topic: str, where: Sql92Filter) -> None:
         """Add the filter of a group, or make it live again; the next `persist` writes it.
 
+        Raises StoreFormatError: its text has no UTF-8; StoreStateError.
         Source: RocketMQ 4.9.3 ConsumerFilterManager#register.
         """
+        if not is_encodable(where.text):
+            raise StoreFormatError(f"{shown(where.text)}: has a lone surrogate, and so no UTF-8")
+        if type(where) is not Sql92Filter:  # the methods of a subclass are the program's
+            where = Sql92Filter(where.text)
         with self._lock:
             if self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")

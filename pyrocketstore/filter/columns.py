@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pyrocketstore.arguments.scalars import INT32_MAX, INT32_MIN, entries_of, exact_text
 from pyrocketstore.display import shown
-from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreTypeError
 from pyrocketstore.filter.expressions import (
     CONVERSIONS,
     AllOf,
@@ -275,10 +275,25 @@ def _factors(name: str, column: Any, count: int) -> Factors:
     """A column of a caller. Raises StoreTypeError, StoreFormatError."""
     entries = _entries(name, column, count)
     if _is_arrow(entries):
-        if hasattr(entries, "dictionary") or not _are_different(entries[:_SAMPLE].to_pylist()):
-            return _arrow_factors(name, entries)
-        return Factors(_checked(name, entries.to_pylist()), _EACH)
-    texts = _checked(name, entries)
+        try:
+            return _arrow_column(name, entries)
+        except StoreError:
+            raise
+        except (TypeError, ValueError, NotImplementedError) as error:
+            kind = f"a pyarrow array of type {entries.type}"
+            raise StoreTypeError(
+                f"column {shown(name)} is {kind}: must have strings in UTF-8"
+            ) from error
+    return _list_factors(_checked(name, entries), count)
+
+
+def _arrow_column(name: str, entries: Any) -> Factors:
+    if hasattr(entries, "dictionary") or not _are_different(entries[:_SAMPLE].to_pylist()):
+        return _arrow_factors(name, entries)
+    return Factors(_checked(name, entries.to_pylist()), _EACH)
+
+
+def _list_factors(texts: list[str | None], count: int) -> Factors:
     if _are_different(texts[:: count // _SAMPLE + 1]):
         return Factors(texts, _EACH)
     different = list(dict.fromkeys(texts))

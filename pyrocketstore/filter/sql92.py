@@ -45,6 +45,8 @@ class Sql92Filter:
     _text: str
 
     def __init__(self, text: str) -> None:
+        if hasattr(self, "_text"):
+            raise AttributeError("a Sql92Filter cannot be changed")
         text = exact_text("SQL filter", text)
         condition, names, end = parse(text)
         put = object.__setattr__  # nobody else can

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.columns._decode import COLUMNS, PROPERTIES_MAP, column_names
+from pyrocketstore.errors import StoreTypeError
 from pyrocketstore.filter.sql92 import Sql92Filter
 from pyrocketstore.reading.skipped import SkippedMessages
 
@@ -54,9 +55,14 @@ class MatchingMessages:
 
 def where_of(value: Any) -> Sql92Filter | None:
     """The argument `where`: None, a text or a filter. Raises StoreTypeError, StoreFormatError."""
-    if value is None or isinstance(value, Sql92Filter):
-        return value
-    return Sql92Filter(value)
+    if value is None:
+        return None
+    if not issubclass(type(value), Sql92Filter):
+        return Sql92Filter(value)
+    if not hasattr(value, "_text"):
+        raise StoreTypeError("where is a Sql92Filter that was made without a text")
+    found: Sql92Filter = value
+    return found
 
 
 def columns_with_properties(columns: Sequence[str] | None) -> tuple[str, ...]:

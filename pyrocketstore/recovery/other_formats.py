@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pyrocketstore.config.dledger import dledger_directories, dledger_log_of
+from pyrocketstore.config.dledger import DLEDGER_PREFIX, dledger_directories, dledger_log_of
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.record.message import MAX_TOPIC_SIZE
 
 if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
@@ -29,14 +30,16 @@ def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> No
     """
     root = config.store_path_root_dir
     names = env.listdir(root) if env.is_dir(root) else []
-    dledger = dledger_directories(env, root)
-    if dledger and not read_only:
+    nodes = [f"{root}/{name}" for name in names if name.startswith(DLEDGER_PREFIX)]
+    if nodes and not read_only:
         raise StoreFormatError(
-            f"{dledger[0]}: a DLedger log, which is only read: open the store with read_only=True"
+            f"{nodes[0]}: a DLedger log, which is only read: open the store with read_only=True"
         )
-    if dledger and dledger_log_of(config.all_commit_log_paths) is None:
+    if nodes and not dledger_directories(env, root):
+        raise StoreFormatError(f"{nodes[0]}: has no directory `data`, so the log cannot be read")
+    if nodes and dledger_log_of(config.all_commit_log_paths) is None:
         raise StoreFormatError(
-            f"{dledger[0]}: a DLedger log, which is not among the paths of the log: open the store"
+            f"{nodes[0]}: a DLedger log, which is not among the paths of the log: open the store"
             " by pyrocketstore.open, or get its settings from MessageStoreConfig.with_dledger_log"
         )
     batches = os.path.join(root, _BATCH_QUEUES)
@@ -61,6 +64,10 @@ def _mark_of_5x(env: Env, root: str, names: list[str]) -> str:
     for name in (*_OF_5X, _BATCH_QUEUES):
         if name in names:
             return os.path.join(root, name)
+    queues = os.path.join(root, "consumequeue")
+    for topic in env.listdir(queues) if "consumequeue" in names and env.is_dir(queues) else ():
+        if len(os.fsencode(topic)) > MAX_TOPIC_SIZE:
+            return os.path.join(queues, topic)
     checkpoint = os.path.join(root, "checkpoint")
     if "checkpoint" in names and any(env.read_part(checkpoint, *_CHECKPOINT_OF_5X)):
         return checkpoint

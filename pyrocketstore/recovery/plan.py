@@ -162,7 +162,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     is_usual = (
         clean and log_end.status in (Status.END, Status.BLANK) and _furthest(store) <= plan.log_end
     )
-    if committed_limit(store) == NO_LIMIT:
+    if log_end.phy_offset < committed_limit(store):
         plan.broken = valid_records_after(store, files, log_end, is_usual)
     if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
         plan.broken = []  # another process has appended records: nothing is damaged

@@ -100,6 +100,12 @@ def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]
     if plan.broken:
         kept = "" if engine.read_only else "; the records behind it were kept in .broken"
         yield f"{plan.early_end}{kept}"
+    committed = engine.commit_log.committed_end
+    if committed is not None and plan.log_end < committed:
+        yield (
+            f"{engine.root}: the log ends at byte {plan.log_end}, though the entries before byte"
+            f" {committed} are committed: files of the log are missing or damaged"
+        )
     lost = lost_end(engine, plan.beyond)
     if lost is not None:
         LOG.warning("%s; these messages are missing: restore the files from a copy", lost)

@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore import StoreCorruptionError, StoreFormatError, StoreStateError
+from pyrocketstore import (
+    StoreCorruptionError,
+    StoreFormatError,
+    StoreStateError,
+    StoreTypeError,
+)
 from pyrocketstore.consume_queue.ext import CqExtUnit
 from pyrocketstore.consumer.consumer_filters import ConsumerFilters
 from pyrocketstore.filter.bloom import BloomFilter
@@ -461,3 +466,33 @@ def test_a_damaged_file_refuses_the_opening_only_if_it_is_needed(tmp_path: Path)
     (tmp_path / NAME).unlink()
     with pyrocketstore.open(tmp_path, **SETTINGS) as store:
         assert [message.body for message in store.read("t")] == [b"body"]
+
+
+def test_a_program_s_own_filter_class_ends_no_dispatch(tmp_path: Path) -> None:
+    class Failing(Sql92Filter):
+        def matches(self, properties: Mapping[str, str]) -> bool:
+            raise KeyError("a")
+
+    with pyrocketstore.open(tmp_path, **SETTINGS) as store:
+        store.consumer("cheap", "t", where=Failing(FILTERS["cheap"])).close()
+        put_rows(store)
+        wanted = {"cheap": FILTERS["cheap"]}
+        assert bit_maps(store) == [expected_bits(wanted, row) for row in [*ROWS, {}]]
+
+
+def test_filters_that_are_none_are_refused(tmp_path: Path) -> None:
+    class Pretending:
+        __class__ = Sql92Filter  # type: ignore[assignment]
+
+    with pyrocketstore.open(tmp_path, **SETTINGS) as store:
+        for where in (Pretending(), Sql92Filter.__new__(Sql92Filter)):
+            with pytest.raises(StoreTypeError):
+                store.consumer("g", "t", where=where)  # type: ignore[arg-type]
+        with pytest.raises(StoreFormatError, match="surrogate"):
+            store.consumer("g", "t", where="a = '\ud800'")
+    assert not (tmp_path / NAME).exists()
+
+
+def test_bit_maps_that_fit_no_ext_unit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreFormatError, match="ext unit"):
+        pyrocketstore.open(tmp_path, **SETTINGS, expect_consumer_num_use_filter=80_000)

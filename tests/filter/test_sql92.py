@@ -464,7 +464,7 @@ def test_an_odd_argument_is_refused() -> None:
     for column in ([], ["5", "5"], pyarrow.array(["5", "5"])):
         with pytest.raises(StoreFormatError, match="must have 1, one for each message"):
             one.select(1, {"a": column})
-    with pytest.raises(StoreTypeError, match="column a"):
+    with pytest.raises(StoreTypeError, match="column 'a'"):
         one.select(1, {"a": pyarrow.array([5])})
     for count in (-1, 1 << 63, 1.0, True):
         with pytest.raises(StoreFormatError, match="count"):
@@ -602,3 +602,23 @@ def test_the_parser_is_loaded_with_the_first_filter() -> None:
         "assert 'lark' in sys.modules and 'pyarrow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_filter_cannot_be_made_again() -> None:
+    one = Sql92Filter("a > 1")
+    with pytest.raises(AttributeError, match="changed"):
+        one.__init__("a < 0")  # type: ignore[misc]
+    assert one.text == "a > 1"
+
+
+@pytest.mark.parametrize("odd", ["lists", "structs", "runs", "bytes"])
+def test_odd_arrays_of_pyarrow_are_refused(odd: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    columns = {
+        "lists": pa.array([["7"], ["8"]]),
+        "structs": pa.array([{"x": "7"}, {"x": "8"}]),
+        "runs": pa.RunEndEncodedArray.from_arrays([2], pa.array(["x"])),
+        "bytes": pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"\xfe"]).buffers()),
+    }
+    with pytest.raises(StoreTypeError, match="column 'a'"):
+        Sql92Filter("a = 'x'").select(2, {"a": columns[odd]})

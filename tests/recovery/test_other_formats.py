@@ -297,6 +297,7 @@ def test_a_torn_last_entry_ends_the_log(
         assert store.message_store.get_max_phy_offset() == ledger.ends[-1]
 
 
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 @pytest.mark.parametrize("field", [0, 4, 24, 44, 48, 76])
 def test_a_damaged_entry_is_stepped_over_or_ends_the_log(
     filled: tuple[Path, dict[str, list[tuple[Any, ...]]]], field: int
@@ -399,3 +400,94 @@ def test_the_commands_read_a_dledger_log(
         run = CliRunner().invoke(app, [command, str(path), *words[: 2 if command == "dump" else 3]])
         # The queues have no files.
         assert run.exit_code == (1 if command == "verify" else 0), run.output
+
+
+def test_a_log_whose_first_file_has_expired_is_read(tmp_path: Path) -> None:
+    """Its queues begin with a gap, and have no files: they are made record by record."""
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for _ in range(100):
+            store.put("T", bytes(700))
+    ledger = as_dledger(tmp_path, 99)
+    first = ledger.node / "data" / f"{0:020d}"
+    first.unlink()
+    kept = [n for n, end in enumerate(ledger.ends) if end > FILE_SIZE]
+    with opened(tmp_path) as store:
+        assert [m.queue_offset for m in store.read("T")] == kept
+
+
+@pytest.mark.parametrize("bit", range(0, 64, 5))
+def test_a_wrong_queue_offset_hides_no_other_message(tmp_path: Path, bit: int) -> None:
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        for number in range(60):
+            store.put("T", bytes(700), queue_id=number % 2)
+    ledger = as_dledger(tmp_path)
+
+    def read() -> set[int]:
+        with opened(tmp_path) as store:
+            return {m.phy_offset for q in store.queues("T") for m in store.read("T", q)}
+
+    full = sorted(read())
+    assert len(full) == 60
+    path = ledger.node / "data" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[full[10] + 20 + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    assert len(read() & set(full)) >= 58
+
+
+def test_damage_before_the_committed_end_is_reported(tmp_path: Path) -> None:
+    fill(tmp_path)
+    ledger = as_dledger(tmp_path, COUNT - 1)
+    path = ledger.node / "data" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[ledger.ends[4] + 48 + 4] ^= 0xFF
+    path.write_bytes(data)
+    with (
+        pytest.warns(pyrocketstore.StoreWarning, match="though valid records follow"),
+        pytest.warns(pyrocketstore.StoreWarning, match="are committed"),
+        opened(tmp_path) as store,
+    ):
+        assert len([m for topic in store.topics() for m in store.read(topic, None)]) == 5
+
+
+@pytest.mark.parametrize("node", ["nothing", "a file", "a link", "no data"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_node_without_data_is_refused(tmp_path: Path, node: str, read_only: bool) -> None:
+    fill(tmp_path)
+    shutil.rmtree(tmp_path / "commitlog")
+    path = tmp_path / "dledger-n0"
+    if node == "a file":
+        path.write_bytes(b"")
+    elif node == "a link":
+        path.symlink_to("/nowhere/mounted")
+    else:
+        path.mkdir()
+        if node == "no data":
+            (path / "data").symlink_to("/nowhere/mounted")
+    before = digest(tmp_path)
+    with pytest.raises(StoreFormatError, match="dledger-n0"):
+        pyrocketstore.open(tmp_path, read_only=read_only, **SIZES)
+    assert digest(tmp_path) == before
+
+
+def test_a_node_of_another_name_is_refused(
+    filled: tuple[Path, dict[str, list[tuple[Any, ...]]]],
+) -> None:
+    path, _ = filled
+    as_dledger(path, COUNT - 1)
+    with pytest.raises(StoreFormatError, match=r"dledger-n0.*not 'n7'"):
+        opened(path, dleger_self_id="n7")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_queue_of_a_long_topic_tells_before_anything_is_written(
+    tmp_path: Path, killed: bool
+) -> None:
+    fill(tmp_path)
+    (tmp_path / "consumequeue" / LONG_TOPIC / "0").mkdir(parents=True)
+    if killed:
+        (tmp_path / "abort").touch()
+    before = digest(tmp_path)
+    with pytest.raises(StoreFormatError, match=r"5\.x"):
+        pyrocketstore.open(tmp_path, **SIZES)
+    assert digest(tmp_path) == before
