@@ -464,7 +464,7 @@ def test_an_odd_argument_is_refused() -> None:
     for column in ([], ["5", "5"], pyarrow.array(["5", "5"])):
         with pytest.raises(StoreFormatError, match="must have 1, one for each message"):
             one.select(1, {"a": column})
-    with pytest.raises(StoreTypeError, match="column 'a'"):
+    with pytest.raises(StoreTypeError, match="column a"):
         one.select(1, {"a": pyarrow.array([5])})
     for count in (-1, 1 << 63, 1.0, True):
         with pytest.raises(StoreFormatError, match="count"):
