@@ -38,6 +38,7 @@ from pyrocketstore.reading.skipped import SkippedMessages
 from pyrocketstore.verify.dump import dump_lines
 
 if TYPE_CHECKING:
+    from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.store.api import Store
 
 #: Ranges of skipped messages that are printed; the count is of all.
@@ -118,7 +119,7 @@ def cat(
     start: int | None,
     count: int | None,
     tags: str,
-    where: str | None,
+    where: Sql92Filter | None,
     on_corrupt: str,
 ) -> None:
     """Print the messages of TOPIC.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from pyrocketstore.cli.store_command import (
     where_option,
 )
 from pyrocketstore.errors import DamagedMessageError, MessagesRemovedError
+
+if TYPE_CHECKING:
+    from pyrocketstore.filter.sql92 import Sql92Filter
 
 
 @app.command()
@@ -52,7 +56,7 @@ def follow(
     start: int | None,
     from_end: bool,
     tags: str,
-    where: str | None,
+    where: Sql92Filter | None,
     timeout: float | None,
     on_loss: str,
     on_corrupt: str,

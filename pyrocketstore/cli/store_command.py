@@ -77,6 +77,8 @@ class StoreGroup(click.Group):
 
 
 if TYPE_CHECKING:
+    from pyrocketstore.filter.sql92 import Sql92Filter
+
     IntType = click.ParamType[int]
 else:  # generic since click 8.3 only
     IntType = click.ParamType
@@ -183,6 +185,18 @@ class Target:
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, one object per line."
 )
+
+
+def _filter_of(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> Sql92Filter | None:
+    """Return the filter of an option. Raises BadParameter: its text is wrong usage."""
+    try:
+        return None if text is None else pyrocketstore.Sql92Filter(text)
+    except StoreFormatError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
 #: For commands that print the messages of a topic.
 queue_option = click.option(
     "--queue", "queue_id", type=WholeNumber(0), help="Queue id; default: all queues."
@@ -191,7 +205,7 @@ tags_option = click.option(
     "--tags", default="*", show_default=True, help='Tags, as "TagA || TagB".'
 )
 where_option = click.option(
-    "--where", help='SQL92 filter of properties, as "a > 5 AND b IS NOT NULL".'
+    "--where", callback=_filter_of, help='SQL92 filter of properties, as "a > 5 AND b IS NOT NULL".'
 )
 on_corrupt_option = click.option(
     "--on-corrupt",

@@ -490,6 +490,8 @@ cdef class LogScanner:
             if rs_load_acquire32(&self.cancelled):
                 break
             status = next_record(window, chunk.file_from_offset, self.check_crc, &state, &record)
+            if status == RS_OK and state.header > 0 and state.position >= until:
+                break               # the record behind this entry's header is the next chunk's
             if status == RS_OK:
                 if chunk.first_v2 < 0 and rs_load_be32(
                         at_position(window, state.position) + RS_MESSAGE_POSITION_MAGIC

@@ -226,3 +226,11 @@ def test_the_command_follow(path: Path) -> None:
     found = [json.loads(line)["body"].encode() for line in run.stdout.splitlines()]
     with pyrocketstore.open(path, read_only=True, **SIZES) as store:
         assert found == expected(store, FILTERS[0], 1)
+
+
+@pytest.mark.parametrize("command", ["cat", "follow"])
+def test_a_wrong_filter_is_wrong_usage(path: Path, command: str) -> None:
+    words = ["-m", "pyrocketstore", command, str(path), "t", "--where", "a >"]
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "character 4" in run.stderr

@@ -3,13 +3,16 @@ Method: both are planned and read as Spark does, by queue and by log, in one tas
 
 from __future__ import annotations
 
+import shutil
+import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyrocketstore
-from support.dledger import as_dledger
+from support.dledger import as_dledger, as_v2, records
 from support.sizes import SIZES
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -59,3 +62,23 @@ def test_a_filter_selects_rows(path: Path) -> None:
     as_dledger(path, COUNT - 1)
     found = rows(path, topic="a", where="n IN ('10', '11')")
     assert [row[3] for row in found] == [b"10 " * 10]
+
+
+def test_the_magic_codes_are_those_of_the_log(path: Path) -> None:
+    """As in 5.x: a topic of more than 127 bytes, whose length has 2 bytes."""
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        first = next(iter(store.read("a", 0)))
+    found, log = list(records(path)), bytearray()
+    for number, record in enumerate(found):
+        plain = bytearray(record if number else as_v2(record, 0))
+        struct.pack_into(">q", plain, 28, len(log))
+        log += plain
+    shutil.rmtree(path / "commitlog")
+    (path / "commitlog").mkdir()
+    (path / "commitlog" / f"{0:020d}").write_bytes(bytes(log) + bytes((1 << 20) - len(log)))
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(path / name)
+    shown = read_directly(path, "magicCode", "recordType", view="commitlog")
+    codes = Counter(row["magicCode"] for row in shown if row["recordType"] == "message")
+    assert first.queue_offset == 0
+    assert codes == {0xDAA320AB - (1 << 32): 1, 0xDAA320A7 - (1 << 32): COUNT - 1}

@@ -1,4 +1,5 @@
-"""Turns a plain store into one of DLedger mode, byte by byte as dledger 0.2.3 writes it."""
+"""Turns a plain store into one of DLedger mode, byte by byte as dledger 0.2.3 writes it, and
+records into those of 5.x."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from support.sizes import SIZES
 
 NODE = "dledger-n0"
-MAGIC = bytes.fromhex("DAA320A7")
+MAGIC, V2 = bytes.fromhex("DAA320A7"), bytes.fromhex("DAA320AB")
 FILE_SIZE = 1 << 14
 INDEX_SIZE = 1 << 16
 
@@ -82,3 +83,17 @@ def records(path: Path) -> Iterator[bytes]:
             (size,) = struct.unpack_from(">i", data, at)
             yield data[at : at + size]
             at += size
+
+
+def as_v2(record: bytes, phy_offset: int, topic: bytes | None = None) -> bytes:
+    """Return a record as 5.x stores it for a topic of more than 127 bytes."""
+    (body_size,) = struct.unpack_from(">i", record, 84)
+    at = 88 + body_size
+    old = record[at + 1 : at + 1 + record[at]]
+    name = old if topic is None else topic
+    rest = record[at + 1 + len(old) :]
+    changed = bytearray(record[:at] + struct.pack(">h", len(name)) + name + rest)
+    struct.pack_into(">i", changed, 0, len(changed))
+    changed[4:8] = V2
+    struct.pack_into(">q", changed, 28, phy_offset)
+    return bytes(changed)

@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrocketstore.columns._decode import PROPERTIES_MAP, VarColumn
-from pyrocketstore.record._record import BLANK_MAGIC_CODE, MESSAGE_MAGIC_CODE
+from pyrocketstore.record._record import (
+    BLANK_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+)
 from pyrocketstore.spark.encodable_errors import encodable
 from pyrocketstore.spark.fields import FIELDS, field_array
 from pyrocketstore.spark.options import BATCH_BYTES_MAX, SourceOptions
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 Bools = npt.NDArray[np.bool_]
 
+#: Byte of a record at which the magic codes of 4.9.3 and of 5.x differ, and its value in 5.x.
+_LAST_OF_MAGIC, _V2 = 7, MESSAGE_MAGIC_CODE_V2 & 0xFF
 #: Source of each column of the Kafka schema.
 _KAFKA_SOURCES = {
     "key": "keys",
@@ -172,9 +178,12 @@ class MessageBatches:
             return pa.array(chunk.sizes, kind)
         if source == "filePosition":
             return pa.array(chunk.phy_offsets - chunk.file_from_offset, kind)
+        if source == "magicCode":
+            is_v2 = np.frombuffer(chunk.data, np.uint8)[chunk.positions + _LAST_OF_MAGIC] == _V2
+            codes = np.where(is_v2, MESSAGE_MAGIC_CODE_V2, MESSAGE_MAGIC_CODE)
+            return pa.array(codes.astype(np.int32), kind)
         same = {
             "recordType": "message",
-            "magicCode": MESSAGE_MAGIC_CODE,
             "fileName": encodable(chunk.path),
         }
         return pa.repeat(pa.scalar(same[source], kind), count) if source in same else None
