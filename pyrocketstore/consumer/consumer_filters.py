@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyrocketstore.arguments.scalars import is_encodable
 from pyrocketstore.consume_queue.ext import MAX_EXT_UNIT_SIZE, MIN_EXT_UNIT_SIZE
 from pyrocketstore.display import logger, shown
-from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError, without_frames
+from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.files import fastjson
 from pyrocketstore.files.config_file import ConfigFile
 from pyrocketstore.filter.bloom import BloomFilter
@@ -72,7 +72,6 @@ class ConsumerFilters:
         newest_time: Callable[[], int],
     ) -> None:
         self.path = os.path.join(root, "config", "consumerFilter.json")
-        self.error: StoreError | None = None
         self._env = env
         self._bloom = BloomFilter(error_rate, expected)
         room = MAX_EXT_UNIT_SIZE - MIN_EXT_UNIT_SIZE
@@ -118,7 +117,6 @@ class ConsumerFilters:
             }
             self._bins = _READ_BINS if content else _BINS
             self._changed = self._closed = False
-            self.error = None
 
     def _fits(self, entry: Mapping[str, Any]) -> bool:
         data = entry.get("bloomFilterData") or {}
@@ -235,17 +233,12 @@ class ConsumerFilters:
         with self._lock:
             if self._changed and self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
-            try:
-                if self._changed:
-                    self._remove_long_dead()
-                    self._file.write(self._content)
-                    self._changed = False
-                else:
-                    self._file.flush_name()
-            except StoreError as error:
-                self.error = without_frames(error)
-                raise
-            self.error = None
+            if self._changed:
+                self._remove_long_dead()
+                self._file.write(self._content)
+                self._changed = False
+            else:
+                self._file.flush_name()
 
     def _remove_long_dead(self) -> None:
         last = self._env.now_ms() - self._clean_time_span
