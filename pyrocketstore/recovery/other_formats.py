@@ -59,6 +59,15 @@ def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> No
             )
 
 
+def why_only_read(env: Env, config: MessageStoreConfig) -> str:
+    """Return the reason why a store that is open read-only must not be written; "" without one."""
+    try:
+        check_format(env, config, read_only=False)
+    except StoreFormatError as error:
+        return str(error)
+    return ""
+
+
 def _mark_of_5x(env: Env, root: str, names: list[str]) -> str:
     """Return the path that only 5.x makes, "" without one."""
     for name in (*_OF_5X, _BATCH_QUEUES):

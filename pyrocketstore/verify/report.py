@@ -138,6 +138,8 @@ class VerifyReport(Verdict):
         self.log_is_damaged = self.units_are_wrong = False
         #: the reason why the log has no bytes; "": it has bytes
         self.no_log = ""
+        #: the reason why the store is never opened for writing; "": it may be
+        self.only_read = ""
         #: physical offset of the damage at which a read-only opening has ended the log; -1: none
         self.ends_at_damage = -1
 
@@ -148,11 +150,20 @@ class VerifyReport(Verdict):
             return []
         if self.no_log and self.problem_count:
             return [f"{self.no_log}, and nothing can be built from it: restore it from a copy"]
+        if self.only_read:
+            return [*self._log_advice(), self._only_read_advice]
         found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
         return found or [
             "the store is damaged where `problems` say: take a copy of it, open it for writing"
             " once, and verify it again"
         ]
+
+    @property
+    def _only_read_advice(self) -> str:
+        return (
+            f"{self.only_read}. What queues and index lack was built in memory, as far as the log"
+            " has it; the broker that writes this store makes their files"
+        )
 
     def _log_advice(self) -> Iterator[str]:
         if self.log_is_damaged:

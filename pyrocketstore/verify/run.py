@@ -23,6 +23,7 @@ from pyrocketstore.message_store.default_message_store import DefaultMessageStor
 from pyrocketstore.message_store.lost_ends import gap_text, reason_without_files
 from pyrocketstore.record.message import SCHEDULE_TOPIC
 from pyrocketstore.record.multi_dispatch import further_queues
+from pyrocketstore.recovery.other_formats import why_only_read
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.verify._chains import differing_units
@@ -235,6 +236,7 @@ class _Verifier:
         self.log = store.commit_log
         self.progress = progress or (lambda done, total: None)
         self.report = VerifyReport(store.root)
+        self.report.only_read = why_only_read(self.env, store.config)
         self.low = max(0, self.log.get_min_offset())
         # Units of later records may not exist yet.
         self.end = min(self.log.get_max_offset(), int(store.dispatcher.position))

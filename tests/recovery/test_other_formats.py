@@ -383,6 +383,9 @@ def test_the_commands_read_a_dledger_log(
     assert [line["queue_offset"] for line in lines] == [row[3] for row in wanted["a/0"]]
     for command in ("info", "dump", "verify"):
         run = CliRunner().invoke(app, [command, str(path), *words[: 2 if command == "dump" else 3]])
+        if command == "verify":
+            assert "for writing once" not in run.output
+            assert "the broker that writes this store" in run.output
         if command == "info":
             assert "not complete" not in run.output
         # The queues have no files.
