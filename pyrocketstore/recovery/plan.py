@@ -54,6 +54,10 @@ LOG = logger(__name__)
 LAST_FILES = 3
 
 
+#: `ended_by` of a DLedger log that is read up to its last committed entry.
+COMMITTED_END = "no later entry is committed"
+
+
 @dataclasses.dataclass
 class RecoveryPlan:
     """The changes that recovery must make.
@@ -162,7 +166,9 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     is_usual = (
         clean and log_end.status in (Status.END, Status.BLANK) and _furthest(store) <= plan.log_end
     )
-    if log_end.phy_offset < committed_limit(store):
+    if log_end.phy_offset >= committed_limit(store):
+        plan.ended_by = COMMITTED_END
+    else:
         plan.broken = valid_records_after(store, files, log_end, is_usual)
     if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
         plan.broken = []  # another process has appended records: nothing is damaged

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
-from pyrocketstore.recovery.plan import RecoveryPlan
+from pyrocketstore.recovery.plan import COMMITTED_END, RecoveryPlan
 from pyrocketstore.results import Status
 from pyrocketstore.verify.report import Problem
 
 #: The verdicts that end the log of a valid store; "": the log has no file.
-USUAL_ENDS = ("", status_name(Status.END), status_name(Status.BLANK))
+USUAL_ENDS = ("", status_name(Status.END), status_name(Status.BLANK), COMMITTED_END)
 
 
 def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
