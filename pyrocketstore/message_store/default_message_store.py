@@ -108,7 +108,7 @@ from pyrocketstore.recovery.apply import apply_plan, flush_recovered
 from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
-from pyrocketstore.recovery.other_formats import check_format
+from pyrocketstore.recovery.other_formats import check_checkpoint, check_format
 from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
 from pyrocketstore.recovery.refresh import Follower
@@ -348,6 +348,7 @@ class DefaultMessageStore(StoreContext):
             if self.read_only:
                 self._load_unchanged()
             else:
+                check_checkpoint(self.env, self.root)
                 self._load()
         except BaseException:
             self._give_up()

@@ -53,16 +53,36 @@ def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> No
     if not read_only:
         mark = _mark_of_5x(env, root, names)
         if mark:
-            raise StoreFormatError(
-                f"{mark}: RocketMQ 5.x has written this store: open it with read_only=True, since"
-                " 4.9.3's recovery would remove what it does not know"
-            )
+            raise _of_5x(mark)
+
+
+def check_checkpoint(env: Env, root: str) -> None:
+    """Refuse to write to a store whose checkpoint 5.x has written; once its lock is taken.
+
+    Raises StoreFormatError, StoreIOError.
+    """
+    checkpoint = os.path.join(root, "checkpoint")
+    if env.exists(checkpoint) and any(env.read_part(checkpoint, *_CHECKPOINT_OF_5X)):
+        raise _of_5x(checkpoint)
+
+
+def _of_5x(mark: str) -> StoreFormatError:
+    return StoreFormatError(
+        f"{mark}: RocketMQ 5.x has written this store: open it with read_only=True, since 4.9.3's"
+        " recovery would remove what it does not know"
+    )
+
+
+def check_writable(env: Env, config: MessageStoreConfig) -> None:
+    """Refuse to write to a store as `check_format` and `check_checkpoint` do."""
+    check_format(env, config, read_only=False)
+    check_checkpoint(env, config.store_path_root_dir)
 
 
 def why_only_read(env: Env, config: MessageStoreConfig) -> str:
     """Return the reason why a store that is open read-only must not be written; "" without one."""
     try:
-        check_format(env, config, read_only=False)
+        check_writable(env, config)
     except StoreFormatError as error:
         return str(error)
     return ""
@@ -77,7 +97,4 @@ def _mark_of_5x(env: Env, root: str, names: list[str]) -> str:
     for topic in env.listdir(queues) if "consumequeue" in names and env.is_dir(queues) else ():
         if len(os.fsencode(topic)) > MAX_TOPIC_SIZE:
             return os.path.join(queues, topic)
-    checkpoint = os.path.join(root, "checkpoint")
-    if "checkpoint" in names and any(env.read_part(checkpoint, *_CHECKPOINT_OF_5X)):
-        return checkpoint
     return ""

@@ -31,7 +31,7 @@ from pyrocketstore.index.geometry import infer_geometry
 from pyrocketstore.index.index_service import IndexService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
-from pyrocketstore.recovery.other_formats import check_format
+from pyrocketstore.recovery.other_formats import check_writable
 from pyrocketstore.recovery.plan import LAST_FILES
 from pyrocketstore.results import DispatchRequest
 from pyrocketstore.spark.jobs.expected_entries import LogFileTask
@@ -230,7 +230,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
     """Find the log's end as recovery would; writes nothing."""
     place = StorePlace(os.path.basename(root), root)
     settings = detect_sizes(env, root, place_settings(env, place, broker_conf))
-    check_format(env, settings, read_only=False)
+    check_writable(env, settings)
     geometry = _geometry(env, root, settings)
     store = DefaultMessageStore(settings, env=env, read_only=True)
     log = store.commit_log
