@@ -9,7 +9,6 @@ import base64
 import random
 import signal
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pyrocketstore
 from actors import write_conf
 from broker import Cluster
 from model import java_host
-from support.java_store import require_java
 from support.random_messages import to_inner
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -40,13 +38,6 @@ BORN_HOST = "192.168.3.4:5678"
 V6_HOST = "[2001:db8::7]:4321"
 
 Line = dict[str, Any]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 class Writer:

@@ -8,14 +8,12 @@ import base64
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pyrocketstore
 from broker import Cluster, Line
-from support.java_store import require_java
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -36,13 +34,6 @@ SETTINGS = {
     "message_delay_level": LEVELS,
 }
 LONGEST_S = 30.0
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 def opened(path: Path) -> pyrocketstore.Store:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from broker import Cluster, Line
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.gates import wait_until
-from support.java_store import require_java
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -49,13 +47,6 @@ while store.max_offset("t", 0) < 40:
 print("some", flush=True)
 time.sleep(60)
 """
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 def opened(path: Path, **settings: Any) -> pyrocketstore.Store:

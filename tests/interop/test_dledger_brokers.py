@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 import pyrocketstore
 from broker import Cluster, Line, free_ports
 from pyrocketstore import StoreFormatError
-from support.java_store import require_java
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,13 +30,6 @@ CONFIG: Line = {
 }
 SIZES = {"max_hash_slot_num": 1000, "max_index_num": 4000}
 LONGEST_S = 60.0
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 def request(number: int) -> Line:

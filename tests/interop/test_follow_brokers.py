@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import base64
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pyrocketstore
 from broker import Cluster, Line
-from support.java_store import require_java
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -31,13 +29,6 @@ SETTINGS = {
 }
 LONGEST_S = 60.0
 COUNT = 120
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 def bodies(part: int) -> list[bytes]:

@@ -9,7 +9,6 @@ import base64
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pyrocketstore
 from broker import Cluster, Line
 from pyrocketstore import Sql92Filter
 from pyrocketstore.filter.bloom import BloomFilter
-from support.java_store import require_java
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -45,13 +43,6 @@ SETTINGS: dict[str, Any] = {
     "enable_calc_filter_bit_map": True,
 }
 LONGEST_S = 30.0
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 def properties(number: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 
 import pyrocketstore
 from broker import Cluster, Line
-from support.java_store import require_java
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,13 +42,6 @@ SETTINGS: dict[str, Any] = {
     "transaction_time_out": 100,
 }
 LONGEST_S = 60.0
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(require_java(), tmp_path / "home")
-    with made.names():
-        yield made
 
 
 def opened(path: Path, **settings: Any) -> pyrocketstore.Store:
