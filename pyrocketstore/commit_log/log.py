@@ -13,7 +13,12 @@ from pyrocketstore.commit_log._append import CommitLogCore, QueueSlot
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result
 from pyrocketstore.commit_log._store_times import StoreTimes
 from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
-from pyrocketstore.config.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC_CODE, dledger_log_of
+from pyrocketstore.config.dledger import (
+    ENTRY_HEADER_SIZE,
+    ENTRY_MAGIC_CODE,
+    committed_end,
+    dledger_log_of,
+)
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
 from pyrocketstore.errors import (
@@ -200,7 +205,7 @@ class CommitLog:
         #: callable(phy_offset, size): store time (ms) of a record, -1 when it is not readable
         #: in DLedger mode: the entries before this physical offset are committed; None: unknown
         self.committed_end: int | None = None
-        self.is_dledger = dledger_log_of(config.all_commit_log_paths) is not None
+        self._dledger = dledger_log_of(config.all_commit_log_paths)
         self.pickup_store_timestamp = StoreTimes(self.core, self.mapped_file_queue)
         self.core.busy_ms = config.os_page_cache_busy_time_out_mills
         self.bare_properties = BARE_PROPERTIES if config.enable_multi_dispatch else ""
@@ -231,7 +236,14 @@ class CommitLog:
         if not self.read_only:
             for path in self.config.commit_log_paths:
                 remove_temporary_files(self.env, path)
+        if self._dledger is not None:
+            self.committed_end = committed_end(self.env, self._dledger)
         self.mapped_file_queue.load()
+
+    @property
+    def is_dledger(self) -> bool:
+        """True for the log of a store in DLedger mode."""
+        return self._dledger is not None
 
     def open_end(self, log_end: int, forced_to: int | None = None) -> None:
         """Install what recovery found: the log ends at `log_end`.

@@ -29,7 +29,6 @@ from pyrocketstore.cleaning.topic_removal import TopicRemoval, check_removable
 from pyrocketstore.commit_log._put_result import PutMessageResult, make_result, with_status
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.commit_log.topic_min_offset_file import TopicMinOffsetFile
-from pyrocketstore.config.dledger import committed_end, dledger_log_of
 from pyrocketstore.config.message_store_config import BrokerRole, MessageStoreConfig
 from pyrocketstore.consume_queue.many_queues import correct_min_offsets
 from pyrocketstore.consume_queue.multi_dispatch import put_unit
@@ -413,10 +412,6 @@ class DefaultMessageStore(StoreContext):
         self.commit_log.load()
         if not self.read_only:
             check_not_newer(self)
-        dledger = dledger_log_of(self.config.all_commit_log_paths)
-        self.commit_log.committed_end = (
-            None if dledger is None else committed_end(self.env, dledger)
-        )
         self.topic_minimums.load(self.commit_log, writes=not self.read_only)
         self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()
