@@ -234,13 +234,17 @@ class ConsumerFilters:
             if self._changed and self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
             if self._changed:
-                self._remove_long_dead()
-                self._file.write(self._content)
+                content = self._without_long_dead()
+                self._file.write(content)
+                # Only now: bit maps have each filter that the file says is in its life.
+                self._content = content
+                self._drop_compiled()
                 self._changed = False
             else:
                 self._file.flush_name()
 
-    def _remove_long_dead(self) -> None:
+    def _without_long_dead(self) -> dict[str, Any]:
+        """Return the content of the file. Call with the lock held."""
         last = self._env.now_ms() - self._clean_time_span
         table = {}
         for topic, part in self._content.get(_TABLE, {}).items():
@@ -249,13 +253,20 @@ class ConsumerFilters:
                 for group, entry in _entries(part).items()
                 if not _is_dead(entry) or entry.get("deadTime", 0) > last
             }
-            compiled = self._compiled.get(topic, {})
-            kept = {group: one for group, one in compiled.items() if group in groups}
-            if kept != compiled:
-                self._compiled = {**self._compiled, topic: kept}
             if groups:
                 table[topic] = {**part, _GROUPS: groups}
-        self._content = {**self._content, _TABLE: table}
+        return {**self._content, _TABLE: table}
+
+    def _drop_compiled(self) -> None:
+        """Drop the filters that are no longer in the content. Call with the lock held."""
+        table = self._content[_TABLE]
+        kept = {
+            topic: {group: one for group, one in of_topic.items() if group in table[topic][_GROUPS]}
+            for topic, of_topic in self._compiled.items()
+            if topic in table
+        }
+        if kept != self._compiled:
+            self._compiled = kept
 
     def close(self) -> None:
         """Write nothing from now on, after the end of a write in another thread."""

@@ -5,6 +5,7 @@ test moves, stores with ext units, and damaged contents."""
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import pyrocketstore
 from pyrocketstore import (
     StoreCorruptionError,
     StoreFormatError,
+    StoreIOError,
     StoreStateError,
     StoreTypeError,
 )
@@ -232,6 +234,27 @@ def test_a_filter_is_removed_a_day_after_its_death(tmp_path: Path) -> None:
     assert entries(tmp_path) == {}
     assert filters.bit_map("TopicA", {"a": "7"}) is None
     assert list(entries(tmp_path, "TopicB")) == ["g"]
+
+
+def test_bit_maps_keep_a_filter_until_it_is_removed_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    filters = registered(tmp_path, clock)
+    filters.note_end()
+    clock.ms += DAY_MS
+
+    def fail(content: object) -> None:
+        raise StoreIOError(errno.EIO, "of a test", str(tmp_path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filters._file, "write", fail)
+        with pytest.raises(StoreIOError):
+            filters.persist()
+    assert filters.bit_map("TopicA", {"a": "7"}) not in (None, bytes(27))
+    filters.persist()
+    assert filters.bit_map("TopicA", {"a": "7"}) is None
+    assert entries(tmp_path) == {}
 
 
 def test_filters_of_another_bloom_filter_are_ignored(tmp_path: Path) -> None:
