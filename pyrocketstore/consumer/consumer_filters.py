@@ -32,10 +32,15 @@ _REMEDY = "delete it and its backup: consumers then register their filters again
 
 
 class _Compiled(NamedTuple):
-    """A filter, and the bits of its group and topic."""
+    """The filters of a group for a topic, and its bits: that of the file, and those that the next
+    write of the file replaces it by. Until then a broker may read either."""
 
-    filter: Sql92Filter
+    filters: tuple[Sql92Filter, ...]
     positions: tuple[int, ...]
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Return whether a message passes one of the filters."""
+        return any(one.matches(properties) for one in self.filters)
 
 
 class ConsumerFilters:
@@ -138,7 +143,7 @@ class ConsumerFilters:
             except StoreFormatError as error:
                 LOG.warning("%s: group %s: the filter is not used: %s", self.path, group, error)
                 continue
-            found[group] = _Compiled(where, entry["bloomFilterData"]["bitPos"])
+            found[group] = _Compiled((where,), entry["bloomFilterData"]["bitPos"])
         return found
 
     def note_unclean_stop(self) -> None:
@@ -159,8 +164,10 @@ class ConsumerFilters:
             if self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
             positions = tuple(self._bloom.positions(f"{group}#{topic}"))
-            compiled = _Compiled(where, positions)
-            of_topic = {**self._compiled.get(topic, {}), group: compiled}
+            of_topic = self._compiled.get(topic, {})
+            before = of_topic[group].filters if group in of_topic else ()
+            others = tuple(one for one in before if one.text != where.text)
+            of_topic = {**of_topic, group: _Compiled((*others, where), positions)}
             self._compiled = {**self._compiled, topic: of_topic}
             # From here on bit maps have the filter: only later messages may count as in its life.
             now = self._env.now_ms()
@@ -219,9 +226,7 @@ class ConsumerFilters:
         if not filters:
             return None
         named = properties or {}
-        return self._bloom.bit_map(
-            one.positions for one in filters.values() if one.filter.matches(named)
-        )
+        return self._bloom.bit_map(one.positions for one in filters.values() if one.matches(named))
 
     def persist(self) -> None:
         """Write the file if a filter has changed, without those that have been dead for long.
@@ -261,7 +266,11 @@ class ConsumerFilters:
         """Drop the filters that are no longer in the content. Call with the lock held."""
         table = self._content[_TABLE]
         kept = {
-            topic: {group: one for group, one in of_topic.items() if group in table[topic][_GROUPS]}
+            topic: {
+                group: one._replace(filters=one.filters[-1:])
+                for group, one in of_topic.items()
+                if group in table[topic][_GROUPS]
+            }
             for topic, of_topic in self._compiled.items()
             if topic in table
         }

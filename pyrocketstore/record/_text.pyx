@@ -6,6 +6,7 @@ import re
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next, PyDict_Size
 from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -34,6 +35,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     PLAIN_ENTRIES = 12  # a HashMap with at most so many entries has 16 buckets
+    PLAIN_SIZE = 2048   # bytes of a text that is built without an allocation
     TREEIFY_THRESHOLD = 8
     MIN_TREEIFY_CAPACITY = 64
 
@@ -54,7 +56,7 @@ cdef str java_text(const uint8_t *p, Py_ssize_t size):
 
 cdef enum:
     KNOWN_TEXTS = 256        # a power of two
-    MAX_KNOWN_TEXT_SIZE = 64
+    MAX_KNOWN_PLAIN_SIZE = 64
 
 cdef list KNOWN = [None] * KNOWN_TEXTS  # the str seen last for each place, ASCII or None
 
@@ -62,7 +64,7 @@ cdef list KNOWN = [None] * KNOWN_TEXTS  # the str seen last for each place, ASCI
 cdef str known_text(const uint8_t *p, Py_ssize_t size):
     cdef Py_ssize_t place
     cdef object known
-    if size < 1 or size > MAX_KNOWN_TEXT_SIZE:
+    if size < 1 or size > MAX_KNOWN_PLAIN_SIZE:
         return java_text(p, size)
     place = (size * 37 + p[0] * 5 + p[size >> 1] * 3 + p[size - 1]) & (KNOWN_TEXTS - 1)
     known = <object>PyList_GET_ITEM(KNOWN, place)
@@ -433,9 +435,28 @@ def properties_to_string(properties: "Mapping[str, str | None] | None") -> str:
     Differs: nine or more names in one of at least 64 buckets keep their insertion order. 4.9.3 adds
     no separator after U+0000, which a power cut leaves too.
     """
+    cdef uint8_t[PLAIN_SIZE] text
+    cdef int64_t size = -1
     if properties is None:
         return ""
+    if type(properties) is dict and _is_plain(<dict>properties):
+        size = build_properties(None, None, properties, text, PLAIN_SIZE)
+    if size >= 0:
+        return PyUnicode_DecodeUTF8(<const char *>text, <Py_ssize_t>size, NULL)
     return properties_text(property_pairs("properties", properties)).decode("utf-8")
+
+
+cdef bint _is_plain(dict properties) noexcept:
+    """True for a few names, all of which, and their values, are exact str."""
+    cdef Py_ssize_t at = 0
+    cdef PyObject *name = NULL
+    cdef PyObject *value = NULL
+    if PyDict_Size(properties) > PLAIN_ENTRIES:
+        return False
+    while PyDict_Next(properties, &at, &name, &value):
+        if type(<object>name) is not str or type(<object>value) is not str:
+            return False
+    return True
 
 
 def string_to_properties(text) -> "dict[str, str]":

@@ -298,6 +298,10 @@ def parse_java_int(text: str, bits: int = 32) -> int | None:
 
     With 64 bits as Long.parseLong. Unlike Python's int() it takes no blanks and no underscores.
     """
+    if not text:
+        return None
+    if len(text) < 10 and text.isascii() and text.isdigit():  # the common case
+        return int(text)
     digits = text[1:] if text[:1] in ("+", "-") else text
     # Java looks at UTF-16 units, so a digit above U+FFFF is none.
     if not digits.isdecimal() or max(digits) > "\uffff":

@@ -9,7 +9,7 @@ from pyrocketstore.arguments.read_arguments import group_of
 from pyrocketstore.arguments.scalars import exact_text
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
-from pyrocketstore.record import _message
+from pyrocketstore.flush.flush_services import GroupCommitService
 from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -22,12 +22,13 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     MessageRefused,
 )
+from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.commit_search import find_committed
 from pyrocketstore.transaction.positions import TRANSACTION_GROUP, Positions
 from pyrocketstore.transaction.prepared import PREPARED, Found, PreparedMessage, read_prepared
-from pyrocketstore.transaction.records import half_message, half_properties, longest_form
+from pyrocketstore.transaction.records import check_sizes, half_properties, make_half
 from pyrocketstore.transaction.service import (
     StoreCallsOfTransactions,
     TransactionalMessageService,
@@ -278,8 +279,11 @@ class StoreTransactions:
         """Read what is prepared, and start the thread of the checks. Raises StoreError."""
         engine, config = self._engine, self._engine.config
         self._wait_dispatched()
+        path = PutPath(engine.commit_log.core, self._slow.store_host, self._slow.state, self._slow)
+        if isinstance(engine.services.flush_service, GroupCommitService):
+            path.wait_in(engine.services.flush_service.group)
         calls = StoreCallsOfTransactions(
-            self._slow.put_result,
+            path.put_message,
             self._wait_dispatched,
             self._offsets.commit_offset,
             engine.flush,
@@ -334,31 +338,26 @@ class StoreTransactions:
         topic, queue_id = message.topic, message.queue_id
         if topic in _NO_TARGETS:
             raise StoreFormatError(f"topic {topic}: a transaction cannot be committed to it")
-        refused = [name for name in _NOT_FOR_A_HALF if name in message.properties]
-        if refused:
+        reserved = [name for name in _NOT_FOR_A_HALF if name in message.properties]
+        if reserved:
             raise StoreFormatError(
-                f"the property {refused[0]} of a transaction is set by the store"
+                f"the property {reserved[0]} of a transaction is set by the store"
             )
         unique_id = message.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         unique_id = unique_id or self._ids.new()
-        message.properties = half_properties(
-            message.properties, group_of(group), unique_id, topic, queue_id
-        )
-        half = half_message(message)
-        self._check_size(longest_form(half, topic))
+        named = half_properties(message.properties, group_of(group), unique_id, topic, queue_id)
+        make_half(message, named)
+        core = self._engine.commit_log.core
+        try:
+            check_sizes(message, topic, core.max_message_size)
+        except MessageRefused as refused:
+            raise self._slow.illegal(refused) from refused
         # A broker serves the queues that topics.json has, and may commit this one.
-        self._engine.commit_log.core.slot(topic, queue_id)
-        result, prepared = service.prepare(half)
+        core.slot(topic, queue_id)
+        result, prepared = service.prepare(message)
         self._slow.checked(result, 1)
         assert prepared is not None
         return Transaction(prepared, self._decisions, owner)
-
-    def _check_size(self, longest: MessageExtBrokerInner) -> None:
-        limit = self._engine.commit_log.core.max_message_size
-        try:
-            _message.encode_message(longest, max_message_size=limit)
-        except MessageRefused as refused:
-            raise self._slow.illegal(refused) from refused
 
     def transaction(self, transaction_id: Any, owner: object) -> Transaction | None:
         """Return the undecided transaction with this id, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log.log import CommitLog
@@ -41,6 +41,17 @@ PREPARED, COMMITTED, ROLLED_BACK = "prepared", "committed", "rolled back"
 DISCARDED, EXPIRED = "discarded", "expired"
 
 
+class PutHalf(NamedTuple):
+    """A half message that this process has put; it has a UNIQ_KEY."""
+
+    properties: Mapping[str, str]
+    queue_offset: int
+    phy_offset: int
+    size: int
+    born_timestamp: int
+    msg_id: str = ""
+
+
 class PreparedMessage:
     """A half message, and what became of it.
 
@@ -72,7 +83,7 @@ class PreparedMessage:
         "transaction_id",
     )  # fmt: skip
 
-    def __init__(self, half: MessageExt, time_out_ms: int) -> None:
+    def __init__(self, half: MessageExt | PutHalf, time_out_ms: int) -> None:
         real = real_queue(half.properties)
         assert real is not None
         self.topic, self.queue_id = real
@@ -88,14 +99,14 @@ class PreparedMessage:
         self.decided_by = 0
         self._take(half, time_out_ms)
 
-    def _take(self, half: MessageExt, time_out_ms: int) -> None:
+    def _take(self, half: MessageExt | PutHalf, time_out_ms: int) -> None:
         self.half_offset, self.phy_offset, self.size = half.queue_offset, half.phy_offset, half.size
         self.open_offsets.append(self.half_offset)
         self.born_timestamp = half.born_timestamp
-        self.check_times = check_times_of(half)
-        self.immunity_ms = immunity_ms_of(half, time_out_ms)
+        self.check_times = check_times_of(half.properties)
+        self.immunity_ms = immunity_ms_of(half.properties, time_out_ms)
 
-    def follow(self, half: MessageExt, time_out_ms: int) -> None:
+    def follow(self, half: MessageExt | PutHalf, time_out_ms: int) -> None:
         """Continue with a later half message of this transaction."""
         self.older.append((self.half_offset, self.phy_offset))
         self._take(half, time_out_ms)
@@ -207,7 +218,7 @@ def _is_decided(half: MessageExt, named_at: dict[int, int]) -> bool:
     return parse_java_int(text, 64) in named_at
 
 
-def _id_of(half: MessageExt) -> str:
+def _id_of(half: MessageExt | PutHalf) -> str:
     return half.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or half.msg_id
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pyrocketstore.arguments._numbers_and_bodies import body_size
 from pyrocketstore.commit_log.log import TRANSACTION_COMMIT_TYPE, TRANSACTION_MASK
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
+    MAX_PROPERTIES_SIZE,
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
@@ -22,6 +26,7 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     parse_java_int,
     real_queue_properties,
+    utf8_length,
 )
 from pyrocketstore.record.stored_copy import stored_copy
 
@@ -33,6 +38,15 @@ PROPERTY_PUT_BACK = "PUT_BACK"
 _INT64_BITS = 64
 #: The longest value of TRANSACTION_CHECK_TIMES.
 CHECK_TIMES_MAX = 0x7FFFFFFF
+#: Bytes that hold everything of a record of a transaction but the body and the properties of the
+#: half message: the fields of fixed size, the longest topic, TRANSACTION_CHECK_TIMES.
+_SPARE = 512
+_OP_TEXT = _message.properties_to_string(
+    {PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: REMOVE_TAG}
+)
+_PUT_BACK_TEXT = _message.properties_to_string(
+    {PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: REMOVE_TAG, PROPERTY_PUT_BACK: "true"}
+)
 
 
 def half_properties(
@@ -54,22 +68,22 @@ def half_properties(
     }
 
 
-def half_message(message: MessageExtBrokerInner) -> MessageExtBrokerInner:
-    """Return the half message for one whose properties are `half_properties`."""
-    return MessageExtBrokerInner(
-        TRANS_HALF_TOPIC,
-        message.body,
-        0,
-        flag=message.flag,
-        properties=message.properties,
-        properties_string=_message.properties_to_string(message.properties),
-        born_timestamp=message.born_timestamp,
-        born_host=message.born_host,
-        store_host=message.store_host,
-    )
+def make_half(message: MessageExtBrokerInner, properties: dict[str, str]) -> None:
+    """Turn a message into the half message with `half_properties`."""
+    message.topic, message.queue_id = TRANS_HALF_TOPIC, 0
+    message.properties = properties
+    message.properties_string = _message.properties_to_string(properties)
 
 
-def longest_form(half: MessageExtBrokerInner, topic: str) -> MessageExtBrokerInner:
+def check_sizes(half: MessageExtBrokerInner, topic: str, max_message_size: int) -> None:
+    """Raise MessageRefused unless all records of the transaction with this half message fit."""
+    size = utf8_length(half.properties_string or "") + _SPARE
+    if size <= MAX_PROPERTIES_SIZE and size + body_size(half.body) <= max_message_size:
+        return
+    _message.encode_message(_longest_form(half, topic), max_message_size=max_message_size)
+
+
+def _longest_form(half: MessageExtBrokerInner, topic: str) -> MessageExtBrokerInner:
     """Return a message as long as any record of the transaction with this half message."""
     named = {**half.properties, PROPERTY_TRANSACTION_CHECK_TIMES: str(CHECK_TIMES_MAX)}
     longest = max(topic, TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, key=len)
@@ -104,15 +118,12 @@ def op_message(
     Source: RocketMQ 4.9.3 TransactionalMessageBridge#putOpMessage. Differs: that of a rollback
     waits for the flush, since nothing else is put then.
     """
-    named = {PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: REMOVE_TAG}
-    if put_back:
-        named[PROPERTY_PUT_BACK] = "true"
     return MessageExtBrokerInner(
         TRANS_OP_HALF_TOPIC,
         b"%d" % half_queue_offset,
         0,
-        properties={**named, PROPERTY_WAIT_STORE_MSG_OK: "true" if waits else "false"},
-        properties_string=_message.properties_to_string(named),
+        properties={PROPERTY_WAIT_STORE_MSG_OK: "true" if waits else "false"},
+        properties_string=_PUT_BACK_TEXT if put_back else _OP_TEXT,
         born_timestamp=now_ms,
         born_host=host,
         store_host=host,
@@ -152,18 +163,18 @@ def discarded_message(half: MessageExt) -> MessageExtBrokerInner:
 # ---- what a half or op message says -------------------------------------------------------------
 
 
-def check_times_of(half: MessageExt) -> int:
+def check_times_of(properties: Mapping[str, str]) -> int:
     """Return how often a half message was put back; 0 also for a text that is no number."""
-    text = half.properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
+    text = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
     return max(0, parse_java_int(text) or 0)
 
 
-def immunity_ms_of(half: MessageExt, time_out_ms: int) -> int:
+def immunity_ms_of(properties: Mapping[str, str], time_out_ms: int) -> int:
     """Return for how long after its birth a half message is not checked.
 
     Source: RocketMQ 4.9.3 TransactionalMessageServiceImpl#getImmunityTime.
     """
-    text = half.properties.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, "")
+    text = properties.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS, "")
     seconds = parse_java_int(text, _INT64_BITS)
     return time_out_ms if seconds is None or seconds == -1 else seconds * 1000
 

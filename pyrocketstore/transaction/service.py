@@ -40,6 +40,7 @@ from pyrocketstore.transaction.prepared import (
     ROLLED_BACK,
     Found,
     PreparedMessage,
+    PutHalf,
     read_prepared,
 )
 from pyrocketstore.transaction.records import (
@@ -183,7 +184,13 @@ class TransactionalMessageService(ServiceThread):
             result = self._calls.put(message)
             if not _is_stored(result):
                 return result, None
-            half = self._message(result.phy_offset, result.wrote_bytes)
+            half = PutHalf(
+                message.properties,
+                result.queue_offset,
+                result.phy_offset,
+                result.wrote_bytes,
+                message.born_timestamp,
+            )
             one = self._register(PreparedMessage(half, self._limits.time_out_ms))
         except BaseException:
             self._unsure.add(unique_id)  # it may be stored
@@ -569,7 +576,8 @@ class TransactionalMessageService(ServiceThread):
 
 
 def _is_stored(result: PutMessageResult) -> bool:
-    return PutMessageStatus(result.status_code) in STORED_STATUSES
+    code = result.status_code
+    return code == 0 or PutMessageStatus(code) in STORED_STATUSES
 
 
 class _Busy(StoreStateError):

@@ -257,6 +257,33 @@ def test_bit_maps_keep_a_filter_until_it_is_removed_from_the_file(
     assert entries(tmp_path) == {}
 
 
+def test_bit_maps_keep_the_text_before_until_the_new_one_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker reads the file that is there, and skips messages that its filter has no bits of."""
+    filters = registered(tmp_path, Clock())
+    old, middle, new = {"a": "6", "b": "x"}, {"a": "20"}, {"a": "-1"}
+    other = filters.bit_map("TopicA", {"a": "0"})
+
+    def fail(content: object) -> None:
+        raise StoreIOError(errno.EIO, "of a test", str(tmp_path))
+
+    filters.note_end("GroupB")
+    filters.register("GroupA", "TopicA", Sql92Filter("a = 20"))
+    filters.register("GroupA", "TopicA", Sql92Filter("a < 0"))
+    hits = [filters.bit_map("TopicA", one) for one in (old, middle, new)]
+    with monkeypatch.context() as patch:
+        patch.setattr(filters._file, "write", fail)
+        with pytest.raises(StoreIOError):
+            filters.persist()
+    assert [filters.bit_map("TopicA", one) for one in (old, middle, new)] == hits
+    assert other not in hits
+    filters.persist()
+    assert entries(tmp_path)["GroupA"]["expression"] == "a < 0"
+    assert filters.bit_map("TopicA", old) == other
+    assert filters.bit_map("TopicA", new) == hits[2]
+
+
 def test_filters_of_another_bloom_filter_are_ignored(tmp_path: Path) -> None:
     registered(tmp_path, Clock())
     filters = loaded(tmp_path, Clock(), expected=32)

@@ -23,6 +23,7 @@ from pyrocketstore import PutError, Transaction
 from pyrocketstore.record.message import real_queue
 from pyrocketstore.system.env import Env
 from support.seed import SEED
+from support.transactions import put_by
 from survivors import examine_images
 
 QUIET: dict[str, Any] = {
@@ -218,8 +219,7 @@ def test_each_put_of_a_decision_fails(tmp_path: Path, call: str, failing: int) -
     ends: Ends = {}
     life = Life(tmp_path, None, ends)
     transaction = life.prepare(1)
-    engine, count = life.store.message_store, [0]
-    put = engine.put_settled
+    count = [0]
 
     def fail_once(message: Any) -> Any:
         count[0] += 1
@@ -227,7 +227,7 @@ def test_each_put_of_a_decision_fails(tmp_path: Path, call: str, failing: int) -
             message.topic = "no/queue"  # a refusal by the engine
         return put(message)
 
-    engine.put_settled = fail_once  # type: ignore[method-assign]
+    put = put_by(life.service, fail_once)
     failed = False
     try:
         getattr(transaction, call)()

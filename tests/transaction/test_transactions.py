@@ -31,6 +31,7 @@ from pyrocketstore import (
 )
 from pyrocketstore.record._message import properties_to_string
 from support.sizes import SIZES
+from support.transactions import put_by
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -260,11 +261,10 @@ def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
     """It may decide another transaction, and is told that it interrupts this one."""
     with opened(tmp_path) as store:
         first, second = prepared(store, b"1"), prepared(store, b"2")
-        engine, refused = store.message_store, list[StoreStateError]()
-        put = engine.put_settled
+        service, refused = service_of(store), list[StoreStateError]()
 
         def handle(number: int, frame: object) -> None:
-            engine.put_settled = put  # type: ignore[method-assign]
+            put_by(service, put)
             second.commit()
             with pytest.raises(StoreStateError, match="interrupted") as caught:
                 first.rollback()
@@ -275,8 +275,8 @@ def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
             return put(message)
 
         before = signal.signal(signal.SIGUSR1, handle)
+        put = put_by(service, interrupted)
         try:
-            engine.put_settled = interrupted  # type: ignore[method-assign]
             first.commit()
         finally:
             signal.signal(signal.SIGUSR1, before)
@@ -288,8 +288,7 @@ def test_a_signal_handler_in_a_decision(tmp_path: Path) -> None:
 def test_a_handler_that_raises_in_a_put(tmp_path: Path, when: str) -> None:
     """Each call may be repeated: what it has stored is found."""
     with opened(tmp_path) as store:
-        engine, armed = store.message_store, list[bool]()
-        put = engine.put_settled
+        service, armed = service_of(store), list[bool]()
 
         def interrupted(message: Any) -> Any:
             result = put(message) if when == "after" or not armed else None
@@ -297,7 +296,7 @@ def test_a_handler_that_raises_in_a_put(tmp_path: Path, when: str) -> None:
                 raise KeyboardInterrupt
             return result
 
-        engine.put_settled = interrupted  # type: ignore[method-assign]
+        put = put_by(service, interrupted)
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             prepared(store, b"x")
@@ -317,7 +316,7 @@ def test_a_handler_that_raises_in_a_put(tmp_path: Path, when: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             other.rollback()
         other.rollback()
-        engine.put_settled = put  # type: ignore[method-assign]
+        put_by(service, put)
         assert bodies(store) == [b"x"]
         assert store.transactions() == []
         service_of(store).check_undecided()
@@ -411,9 +410,7 @@ def test_a_handler_closes_the_store_inside_of_a_decision(tmp_path: Path) -> None
     """The thread of the checks must not wait for the call that the handler has interrupted."""
     more = {"transaction_check": lambda one: None, "transaction_check_interval": 1}
     store = opened(tmp_path, **more)
-    transaction, engine = prepared(store), store.message_store
-    put = engine.put_settled
-    main = threading.get_ident()
+    transaction, main = prepared(store), threading.get_ident()
 
     def interrupted(message: Any) -> Any:
         if threading.get_ident() == main:
@@ -424,8 +421,7 @@ def test_a_handler_closes_the_store_inside_of_a_decision(tmp_path: Path) -> None
     before = signal.signal(signal.SIGUSR1, lambda *_: store.close())
     try:
         service = service_of(store)
-        for part in (engine, engine.engine):
-            part.put_settled = interrupted  # type: ignore[method-assign]
+        put = put_by(service, interrupted)
         with pytest.raises(StoreStateError, match="closed"):
             transaction.commit()
     finally:
