@@ -187,6 +187,8 @@ class UnitCheck:
         #: of queues whose units agree with the added records: how many were compared, and one past
         #: the record of the last unit, bytes of the log; -1: that unit was not among them
         self._confirmed: dict[Key, tuple[int, int]] = {}
+        #: how many units agree with records that name their queue as a further one
+        self._further_confirmed: dict[Key, int] = {}
 
     # ---- records that are scanned ----------------------------------------------------------------
 
@@ -279,7 +281,10 @@ class UnitCheck:
     def confirms_all(self, key: Key, queue: ConsumeQueue) -> bool:
         """Return whether each unit of a queue names a record that was added."""
         first = max(0, queue.mapped_file_queue.get_min_offset()) // CQ_STORE_UNIT_SIZE
-        return self._confirmed.get(key, (-1, -1))[0] == queue.core.unit_count - first
+        count = queue.core.unit_count - first
+        own = self._confirmed.get(key, (-1, -1))[0]
+        # Not the sum: a damaged record may name its own queue as a further one.
+        return own == count or (own <= 0 and self._further_confirmed.get(key) == count)
 
     def confirmed_end(self, key: Key) -> int:
         """Return one past the record that the last unit of a queue names, bytes of the log; -1
@@ -346,6 +351,9 @@ class UnitCheck:
                 if unit == says:
                     count, end = self._confirmed.get(key, (0, -1))
                     self._confirmed[key] = count, max(end, phy_offset + size)
+                    if queue_offset > before:  # a damaged record may name a unit twice
+                        count = self._further_confirmed.get(key, 0)
+                        self._further_confirmed[key] = count + 1
                 else:
                     last[key] = queue_offset, len(self._suspects)
                     self._suspects.append(_Suspect(key, queue_offset, unit, says, follows))
