@@ -76,6 +76,10 @@ BENDS = {
         "the call, have 500,000 entries, more than the processor's caches hold; put has one at a "
         "time"
     ),
+    "grow_light_put_100000": (
+        "three quarters of vm.max_map_count, 49,147 of these queues, have their last file mapped "
+        "(/proc/self/maps had 49,713 lines); units of the others are written by pwrite"
+    ),
     "grow_open_killed_keyless_10m": (
         "a part of an opening does not depend on the messages. Both variants scan the whole log, "
         "since it was written within the 3 s that 4.9.3 takes off the checkpoint's time; ours "

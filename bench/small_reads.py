@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from groups import Group, Options, Variant, java, ours, peer
+from workload import QUEUES
 
 READ_ONLY: Options = {"read_only": 1}
 STORED = 200_000
+#: Bytes that an iterator of a read-only store reads at once.
+BLOCK = 524288
 #: Of the groups with many index files.
 SMALL_FILES: Options = {"maxHashSlotNum": 5_000, "maxIndexNum": 2_001}
 
@@ -30,6 +33,10 @@ def _both(call: str, words: str, name: str) -> tuple[Variant, Variant]:
 
 def _system_calls(call: str, row: str) -> Variant:
     """Return the C program that only makes the system calls of a read-only call."""
+    if call == "iterate":
+        words = "C: one pread for the records within 512 KiB, of all queues; nothing else"
+        options = {"stored": STORED, "many": 1000, "block": BLOCK, "step": QUEUES}
+        return Variant("C system calls", "limit:read_records", options, "1", words, beside=row)
     searches, many = call.startswith("query"), 1000 if call.endswith("_many") else 1
     of_key = "of the slot and of the entry of a key, and " if searches else ""
     looks = "in each call" if many == 1 else f"for {many} messages"
@@ -41,8 +48,7 @@ def _system_calls(call: str, row: str) -> Variant:
 def _read_only_variants(call: str, words: str) -> Iterator[Variant]:
     name = words.partition(" ")[0].removeprefix("Store.")
     yield from (variants := _both(call, words, name))
-    if call != "iterate":  # which reads many records at once
-        yield _system_calls(call, variants[1].name)
+    yield _system_calls(call, variants[1].name)
 
 
 def _read_only_groups() -> tuple[Group, ...]:

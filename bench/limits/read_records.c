@@ -1,12 +1,15 @@
 /* Limit of reads without a mapping: the system calls that such a read cannot do without.
  *
- *     read_records STORE count=N stored=N [index=1] [many=N]
+ *     read_records STORE count=N stored=N [index=1] [many=N] [block=BYTES step=N]
  *
  * A file of another process may be truncated at any time, so that a mapping of it can raise SIGBUS,
  * and may be deleted. A read of one record is therefore an fstat, for the names that the file has,
  * and a pread. With index=1 the program first reads the slot and the entry of the record's key: an
  * fstat of the index file and two preads. With many=N one fstat of each file serves N records.
- * Nothing is parsed, compared or returned; records and their order are those of small reads. */
+ * Nothing is parsed, compared or returned; records and their order are those of small reads.
+ *
+ * With block=BYTES it reads each step-th record, `many` from the first one on and then these again,
+ * as an iterator of a queue does: one pread for the records that lie within so many bytes. */
 #include "rounds.h"
 
 #include <dirent.h>
@@ -25,7 +28,7 @@ typedef struct place {
 } place;
 
 static place *places;
-static int64_t stored, found, count, many, with_index, last;
+static int64_t stored, found, count, many, with_index, last, block, step;
 static int index_fd = -1;
 
 static void refuse(const char *what) {
@@ -141,6 +144,34 @@ static unit_result unit(void) {
     return result;
 }
 
+static unit_result unit_of_blocks(void) {
+    static uint8_t *buffer;
+    int64_t bytes = 0, done = 0, at = 0;
+    if (buffer == NULL && (buffer = malloc((size_t)(block + RECORD_MAX))) == NULL) {
+        die("malloc");
+    }
+    start_clock();
+    while (done < count) {
+        const place *first = &places[at];
+        int64_t stop;
+        if (at == 0) {
+            look(first->fd);
+        }
+        do {
+            bytes += places[at].size;
+            stop = places[at].at + places[at].size;
+            at += step;
+            done++;
+        } while (done % many != 0 && done < count && at < found && places[at].fd == first->fd &&
+                 places[at].at + places[at].size - first->at <= block);
+        read_at(first->fd, buffer, stop - first->at, first->at);
+        if (done % many == 0 || at >= found) {
+            at = 0;
+        }
+    }
+    return stop_clock(count, bytes);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         return 2;
@@ -151,8 +182,10 @@ int main(int argc, char **argv) {
     stored = option("stored", 1000);
     with_index = option("index", 0);
     many = option("many", 1);
+    block = option("block", 0);
+    step = option("step", 1);
     places = calloc((size_t)stored, sizeof *places);
-    if (places == NULL || many <= 0) {
+    if (places == NULL || many <= 0 || step <= 0) {
         refuse("options");
     }
     find_records(argv[1]);
@@ -162,6 +195,6 @@ int main(int argc, char **argv) {
     if (with_index) {
         find_slots(argv[1]);
     }
-    answer_rounds(unit);
+    answer_rounds(block > 0 ? unit_of_blocks : unit);
     return 0;
 }

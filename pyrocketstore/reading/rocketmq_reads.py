@@ -20,8 +20,8 @@ from pyrocketstore.results import GetMessageStatus
 if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
 
-#: A pull looks at this many bytes of the queue at least.
-MAX_FILTER_MESSAGE_SIZE = 16000
+#: A pull looks at this many units of the queue at least: 4.9.3's 16,000 bytes.
+LEAST_UNITS = 16000 // CQ_STORE_UNIT_SIZE
 #: The largest int32; larger max_msg_nums mean "all".
 MAX_MSG_NUMS = 1 << 20
 
@@ -156,31 +156,28 @@ class StoreReads:
         queue = self.queues.find(topic, queue_id)
         low, high = queue.get_min_offset_in_queue(), queue.get_max_offset_in_queue()
         result = GetMessageResult(GetMessageStatus.FOUND, min_offset=low, max_offset=high)
-        outside = self._outside(offset, low, high)
-        if outside is not None:
-            result.status, result.next_begin_offset = outside
+        if not low <= offset < high:
+            result.status, result.next_begin_offset = self._outside(offset, low, high)
             return result
-        limit = max(MAX_FILTER_MESSAGE_SIZE // CQ_STORE_UNIT_SIZE, min(max_msg_nums, MAX_MSG_NUMS))
-        in_file = queue.units_per_file - offset % queue.units_per_file
-        count = min(limit, in_file, high - offset)
         wanted = min(max(max_msg_nums, 0), MAX_MSG_NUMS)
+        units_per_file = queue.units_per_file
+        in_file = units_per_file - offset % units_per_file
+        count = min(max(LEAST_UNITS, wanted), in_file, high - offset)
         if not self.pull.collect(result, queue, offset, count, wanted, message_filter):
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = self._corrected(offset, queue.roll_next_file(offset))
         return result
 
-    def _outside(self, offset: int, low: int, high: int) -> tuple[GetMessageStatus, int] | None:
-        """Status and next offset for an offset that the queue does not hold."""
+    def _outside(self, offset: int, low: int, high: int) -> tuple[GetMessageStatus, int]:
+        """Status and next offset for an offset that is not in [low, high)."""
         if high == 0:
             return GetMessageStatus.NO_MESSAGE_IN_QUEUE, self._corrected(offset, 0)
         if offset < low:
             return GetMessageStatus.OFFSET_TOO_SMALL, self._corrected(offset, low)
         if offset == high:
             return GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
-        if offset > high:
-            target = 0 if low == 0 else high
-            return GetMessageStatus.OFFSET_OVERFLOW_BADLY, self._corrected(offset, target)
-        return None
+        target = 0 if low == 0 else high
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, self._corrected(offset, target)
 
     def _corrected(self, offset: int, target: int) -> int:
         slave = self.config.broker_role is BrokerRole.SLAVE
