@@ -56,7 +56,7 @@ cdef str java_text(const uint8_t *p, Py_ssize_t size):
 
 cdef enum:
     KNOWN_TEXTS = 256        # a power of two
-    MAX_KNOWN_PLAIN_SIZE = 64
+    MAX_KNOWN_TEXT_SIZE = 64
 
 cdef list KNOWN = [None] * KNOWN_TEXTS  # the str seen last for each place, ASCII or None
 
@@ -64,7 +64,7 @@ cdef list KNOWN = [None] * KNOWN_TEXTS  # the str seen last for each place, ASCI
 cdef str known_text(const uint8_t *p, Py_ssize_t size):
     cdef Py_ssize_t place
     cdef object known
-    if size < 1 or size > MAX_KNOWN_PLAIN_SIZE:
+    if size < 1 or size > MAX_KNOWN_TEXT_SIZE:
         return java_text(p, size)
     place = (size * 37 + p[0] * 5 + p[size >> 1] * 3 + p[size - 1]) & (KNOWN_TEXTS - 1)
     known = <object>PyList_GET_ITEM(KNOWN, place)

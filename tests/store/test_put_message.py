@@ -17,6 +17,7 @@ from pyrocketstore.store._put_path import PutPath
 from support.seed import SEED
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 16, "max_message_size": 1 << 14}
+MESSAGE_MAGIC = bytes.fromhex("DAA320A7")
 IPV6 = "[2001:db8::1]:10911"
 
 
@@ -76,9 +77,11 @@ def log_of(store: pyrocketstore.Store) -> list[bytes]:
             continue
         with view:
             record = bytes(view.byte_buffer)
-        time_at = 68 if record[39] & 0x10 else 56  # the born host before it is of IPv6 or of IPv4
-        records.append(record[:time_at] + record[time_at + 8 :])
         at += size
+        if record[4:8] == MESSAGE_MAGIC:  # else the BLANK at the end of a file
+            time_at = 68 if record[39] & 0x10 else 56  # before it is the born host, IPv6 or IPv4
+            record = record[:time_at] + record[time_at + 8 :]
+        records.append(record)
     return records
 
 
