@@ -14,8 +14,10 @@ LOAD = "DefaultMessageStore.load, one message in each queue"
 LIGHT_QUEUES = (10_000, 100_000)
 LIGHT_LOAD = "DefaultMessageStore.load, one message in each light queue"
 NO_JAVA = (
-    "4.9.3 has no row: it maps each queue file and keeps it open, 100,000 descriptors and 600 GB "
-    "of sparse files, and its counters of light queues start again at 0 when it is opened"
+    "4.9.3 has no row: its counters of light queues start again at 0 when it is opened, and it "
+    "maps each queue file and keeps it open: for 100,000 queues, as many descriptors and 600 GB of "
+    "sparse files. `load` opens the store after a clean stop, `load, killed` as after a kill; each "
+    "light queue has one message"
 )
 
 
