@@ -69,6 +69,7 @@ MODULES: dict[str, list[str]] = {
     "reading._file_columns": ["csrc/status.c"],
     "reading._by_key": ["csrc/hash.c"],
     "store._open_state": [],
+    "store._message_puts": ["csrc/env_posix.c"],
     "store._put_path": ["csrc/env_posix.c"],
     "store._put_and_query": [],
     "verify._chains": [],

@@ -22,7 +22,6 @@ cdef class PutPath:
 
     cpdef PutMessageResult put(self, topic, body, queue_id, tags, keys, properties, delay_level,
                                flag, born_timestamp, born_host)
-    cdef PutMessageResult append_message(self, inner)
     cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now)
     cdef PutMessageResult wait_durable(self, rs_append *out)
     cdef int check_sizes(self, rs_outgoing *template, Columns columns,

@@ -9,7 +9,6 @@ from pyrocketstore.commit_log._group_commit import GroupCommit
 from pyrocketstore.commit_log._put_columns import Columns
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.record._unique_id import UniqueIds
-from pyrocketstore.record.message import MessageExtBrokerInner
 from pyrocketstore.store._open_state import StoreState
 
 __test__: Final[dict[str, object]]
@@ -38,7 +37,6 @@ class PutPath:
         born_timestamp: int | None,
         born_host: str | None,
     ) -> PutMessageResult: ...
-    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult: ...
     def append_columns(
         self,
         columns: Columns,

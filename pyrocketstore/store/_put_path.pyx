@@ -17,7 +17,6 @@ from pyrocketstore.arguments._numbers_and_bodies cimport hold_body, int_in
 from pyrocketstore.commit_log._group_commit cimport GroupCommit
 from pyrocketstore.commit_log._put_columns cimport Chunk, Columns, tags_and_keys
 from pyrocketstore.commit_log._put_result cimport PutMessageResult
-from pyrocketstore.record._message cimport fill_outgoing
 from pyrocketstore.record._properties cimport plain_properties
 from pyrocketstore.record._record cimport encode_record, encoded_size
 from pyrocketstore.record._unique_id cimport MAX_UNIQUE_ID_SIZE, UniqueIds
@@ -29,9 +28,6 @@ from pyrocketstore._rocketstore cimport (
     RS_NEED_PYTHON,
     RS_OK,
     RS_TOO_LARGE,
-    RS_TRANSACTION_COMMIT_TYPE,
-    RS_TRANSACTION_MASK,
-    RS_TRANSACTION_NOT_TYPE,
     rs_outgoing,
 )
 from pyrocketstore.record._text cimport fill_outgoing_host
@@ -41,12 +37,7 @@ from array import array as new_array
 from pyrocketstore.commit_log._put_result import with_status
 from pyrocketstore.errors import StoreError
 from pyrocketstore.arguments.scalars import QUEUE_ID_MAX as _QUEUE_ID_MAX
-from pyrocketstore.record.message import (
-    PROPERTY_DELAY_TIME_LEVEL as _DELAY_TIME_LEVEL,
-    PROPERTY_INNER_MULTI_DISPATCH as _INNER_MULTI_DISPATCH,
-    MessageRefused,
-    record_too_large,
-)
+from pyrocketstore.record.message import MessageRefused, record_too_large
 from pyrocketstore.results import PutMessageStatus
 
 cdef int64_t QUEUE_ID_MAX = _QUEUE_ID_MAX
@@ -187,60 +178,6 @@ cdef class PutPath:
         if out.took_ms > 0:
             core.note_put_time(out.took_ms)
         return self.result_of(&out)
-
-    def put_message(self, message not None):
-        """Append a MessageExtBrokerInner whose fields have their exact types; return the result,
-        whatever its status."""
-        cdef PutMessageResult result = None
-        if self.state.fast_puts and self.group is None:
-            result = self.append_message(message)
-        return self.slow.put_result(message) if result is None else result
-
-    cdef PutMessageResult append_message(self, inner):
-        # None, and nothing is appended, if the message is not ordinary.
-        cdef rs_outgoing message
-        cdef rs_append out
-        cdef CommitLogCore core = self.core
-        cdef TopicEntry entry = <TopicEntry>core.topics.get(inner.topic)
-        cdef QueueSlot slot = None
-        cdef RecordBuffer buffer
-        cdef PutMessageResult result
-        cdef dict named = inner.properties
-        cdef list keep = []
-        cdef int64_t size, now
-        cdef int32_t kind
-        cdef int status
-        if entry is not None:
-            slot = entry.near(queue_number(inner.queue_id))
-        if slot is None or _DELAY_TIME_LEVEL in named or _INNER_MULTI_DISPATCH in named:
-            return None
-        try:
-            fill_outgoing(inner, &message, keep, core.max_message_size)
-        except MessageRefused:
-            return None
-        kind = message.sys_flag & RS_TRANSACTION_MASK
-        if ((kind != RS_TRANSACTION_NOT_TYPE and kind != RS_TRANSACTION_COMMIT_TYPE)
-                or (message.properties_size == 0 and core.bare_size != 0)):
-            return None
-        size = encoded_size(&message)
-        buffer = core.take_buffer()
-        buffer.ensure(size)
-        if size < NOGIL_MIN_BYTES:
-            encode_record(&message, buffer.data)
-        else:
-            with nogil:
-                encode_record(&message, buffer.data)
-        now = core.env.table.now_ms()
-        status = core.append(buffer.data, size, 1, slot, True, now, &out)
-        core.give_buffer(buffer)
-        if status != RS_OK:
-            return None
-        if out.took_ms > 0:
-            core.note_put_time(out.took_ms)
-        result = self.result_of(&out)
-        result.host_size = message.store_host_size
-        memcpy(result.host, message.store_host, sizeof(result.host))
-        return result
 
     cdef RecordBuffer named_text(self, tags, keys, properties, int64_t *size, int64_t *now):
         # The properties text of a message with properties or UNIQ_KEY; a size of -1 where SlowPuts

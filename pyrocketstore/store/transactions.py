@@ -22,7 +22,7 @@ from pyrocketstore.record.message import (
     MessageExtBrokerInner,
     MessageRefused,
 )
-from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store._message_puts import MessagePuts
 from pyrocketstore.store.puts import SlowPuts
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.commit_search import find_committed
@@ -279,11 +279,12 @@ class StoreTransactions:
         """Read what is prepared, and start the thread of the checks. Raises StoreError."""
         engine, config = self._engine, self._engine.config
         self._wait_dispatched()
-        path = PutPath(engine.commit_log.core, self._slow.store_host, self._slow.state, self._slow)
-        if isinstance(engine.services.flush_service, GroupCommitService):
-            path.wait_in(engine.services.flush_service.group)
+        put = self._slow.put_result
+        if not isinstance(engine.services.flush_service, GroupCommitService):  # no put waits
+            core = engine.commit_log.core
+            put = MessagePuts(core, self._slow.state, self._slow).put_message
         calls = StoreCallsOfTransactions(
-            path.put_message,
+            put,
             self._wait_dispatched,
             self._offsets.commit_offset,
             engine.flush,

@@ -13,7 +13,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.record.message import MessageExtBrokerInner
-from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store._message_puts import MessagePuts
 from support.seed import SEED
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 16, "max_message_size": 1 << 14}
@@ -61,9 +61,8 @@ def copied(one: MessageExtBrokerInner) -> MessageExtBrokerInner:
     return dataclasses.replace(one, properties=dict(one.properties))
 
 
-def path_of(store: pyrocketstore.Store) -> PutPath:
-    core = store.message_store.commit_log.core
-    return PutPath(core, store.store_host, store._state, store._slow_puts)
+def path_of(store: pyrocketstore.Store) -> MessagePuts:
+    return MessagePuts(store.message_store.commit_log.core, store._state, store._slow_puts)
 
 
 def log_of(store: pyrocketstore.Store) -> list[bytes]:
@@ -117,8 +116,7 @@ def test_both_store_the_same(tmp_path: Path, name: str, multi: bool) -> None:
     compare(tmp_path, [message(), CASES[name], CASES[name]], enable_multi_dispatch=multi)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_random_messages_over_several_files(tmp_path: Path, flush: str) -> None:
+def test_random_messages_over_several_files(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     chosen = [
         dataclasses.replace(
@@ -128,7 +126,7 @@ def test_random_messages_over_several_files(tmp_path: Path, flush: str) -> None:
         )
         for _ in range(300)
     ]
-    assert compare(tmp_path, chosen, flush_disk_type=flush) > 150
+    assert compare(tmp_path, chosen) > 150
 
 
 def test_a_closed_store_refuses(tmp_path: Path) -> None:
