@@ -2,6 +2,6 @@
 
 `Store` checks arguments, calls the engine (`DefaultMessageStore`) and returns answers in the form
 that Python callers expect. A put path (`_put_path.pyx`), `puts.py` and a key search are
-its parts; all parts share one `StoreState`. No other folder except the command and Spark imports
-this one.
+its parts, and `_message_puts.pyx` puts the records of transactions; all parts share one
+`StoreState`. No other folder except the command and Spark imports this one.
 """
