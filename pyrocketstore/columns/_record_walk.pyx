@@ -231,9 +231,11 @@ cdef class RecordWalk:
             if status != RS_OK:
                 break
             if state.position + record.total_size > state.stop:
+                state.position -= state.header
                 return RS_TORN      # the window may hold more than this range
             status = self.add(at_position(window, state.position), &record)
             if status != RS_OK:
+                state.position -= state.header
                 break
             state.position += record.total_size
         # Full columns end the chunk: the next one begins with this record.

@@ -4,9 +4,14 @@ from libc.string cimport memchr
 
 from pyrocketstore.system._env cimport EnvTable
 from pyrocketstore._rocketstore cimport (
+    RS_BAD_MAGIC,
+    RS_BAD_SIZE,
+    RS_BLANK,
     RS_MESSAGE_MAGIC_CODE,
     RS_MESSAGE_MAGIC_CODE_V2,
     RS_MESSAGE_MIN_SIZE,
+    RS_OK,
+    RS_TORN,
     rs_load_be32,
     rs_load_be64,
     rs_queue,
@@ -77,11 +82,17 @@ cdef enum:
     ENTRY_TORN = -2             # `entry_header`: more bytes are needed
 
 
+cdef inline int64_t entry_body_size(const uint8_t *p) noexcept nogil:
+    return rs_load_be32(p + 44)
+
+
 # Of bytes that are no record: ENTRY_HEADER if a DLedger entry begins there; ENTRY_END, ENTRY_TORN,
 # or 0. `file_left` bytes of the file are left.
 cdef inline int entry_header(const uint8_t *p, int64_t left, int64_t phy_offset,
                              int64_t file_left) noexcept nogil:
     cdef int32_t magic, size
+    if left > file_left:
+        left = file_left        # the window may hold more than this range
     if left < 8:
         return 0
     magic = rs_load_be32(p)
@@ -93,8 +104,18 @@ cdef inline int entry_header(const uint8_t *p, int64_t left, int64_t phy_offset,
     if left >= 32 and rs_load_be64(p + 24) != phy_offset:
         return 0
     if left < ENTRY_HEADER:
-        return ENTRY_TORN
-    return ENTRY_HEADER if rs_load_be32(p + 44) == size - ENTRY_HEADER else 0
+        return ENTRY_TORN if file_left > left else 0
+    return ENTRY_HEADER if entry_body_size(p) == size - ENTRY_HEADER else 0
+
+
+# The verdict on the record in a DLedger entry, whose size must be that of the entry's body: a
+# reader takes the size of the entry for what it has to read.
+cdef inline int entry_status(int status, int64_t record_size, int64_t body_size) noexcept nogil:
+    if status == RS_BLANK:
+        return RS_BAD_MAGIC     # dledger 0.2.3 ends its files in another way
+    if (status == RS_OK or status == RS_TORN) and record_size and record_size != body_size:
+        return RS_BAD_SIZE
+    return status
 
 
 cdef struct scan_state:

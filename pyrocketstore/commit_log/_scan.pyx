@@ -322,12 +322,15 @@ cdef int next_record(FileWindow window, int64_t file_from_offset, bint check_crc
                      scan_state *state, rs_record *record) noexcept nogil:
     # Checks the record at state.position; its bytes are at `at_position(window, state.position)`.
     cdef int status = checked_record(window, file_from_offset, check_crc, state, record)
+    cdef int64_t size
     state.header = 0
     if status == RS_BAD_MAGIC and at_entry(window, file_from_offset, state, &status):
+        size = entry_body_size(at_position(window, state.position))
         state.position += ENTRY_HEADER
         if state.position >= state.stop:
             return RS_END       # its record is not in this range
         status = checked_record(window, file_from_offset, check_crc, state, record)
+        status = entry_status(status, record.total_size, size)
         if status == RS_OK:
             state.header = ENTRY_HEADER
         else:

@@ -9,7 +9,14 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from pyrocketstore.commit_log._scan cimport ENTRY_END, ENTRY_HEADER, ENTRY_TORN, entry_header
+from pyrocketstore.commit_log._scan cimport (
+    ENTRY_END,
+    ENTRY_HEADER,
+    ENTRY_TORN,
+    entry_body_size,
+    entry_header,
+    entry_status,
+)
 from pyrocketstore.record._record cimport check_record
 from pyrocketstore._rocketstore cimport (
     RS_BAD_MAGIC,
@@ -64,31 +71,29 @@ cdef int _walk(
     """Walk to `stop`, or to the first bytes that are not a whole record; return the verdict."""
     cdef rs_record record
     cdef int status, header
+    cdef int64_t at, body_size
     while w.position < stop:
-        status = check_record(
-            p + w.position, size - w.position, phy_offset + w.position, check_crc, &record
-        )
+        at = w.position
+        status = check_record(p + at, size - at, phy_offset + at, check_crc, &record)
         if status == RS_BAD_MAGIC:
-            header = entry_header(
-                p + w.position, size - w.position, phy_offset + w.position, end - w.position
-            )
+            header = entry_header(p + at, size - at, phy_offset + at, end - at)
             if header == ENTRY_END:
                 return RS_BLANK
             if header == ENTRY_TORN:
                 return RS_TORN
             if header == ENTRY_HEADER:
-                w.position += ENTRY_HEADER
-                if w.position >= stop:
+                at += ENTRY_HEADER
+                if at >= stop:
+                    w.position = at
                     return RS_OK  # the record begins in the next range
-                status = check_record(
-                    p + w.position, size - w.position, phy_offset + w.position, check_crc, &record
-                )
-                if status != RS_OK:
-                    w.position -= ENTRY_HEADER
-        if (status == RS_OK or status == RS_TORN) and record.total_size > end - w.position:
+                status = check_record(p + at, size - at, phy_offset + at, check_crc, &record)
+                body_size = entry_body_size(p + w.position)
+                status = entry_status(status, record.total_size, body_size)
+        if (status == RS_OK or status == RS_TORN) and record.total_size > end - at:
             return RS_BAD_SIZE
         if status != RS_OK:
             return status
+        w.position = at
         if w.count == w.room and _more_room(w) < 0:
             return RS_NO_MEMORY
         w.positions[w.count] = w.position

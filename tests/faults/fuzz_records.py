@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import random
+import struct
 import zlib
 from pathlib import Path
 from typing import Any, ClassVar
@@ -282,8 +283,20 @@ class RecordKernel(Kernel):
 # ---- a file of the log ---------------------------------------------------------------------------
 
 
+def entry_header(phy_offset: int, size: int) -> bytes:
+    """Return the header of a DLedger entry at a physical offset, with a record of `size` bytes."""
+    whole = oracle.ENTRY_HEADER + size
+    return struct.pack(">iiqqqiiii", 1, whole, 7, 3, phy_offset, 0, 0, 0, size)
+
+
+def entry_fields(at: int) -> list[Field]:
+    rows = [("entry magic", 0, 4), ("entry size", 4, 4), ("entry position", 24, 8),
+            ("entry body size", 44, 4)]  # fmt: skip
+    return [Field(name, at + position, width) for name, position, width in rows]
+
+
 class LogKernel(Kernel):
-    """A file of several records: every kind of scan."""
+    """A file of several records, some in DLedger entries: every kind of scan."""
 
     name = "log"
     BASE = 3 << 20
@@ -295,24 +308,35 @@ class LogKernel(Kernel):
         self.window: FileWindow | None = None
         self.seeds = []
         for _ in range(80):
-            data, extents = b"", []
+            data, extents, fields = b"", [], []
+            has_entries = self.rng.random() < 0.3
             for _ in range(self.rng.choice((1, 2, 4, 6))):
-                record = random_record(self.rng, self.BASE + len(data))
-                extents.append((len(data), len(record)))
+                begin = len(data)
+                if has_entries:
+                    record = random_record(self.rng, self.BASE + begin + oracle.ENTRY_HEADER)
+                    data += entry_header(self.BASE + begin, len(record))
+                    fields += entry_fields(begin)
+                else:
+                    record = random_record(self.rng, self.BASE + begin)
+                fields += record_fields(record, len(data))
                 data += record
-            fields = [f for at, size in extents for f in record_fields(data[at : at + size], at)]
-            if self.rng.random() < 0.5:
+                extents.append((begin, len(data) - begin))
+            if has_entries and self.rng.random() < 0.5:
+                size = self.rng.choice((8, 50))
+                data += struct.pack(">ii", -1, size) + bytes(size - 8)
+                fields += [Field("end size", len(data) - size + 4, 4)]
+            elif self.rng.random() < 0.5:
                 data += oracle.blank(self.rng.choice((8, 50)))
                 fields += [Field("blank size", len(data) - 8, 4), Field("blank", len(data) - 4, 4)]
             data += self.rng.choice((b"", bytes(3), bytes(100), b"\xda" * 4, b"\xda" + bytes(3)))
-            self.seeds.append((data, extents, fields))
+            self.seeds.append((data, extents, fields, oracle.ENTRY_HEADER if has_entries else 0))
 
     def make(self, rng: random.Random) -> Bytes:
-        valid, extents, fields = rng.choice(self.seeds)
+        valid, extents, fields, header = rng.choice(self.seeds)
         data = bytearray(valid)
         texts = changes(rng, (0, 1, 1, 2), data, fields, extents, in_fields=0.5, in_bytes=0.8)
         at = rng.choice(extents)[0]
-        texts.append(repair_record(rng, data, at, self.BASE + at))
+        texts.append(repair_record(rng, data, at + header, self.BASE + at + header))
         position = rng.choice((0, 0, at, rng.randrange(len(data) + 1)))
         stop = rng.choice((len(data), len(data), len(data) + 40, rng.randrange(len(data) + 1)))
         until = rng.choice((stop, rng.randrange(len(data) + 1)))
@@ -339,20 +363,47 @@ class LogKernel(Kernel):
         self.check_walk(seen, position, stop)
 
     def plain_scan(
-        self, data: bytes, position: int, stop: int, check_crc: bool
+        self, data: bytes, position: int, stop: int, check_crc: bool, end: int | None = None
     ) -> tuple[list[tuple[int, oracle.Record]], str, int]:
-        """Return the records from a position on, and the verdict and position of the end."""
+        """Return the records from a position on, and the verdict and position of the end. A record
+        that continues after `end`, the end of the file, has a bad size."""
         rows = []
+        file_end = min(len(data), stop) if end is None else end
         while True:
             if position >= min(len(data), stop):
                 return rows, "end", position
             # A slice of the record alone avoids a copy of the rest of a long log.
             seen = data[position : position + max(8, record_size(data, position))]
             verdict, size = oracle.check_record(seen, self.BASE + position, check_crc)
+            at = position
+            if verdict == "bad_magic":
+                verdict, at, size = self.plain_entry(data, position, file_end, check_crc)
+                if at >= min(len(data), stop) and at > position:
+                    return rows, "end", at
+            if end is not None and verdict in ("ok", "torn") and size > end - at:
+                verdict = "bad_size"
             if verdict != "ok":
                 return rows, verdict, position
-            rows.append((position, oracle.decode_record(data[position : position + size])))
-            position += size
+            rows.append((at, oracle.decode_record(data[at : at + size])))
+            position = at + size
+
+    def plain_entry(
+        self, data: bytes, position: int, end: int, check_crc: bool
+    ) -> tuple[str, int, int]:
+        """Return the verdict on bytes that are no record, and where the record of the DLedger entry
+        there begins and its size."""
+        entry = data[position : position + oracle.ENTRY_HEADER]
+        verdict = oracle.check_entry(entry, self.BASE + position, end - position)
+        if verdict != "entry":
+            return verdict, position, 0
+        at = position + oracle.ENTRY_HEADER
+        wanted = record_size(entry, 44)
+        verdict, size = oracle.check_record(data[at:], self.BASE + at, check_crc)
+        if verdict == "blank":
+            verdict = "bad_magic"
+        elif verdict in ("ok", "torn") and size and size != wanted:
+            verdict = "bad_size"
+        return verdict, at, size
 
     def check_memory(
         self, data: bytes, position: int, until: int, stop: int, check_crc: bool
@@ -362,15 +413,9 @@ class LogKernel(Kernel):
         positions, sizes, reached, status = walk_records(
             data, position, until, self.BASE, end=stop, check_crc=check_crc
         )
-        rows, verdict, end = self.plain_scan(data, position, min(until, stop), check_crc)
-        # A record that ends behind the file's end is not whole; the walk does not read past it.
+        rows, verdict, end = self.plain_scan(data, position, min(until, stop), check_crc, stop)
         kept = [(at, record.total_size or 0) for at, record in rows]
-        if kept and sum(kept[-1]) > stop:
-            end = kept.pop()[0]
-            verdict = "bad_size"
-        elif verdict == "torn" and end + 8 <= len(data) and record_size(data, end) > stop - end:
-            verdict = "bad_size"
-        elif verdict == "end" and end >= min(until, stop, len(data)):
+        if verdict == "end" and end >= min(until, stop, len(data)):
             verdict = "ok"
         same(list(zip(positions.tolist(), sizes.tolist(), strict=True)), kept, "walk_records")
         same((reached, STATUS[status]), (end, verdict), "end of walk_records")
@@ -397,6 +442,8 @@ class LogKernel(Kernel):
     def check_chunk(self, data: bytes, position: int, until: int, stop: int) -> None:
         """Check the scan that several threads share, from a record on and by search."""
         for search in (False, True):
+            if search:
+                stop = min(stop, len(data))  # the search does not find the end of a short file
             chunk = self.scanner.scan(self.path, self.BASE, position, until, stop, search=search)
             begin = self.plain_find(data, position, stop, True) if search else position
             if search and not 0 <= begin < until:
@@ -407,15 +454,21 @@ class LogKernel(Kernel):
             kept = [row for row in rows if row[0] < until]
             ends = [at + (record.total_size or 0) for at, record in kept]
             same(chunk.count, len(kept), "records of the chunk")
-            if len(kept) < len(rows) or (ends or [begin])[-1] >= until:
-                same(chunk.end, (ends or [begin])[-1], "end of the chunk")
+            last = (ends or [begin])[-1]
+            if last >= until:
+                same(chunk.end, last, "end of the chunk")
+            elif len(kept) < len(rows):
+                # Only the header of its entry is before `until`.
+                same(chunk.end, rows[len(kept)][0], "end of the chunk before a record of an entry")
             else:
                 same(chunk.end, end, "end of the chunk")
                 same(STATUS[chunk.status], verdict, "end of the log")
             if kept:
-                positions = [at for at, _ in kept] + [chunk.end]
-                same([chunk.position(i) for i in range(len(kept) + 1)], [*positions[:-1], ends[-1]],
-                     "positions of the chunk")  # fmt: skip
+                found = [chunk.position(i) for i in range(len(kept) + 1)]
+                same(found, [*(at for at, _ in kept), chunk.end], "positions of the chunk")
+                _, _, phy_offset, size, *_ = chunk.rows()
+                sizes = {self.BASE + at: record.total_size for at, record in kept}
+                same([sizes[at] for at in phy_offset.tolist()], size.tolist(), "sizes of the chunk")
             same(chunk.queues.seen(), self.plain_queues(kept), "queues of the chunk")
 
     def plain_queues(self, rows: list[tuple[int, oracle.Record]]) -> dict[Any, Any]:

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from support.dledger import as_dledger, as_v2, records
+from support.dledger import FILE_SIZE, NODE, as_dledger, as_v2, records
 from support.sizes import SIZES
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from direct_reads import read_directly
+from pyrocketstore.spark.read.log_walk import LogWalk
+from pyrocketstore.spark.read.records import Chunk
+from pyrocketstore.spark.task_types import LogFile, LogTask
+from pyrocketstore.system.env import Env
 
 COUNT = 200
 NAMES = ("topic", "queueId", "queueOffset", "body", "tags", "keys", "storeTimestamp")
@@ -82,3 +86,29 @@ def test_the_magic_codes_are_those_of_the_log(path: Path) -> None:
     codes = Counter(row["magicCode"] for row in shown if row["recordType"] == "message")
     assert first.queue_offset == 0
     assert codes == {0xDAA320AB - (1 << 32): 1, 0xDAA320A7 - (1 << 32): COUNT - 1}
+
+
+@pytest.mark.parametrize("window_bytes", [400, 1000, 1 << 20])
+def test_a_record_that_is_longer_than_its_entry_is_damage(path: Path, window_bytes: int) -> None:
+    """Its size asks for bytes behind the entry, and the size of the entry for none."""
+    as_dledger(path, COUNT - 1)
+    name = path / NODE / "data" / f"{0:020d}"
+    data = bytearray(name.read_bytes())
+    entries, at = [], 0
+    while data[at : at + 4] == (1).to_bytes(4, "big"):
+        entries.append(at)
+        at += int.from_bytes(data[at + 4 : at + 8], "big")
+    struct.pack_into(">i", data, entries[3] + 48, 5000)
+    name.write_bytes(data)
+    file = LogFile(str(name), 0, FILE_SIZE)
+    task = LogTask("b", file, 0, FILE_SIZE, FILE_SIZE, True, True, None)
+    found: list[int] = []
+    gaps: list[tuple[int, int]] = []
+    for piece in LogWalk(Env(), task, fail_on_data_loss=True, window_bytes=window_bytes):
+        if isinstance(piece, Chunk):
+            found += piece.phy_offsets.tolist()
+        else:
+            gaps.append((piece.position, piece.size))
+    assert found == [begin + 48 for number, begin in enumerate(entries) if number != 3]
+    # The search behind damage finds the next record, not the header of its entry.
+    assert gaps == [(entries[3], entries[4] + 48 - entries[3]), (at, FILE_SIZE - at)]

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 MESSAGE_MAGIC = 0xDAA320A7 - (1 << 32)
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 MIN_RECORD_SIZE = 91
+ENTRY_HEADER = 48  # bytes of a DLedger entry before its record
 LARGEST_RECORD = 64 << 20
 SMALL = 1024  # bytes of a record that may be kept
 MAX_MESSAGE_SIZE = 4 << 20
@@ -324,6 +325,24 @@ def check_record(data: bytes, phy_offset: int = -1, check_crc: bool = True) -> t
     if check_crc and record.body and record.crc != body_crc(record.body):
         return "bad_crc", size
     return "ok", size
+
+
+def check_entry(data: bytes, phy_offset: int, file_left: int) -> str:
+    """Our verdict on bytes that are no record: "entry" where a DLedger entry begins, "blank" where
+    dledger 0.2.3 ended its file, "torn" where more bytes are needed, else "bad_magic"."""
+    data = data[: max(0, file_left)]
+    if len(data) < 8:
+        return "bad_magic"
+    magic, size = struct.unpack_from(">ii", data)
+    if (magic, size) == (-1, file_left):
+        return "blank"
+    if magic != 1 or size < ENTRY_HEADER + MIN_RECORD_SIZE:
+        return "bad_magic"
+    if len(data) >= 32 and struct.unpack_from(">q", data, 24)[0] != phy_offset:
+        return "bad_magic"
+    if len(data) < ENTRY_HEADER:
+        return "torn" if file_left > len(data) else "bad_magic"
+    return "entry" if struct.unpack_from(">i", data, 44)[0] == size - ENTRY_HEADER else "bad_magic"
 
 
 def java_check(data: bytes, check_crc: bool = True) -> tuple[int, bool]:
