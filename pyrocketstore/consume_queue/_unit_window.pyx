@@ -86,7 +86,9 @@ cdef class UnitWindow:
         begin = max(<int64_t>0, position - before * UNIT)
         ahead = min(max(ahead, <int64_t>1), wrote // UNIT)
         wrote = min(wrote, position + ahead * UNIT)
-        self.block = self.reader.read(mapped_file, begin, wrote - begin)
+        self.block = mapped_file.read_part(begin, wrote - begin)
+        if self.block is None:
+            self.block = self.reader.read(mapped_file, begin, wrote - begin)
         self.base = <const uint8_t *>PyBytes_AS_STRING(self.block)
         self.set(mapped_file, begin, PyBytes_GET_SIZE(self.block))
         return 0

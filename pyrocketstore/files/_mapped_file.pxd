@@ -46,6 +46,8 @@ cdef class MappedFile:
     cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept
     cdef kept_file *take_descriptor(self) except NULL
     cdef bytes pread(self, int64_t position, int64_t size)
+    # Bytes of the file on disk; None where `read` must say why they are not there.
+    cdef bytes read_part(self, int64_t position, int64_t size)
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 
 

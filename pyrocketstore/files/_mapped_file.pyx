@@ -447,6 +447,7 @@ cdef class MappedFile:
             if error != -ENOENT:
                 self.unlinked = error >= 0
                 check_io(error, "unlink", self.path, -1)
+            self.close_kept()
 
     def to_memory(self):
         """Turn a read file into a memory file, so that appends leave the disk alone."""
@@ -777,8 +778,9 @@ cdef class MappedFile:
         # Reads from the file on disk: the bytes read, fewer only at its end; or a negated errno.
         cdef int64_t got
         if self.kind != MEMORY and self.available:
-            got = read_kept(&self.kept, self.env, self._path_text, target, size, position)
-            if not self.available:  # shut down meanwhile: not kept
+            got = read_kept(&self.kept, self.env, self._path_text, self.kind == SHARED, target,
+                            size, position)
+            if self.unlinked or not self.available:  # deleted or shut down meanwhile: not kept
                 close_kept(&self.kept)
         else:
             with nogil:
@@ -794,6 +796,15 @@ cdef class MappedFile:
         if not self.available:  # shut down meanwhile: not kept
             close_kept(&self.kept)
         return file
+
+    cdef bytes read_part(self, int64_t position, int64_t size):
+        cdef bytes buffer
+        if self.kind == MEMORY or not self.available:
+            return None
+        buffer = PyBytes_FromStringAndSize(NULL, size)
+        if self.read_into(PyBytes_AS_STRING(buffer), size, position) != size:
+            return None
+        return buffer
 
     cdef bytes pread(self, int64_t position, int64_t size):
         cdef bytes buffer = PyBytes_FromStringAndSize(NULL, size)

@@ -7,8 +7,10 @@ import numpy.typing as npt
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._queue_check import QueueName
-from pyrocketstore.reading._queue_runs import RecordRun
+from pyrocketstore.reading._queue_runs import RangeFields, RecordRun
+from pyrocketstore.reading._read_counts import ReadCounts
 from pyrocketstore.reading.skipped import QueueDamage, SkippedMessages
+from pyrocketstore.system._open_state import StoreState
 
 __test__: Final[dict[str, object]]
 __pyx_capi__: Final[dict[str, object]]
@@ -39,6 +41,14 @@ class MessageIterator:
     def __iter__(self) -> Self: ...
     def __next__(self) -> MessageExt: ...
 
+def messages_between(
+    part: RangeFields,
+    start: int,
+    stop: int,
+    state: StoreState,
+    owner: object,
+    counts: ReadCounts,
+) -> MessageIterator: ...
 @final
 class MergedMessages:
     skipped: Final[SkippedMessages]

@@ -6,10 +6,12 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from pyrocketstore.files._mapped_file cimport MappedFile
-from pyrocketstore.reading._queue_runs cimport RecordRun
+from pyrocketstore.reading._queue_runs cimport QueueChunks, RangeFields, RecordRun
+from pyrocketstore.reading._read_counts cimport ReadCounts
 from pyrocketstore.record._message cimport MessageExt, known_text, message_from_record
 from pyrocketstore.record._queue_check cimport QueueName, is_of_queue
 from pyrocketstore.record._record cimport check_record, largest_record, scan_properties
+from pyrocketstore.system._open_state cimport StoreState
 from pyrocketstore.system._kept_files cimport kept_file, release_kept
 from pyrocketstore._rocketstore cimport (
     RS_BAD_SIZE,
@@ -225,6 +227,10 @@ cdef class MessageIterator:
 
     def __init__(self, chunks, tags, file_gone, *, QueueName queue=None, damage=None,
                  bint check_crc=False):
+        self.set(chunks, tags, file_gone, queue, damage, check_crc)
+
+    cdef int set(self, object chunks, object tags, object file_gone, QueueName queue,
+                 object damage, bint check_crc) except -1:
         self.chunks = iter(chunks)
         self.tags = tags
         self.file_gone = file_gone
@@ -232,7 +238,8 @@ cdef class MessageIterator:
         self.damage = damage
         self.skipped = None if damage is None else damage.skipped
         self.check_crc = check_crc
-        self.source = RecordBytes()
+        self.source = RecordBytes.__new__(RecordBytes)
+        return 0
 
     def __iter__(self):
         return self
@@ -414,6 +421,31 @@ cdef inline bint _is_before(const first_message *a, const first_message *b) noex
     if a.store_timestamp != b.store_timestamp:
         return a.store_timestamp < b.store_timestamp
     return a.phy_offset < b.phy_offset
+
+
+def messages_between(
+    RangeFields part not None, int64_t start, int64_t stop, StoreState state not None, owner,
+    ReadCounts counts not None
+):
+    """Iterate over the messages of the queue offsets [start, stop).
+
+    Parameters
+    ----------
+    part : QueueRange
+    state, owner, counts : as of QueueChunks
+
+    Returns
+    -------
+    MessageIterator; each message is compared with the queue and its queue offset
+    """
+    cdef MessageIterator found = MessageIterator.__new__(MessageIterator)
+    cdef object chunks = QueueChunks.__new__(QueueChunks, part, start, stop, state, owner,
+                                              counts)
+    cdef object queue = part.queue
+    cdef object tags = None if part.wanted is None else part.wanted.tags
+    found.set(chunks, tags, chunks.file_gone, QueueName(queue.topic, queue.queue_id), part.damage,
+              part.check_crc)
+    return found
 
 
 @cython.final

@@ -3,6 +3,8 @@ from libc.stdint cimport int32_t, int64_t
 
 from pyrocketstore.consume_queue._unit_window cimport UnitWindow
 from pyrocketstore.files._mapped_file cimport MappedFile
+from pyrocketstore.reading._read_counts cimport ReadCounts
+from pyrocketstore.system._open_state cimport StoreState
 
 
 cdef class RangeFields:
@@ -34,3 +36,23 @@ cdef class RecordRun:
     cdef const int64_t *queue_offset
     cdef const int32_t *size
     cdef readonly Py_ssize_t count
+
+
+cdef class QueueChunks:
+    """The runs of a range of a queue, one after the other."""
+    cdef RangeFields part
+    cdef StoreState state
+    cdef object owner           # what keeps the store open
+    cdef ReadCounts counts
+    cdef int64_t start
+    cdef int64_t stop
+    cdef int64_t count
+    cdef list ready             # runs of the units read so far
+    cdef Py_ssize_t next_run
+
+    cdef int read_on(self) except -1
+
+
+# The first byte of a log, as its get_min_offset; the end of a queue, as get_max_offset_in_queue.
+cdef int64_t first_byte(object log) except? -2
+cdef int64_t end_of_queue(object queue) except? -1

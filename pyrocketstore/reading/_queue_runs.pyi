@@ -1,5 +1,3 @@
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Final, Self, final
 
 import numpy as np
@@ -12,8 +10,10 @@ from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading._read_counts import ReadCounts
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record.tags import TagsExpression
+from pyrocketstore.system._open_state import StoreState
 
 __test__: Final[dict[str, object]]
+__pyx_capi__: Final[dict[str, object]]
 
 FIRST_READ_COUNT: Final[int]
 READ_COUNT: Final[int]
@@ -61,8 +61,10 @@ class QueueChunks:
         part: RangeFields,
         start: int,
         stop: int,
-        while_open: Callable[[], AbstractContextManager[None]],
+        state: StoreState,
+        owner: object,
         counts: ReadCounts,
     ) -> Self: ...
+    def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> RecordRun: ...

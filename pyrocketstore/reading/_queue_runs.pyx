@@ -7,13 +7,13 @@ from libc.string cimport memcpy
 import numpy as np
 
 from pyrocketstore.consume_queue._unit_window cimport UnitWindow
-from pyrocketstore.consume_queue._units cimport is_pre_blank
+from pyrocketstore.consume_queue._units cimport ConsumeQueueCore, is_pre_blank
 from pyrocketstore.files._mapped_file cimport MappedFile, file_with
 from pyrocketstore.reading._read_counts cimport ReadCounts
 from pyrocketstore.record._record cimport largest_record
-from pyrocketstore._rocketstore cimport rs_load_be32, rs_load_be64
+from pyrocketstore._rocketstore cimport rs_load_acquire, rs_load_be32, rs_load_be64
 
-from pyrocketstore.errors import StoreIOError
+from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 
 #: Units that an iterator reads ahead: at first, since many want a few messages, and later.
 FIRST_READ_COUNT, READ_COUNT = 256, 8192
@@ -129,6 +129,20 @@ cdef class RecordRun:
         return _run(self.rows, self.mapped_file, at, at + 1)
 
 
+cdef int64_t first_byte(object log) except? -2:
+    cdef tuple files = log.mapped_file_queue.mapped_files
+    cdef MappedFile first
+    if files:
+        first = <MappedFile>files[0]
+        if first.available:
+            return first.file.file_from_offset
+    return log.get_min_offset()
+
+
+cdef int64_t end_of_queue(object queue) except? -1:
+    return rs_load_acquire(&(<ConsumeQueueCore?>queue.core).queue.unit_count)
+
+
 # ---- selecting ---------------------------------------------------------------------------------
 
 cdef RecordRows select_rows(RangeFields part, int64_t start, int64_t count, int64_t max_bytes,
@@ -139,8 +153,8 @@ cdef RecordRows select_rows(RangeFields part, int64_t start, int64_t count, int6
     cdef object log = part.log
     cdef object queue = part.queue
     cdef UnitWindow window = UnitWindow.__new__(UnitWindow, queue.reader)
-    cdef int64_t lowest = log.get_min_offset()
-    cdef int64_t left = queue.get_max_offset_in_queue()
+    cdef int64_t lowest = first_byte(log)
+    cdef int64_t left = end_of_queue(queue)
     cdef int64_t total = 0
     cdef int64_t phy_offset, code
     cdef int32_t size
@@ -249,30 +263,28 @@ cdef class QueueChunks:
     ----------
     part : QueueRange, what is read
     start, stop : queue offsets
-    while_open : returns a context that raises where the store is closed before or meanwhile
+    state : StoreState; a call raises StoreStateError where the store is closed before or meanwhile
+    owner : object that keeps the store from being closed
     counts : ReadCounts, of the store
     """
 
-    cdef RangeFields part
-    cdef object while_open
-    cdef ReadCounts counts
-    cdef int64_t start
-    cdef int64_t stop
-    cdef int64_t count
-    cdef list ready             # runs of the units read so far
-    cdef Py_ssize_t next_run
-
     def __cinit__(
-        self, RangeFields part not None, int64_t start, int64_t stop, while_open,
-        ReadCounts counts not None
+        self, RangeFields part not None, int64_t start, int64_t stop, StoreState state not None,
+        owner, ReadCounts counts not None
     ):
         self.part = part
         self.start = max(start, <int64_t>0)
         self.stop = stop
         self.count = FIRST_READ_COUNT
-        self.while_open = while_open
+        self.state = state
+        self.owner = owner
         self.counts = counts
         self.ready = []
+
+    def file_gone(self, file, start, stop):
+        """Return QueueRange.file_gone, while the store is open."""
+        with self.state:
+            return self.part.file_gone(file, start, stop)
 
     def __iter__(self):
         return self
@@ -300,7 +312,8 @@ cdef class QueueChunks:
         cdef int64_t first = start
         cdef RecordRows rows
         cdef list ready
-        with self.while_open():
+        self.state.need_open()
+        try:
             try:
                 rows = select_rows(part, start, min(self.count, self.stop - start), ANY_SIZE,
                                    &taken)
@@ -308,9 +321,15 @@ cdef class QueueChunks:
                 self.start = self.stop
                 if part.damage.no_units(error, start, self.stop):
                     raise
-                return 0
-            if taken == 0:
-                first = part.queue.first_readable_offset(max(0, part.log.get_min_offset()))
+                rows = None
+            if rows is not None and taken == 0:
+                first = part.queue.first_readable_offset(max(<int64_t>0, first_byte(part.log)))
+        except StoreCorruptionError:
+            self.state.need_open()  # files that a close has released look damaged
+            raise
+        self.state.need_open()
+        if rows is None:
+            return 0
         if taken == 0:
             # Deleted meanwhile: the rest of the queue follows behind it.
             self.start = first if first > start else self.stop

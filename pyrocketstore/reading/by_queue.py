@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +11,12 @@ import numpy.typing as npt
 
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.reading._messages import MessageIterator
-from pyrocketstore.reading._queue_runs import QueueChunks, RangeFields, RecordRun
+from pyrocketstore.reading._queue_runs import RangeFields, RecordRun
 from pyrocketstore.reading.skipped import QueueDamage
 from pyrocketstore.record._queue_check import QueueName
 
 if TYPE_CHECKING:
     from pyrocketstore.files._mapped_file import MappedFile
-    from pyrocketstore.reading._read_counts import ReadCounts
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -85,28 +83,6 @@ class QueueRange(RangeFields):
             damage=damage,
             check_crc=self.check_crc,
         )
-
-    def messages_between(
-        self,
-        start: int,
-        stop: int,
-        while_open: Callable[[], AbstractContextManager[None]],
-        counts: ReadCounts,
-    ) -> MessageIterator:
-        """Iterate over the messages of the queue offsets [start, stop).
-
-        Parameters
-        ----------
-        while_open : returns a context that raises where the store is closed before or meanwhile
-        counts : of the store's reads
-        """
-
-        def file_gone(file: MappedFile, first: int, end: int) -> Exception | None:
-            with while_open():
-                return self.file_gone(file, first, end)
-
-        chunks = QueueChunks(self, start, stop, while_open, counts)
-        return self.messages(chunks, file_gone, self.damage)
 
     def _is_in_log(self, phy_offset: int) -> bool:
         return self.floor <= phy_offset < self.log.get_max_offset()

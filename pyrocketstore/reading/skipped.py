@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from pyrocketstore.display import shown
-from pyrocketstore.errors import (
-    DamagedMessageError,
-    StoreCorruptionError,
-    StoreFormatError,
-    StoreIOError,
-)
+from pyrocketstore.errors import DamagedMessageError, StoreCorruptionError, StoreIOError
+from pyrocketstore.reading._skipped_fields import DamageFields, SkippedFields
 
 if TYPE_CHECKING:
     from pyrocketstore.record._message import MessageExt
 
-#: So many ranges are kept; later messages are only counted.
-MAX_RANGES = 4096
 MISSING_FILE = "this file of the log is missing"
 
 
@@ -53,7 +46,7 @@ class SkippedRange:
         return dataclasses.asdict(self)
 
 
-class SkippedMessages:
+class SkippedMessages(SkippedFields):
     """The messages that an iterator of `Store.read` could not read so far.
 
     With `on_corrupt="raise"` each of them was also an exception. True when there is any.
@@ -61,12 +54,7 @@ class SkippedMessages:
     Threads: those of the iterator; one at a time.
     """
 
-    __slots__ = ("_count", "_max_ranges", "_ranges")
-
-    def __init__(self, max_ranges: int | None = MAX_RANGES) -> None:
-        self._max_ranges = max_ranges
-        self._count = 0
-        self._ranges: list[SkippedRange] = []
+    __slots__ = ()
 
     @property
     def count(self) -> int:
@@ -80,6 +68,10 @@ class SkippedMessages:
 
     def __bool__(self) -> bool:
         return self._count > 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"_count": self._count, "_ranges": self._ranges}
+        return type(self), (self._max_ranges,), (None, state)
 
     def __repr__(self) -> str:
         return f"<SkippedMessages: {self._count} in {len(self._ranges)} ranges>"
@@ -108,7 +100,7 @@ class MessageReader(Protocol):
     def __next__(self) -> MessageExt: ...
 
 
-class QueueDamage:
+class QueueDamage(DamageFields):
     """The treatment of the messages of one queue that cannot be read.
 
     Parameters
@@ -125,18 +117,7 @@ class QueueDamage:
     Raises StoreFormatError for another word.
     """
 
-    __slots__ = ("is_replaced", "queue_id", "skipped", "skips", "topic")
-
-    def __init__(
-        self, topic: str, queue_id: int, on_corrupt: str, skipped: SkippedMessages
-    ) -> None:
-        if not isinstance(on_corrupt, str) or on_corrupt not in ("raise", "skip"):
-            raise StoreFormatError(f"on_corrupt is {shown(on_corrupt)}: must be 'raise' or 'skip'")
-        self.topic = topic
-        self.queue_id = queue_id
-        self.skips = on_corrupt == "skip"
-        self.skipped = skipped
-        self.is_replaced: Callable[[], bool] | None = None
+    __slots__ = ()
 
     def message(self, path: str, position: int, reason: str, start: int) -> Exception | None:
         """Note that one message cannot be read; the error to raise, if any."""

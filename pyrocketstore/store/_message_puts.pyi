@@ -3,7 +3,7 @@ from typing import Any, Final, Self, final
 from pyrocketstore.commit_log._append import CommitLogCore
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.record.message import MessageExtBrokerInner
-from pyrocketstore.store._open_state import StoreState
+from pyrocketstore.system._open_state import StoreState
 
 __test__: Final[dict[str, object]]
 

@@ -14,7 +14,7 @@ from pyrocketstore.commit_log._append cimport (
 from pyrocketstore.commit_log._put_result cimport PutMessageResult
 from pyrocketstore.record._message cimport fill_outgoing
 from pyrocketstore.record._record cimport encode_record, encoded_size
-from pyrocketstore.store._open_state cimport StoreState
+from pyrocketstore.system._open_state cimport StoreState
 from pyrocketstore._rocketstore cimport (
     RS_OK,
     RS_TRANSACTION_COMMIT_TYPE,

@@ -6,7 +6,7 @@ from pyrocketstore.commit_log._group_commit cimport GroupCommit
 from pyrocketstore.commit_log._put_columns cimport Chunk, Columns
 from pyrocketstore.commit_log._put_result cimport PutMessageResult
 from pyrocketstore.record._unique_id cimport UniqueIds
-from pyrocketstore.store._open_state cimport StoreState
+from pyrocketstore.system._open_state cimport StoreState
 from pyrocketstore._rocketstore cimport rs_outgoing
 
 

@@ -9,7 +9,7 @@ from pyrocketstore.commit_log._group_commit import GroupCommit
 from pyrocketstore.commit_log._put_columns import Columns
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.record._unique_id import UniqueIds
-from pyrocketstore.store._open_state import StoreState
+from pyrocketstore.system._open_state import StoreState
 
 __test__: Final[dict[str, object]]
 

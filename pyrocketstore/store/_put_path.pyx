@@ -20,7 +20,7 @@ from pyrocketstore.commit_log._put_result cimport PutMessageResult
 from pyrocketstore.record._properties cimport plain_properties
 from pyrocketstore.record._record cimport encode_record, encoded_size
 from pyrocketstore.record._unique_id cimport MAX_UNIQUE_ID_SIZE, UniqueIds
-from pyrocketstore.store._open_state cimport StoreState
+from pyrocketstore.system._open_state cimport StoreState
 from pyrocketstore._rocketstore cimport (
     RS_END_OF_FILE,
     RS_MAX_PROPERTIES_SIZE,

@@ -37,7 +37,6 @@ from pyrocketstore.config.message_store_config import (
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, printable
 from pyrocketstore.errors import (
-    OffsetOutOfRange,
     StoreError,
     StoreFormatError,
     StoreTypeError,
@@ -48,8 +47,7 @@ from pyrocketstore.message_store.default_message_store import DefaultMessageStor
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.message_store.topic_names import check_known
 from pyrocketstore.reading._by_key import KeySearch
-from pyrocketstore.reading._messages import MergedMessages, MessageIterator
-from pyrocketstore.reading.by_queue import QueueRange
+from pyrocketstore.reading._messages import MergedMessages, messages_between
 from pyrocketstore.reading.skipped import MessageReader, QueueDamage, SkippedMessages
 from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
@@ -57,9 +55,8 @@ from pyrocketstore.record._unique_id import UniqueIds
 from pyrocketstore.record.message import Message, check_properties, check_topic, join_keys
 from pyrocketstore.record.tags import TagsExpression, tags_filter
 from pyrocketstore.recovery.current_sizes import load_with_sizes
-from pyrocketstore.store._open_state import StoreState
-from pyrocketstore.store._put_and_query import StoreCalls
 from pyrocketstore.store._put_path import PutPath
+from pyrocketstore.store._store_calls import StoreCalls
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues
 from pyrocketstore.store.opening import Opening, base_settings, check_of, notices_of, with_sizes
@@ -67,6 +64,7 @@ from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
 from pyrocketstore.store.rows import KeyHits, column_of
 from pyrocketstore.store.unreadable_hits import UnreadableHits
+from pyrocketstore.system._open_state import StoreState
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import imported, shielded
 
@@ -652,60 +650,21 @@ class Store(StoreCalls):
 
     # ---- reads --------------------------------------------------------------------------------
 
-    def read(
+    def _read_otherwise(
         self,
         topic: str,
-        queue_id: int | None = 0,
-        *,
-        start: int | None = None,
-        stop: int | None = None,
-        tags: str | None = "*",
-        where: str | Sql92Filter | None = None,
-        on_corrupt: str = "raise",
-        check_crc: bool = False,
+        queue_id: int | None,
+        start: int | None,
+        stop: int | None,
+        where: str | Sql92Filter | None,
+        options: ReadOptions,
     ) -> MessageReader:
-        """Return an iterator over the messages of a queue, in order.
-
-        Parameters
-        ----------
-        queue_id : None merges all queues of the topic by store time; `start` and `stop` must then
-            be None
-        start, stop : queue offsets, the range [start, stop). Default: from the first readable
-            message to the end of the queue at this call
-        tags : "TagA || TagB", compared exactly; None, "*" or "" selects all
-        where : an SQL92 filter of properties, such as "a > 5 AND region IN ('eu', 'us')"; with
-            `tags`, messages pass both
-        on_corrupt : the treatment of a message that cannot be read, because its record or its unit
-            in the queue is damaged, or its file of the log is missing.
-            "raise": the iterator raises DamagedMessageError for the queue offsets [start, stop) of
-            the error, and its next call continues at `stop`. A missing file may cause several
-            errors, one after the other.
-            "skip": the iterator omits the message
-        check_crc : treat a body with a wrong CRC as damaged
-
-        Returns
-        -------
-        MessageReader, an iterator of MessageExt. Its attribute `skipped` (SkippedMessages) has the
-        count and the ranges of the messages that could not be read so far
-
-        Raises
-        ------
-        This call: UnknownTopicError, OffsetOutOfRange, StoreTypeError, StoreFormatError
-        The iterator: DamagedMessageError (a StoreCorruptionError), StoreIOError. After a
-        StoreIOError for a record the iterator continues; for a file of the queue it ends
-
-        If messages expire before the iterator reaches them, it continues with the first one left.
-        A StoreWarning says where the units of later messages could not be written.
-        """
-        skipped = SkippedMessages()
-        checked = exact_flag("check_crc", check_crc)
-        options = (tags_filter(tags), on_corrupt, checked, skipped)
+        """Do a `read` that is not of one queue without a filter."""
         if queue_id is not None:
-            if where is None:
-                return self._messages(topic, queue_id, start, stop, options)
             return _matching(where, lambda: self._messages(topic, queue_id, start, stop, options))
         if start is not None or stop is not None:
             raise StoreFormatError("start and stop belong to one queue: pass a queue_id with them")
+        _, on_corrupt, _, skipped = options
         QueueDamage(topic, 0, on_corrupt, skipped)  # refuses a wrong word also without a queue
         ids = self.queues(topic)
         if not ids:
@@ -713,50 +672,6 @@ class Store(StoreCalls):
         parts = [self._messages(topic, i, None, None, options) for i in ids]
         merged = MergedMessages(parts, skipped)
         return merged if where is None else _matching(where, lambda: merged)
-
-    def _messages(
-        self,
-        topic: str,
-        queue_id: int,
-        start: int | None,
-        stop: int | None,
-        options: ReadOptions,
-    ) -> MessageIterator:
-        with self._state:
-            part, first, end = self._part(topic, queue_id, start, stop, options)
-        return part.messages_between(first, end, self._while_open, self.message_store.read_counts)
-
-    def _part(
-        self,
-        topic: str,
-        queue_id: int,
-        start: int | None,
-        stop: int | None,
-        options: ReadOptions,
-    ) -> tuple[QueueRange, int, int]:
-        """The range of a queue to read, its first queue offset and its end."""
-        topic, queue_id = exact_text("topic", topic), queue_id_of(queue_id)
-        wanted, on_corrupt, check_crc, skipped = options
-        damage = QueueDamage(topic, queue_id, on_corrupt, skipped)
-        self.message_store.wait_dispatched()
-        reads = self.message_store.reads  # once: `refresh` may replace it
-        queue, log = reads.queues.get(topic, queue_id), reads.commit_log
-        if queue is None:
-            self._check_topic(topic)
-            queue = reads.queues.find(topic, queue_id)
-        floor = max(0, log.get_min_offset())
-        low = queue.first_readable_offset(floor)  # first: it may move while messages are put
-        high = queue.get_max_offset_in_queue()
-        first = low if start is None else whole_number("start", start)
-        end = high
-        if stop is not None and (stop := whole_number("stop", stop)) < high:
-            end = max(0, stop)
-        if not low <= first <= high:
-            raise OffsetOutOfRange(low, high, first, topic, queue_id)
-        if queue.failed and end == high:
-            self._warn_of_missing_units(queue)
-        part = QueueRange(log, queue, floor, wanted, damage, check_crc)
-        return part, first, end
 
     def _warn_of_missing_units(self, queue: ConsumeQueue) -> None:
         """Warn of messages behind the end of a queue whose units could not be written."""
@@ -880,7 +795,7 @@ class Store(StoreCalls):
                 if self.read_only:
                     replaced = imported("pyrocketstore.store.replaced_queue").ReplacedQueue
                     part.damage.is_replaced = replaced(self.message_store, part, end)
-            found = part.messages_between(first, end, self._while_open, counts)
+            found = messages_between(part, first, end, self._state, self, counts)
             if passing is None or all_tags:
                 return found
             return _matching(passing, lambda: found)

@@ -95,11 +95,15 @@ def next_record(engine: DefaultMessageStore) -> bytes:
 class _Damage(QueueDamage):
     """The treatment of messages that cannot be read, or were removed before they were read."""
 
-    def __init__(
-        self, topic: str, queue_id: int, on_corrupt: str, on_loss: str, skipped: SkippedMessages
-    ) -> None:
-        super().__init__(topic, queue_id, on_corrupt, skipped)
-        self._on_loss = on_loss
+    _on_loss: str
+
+    def __new__(
+        cls, topic: str, queue_id: int, on_corrupt: str, on_loss: str, skipped: SkippedMessages
+    ) -> Self:
+        """Also takes `on_loss`, as of Store.follow."""
+        damage = super().__new__(cls, topic, queue_id, on_corrupt, skipped)
+        damage._on_loss = on_loss
+        return damage
 
     def removed(self, start: int, stop: int) -> Exception | None:
         """Return the error to raise for removed messages, if any."""

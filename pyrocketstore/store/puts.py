@@ -52,9 +52,9 @@ from pyrocketstore.record.message import (
     real_queue_properties,
 )
 from pyrocketstore.results import STORED_STATUSES, PutMessageStatus, Status
-from pyrocketstore.store._open_state import StoreState
 from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store.rows import column_of, is_number
+from pyrocketstore.system._open_state import StoreState
 
 _BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})
 

@@ -18,10 +18,10 @@ cdef struct kept_file:
 
 
 # Reads from a file as pread does, and keeps it open for the next call. The file is opened by its
-# path, again if it was deleted or replaced since. Returns the bytes read, fewer only at the end of
-# the file, or a negated errno.
-cdef int64_t read_kept(kept_file **owner, EnvTable owner_env, const char *path, void *target,
-                       int64_t size, int64_t position) noexcept
+# path, again if it was deleted or replaced since; `is_own`: only this process deletes it, and calls
+# `close_kept` then. Returns the bytes read, fewer only at the end of the file, or a negated errno.
+cdef int64_t read_kept(kept_file **owner, EnvTable owner_env, const char *path, bint is_own,
+                       void *target, int64_t size, int64_t position) noexcept
 
 # Returns a file for several reads, until `release_kept`; NULL with a negated errno in `error`.
 cdef kept_file *take_kept(kept_file **owner, EnvTable owner_env, const char *path,

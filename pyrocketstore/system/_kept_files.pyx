@@ -3,7 +3,8 @@
 All stores of the process share one pool of at most MAX_KEPT files, and of an eighth of the limit of
 descriptors. A file that finds no room is closed after its read. Before each use a file is
 asked how many names it has: another process that owns a store deletes its files, and a reader must
-neither keep reading a deleted file nor keep its room on the device.
+neither keep reading a deleted file nor keep its room on the device. A file that the process itself
+owns is not asked.
 
 A forked child forgets the files without closing them: it may have closed these descriptors, and may
 have opened others with the same numbers.
@@ -153,18 +154,19 @@ cdef kept_file *keep(kept_file **owner, EnvTable env, int fd) noexcept:
     return file
 
 
-cdef int64_t read_kept(kept_file **owner, EnvTable owner_env, const char *path, void *target,
-                       int64_t size, int64_t position) noexcept:
+cdef int64_t read_kept(kept_file **owner, EnvTable owner_env, const char *path, bint is_own,
+                       void *target, int64_t size, int64_t position) noexcept:
     cdef const rs_env *env = &owner_env.table
     cdef kept_file *file = owner[0]
-    cdef int64_t names
+    cdef int64_t names = 1
     cdef int64_t got = 0
     cdef int error = 0
     if file != NULL:
         file.users += 1
         file.recent = True
         with nogil:
-            names = env.link_count(file.fd)
+            if not is_own:
+                names = env.link_count(file.fd)
             if names > 0:
                 got = env.pread(file.fd, target, size, position)
         if names <= 0:

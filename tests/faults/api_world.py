@@ -35,8 +35,8 @@ from pyrocketstore.reading import _messages as _reader
 from pyrocketstore.reading import _pull, _queue_runs
 from pyrocketstore.record import _message, _queue_check, _unique_id
 from pyrocketstore.record.message import MessageExtBrokerInner
-from pyrocketstore.store import _open_state, _put_and_query, _put_path
-from pyrocketstore.system import _env
+from pyrocketstore.store import _put_path, _store_calls
+from pyrocketstore.system import _env, _open_state
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify._chains import ChainWalk
 from support import odd_values
@@ -230,7 +230,7 @@ class World:
         return _put_path.PutPath(core, "127.0.0.1:10911", state, None)
 
     def make_StoreCalls(self) -> Any:
-        calls = _put_and_query.StoreCalls()
+        calls = _store_calls.StoreCalls()
         calls._put_path = self.make_PutPath()
         calls._key_search = self.make_KeySearch()
         calls._state = self.make_StoreState()

@@ -76,6 +76,41 @@ def test_a_file_that_is_open_for_writing_is_kept_until_it_is_mapped(tmp_path):
     assert caught.value.errno == errno.ENOENT
 
 
+def test_a_file_that_is_open_for_writing_is_not_asked_for_its_names(tmp_path):
+    """Only its owner deletes it, and closes it then."""
+    env = Env()
+    path = made(tmp_path)
+    file = MappedFile(env, str(path), SIZE)
+    file.wrote = SIZE
+    with watched(env, "link_count") as asked:
+        assert [file.read(at, 1) for at in range(3)] == [b"a"] * 3
+    assert asked == []
+    assert len(open_below(tmp_path)) == 1
+    file.unlink()
+    assert open_below(tmp_path) == []
+    made(tmp_path, byte=b"b")  # a new file of that name is another one
+    with pytest.raises(StoreIOError) as caught:
+        file.read(0, 1)
+    assert caught.value.errno == errno.ENOENT
+    assert open_below(tmp_path) == []
+
+
+def test_a_file_that_is_deleted_during_a_read_is_not_kept(tmp_path):
+    env = Env()
+    file = MappedFile(env, str(made(tmp_path)), SIZE)
+    file.wrote = SIZE
+
+    def deleted(original, *args):
+        got = original(*args)
+        file.unlink()
+        return got
+
+    with broken(env, "pread", deleted), pytest.raises(StoreIOError) as caught:
+        file.read(0, 1)
+    assert caught.value.errno == errno.ENOENT
+    assert open_below(tmp_path) == []
+
+
 @pytest.mark.parametrize("end", ["shutdown", "close_kept", "to_memory", "del"])
 def test_the_file_is_closed(tmp_path, end):
     file = opened(made(tmp_path))

@@ -8,3 +8,9 @@ cdef class StoreState:
     cdef readonly bint is_open
     cdef readonly bint fast_puts  # the compiled path makes ordinary puts
     cdef bint may_put_fast
+
+    # Raises StoreStateError if the store is not open.
+    cdef inline int need_open(self) except -1:
+        if not self.is_open:
+            self.check()
+        return 0
