@@ -222,7 +222,7 @@ cdef class MessageIterator:
     cdef const int64_t *queue_offsets   # NULL: not given
     cdef Py_ssize_t at
     cdef Py_ssize_t count
-    cdef RecordBytes source
+    cdef RecordBytes source         # None: no file without a mapping was read
     cdef bint busy
 
     def __init__(self, chunks, tags, file_gone, *, QueueName queue=None, damage=None,
@@ -238,7 +238,6 @@ cdef class MessageIterator:
         self.damage = damage
         self.skipped = None if damage is None else damage.skipped
         self.check_crc = check_crc
-        self.source = RecordBytes.__new__(RecordBytes)
         return 0
 
     def __iter__(self):
@@ -347,6 +346,8 @@ cdef class MessageIterator:
                 at += CACHE_LINE
 
     cdef MessageExt decode(self, Py_ssize_t i):
+        # The file is held: a mapping stays.
+        cdef const uint8_t *base = self.mapped_file.file.base
         cdef int64_t start = self.mapped_file.file.file_from_offset
         cdef int64_t position = self.phy_offsets[i] - start
         cdef int64_t size = self.sizes[i]
@@ -360,16 +361,21 @@ cdef class MessageIterator:
         cdef int status
         if position < 0 or size < 0 or size > wrote - position:
             raise StoreCorruptionError(self.mapped_file.path, position, NOT_HELD)
-        if self.mapped_file.file.base == NULL and not self.source.has(
-                self.mapped_file, position, size):
-            stop = block_stop(
-                self.phy_offsets, self.sizes, self.count, i, CHUNK_BYTES, &end
-            ) - start
-            stop = min(stop, wrote)
+        if base == NULL:
+            if self.source is None:
+                self.source = RecordBytes.__new__(RecordBytes)
+            if not self.source.has(self.mapped_file, position, size):
+                stop = block_stop(
+                    self.phy_offsets, self.sizes, self.count, i, CHUNK_BYTES, &end
+                ) - start
+                stop = min(stop, wrote)
         p = NULL
         status = RS_TORN
         if size > 0:
-            p = self.source.at(self.mapped_file, position, size, stop)
+            if base != NULL:
+                p = base + position
+            else:
+                p = self.source.at(self.mapped_file, position, size, stop)
             status = check_record(p, size, self.phy_offsets[i], self.check_crc, &record)
         if status == RS_OK and self.queue is not None:
             if record.total_size != size:

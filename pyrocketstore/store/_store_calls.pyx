@@ -178,7 +178,8 @@ cdef class StoreCalls:
         cdef object options
         skipped = SkippedMessages()
         is_checked = check_crc if type(check_crc) is bool else exact_flag("check_crc", check_crc)
-        options = (tags_filter(tags), on_corrupt, is_checked, skipped)
+        wanted = None if type(tags) is str and <str>tags == "*" else tags_filter(tags)
+        options = (wanted, on_corrupt, is_checked, skipped)
         if where is None and queue_id is not None:
             return self._messages(topic, queue_id, start, stop, options)
         return self._read_otherwise(topic, queue_id, start, stop, where, options)
