@@ -17,7 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(__file__).resolve().parent
 OUT = ROOT / "build" / "bench"
-LIMITS = ("append_sync", "map_store", "crc_scan")
 FLAGS = ("-std=gnu11", "-O3", "-DNDEBUG", "-Wall", "-Wextra", "-Wconversion", "-pthread")
 RUST_TIMEOUT_S = 1800
 

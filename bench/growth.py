@@ -13,6 +13,7 @@ from groups import (
     RECORD_1K,
     RECORD_128,
     Group,
+    Variant,
     java,
     ours,
     peer,
@@ -34,6 +35,7 @@ SYNC_MESSAGES_A_THREAD = 1_000
 JAVA_PUT = "putMessage, one call per message"
 JAVA_NEW = "putMessage to one new topic after the other; the store keeps no topics.json"
 OURS_NEW = "Store.put to one new topic after the other; config/topics.json is kept"
+C_NEW = "C: mkdir twice, and create, ftruncate, fallocate and pwrite of a file; nothing else"
 PILED = (
     "all rounds of a variant write to one store that stays open; the faster variant's store "
     "therefore grows larger"
@@ -243,7 +245,12 @@ def _new_topics() -> Iterator[Group]:
         yield Group(
             f"grow_new_topics_{topics}",
             f"Put the first message of {topics:,} topics into a new store, until readable",
-            (java(put, PUT_THREADS, JAVA_NEW), ours("put", put, PUT_THREADS, OURS_NEW, 10)),
+            (
+                java(put, PUT_THREADS, JAVA_NEW),
+                ours("put", put, PUT_THREADS, OURS_NEW, 10),
+                Variant("C system calls", "limit:new_queues", {}, "1", C_NEW),
+                Variant("C, 2 threads", "limit:new_queues", {"threads": 2}, "2", C_NEW),
+            ),
             count=topics,
             smoke=100,
             unit="topic",

@@ -84,6 +84,14 @@ SMALL_READ_GROUPS = (
                 "pull", "DefaultMessageStore.get_message of 1; nothing is decoded", "get_message"
             ),
             *_both("read", "Store.read of one message, an object", "read"),
+            Variant(
+                "C system calls",
+                "limit:read_records",
+                {"stored": STORED, "queues": QUEUES},
+                "1",
+                "C: an fstat and a pread of the unit, and of the record; nothing else",
+                beside="read, read-only",
+            ),
             peer(
                 "LMDB",
                 {"what": "small", "peer": "lmdb"},

@@ -1,11 +1,12 @@
 /* Limit of reads without a mapping: the system calls that such a read cannot do without.
  *
- *     read_records STORE count=N stored=N [index=1] [many=N] [block=BYTES step=N]
+ *     read_records STORE count=N stored=N [index=1] [queues=N] [many=N] [block=BYTES step=N]
  *
  * A file of another process may be truncated at any time, so that a mapping of it can raise SIGBUS,
  * and may be deleted. A read of one record is therefore an fstat, for the names that the file has,
  * and a pread. With index=1 the program first reads the slot and the entry of the record's key: an
- * fstat of the index file and two preads. With many=N one fstat of each file serves N records.
+ * fstat of the index file and two preads. With queues=N it first reads the record's unit in one of N
+ * queues, which have the records in turn: an fstat and a pread. With many=N one fstat of each file serves N records.
  * Nothing is parsed, compared or returned; records and their order are those of small reads.
  *
  * With block=BYTES it reads each step-th record, `many` from the first one on and then these again,
@@ -16,7 +17,7 @@
 #include <endian.h>
 
 enum { HEADER = 40, ENTRY = 20, SLOTS = 5000000, STRIDE = 7919 };
-enum { PATHS = 1024, RECORD_MAX = 64 << 10 };
+enum { PATHS = 1024, RECORD_MAX = 64 << 10, QUEUES_MAX = 64, CQ_UNIT = 20 };
 static const uint32_t MESSAGE_MAGIC = 0xDAA320A7u; /* a record that is not a BLANK */
 
 typedef struct place {
@@ -28,8 +29,8 @@ typedef struct place {
 } place;
 
 static place *places;
-static int64_t stored, found, count, many, with_index, last, block, step;
-static int index_fd = -1;
+static int64_t stored, found, count, many, with_index, queues, last, block, step;
+static int index_fd = -1, queue_fds[QUEUES_MAX];
 
 static void refuse(const char *what) {
     errno = EINVAL;
@@ -111,6 +112,26 @@ static void find_slots(const char *root) {
     }
 }
 
+/* The store has one topic, and each queue one file. */
+static void open_queues(const char *root) {
+    char path[4096];
+    struct dirent **topics;
+    snprintf(path, sizeof path, "%s/consumequeue", root);
+    int all = scandir(path, &topics, NULL, alphasort);
+    if (all != 3) { /* with . and .. */
+        refuse("topics");
+    }
+    for (int i = 0; i < queues; i++) {
+        int fds[PATHS];
+        int64_t begins[PATHS];
+        snprintf(path, sizeof path, "consumequeue/%s/%d", topics[2]->d_name, i);
+        if (open_all(root, path, fds, begins) != 1) {
+            refuse("queue files");
+        }
+        queue_fds[i] = fds[0];
+    }
+}
+
 static void look(int fd) {
     struct stat about;
     if (fstat(fd, &about) != 0 || about.st_nlink == 0) {
@@ -132,6 +153,11 @@ static unit_result unit(void) {
             }
             read_at(index_fd, slot, sizeof slot, one->slot);
             read_at(index_fd, entry, ENTRY, HEADER + 4L * SLOTS + ENTRY * (number + 1));
+        }
+        if (queues > 0) {
+            int fd = queue_fds[number % queues];
+            look(fd);
+            read_at(fd, entry, CQ_UNIT, number / queues * CQ_UNIT);
         }
         if ((i - 1) % many == 0) {
             look(one->fd);
@@ -182,10 +208,11 @@ int main(int argc, char **argv) {
     stored = option("stored", 1000);
     with_index = option("index", 0);
     many = option("many", 1);
+    queues = option("queues", 0);
     block = option("block", 0);
     step = option("step", 1);
     places = calloc((size_t)stored, sizeof *places);
-    if (places == NULL || many <= 0 || step <= 0) {
+    if (places == NULL || many <= 0 || step <= 0 || queues < 0 || queues > QUEUES_MAX) {
         refuse("options");
     }
     find_records(argv[1]);
@@ -194,6 +221,9 @@ int main(int argc, char **argv) {
     }
     if (with_index) {
         find_slots(argv[1]);
+    }
+    if (queues > 0) {
+        open_queues(argv[1]);
     }
     answer_rounds(block > 0 ? unit_of_blocks : unit);
     return 0;
