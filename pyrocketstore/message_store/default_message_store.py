@@ -909,12 +909,13 @@ class DefaultMessageStore(StoreContext):
         """Return True once the last reference of a caller is gone."""
         return self._on_drop() is None
 
-    def note_drop(self) -> None:
+    def note_drop(self, known: set[DefaultMessageStore] = OPEN_STORES) -> None:
         """Have a dropped store closed by a new thread, and warn.
 
-        Threads: any, at any point, with any lock held: takes no lock, and waits for nothing.
+        Threads: any, at any point, with any lock held: takes no lock, and waits for nothing. At the
+        end of the interpreter, too, when the names of this module may be gone: no store is open.
         """
-        if self not in OPEN_STORES or self.pid != os.getpid():
+        if self not in known or self.pid != os.getpid():
             return
         # If no thread can be started, or a signal handler raises first, the next opening closes the
         # store, or the exit of the process.

@@ -150,6 +150,25 @@ def test_a_store_that_the_end_of_the_interpreter_closes(
     judge(root, 20)
 
 
+def test_a_closed_store_that_outlives_the_modules_is_silent(tmp_path: Path) -> None:
+    """Names of the script live on in another module, and the engine's module is cleared first."""
+    script = textwrap.dedent(
+        """
+        import json
+        import sys
+        import pyrocketstore
+        import pyrocketstore.message_store.default_message_store as engine
+
+        json.of_the_script = lambda: None
+        store = pyrocketstore.open(sys.argv[1])
+        store.close()
+        """
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
 def judge(root: Path, count: int = COUNT) -> None:
     """The store was closed cleanly, and topic T has `count` messages and their keys."""
     assert not (root / "abort").exists()
