@@ -714,9 +714,10 @@ cdef int _set_ends(map_column *m) noexcept nogil:
 # NumPy: the columns of ColumnPass.close.
 
 cdef object _array(column_block *b, Py_ssize_t count, object dtype, Py_ssize_t position):
+    memory = block_memory(b)    # also frees what was reserved for no value
     if count == 0:
         return np.empty(0, dtype)
-    return np.frombuffer(block_memory(b), dtype, count, position)
+    return np.frombuffer(memory, dtype, count, position)
 
 
 cdef VarColumn _var_result(var_column *c, Py_ssize_t count, Py_ssize_t taken, bint is_text):

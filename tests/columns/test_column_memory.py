@@ -6,7 +6,9 @@ and dropped, also from several threads."""
 from __future__ import annotations
 
 import gc
+import resource
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,3 +131,22 @@ def test_threads_do_not_share_columns():
         thread.join()
     assert not failures
     release_memory()
+
+
+def test_a_column_without_any_value_keeps_no_memory():
+    """What was reserved for values that no record has is freed with the call."""
+    record = oracle.encode_record(oracle.Record(body=b"x", properties=b""))
+    place = np.zeros(1, np.int64), np.array([len(record)], np.int32)
+
+    def call(count: int) -> None:
+        for _ in range(count):
+            columns = decode_records(record, *place, ("tags", "keys", "uniq_key"))
+            assert columns["uniq_key"].to_list() == [None]
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    call(2000)
+    before = resident()
+    call(20_000)
+    assert resident() - before < 2 << 20
