@@ -140,8 +140,13 @@ cdef class StoreCalls:
             if not state.is_open:
                 state.check()
 
-    def read(self, topic, queue_id=0, *, start=None, stop=None, tags="*", where=None,
-             on_corrupt="raise", check_crc=False):
+    @cython.annotation_typing(False)
+    def read(
+        self, topic: str, queue_id: int | None = 0, *, start: int | None = None,
+        stop: int | None = None, tags: str | None = "*",
+        where: str | Sql92Filter | None = None, on_corrupt: str = "raise",
+        check_crc: bool = False,
+    ) -> MessageReader:
         """Return an iterator over the messages of a queue, in order.
 
         Parameters
@@ -151,8 +156,8 @@ cdef class StoreCalls:
         start, stop : queue offsets, the range [start, stop). Default: from the first readable
             message to the end of the queue at this call
         tags : "TagA || TagB", compared exactly; None, "*" or "" selects all
-        where : an SQL92 filter of properties, such as "a > 5 AND region IN ('eu', 'us')"; with
-            `tags`, messages pass both
+        where : an SQL92 filter of properties, such as "a > 5 AND region IN ('eu', 'us')", or a
+            Sql92Filter, which is parsed only once; with `tags`, messages pass both
         on_corrupt : the treatment of a message that cannot be read, because its record or its unit
             in the queue is damaged, or its file of the log is missing.
             "raise": the iterator raises DamagedMessageError for the queue offsets [start, stop) of

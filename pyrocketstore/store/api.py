@@ -665,7 +665,8 @@ class Store(StoreCalls):
         if start is not None or stop is not None:
             raise StoreFormatError("start and stop belong to one queue: pass a queue_id with them")
         _, on_corrupt, _, skipped = options
-        QueueDamage(topic, 0, on_corrupt, skipped)  # refuses a wrong word also without a queue
+        QueueDamage("", 0, on_corrupt, skipped)  # refuses a wrong word also without a queue
+        topic = exact_text("topic", topic)
         ids = self.queues(topic)
         if not ids:
             self._check_topic(topic)

@@ -237,7 +237,11 @@ def test_a_str_subclass_is_its_characters(store: pyrocketstore.Store) -> None:
         def strip(self, *_: Any) -> Any:
             return "other"
 
-    assert len(list(store.read("t", tags=Text("a")))) == 7
+    for queue_id in (0, None):
+        assert len(list(store.read(Text("t"), queue_id, tags=Text("a")))) == 7
+        for topic in (b"t", None, 5):
+            with pytest.raises(StoreTypeError, match="topic must be a str"):
+                store.read(topic, queue_id)  # type: ignore[arg-type]
     assert store.read_batch(Text("t"), start=0, tags=Text("a")).num_rows == 7
     assert len(store.query(Text("t"), Text("k"))) == 7
 
