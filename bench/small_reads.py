@@ -51,6 +51,17 @@ def _read_only_variants(call: str, words: str) -> Iterator[Variant]:
     yield _system_calls(call, variants[1].name)
 
 
+#: For the page.
+READ_ONLY_NOTE = (
+    "a read-only store maps no file, since another process may truncate or delete it: each call "
+    "asks whether the file still has a name (fstat) and reads by pread, as the C program does"
+)
+RANDOM_NOTE = (
+    f"{STORED:,} messages of 1 KiB in {QUEUES} queues, all in the page cache, one call a message, "
+    f"in a fixed order that is far apart; {READ_ONLY_NOTE}"
+)
+
+
 def _read_only_groups() -> tuple[Group, ...]:
     """Return one group for each way to read, of a store open for writing and a read-only one."""
     calls = {
@@ -69,6 +80,7 @@ def _read_only_groups() -> tuple[Group, ...]:
             smoke=2_000,
             input=STORED,
             unit="message",
+            note=READ_ONLY_NOTE,
         )
         for call, words in calls.items()
     )
@@ -103,6 +115,7 @@ SMALL_READ_GROUPS = (
         smoke=200,
         input=STORED,
         unit="read",
+        note=RANDOM_NOTE,
     ),
     Group(
         "small_time",
