@@ -203,3 +203,19 @@ cdef class UnitWindow:
         if abs(timestamp - left_time) > abs(timestamp - right_time):
             return base + right
         return base + left
+
+
+def has_file(reader, int64_t queue_offset):
+    """Return True if the file with a unit that was read before surely still has its name: its
+    bytes are those that were read. False where that cannot be told without reading it.
+
+    Parameters
+    ----------
+    reader : UnitReader
+    """
+    cdef tuple files = reader.mapped_file_queue.mapped_files
+    cdef MappedFile found
+    if not 0 <= queue_offset <= MAX_OFFSET:
+        return False
+    found = file_with(files, queue_offset * UNIT, reader.mapped_file_size)
+    return found is not None and found.has_name()

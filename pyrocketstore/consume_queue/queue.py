@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import numpy
 from numpy.typing import NDArray
 
+from pyrocketstore.consume_queue._unit_window import has_file
 from pyrocketstore.consume_queue._units import MAX_PHY_OFFSET, UnitAppender
 from pyrocketstore.consume_queue.ext import ConsumeQueueExt, CqExtUnit, is_ext_addr
 from pyrocketstore.consume_queue.kept_units import KeptUnits
@@ -425,8 +426,9 @@ class ConsumeQueue(UnitAppender):
         end = self.core.unit_count
         known = self._first_readable
         if known is not None and known[0] <= limit and known[1] < end:
-            if known[0] == limit and not self.read_only:
-                return known[1]  # only an owner's cleaning deletes files, after those of the log
+            # Only an owner's cleaning deletes files, after those of the log.
+            if known[0] == limit and (not self.read_only or has_file(self.reader, known[1])):
+                return known[1]
             unit = self.reader.unit(known[1])
             if unit is not None and unit[0] >= limit and unit != PRE_BLANK:
                 return known[1]

@@ -44,6 +44,7 @@ cdef class MappedFile:
     # object is.
     cdef const char *disk_path(self) noexcept
     cdef int64_t read_into(self, void *target, int64_t size, int64_t position) noexcept
+    cdef bint has_name(self) noexcept
     cdef kept_file *take_descriptor(self) except NULL
     cdef bytes pread(self, int64_t position, int64_t size)
     # Bytes of the file on disk; None where `read` must say why they are not there.

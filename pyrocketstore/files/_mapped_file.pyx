@@ -18,7 +18,9 @@ from pyrocketstore.system._allocation cimport (
     zero_memory, zero_range,
 )
 from pyrocketstore.system._env cimport EnvTable, Event, path_bytes, path_text
-from pyrocketstore.system._kept_files cimport close_kept, kept_file, read_kept, take_kept
+from pyrocketstore.system._kept_files cimport (
+    close_kept, kept_file, kept_has_name, read_kept, take_kept,
+)
 from pyrocketstore.files._new_file cimport make_file
 from pyrocketstore._rocketstore cimport (
     check_io, rs_compare_and_swap, rs_env, rs_event, rs_fsync_directory, rs_fsync_error,
@@ -787,6 +789,12 @@ cdef class MappedFile:
                 got = pread_path(self.file.env, self._path_text, target, size, position)
         # Deleted meanwhile: the path may have been opened when a new file was there.
         return -ENOENT if self.unlinked else got
+
+    cdef bint has_name(self) noexcept:
+        # True if another process surely has not deleted the file.
+        if self.kind == READ:
+            return self.available and kept_has_name(&self.kept)
+        return self.available and not self.unlinked
 
     cdef kept_file *take_descriptor(self) except NULL:
         # The file of a read file, for several reads, until release_kept. Raises StoreIOError.

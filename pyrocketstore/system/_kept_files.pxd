@@ -28,5 +28,8 @@ cdef kept_file *take_kept(kept_file **owner, EnvTable owner_env, const char *pat
                           int *error) noexcept
 cdef void release_kept(kept_file *file) noexcept
 
+# True if the file is open and still has a name; False also says that it must be opened to tell.
+cdef bint kept_has_name(kept_file **owner) noexcept
+
 # Closes the owner's file, or has its last user close it.
 cdef void close_kept(kept_file **owner) noexcept

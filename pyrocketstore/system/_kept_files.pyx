@@ -210,6 +210,23 @@ cdef kept_file *take_kept(kept_file **owner, EnvTable owner_env, const char *pat
     return file
 
 
+cdef bint kept_has_name(kept_file **owner) noexcept:
+    cdef kept_file *file = owner[0]
+    cdef const rs_env *env
+    cdef int64_t names
+    if file == NULL:
+        return False
+    env = table_of(file)
+    file.users += 1
+    file.recent = True
+    with nogil:
+        names = env.link_count(file.fd)
+    if names <= 0:
+        leave_pool(file)
+    release_kept(file)
+    return names > 0
+
+
 cdef void release_kept(kept_file *file) noexcept:
     file.users -= 1
     if file.owner == NULL:

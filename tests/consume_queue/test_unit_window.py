@@ -128,3 +128,25 @@ def test_a_read_of_one_message_reads_few_units(tmp_path: Path) -> None:
             assert sum(size for _, _, size, _ in reads) < 20 * 100
         assert list(store.read("T", start=5, stop=-(10**30))) == []
         assert len(list(store.read("T", start=1990, stop=10**30))) == 10
+
+
+def test_a_known_minimum_asks_only_whether_its_file_has_a_name(tmp_path: Path) -> None:
+    """The first call reads; then the owner deletes the file, or puts another one in its place."""
+    env = Env()
+    with queues(tmp_path):
+        reader = open_queue(
+            tmp_path, file_size=20 * FILE_UNITS, read_only=True, env=env, min_phy_offset=lambda: 0
+        )
+        first = tmp_path / f"consumequeue/T/0/{0:020d}"
+        content = first.read_bytes()
+        assert reader.first_readable_offset() == 0
+        with watched(env, "pread") as reads, watched(env, "link_count") as asked:
+            assert [reader.first_readable_offset() for _ in range(3)] == [0, 0, 0]
+        assert (len(reads), len(asked)) == (0, 3)
+        first.unlink()
+        first.write_bytes(content)
+        with watched(env, "pread") as reads:
+            assert reader.first_readable_offset() == 0
+        assert reads, "the new file is read"
+        first.unlink()
+        assert reader.first_readable_offset() == FILE_UNITS
