@@ -198,8 +198,8 @@ cdef class StoreCalls:
         state.need_open()
         try:
             part, first, end = self._part(topic, queue_id, start, stop, options)
-        except StoreCorruptionError:
-            state.need_open()  # files that a close has released look damaged
+        except (StoreCorruptionError, LookupError):
+            state.need_open()  # files that a close has released look damaged, empty or removed
             raise
         state.need_open()
         return messages_between(part, first, end, state, self, self.message_store.read_counts)

@@ -162,10 +162,11 @@ class _Chunks:
                 if run.mapped_file is not None:
                     return run
                 phy_offsets, _, queue_offsets = run.refs()
-                if self._part.is_removed(phy_offsets[0]):
-                    error = self.removed(int(queue_offsets[0]), int(queue_offsets[-1]) + 1)
-                else:
-                    error = self._part.missing(run)
+                with self._while_open():
+                    if self._part.is_removed(phy_offsets[0]):
+                        error = self.removed(int(queue_offsets[0]), int(queue_offsets[-1]) + 1)
+                    else:
+                        error = self._part.missing(run)
                 if error is not None:
                     raise error
             elif self._start < self._stop:
@@ -176,9 +177,10 @@ class _Chunks:
     def file_gone(self, file: MappedFile, start: int, stop: int) -> Exception | None:
         """Note the messages [start, stop) of a file that was taken away; return the error to raise,
         if any."""
-        error = self._part.file_gone(file, start, stop)
-        if error is None and self._part.is_removed(file.file_from_offset):
-            error = self.removed(start, stop)
+        with self._while_open():
+            error = self._part.file_gone(file, start, stop)
+            if error is None and self._part.is_removed(file.file_from_offset):
+                error = self.removed(start, stop)
         return error
 
     def removed(self, start: int, stop: int) -> Exception | None:

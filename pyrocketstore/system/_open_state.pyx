@@ -13,8 +13,8 @@ cdef class StoreState:
     """The state of a store, and whether the compiled path may put.
 
     As a context manager it guards a read: `with state:` raises StoreStateError if the store is
-    closed before or meanwhile. Files that a close has released look damaged or empty, so a
-    StoreCorruptionError that a close caused becomes a StoreStateError.
+    closed before or meanwhile. Files that a close has released look damaged, empty or removed, so a
+    StoreCorruptionError and a LookupError that a close may have caused become a StoreStateError.
 
     Parameters
     ----------
@@ -68,5 +68,6 @@ cdef class StoreState:
             self.check()
 
     def __exit__(self, kind, error, trace):
-        if not self.is_open and (error is None or isinstance(error, StoreCorruptionError)):
+        if not self.is_open and (
+                error is None or isinstance(error, (StoreCorruptionError, LookupError))):
             self.check()

@@ -29,6 +29,8 @@ from pyrocketstore import (
     StoreTypeError,
     StoreWarning,
 )
+from pyrocketstore.consume_queue.queue import ConsumeQueue
+from pyrocketstore.store import following
 from support.broken_env import broken
 from support.processes import start as start_process
 from support.sizes import SIZES
@@ -352,6 +354,50 @@ def test_a_wait_ends(root: Path, read_only: bool) -> None:
         closing.join()
         with pytest.raises(StoreStateError):
             store.follow("t")
+
+
+@pytest.mark.parametrize("read_only", (False, True))
+@pytest.mark.parametrize("on_loss", ("raise", "skip"))
+def test_a_close_during_a_read_is_no_loss(
+    root: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool, on_loss: str
+) -> None:
+    """Files that the close has released look as if they were removed."""
+    with opened(root) as owner:
+        put(owner, 0, 400, queues=1)
+        owner.wait_dispatched()
+        store = reader_of(root) if read_only else owner
+        messages = store.follow("t", 0, on_loss=on_loss, timeout=0)
+        known = following._Chunks._low
+
+        def closed(chunks: following._Chunks) -> int:
+            monkeypatch.setattr(following._Chunks, "_low", known)
+            store.close()
+            return known(chunks)
+
+        monkeypatch.setattr(following._Chunks, "_low", closed)
+        with pytest.raises(StoreStateError):
+            next(messages)
+        with pytest.raises(StoreStateError):
+            next(messages)
+
+
+@pytest.mark.parametrize("read_only", (False, True))
+def test_a_close_during_the_call_of_read_is_no_empty_queue(
+    root: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    with opened(root) as owner:
+        put(owner, 0, 40, queues=1)
+        store = reader_of(root) if read_only else owner
+        known = ConsumeQueue.first_readable_offset
+
+        def closed(queue: ConsumeQueue, *arguments: Any) -> int:
+            monkeypatch.setattr(ConsumeQueue, "first_readable_offset", known)
+            store.close()
+            return known(queue, *arguments)
+
+        monkeypatch.setattr(ConsumeQueue, "first_readable_offset", closed)
+        with pytest.raises(StoreStateError):
+            store.read("t", 0, start=3, stop=4)
 
 
 class Interrupted(Exception):
