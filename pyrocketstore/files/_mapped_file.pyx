@@ -863,7 +863,7 @@ cdef class MappedFile:
 
 
 cdef MappedFile file_with(tuple files, int64_t offset, int64_t file_size):
-    cdef Py_ssize_t count = PyTuple_GET_SIZE(files)
+    cdef Py_ssize_t count = 0 if files is None else PyTuple_GET_SIZE(files)
     cdef Py_ssize_t i
     cdef int64_t start
     cdef MappedFile found

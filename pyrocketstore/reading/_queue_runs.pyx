@@ -133,8 +133,8 @@ cdef int64_t first_byte(object log) except? -2:
     cdef tuple files = log.mapped_file_queue.mapped_files
     cdef MappedFile first
     if files:
-        first = <MappedFile>files[0]
-        if first.available:
+        first = <MappedFile?>files[0]
+        if first is not None and first.available:
             return first.file.file_from_offset
     return log.get_min_offset()
 
