@@ -20,6 +20,7 @@ cdef class UnitWindow:
         self, int64_t queue_offset, int64_t before, int64_t ahead
     ) except? NULL
     cdef int move(self, int64_t queue_offset, int64_t before, int64_t ahead) except -1
+    cdef bytes read(self, MappedFile mapped_file, int64_t position, int64_t size)
     cdef int set(self, MappedFile mapped_file, int64_t begin, int64_t size) except -1
     cdef int close(self) except -1
     cdef int64_t next_file(self, int64_t start) except -1

@@ -18,6 +18,8 @@ cdef enum:
     NEAR_UNITS = 32     # a search reads so many units on both sides of each step
     SCAN_UNITS = 4096   # and so many at once where records are unreadable
 
+from pyrocketstore.errors import StoreIOError
+
 # No queue has a unit there.
 cdef int64_t MAX_OFFSET = (<int64_t>1 << 62) // UNIT
 
@@ -86,12 +88,21 @@ cdef class UnitWindow:
         begin = max(<int64_t>0, position - before * UNIT)
         ahead = min(max(ahead, <int64_t>1), wrote // UNIT)
         wrote = min(wrote, position + ahead * UNIT)
-        self.block = mapped_file.read_part(begin, wrote - begin)
-        if self.block is None:
-            self.block = self.reader.read(mapped_file, begin, wrote - begin)
+        self.block = self.read(mapped_file, begin, wrote - begin)
         self.base = <const uint8_t *>PyBytes_AS_STRING(self.block)
         self.set(mapped_file, begin, PyBytes_GET_SIZE(self.block))
         return 0
+
+    cdef bytes read(self, MappedFile mapped_file, int64_t position, int64_t size):
+        # As UnitReader.read, without its frames.
+        if not mapped_file.is_on_disk():
+            return self.reader.read(mapped_file, position, size)
+        try:
+            return mapped_file.pread(position, size)
+        except StoreIOError as error:
+            if not self.reader.is_gone(mapped_file, error):
+                raise
+            return b""
 
     cdef int set(self, MappedFile mapped_file, int64_t begin, int64_t size) except -1:
         # The window starts at byte `begin` of the file.

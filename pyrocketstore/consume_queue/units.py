@@ -101,11 +101,15 @@ class UnitReader:
         try:
             return mapped_file.read(position, size)
         except (StoreStateError, StoreIOError) as error:
-            can_go = mapped_file.mode == "read" or mapped_file.unlinked
-            gone = can_go and getattr(error, "errno", 0) == errno.ENOENT
-            if mapped_file.is_available() and not gone:
+            if not self.is_gone(mapped_file, error):
                 raise
             return b""
+
+    def is_gone(self, mapped_file: MappedFile, error: StoreStateError | StoreIOError) -> bool:
+        """Return whether a read failed because the file is being deleted."""
+        can_go = mapped_file.mode == "read" or mapped_file.unlinked
+        gone = can_go and getattr(error, "errno", 0) == errno.ENOENT
+        return gone or not mapped_file.is_available()
 
     def chunks(self, mapped_file: MappedFile) -> Iterator[tuple[int, bytes]]:
         """Yield the written bytes of a file in growing chunks: (position, bytes)."""

@@ -47,8 +47,8 @@ cdef class MappedFile:
     cdef bint has_name(self) noexcept
     cdef kept_file *take_descriptor(self) except NULL
     cdef bytes pread(self, int64_t position, int64_t size)
-    # Bytes of the file on disk; None where `read` must say why they are not there.
-    cdef bytes read_part(self, int64_t position, int64_t size)
+    # True if `pread` reads the bytes of the file.
+    cdef bint is_on_disk(self) noexcept
     cdef SelectMappedBufferResult select(self, int64_t position, int64_t size)
 
 

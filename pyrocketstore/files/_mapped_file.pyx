@@ -805,14 +805,8 @@ cdef class MappedFile:
             close_kept(&self.kept)
         return file
 
-    cdef bytes read_part(self, int64_t position, int64_t size):
-        cdef bytes buffer
-        if self.kind == MEMORY or not self.available:
-            return None
-        buffer = PyBytes_FromStringAndSize(NULL, size)
-        if self.read_into(PyBytes_AS_STRING(buffer), size, position) != size:
-            return None
-        return buffer
+    cdef bint is_on_disk(self) noexcept:
+        return self.kind != MEMORY and self.available
 
     cdef bytes pread(self, int64_t position, int64_t size):
         cdef bytes buffer = PyBytes_FromStringAndSize(NULL, size)
