@@ -6,8 +6,9 @@
  * and may be deleted. A read of one record is therefore an fstat, for the names that the file has,
  * and a pread. With index=1 the program first reads the slot and the entry of the record's key: an
  * fstat of the index file and two preads. With queues=N it first reads the record's unit in one of N
- * queues, which have the records in turn: an fstat and a pread. With many=N one fstat of each file serves N records.
- * Nothing is parsed, compared or returned; records and their order are those of small reads.
+ * queues, which have the records in turn: an fstat and a pread. With many=N one fstat of each file
+ * serves N records. Nothing is parsed, compared or returned; records and their order are those of
+ * small reads.
  *
  * With block=BYTES it reads each step-th record, `many` from the first one on and then these again,
  * as an iterator of a queue does: one pread for the records that lie within so many bytes. */

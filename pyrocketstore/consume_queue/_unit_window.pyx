@@ -13,12 +13,12 @@ from pyrocketstore._rocketstore cimport (
     RS_CQ_STORE_UNIT_SIZE, rs_load_acquire, rs_load_be32, rs_load_be64,
 )
 
+from pyrocketstore.errors import StoreIOError
+
 cdef enum:
     UNIT = RS_CQ_STORE_UNIT_SIZE
     NEAR_UNITS = 32     # a search reads so many units on both sides of each step
     SCAN_UNITS = 4096   # and so many at once where records are unreadable
-
-from pyrocketstore.errors import StoreIOError
 
 # No queue has a unit there.
 cdef int64_t MAX_OFFSET = (<int64_t>1 << 62) // UNIT

@@ -1,4 +1,4 @@
-"""Fields of the objects that each read has for messages that it cannot read, made in no time."""
+"""Fields of the objects that each read makes for the messages that it cannot read."""
 cimport cython
 
 from pyrocketstore.display import shown

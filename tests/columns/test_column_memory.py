@@ -134,7 +134,7 @@ def test_threads_do_not_share_columns():
 
 
 def test_a_column_without_any_value_keeps_no_memory():
-    """What was reserved for values that no record has is freed with the call."""
+    """decode_records frees the memory that it reserves for values where no record has one."""
     record = oracle.encode_record(oracle.Record(body=b"x", properties=b""))
     place = np.zeros(1, np.int64), np.array([len(record)], np.int32)
 
