@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pyrocketstore.consume_queue._units import ConsumeQueueCore
 from pyrocketstore.display import logger
@@ -33,30 +32,37 @@ FACTOR = 2
 WINDOWS = 4
 
 
+class Detachable(Protocol):
+    """A queue whose files can be unmapped."""
+
+    def detach(self) -> None:
+        """Unmap the files."""
+
+
 class QueueMapping:
     """The use of one queue: its units since a byte of the log.
 
     Parameters
     ----------
     core : ConsumeQueueCore
-    release : bound method that unmaps the files of the queue, which is not kept alive: the last
+    queue : has `detach`, which unmaps the files of the queue; it is not kept alive: the last
         reference to a removed queue unmaps its files
     """
 
-    __slots__ = ("_release", "core", "index", "since", "units")
+    __slots__ = ("_queue", "core", "index", "since", "units")
 
-    def __init__(self, core: ConsumeQueueCore, release: Callable[[], None]) -> None:
+    def __init__(self, core: ConsumeQueueCore, queue: Detachable) -> None:
         self.core = core
-        self._release = weakref.WeakMethod(release)
+        self._queue = weakref.ref(queue)
         self.index = -1  # in the list of mapped queues
         self.since = -1
         self.units = 0
 
     def release(self) -> None:
         """Unmap the files of the queue."""
-        release = self._release()
-        if release is not None:
-            release()
+        queue = self._queue()
+        if queue is not None:
+            queue.detach()
 
     def begin(self, phy_offset: int) -> None:
         """Count the units from this byte of the log on."""
@@ -78,7 +84,8 @@ class QueueMappings:
     Threads: any; `admit` and `refuse` from the thread that dispatches.
     """
 
-    _live: ClassVar[weakref.WeakSet[QueueMappings]] = weakref.WeakSet()
+    #: every store's
+    _all: ClassVar[list[weakref.ref[QueueMappings]]] = []
 
     def __init__(self, env: Env, count_each: int = 1) -> None:
         self._limit = env.max_map_count() * SHARE[0] // SHARE[1]
@@ -87,7 +94,7 @@ class QueueMappings:
         self._now = 0  # bytes of the log, the clock of the rates
         self._random = 1
         self._lock = threading.Lock()
-        self._live.add(self)
+        self._all.append(weakref.ref(self, self._all.remove))
 
     @property
     def count(self) -> int:
@@ -100,12 +107,13 @@ class QueueMappings:
             self._now = max(self._now, queue.core.max_physic_offset)
             if queue.index >= 0:
                 return True
-            victim = None if self._has_room() else self._colder_than(queue)
-            if victim is not None:
+            victim = None
+            if not self._has_room():
+                victim = self._colder_than(queue)
+                if victim is None:
+                    queue.begin(self._now)
+                    return False
                 self._remove(victim)
-            elif not self._has_room():
-                queue.begin(self._now)
-                return False
             queue.index = len(self._mapped)
             self._mapped.append(queue)
             queue.begin(self._now)
@@ -134,7 +142,12 @@ class QueueMappings:
             self._remove(queue)
 
     def _total(self) -> int:
-        return sum(store.count for store in self._live)
+        total = 0
+        for reference in tuple(self._all):
+            store = reference()
+            if store is not None:
+                total += store.count
+        return total
 
     def _has_room(self) -> bool:
         free = self._limit - self._total()

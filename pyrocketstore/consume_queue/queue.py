@@ -588,7 +588,8 @@ class ConsumeQueue(UnitAppender):
         queue = self.mapped_file_queue
         last = queue.get_last_mapped_file(need_create=False)
         if last is None or last.is_full():
-            last = queue.get_last_mapped_file(self.core.unit_count * CQ_STORE_UNIT_SIZE)
+            start = self.core.unit_count * CQ_STORE_UNIT_SIZE
+            last = queue.get_last_mapped_file(start, mapped=self._may_map())
             if last is None:
                 raise StoreIOError(errno.EIO, "create", self.store_path)
             self.tail_is_clean = True
@@ -611,16 +612,22 @@ class ConsumeQueue(UnitAppender):
         """Map and hold the file, or leave it unmapped where there are mappings enough."""
         if self.mappings is None or mapped_file.mode != "shared":
             return self.core.attach(mapped_file)
-        if self._mapping is None:
-            self._mapping = QueueMapping(self.core, self.detach)
-        if self.mappings.admit(self._mapping):
+        if self._may_map():
             try:
                 return self.core.attach(mapped_file)
             except StoreIOError as error:
-                if error.errno != errno.ENOMEM:
+                if error.errno != errno.ENOMEM or self._mapping is None:
                     raise
                 self.mappings.refuse(self._mapping)
         return self.core.attach_unmapped(mapped_file)
+
+    def _may_map(self) -> bool:
+        """Return whether the last file is to be mapped; the queue counts as mapped then."""
+        if self.mappings is None:
+            return False
+        if self._mapping is None:
+            self._mapping = QueueMapping(self.core, self)
+        return self._mapping.index >= 0 or self.mappings.admit(self._mapping)
 
     def _clean_tail(self, mapped_file: MappedFile) -> None:
         """Zero bytes that an earlier process may have left after the end of a file."""
@@ -649,7 +656,7 @@ class ConsumeQueue(UnitAppender):
         expect = queue_offset * CQ_STORE_UNIT_SIZE
         if queue.get_last_mapped_file(need_create=False) is None:
             # The first message of a queue decides where its first file starts.
-            first = queue.get_last_mapped_file(expect)
+            first = queue.get_last_mapped_file(expect, mapped=self._may_map())
             if first is None:
                 raise StoreIOError(errno.EIO, "create", self.store_path)
             self.tail_is_clean = True

@@ -366,7 +366,7 @@ def is_safe_name(name: str) -> bool:
     """Return True when a name may become a directory below the store."""
     if name in ("", ".", "..") or len(name.encode("utf-8", "surrogatepass")) > 255:
         return False
-    return not any(char in name for char in ("/", "\\", "\0"))
+    return "/" not in name and "\\" not in name and "\0" not in name
 
 
 def no_queue(topic: str) -> StoreFormatError:

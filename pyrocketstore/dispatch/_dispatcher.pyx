@@ -10,7 +10,7 @@ together, and then publishes these records. It runs before Python does, so that 
 earlier records dispatched.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memset
 
 from pyrocketstore.consume_queue._units cimport ConsumeQueueCore, put_position_info
@@ -62,7 +62,10 @@ from pyrocketstore._rocketstore cimport (
     RS_TRANSACTION_MASK,
     RS_TRANSACTION_NOT_TYPE,
     RS_TRANSACTION_ROLLBACK_TYPE,
+    rs_compare_and_swap,
+    rs_event_sequence,
     rs_event_signal,
+    rs_event_wait,
     rs_index_file,
     rs_load_acquire,
     rs_mapped_file,
@@ -158,6 +161,8 @@ cdef class Dispatcher:
     cdef int64_t last           # physical offset of the last record that was dispatched; -1: none
     cdef int64_t logics
     cdef Event moved
+    cdef Event reached          # signalled once `at` is at least `awaited`
+    cdef int64_t awaited        # the lowest position that a thread waits for; INT64_MAX: none
     cdef public Event delayed
     cdef bint has_delayed       # units of delayed messages were put since the last signal
     cdef object on_new_queue
@@ -198,6 +203,8 @@ cdef class Dispatcher:
         self.index_enabled = index_enabled
         self.multi_dispatch = multi_dispatch
         self.moved = moved
+        self.reached = Event()
+        self.awaited = INT64_MAX
         self.last = -1
         self.logics = 0
         set_delays(&self.delays, delay_levels)
@@ -210,7 +217,39 @@ cdef class Dispatcher:
     @position.setter
     def position(self, int64_t value):
         rs_store_release(&self.at, value)
+        self.signal()
+
+    def wait_for(self, int64_t phy_offset, int64_t timeout_ms):
+        """Sleep until `position` is at least `phy_offset`; return whether it is.
+
+        Also returns after `wake`, after `timeout_ms`, and now and then: the caller checks what else
+        it waits for, and calls again. Threads: any, without the GIL.
+        """
+        cdef uint64_t seen
+        cdef int64_t lowest
+        with nogil:
+            seen = rs_event_sequence(self.reached.event)
+            while True:
+                lowest = rs_load_acquire(&self.awaited)
+                if lowest <= phy_offset or rs_compare_and_swap(&self.awaited, lowest, phy_offset):
+                    break
+            if rs_load_acquire(&self.at) < phy_offset:
+                rs_event_wait(self.reached.event, seen, timeout_ms)
+        return rs_load_acquire(&self.at) >= phy_offset
+
+    def wake(self):
+        """Wake every thread that sleeps in `wait_for` or on `moved`."""
         rs_event_signal(self.moved.event)
+        rs_event_signal(self.reached.event)
+
+    cdef inline void signal(self) noexcept nogil:
+        # After a change of the position. A thread that waits for a later one sleeps on.
+        cdef int64_t lowest
+        rs_event_signal(self.moved.event)
+        lowest = rs_load_acquire(&self.awaited)
+        if rs_load_acquire(&self.at) >= lowest:
+            rs_compare_and_swap(&self.awaited, lowest, INT64_MAX)
+            rs_event_signal(self.reached.event)
 
     @property
     def last_phy_offset(self):
@@ -335,7 +374,9 @@ cdef class Dispatcher:
         entry = self.queues.insert(seen.topic, seen.topic_size, seen.queue_id)
         if entry == NULL:
             raise MemoryError()
-        self.names.setdefault(key, set()).add(seen.topic[:seen.topic_size])
+        name = seen.topic[:seen.topic_size]
+        names = self.names.get(key, ())
+        self.names[key] = names if name in names else (*names, name)
         self.owners[key] = queue
         self.cores[key] = core
         entry.queue = &core.queue
@@ -348,7 +389,7 @@ cdef class Dispatcher:
         if owner is None:
             raise StoreStateError(f"the queue {topic}/{seen.queue_id} is gone")
         self.settle()
-        rs_event_signal(self.moved.event)
+        self.signal()
         if owner.provide_file(queue_offset):
             return True
         self.on_error("queue", topic, seen.queue_id, 0)
@@ -361,7 +402,7 @@ cdef class Dispatcher:
         return self.index_enabled and (self.index == NULL or self.index_room() <= 0)
 
     cdef int begin_index_file(self) except -1 with gil:
-        rs_event_signal(self.moved.event)
+        self.signal()
         self.set_index_file(self.on_index_file())
         if self.index == NULL:
             self.index_enabled = False
@@ -406,7 +447,7 @@ cdef class Dispatcher:
                 mapped_file.drop_hold()
         finally:
             self.busy = False
-            rs_event_signal(self.moved.event)
+            self.signal()
         return status, position
 
     def dispatch_file(self, EnvTable env, str path, int64_t file_from_offset, int64_t position,
@@ -440,7 +481,7 @@ cdef class Dispatcher:
             window.close()
         finally:
             self.busy = False
-            rs_event_signal(self.moved.event)
+            self.signal()
         if state.error < 0:
             raise StoreIOError(<int>-state.error, "pread", path, state.position)
         return RS_OK if state.position >= stop else status, state.position
@@ -482,7 +523,7 @@ cdef class Dispatcher:
                 rs_event_signal(self.delayed.event)
         if self.unsignalled >= SIGNAL_EVERY:
             self.unsignalled = 0
-            rs_event_signal(self.moved.event)
+            self.signal()
         return 0
 
     cdef int report(self, const uint8_t *p) except -1 with gil:
@@ -492,7 +533,7 @@ cdef class Dispatcher:
             self.put_noted_keys()
         self.on_dispatched(self.request(p))
         self.settle()
-        rs_event_signal(self.moved.event)
+        self.signal()
         return 0
 
     cdef int queue_record(self, const uint8_t *p) except -1 nogil:
@@ -570,7 +611,7 @@ cdef class Dispatcher:
     cdef int queue_slowly(self, const uint8_t *p) except -1 with gil:
         # Ext units, a gap in the queue, further queues, and errors, after which Python tries again.
         self.settle()
-        rs_event_signal(self.moved.event)
+        self.signal()
         self.on_queue_record(self.request(p), bool(self.multi_dispatch
                                                    and is_multi(&self.properties)))
         return 0
@@ -650,7 +691,7 @@ cdef class Dispatcher:
             self.pass_to(chunk, first, done)
         finally:
             self.busy = False
-        rs_event_signal(self.moved.event)
+        self.signal()
         return done
 
     cdef int64_t keys_of_chunk(self, LogChunk chunk, int64_t done, int64_t queued) except -1:
@@ -738,7 +779,7 @@ cdef class Dispatcher:
         if chunk.records == NULL:
             raise ValueError("a chunk without records")
         self.pass_to(chunk, 0, chunk.count)
-        rs_event_signal(self.moved.event)
+        self.signal()
 
     cdef int64_t queue_rows(self, LogChunk chunk, int64_t first) except -1:
         # Number of the first record from `first` on that only dispatch_file can put.

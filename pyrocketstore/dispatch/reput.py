@@ -22,6 +22,8 @@ LOG = logger(__name__)
 NAP_S = 0.001
 NAPS_BEFORE_IDLE = 20
 IDLE_S = 0.1
+#: A waiter looks this often for a failure, a stop and signals to the process.
+WAIT_MS = 50
 
 
 def resume_position(
@@ -61,7 +63,6 @@ class ReputMessageService(ServiceThread):
     commit_log : CommitLog
     dispatcher : Dispatcher, whose `position` is the physical offset that it has reached
     appended : Event, wakes the thread
-    moved : Event, signalled when `position` has changed
 
     Attribute: `confirm_offset`, None or the physical offset from which on no record is dispatched
     until the thread is stopped.
@@ -76,13 +77,11 @@ class ReputMessageService(ServiceThread):
         commit_log: CommitLog,
         dispatcher: Dispatcher,
         appended: Event,
-        moved: Event,
     ) -> None:
         super().__init__("ReputMessageService")
         self.commit_log = commit_log
         self.dispatcher = dispatcher
         self.event = appended  # so that an append wakes the thread, as wakeup() does
-        self.moved = moved
         self.confirm_offset: int | None = None
         self._walking = threading.Lock()
         self._turn = threading.Lock()  # so that a waiter for `_walking` gets it next
@@ -117,7 +116,7 @@ class ReputMessageService(ServiceThread):
         """Let records before `phy_offset` be dispatched, and no later ones."""
         self.confirm_offset = phy_offset
         self.event.signal()
-        self.moved.signal()  # who waits for a later record waits no longer
+        self.dispatcher.wake()  # who waits for a later record waits no longer
 
     def is_unconfirmed(self) -> bool:
         """Return True while only the confirm offset prevents that more is dispatched."""
@@ -130,7 +129,7 @@ class ReputMessageService(ServiceThread):
 
     def on_failure(self, error: BaseException) -> None:
         """Wake all waiters: the thread has failed."""
-        self.moved.signal()
+        self.dispatcher.wake()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -180,8 +179,8 @@ class ReputMessageService(ServiceThread):
         clock = self.commit_log.env.monotonic_ns
         deadline = None if timeout is None else clock() + int(timeout * 1e9)
         while True:
-            seen = self.moved.sequence()
-            if self.dispatcher.position >= min(phy_offset, self._end()):
+            target = min(phy_offset, self._end())
+            if self.dispatcher.position >= target:
                 return True
             if self.failure is not None:
                 raise StoreStateError(f"dispatching has stopped: {self.failure}") from self.failure
@@ -195,4 +194,4 @@ class ReputMessageService(ServiceThread):
                     "a dispatcher or arriving listener cannot wait until its message is dispatched"
                 )
             self.event.signal()
-            self.moved.wait(seen, min(left, 1.0))
+            self.dispatcher.wait_for(target, int(min(left * 1e3, WAIT_MS)))

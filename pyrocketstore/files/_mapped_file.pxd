@@ -31,9 +31,9 @@ cdef class MappedFile:
     cdef int map(self) except -1
     cdef int unmap(self) except -1
     cdef int drop_buffer(self) except -1
-    cdef int open_file(self, bint create, bint partial) except -1
+    cdef int open_file(self, bint create, bint partial, bint mapped) except -1
     cdef bytes directory(self)
-    cdef int create_file(self, bint is_there) except -1
+    cdef bint create_file(self, bint is_there, bint mapped) except -1
     cdef void give_up_from(self, int64_t position) noexcept
     cdef int64_t checked_position(self, object value) except -1
     cdef int confirm_or_raise(self, int64_t end) except -1

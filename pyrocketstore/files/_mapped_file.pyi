@@ -45,6 +45,7 @@ class MappedFile:
         by_write: bool = False,
         partial: bool = False,
         checked: bool = False,
+        mapped: bool = False,
     ) -> MappedFile: ...
     @property
     def file_size(self) -> int: ...

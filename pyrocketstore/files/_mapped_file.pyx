@@ -7,15 +7,15 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.tuple cimport PyTuple_GET_SIZE
-from libc.errno cimport ENOENT
+from libc.errno cimport EEXIST, ENOENT
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from pyrocketstore.arguments._numbers_and_bodies cimport int_in
 from pyrocketstore.system._allocation cimport (
-    PAGE_SIZE, append_position, confirm, fill_room_ahead, keep_room_ahead, map_path, pread_path,
-    zero_memory, zero_range,
+    ADVICE_RANDOM, PAGE_SIZE, append_position, confirm, fill_room_ahead, keep_room_ahead, map_path,
+    pread_path, zero_memory, zero_range,
 )
 from pyrocketstore.system._env cimport EnvTable, Event, path_bytes, path_text
 from pyrocketstore.system._kept_files cimport (
@@ -39,7 +39,6 @@ cdef enum:
     SHARED = 0
     MEMORY = 1
     READ = 2
-    ADVICE_RANDOM = 1    # MADV_RANDOM
 
 cdef tuple MODES = ("shared", "memory", "read")
 cdef tuple FILLS = ("no", "folios", "pages")     # by RS_FILL_...
@@ -76,6 +75,8 @@ cdef class MappedFile:
         failure is an error and not a SIGBUS
     partial : bool, read: a file of another length is accepted; bytes that it lacks cannot be read
     checked : bool, the caller has opened the file for this mode, and found its length right
+    mapped : bool, with create and sole_writer: no such file is expected, and the new one is mapped
+        and its first page allocated at once
 
     Raises StoreIOError, and StoreCorruptionError for a file of another length.
 
@@ -90,7 +91,7 @@ cdef class MappedFile:
                   bint create=False, file_from_offset=None, int64_t confirm_step=65536,
                   int64_t populate=0, str zero_fill="no", bint sole_writer=False,
                   bint defer_fsync=False, bint by_write=False, bint partial=False,
-                  bint checked=False):
+                  bint checked=False, bint mapped=False):
         if mode not in MODES:
             raise StoreFormatError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
         if zero_fill not in FILLS:
@@ -129,7 +130,7 @@ cdef class MappedFile:
         if self.kind == SHARED:
             self.file.path = self._path_text
         if not checked:
-            self.open_file(create, partial and self.kind == READ)
+            self.open_file(create, partial and self.kind == READ, mapped and sole_writer)
         self.name_unsynced = self.name_unsynced and self.created
         self.available = True
 
@@ -141,7 +142,7 @@ cdef class MappedFile:
         close_kept(&self.kept)
         rs_lock_free(self.file.fill_lock)
 
-    cdef int open_file(self, bint create, bint partial) except -1:
+    cdef int open_file(self, bint create, bint partial, bint mapped) except -1:
         cdef int64_t size = 0
         cdef int fd
         cdef bint create_now = create and self.kind == SHARED
@@ -149,10 +150,12 @@ cdef class MappedFile:
         cdef const char *path = self._path_text
         if path == NULL or (create and self.kind == MEMORY):
             return 0
+        if create_now and mapped and self.create_file(False, True):
+            return 0
         with nogil:
             fd = env.open(path, O_RDWR if self.kind == SHARED else O_RDONLY, 0)
         if fd == -ENOENT and create_now:
-            return self.create_file(False)
+            return check_io(0 if self.create_file(False, False) else -EEXIST, "link", self.path, -1)
         if fd == -ENOENT and self.kind == MEMORY:
             return 0
         check_io(fd, "open", self.path, -1)
@@ -161,7 +164,8 @@ cdef class MappedFile:
             env.close(fd)
         check_io(size, "fstat", self.path, -1)
         if size == 0 and create_now:
-            return self.create_file(True)
+            self.create_file(True, False)
+            return 0
         if self.kind == MEMORY:
             self.source_size = min(size, self.file.file_size)
         elif size != self.file.file_size and not partial:
@@ -172,11 +176,11 @@ cdef class MappedFile:
     cdef bytes directory(self):
         return self._path.rpartition(b"/")[0] or (b"/" if self._path.startswith(b"/") else b".")
 
-    cdef int create_file(self, bint is_there) except -1:
-        make_file(self.env, self._path, self.file.file_size, not self.name_unsynced, is_there,
-                  self.path)
-        self.created = True
-        return 0
+    cdef bint create_file(self, bint is_there, bint mapped) except -1:
+        # Whether the file was made: not if `is_there` is False and the file exists.
+        self.created = make_file(self.env, self._path, self.file.file_size, not self.name_unsynced,
+                                 is_there, self.path, &self.file if mapped else NULL)
+        return self.created
 
     # ---- positions ---------------------------------------------------------------------------
     @property

@@ -10,8 +10,9 @@ from libc.errno cimport EEXIST, EIO, EOPNOTSUPP
 from libc.stdint cimport int64_t
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
 
+from pyrocketstore.system._allocation cimport map_new_file
 from pyrocketstore.system._env cimport EnvTable
-from pyrocketstore._rocketstore cimport rs_env, rs_fdatasync, rs_fsync_directory
+from pyrocketstore._rocketstore cimport rs_env, rs_fdatasync, rs_fsync_directory, rs_mapped_file
 
 cdef enum:
     FILE_MODE = 0o644
@@ -26,7 +27,7 @@ cdef tuple STEPS = ("open", "ftruncate", "link", "unlink", "fdatasync", "fsync_d
 
 
 cdef int make_file(EnvTable owner, bytes path, int64_t size, bint durable, bint is_there,
-                   object shown) except -1:
+                   object shown, rs_mapped_file *mapped) except -1:
     cdef const rs_env *env = &owner.table
     cdef bytes directory, temporary, name
     cdef const char *path_text = PyBytes_AS_STRING(path)
@@ -47,9 +48,13 @@ cdef int make_file(EnvTable owner, bytes path, int64_t size, bint durable, bint 
         else:
             error = create(env, path_text, size, directory_text, temporary_text, &step)
         if error >= 0:
+            if mapped != NULL:
+                map_new_file(mapped, error)
             error = finish(env, error, path_text, directory_text if durable else NULL, &step)
+    if error == -EEXIST and not is_there:
+        return 0
     owner.check(error, STEPS[step], shown, -1)
-    return 0
+    return 1
 
 
 cdef int create(const rs_env *env, const char *path, int64_t size, const char *directory,

@@ -61,10 +61,11 @@ class FileSettings(NamedTuple):
         create: bool = False,
         partial: bool = False,
         checked: bool = False,
+        mapped: bool = False,
     ) -> MappedFile:
         """Open one file. Raises StoreIOError; StoreCorruptionError for another length.
 
-        `partial` and `checked`: see MappedFile.
+        `partial`, `checked` and `mapped`: see MappedFile.
         """
         return MappedFile(
             env,
@@ -80,6 +81,7 @@ class FileSettings(NamedTuple):
             sole_writer=self.sole_writer,
             defer_fsync=self.sole_writer,
             by_write=self.by_write,
+            mapped=mapped,
         )
 
 
@@ -96,14 +98,16 @@ def file_settings(
     return FileSettings(file_size, confirm_step, populate, zero_fill, sole_writer, by_write)
 
 
-def create_mapped_file(env: Env, path: str, settings: FileSettings) -> MappedFile:
-    """Make a file, and its directory.
+def create_mapped_file(
+    env: Env, path: str, settings: FileSettings, *, mapped: bool = False
+) -> MappedFile:
+    """Make a file, and its directory. `mapped`: see MappedFile.
 
     Durability: the names are durable on return; with `sole_writer`, when the first flush returns.
     Raises StoreIOError; StoreCorruptionError when a file of that name exists.
     """
     env.make_directories(parent_directory(path), durable=not settings.sole_writer)
-    mapped_file = settings.open(env, path, create=True)
+    mapped_file = settings.open(env, path, create=True, mapped=mapped)
     if not mapped_file.created:
         # Its content is unknown, and must not follow the next records.
         raise StoreCorruptionError(path, -1, "the file exists and is not part of the file sequence")

@@ -215,10 +215,15 @@ class MappedFileQueue:
             self.mapped_files = tuple(sorted(files, key=lambda file: file.file_from_offset))
 
     def get_last_mapped_file(
-        self, start_offset: int | None = None, need_create: bool = True
+        self,
+        start_offset: int | None = None,
+        need_create: bool = True,
+        *,
+        mapped: bool = False,
     ) -> MappedFile | None:
         """Return the last file; with a `start_offset` (bytes), one with room, made if necessary.
 
+        `mapped`, for a `sole_writer`: a new file is mapped, and its first page allocated, at once.
         None when there is none and none may be made. Raises StoreIOError when it cannot be made.
         Source: RocketMQ 4.9.3 MappedFileQueue#getLastMappedFile.
         """
@@ -227,12 +232,12 @@ class MappedFileQueue:
         if start_offset is not None and (last is None or last.is_full()):
             if not need_create:
                 return None
-            return self._create_next(start_offset)
+            return self._create_next(start_offset, mapped)
         if last is not None and self.allocate_service is not None and not last.is_full():
             self.allocate_service.keep_ahead(last)
         return last
 
-    def _create_next(self, start_offset: int) -> MappedFile:
+    def _create_next(self, start_offset: int, mapped: bool) -> MappedFile:
         with self._create_lock:
             files = self.mapped_files
             if files and not files[-1].is_full():
@@ -241,12 +246,12 @@ class MappedFileQueue:
                 offset = files[-1].file_from_offset + self.mapped_file_size
             else:
                 offset = start_offset - start_offset % self.mapped_file_size
-            mapped_file = self._make(offset)
+            mapped_file = self._make(offset, mapped)
             with self._lock:
                 self.mapped_files = (*self.mapped_files, mapped_file)
             return mapped_file
 
-    def _make(self, offset: int) -> MappedFile:
+    def _make(self, offset: int, mapped: bool) -> MappedFile:
         size = self.mapped_file_size
         if offset > MAX_FILE_END - size:
             raise StoreIOError(errno.EFBIG, "create", f"{self.store_path}/{file_name_of(offset)}")
@@ -254,7 +259,7 @@ class MappedFileQueue:
         if self.read_only:
             return MappedFile(self.env, path, size, mode="memory", create=True)
         if self.allocate_service is None:
-            return create_mapped_file(self.env, path, self.settings)
+            return create_mapped_file(self.env, path, self.settings, mapped=mapped)
         mapped_file = self.allocate_service.put_request_and_return_mapped_file(
             path,
             self._new_path(offset + size) if offset + size <= MAX_FILE_END - size else None,

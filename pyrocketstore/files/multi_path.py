@@ -81,9 +81,9 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         free = [path for path in writable if not self._is_full(path)] or writable
         return free[number % len(free)]
 
-    def _make(self, offset: int) -> MappedFile:
+    def _make(self, offset: int, mapped: bool) -> MappedFile:
         try:
-            mapped_file = super()._make(offset)
+            mapped_file = super()._make(offset, mapped)
         except StoreError as error:
             # A file that timed out is still being made there.
             if getattr(error, "errno", None) != errno.ETIMEDOUT:

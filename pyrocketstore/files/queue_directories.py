@@ -112,9 +112,9 @@ def _skip(path: str, reason: str, warn: bool) -> None:
 
 def check_queue_directory(env: Env, directory: str, topic: str, queue_id: int) -> None:
     """Raise StoreIOError if the path of a queue names something that is not a directory."""
-    path = os.path.join(directory, topic)
-    for name in (path, os.path.join(path, str(queue_id))):
-        if not env.exists(name):
+    path = f"{directory}/{topic}"
+    for name in (path, f"{path}/{queue_id}"):
+        if not env.has_name(name):
             return
         if not env.is_dir(name):
             raise StoreIOError(errno.ENOTDIR, "mkdir", name)

@@ -639,9 +639,7 @@ class DefaultMessageStore(StoreContext):
             raise StoreStateError("the store is open read-only")
         if not self._loaded or self.is_started or self.allocate_service is None:
             raise StoreStateError("start() must be called once, after load()")
-        self.reput_service = ReputMessageService(
-            self.commit_log, self.dispatcher, self.appended, self.moved
-        )
+        self.reput_service = ReputMessageService(self.commit_log, self.dispatcher, self.appended)
         self.dispatcher.call_after(self._observers())
         self._bound_dispatch()
         self.services = StoreServices(

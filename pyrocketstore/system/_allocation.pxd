@@ -12,6 +12,7 @@ cdef enum:
     # the page cache. Larger folios are expensive in a guest whose host has reclaimed large pages.
     FILL_CHUNK = 262144
     HUGE_PAGE = 2097152         # the largest such write
+    ADVICE_RANDOM = 1           # MADV_RANDOM
     ADVICE_DONTNEED = 4         # MADV_DONTNEED
 
 
@@ -75,6 +76,10 @@ cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
 # number of the call that failed: 0 open, 1 fstat, 2 mmap.
 cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,
                   int64_t *length, int *step) noexcept nogil
+
+# Maps a new file that has one writer and is open, and allocates its first bytes. An error is left
+# to `map_path` and `confirm`, which do what was not done here.
+cdef void map_new_file(rs_mapped_file *f, int fd) noexcept nogil
 
 # Faults in the pages of [position, position + size) ahead of a writer, best effort. The caller
 # holds the file.

@@ -12,7 +12,7 @@ from libc.errno cimport EACCES, EAGAIN, EIO, EOPNOTSUPP, errno
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport strlen
-from posix.stat cimport stat as stat_call, struct_stat
+from posix.stat cimport lstat, stat as stat_call, struct_stat
 
 from pyrocketstore._rocketstore cimport (
     RS_FAILED_CALL,
@@ -436,6 +436,16 @@ cdef class EnvTable:
             return sorted(names_of(entries, size))
         finally:
             free(entries)
+
+    def has_name(self, path):
+        """Return True if something has that name; a link is not followed.
+
+        The call keeps the GIL: it is for names that the kernel has in memory, and for callers to
+        whom a wait for the GIL would be more expensive.
+        """
+        cdef bytes encoded = path_bytes(path)
+        cdef struct_stat status
+        return lstat(PyBytes_AS_STRING(encoded), &status) == 0
 
     def mtime_ms(self, path):
         """Time of the file's last modification, Unix ms."""

@@ -230,19 +230,25 @@ class Env(EnvTable):
 
         Returns False without such a directory, or if `path` or a name above it is there already.
         """
-        parent = os.path.dirname(path)
-        if not self._guarded or path in self._checked or parent == path:
+        if not self._guarded or path in self._checked:
             return False
-        if parent not in self._checked and not self._make_in_checked(parent):
-            return False
-        try:
-            self.mkdir(path)
-        except StoreIOError as error:
-            if error.errno in (errno.EEXIST, errno.ENOENT):
+        missing = [path]
+        parent = path.rpartition("/")[0]
+        while parent not in self._checked:
+            if not parent:
                 return False
-            raise
-        self.made_names[parent] = next(_name_numbers)
-        self._checked.add(path)
+            missing.append(parent)
+            parent = parent.rpartition("/")[0]
+        for name in reversed(missing):
+            try:
+                self.mkdir(name)
+            except StoreIOError as error:
+                if error.errno in (errno.EEXIST, errno.ENOENT):
+                    return False
+                raise
+            self.made_names[parent] = next(_name_numbers)
+            self._checked.add(name)
+            parent = name
         return True
 
     def _make_missing(self, path: str) -> None:

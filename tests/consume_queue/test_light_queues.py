@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -249,7 +248,7 @@ def test_light_queues_do_not_fill_the_address_space(
     """Goal: as many light queues as one likes, though each file has a mapping while it is put to.
     Method: the bound is lowered, and the mappings are counted."""
     monkeypatch.setattr(Env, "max_map_count", lambda env: 12)
-    monkeypatch.setattr(QueueMappings, "_live", weakref.WeakSet())
+    monkeypatch.setattr(QueueMappings, "_all", [])
     light: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
     with pyrocketstore.open(tmp_path, **SIZES, **light) as store:
         for _ in range(3):

@@ -1,13 +1,20 @@
 """Goal: the dispatch loop reports a record whose stored physical offset is wrong, and signals its
 progress. Method: the dispatcher of an open store over the store's own log file, with right and
-wrong offsets of the file; the signals of its event are counted."""
+wrong offsets of the file; the signals of its event are counted, and threads wait for positions."""
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from pathlib import Path
+
+import pytest
 
 import pyrocketstore
 from pyrocketstore.commit_log._scan import status_name
+from pyrocketstore.errors import StoreStateError
+from support.seed import SEED
 
 COUNT = 3000
 ELSEWHERE = "stored physicalOffset differs from the position of the record"
@@ -40,3 +47,68 @@ def test_progress_is_signalled(tmp_path: Path) -> None:
         seen = engine.moved.sequence()
         engine.dispatcher.dispatch_file(engine.env, path, 0, 0, engine.get_max_phy_offset())
         assert engine.moved.sequence() - seen > COUNT // 1024
+
+
+def test_each_waiter_wakes_at_its_own_position(tmp_path: Path) -> None:
+    """Goal: a thread that waits for a position wakes there, and for no earlier one."""
+    rng = random.Random(SEED)
+    with pyrocketstore.open(tmp_path / "s") as store:
+        dispatcher = store.message_store.dispatcher
+        begin = dispatcher.position
+        targets = [begin + rng.randrange(1, 50) for _ in range(12)]
+        woken: dict[int, tuple[bool, int]] = {}
+
+        def wait(number: int) -> None:
+            while not (reached := dispatcher.wait_for(targets[number], 10_000)):
+                pass  # a signal for an earlier position
+            woken[number] = reached, dispatcher.position
+
+        threads = [threading.Thread(target=wait, args=(n,)) for n in range(len(targets))]
+        for thread in threads:
+            thread.start()
+        for position in range(begin + 1, begin + 51):
+            time.sleep(0.002)
+            started = time.monotonic()
+            dispatcher.position = position
+            for number, target in enumerate(targets):
+                if target == position:
+                    threads[number].join(5)
+                    assert not threads[number].is_alive()
+                elif target > position:
+                    assert number not in woken
+            assert time.monotonic() - started < 5, "no waiter waits for its timeout"
+        assert sorted(woken) == list(range(len(targets)))
+        assert all(at >= targets[number] for number, (_, at) in woken.items())
+        dispatcher.position = begin
+
+
+def test_who_waits_can_be_woken(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path / "s") as store:
+        dispatcher = store.message_store.dispatcher
+        far = dispatcher.position + 1
+        assert dispatcher.wait_for(far - 1, 10_000), "the position is reached already"
+        assert not dispatcher.wait_for(far, 1)
+        timer = threading.Timer(0.1, dispatcher.wake)
+        timer.start()
+        started = time.monotonic()
+        assert not dispatcher.wait_for(far, 60_000)
+        assert time.monotonic() - started < 30
+        timer.join()
+
+
+def test_a_waiter_learns_that_dispatching_has_stopped(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path / "s") as store:
+        service = store.message_store.reput_service
+        far = service.dispatcher.position + 1
+        service.confirm(far - 1)
+        assert service.wait_dispatched(far), "records after the confirm offset are not waited for"
+        service.confirm_offset = None
+        with service.paused():
+            store.put("t", b"x")
+            end = store.message_store.get_max_phy_offset()
+            service.failure = RuntimeError("a failure of the test")
+            with pytest.raises(StoreStateError, match="a failure of the test"):
+                service.wait_dispatched(end)
+            service.failure = None
+            assert not service.wait_dispatched(end, 0.01)
+        assert service.wait_dispatched(end, 60)

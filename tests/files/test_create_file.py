@@ -192,3 +192,77 @@ def test_an_opening_removes_temporary_files(tmp_path: Path) -> None:
     pyrocketstore.open(tmp_path, **settings).close()
     assert [name for name in LEFT if (tmp_path / name).exists()] == []
     assert [name for name in FOREIGN if not (tmp_path / name).exists()] == []
+
+
+def create_mapped(env: Env, path: Path) -> MappedFile:
+    return MappedFile(
+        env,
+        path,
+        SIZE,
+        create=True,
+        zero_fill="folios",
+        sole_writer=True,
+        defer_fsync=True,
+        mapped=True,
+    )
+
+
+def test_a_mapped_file_is_not_opened_again(env: Env, path: Path) -> None:
+    before = descriptors()
+    with watched(env, "open") as opened, watched(env, "mmap") as mapped:
+        with watched(env, "fallocate") as allocated:
+            file = create_mapped(env, path)
+            assert file.created
+            assert file.is_mapped
+            assert file.confirmed == 4096
+            assert file.append_message(b"first")
+        assert (len(opened), len(mapped), len(allocated)) == (0, 1, 1)
+    assert descriptors() == before
+    assert path.read_bytes() == b"first" + bytes(SIZE - 5)
+    file.flush(0)
+    assert file.flushed == 5
+
+
+@pytest.mark.parametrize("call", ["mmap", "fallocate"])
+def test_what_fails_at_a_mapped_file_is_done_when_it_is_needed(
+    env: Env, path: Path, call: str
+) -> None:
+    """The error of the first try is not lost: the second one meets it."""
+    before = descriptors()
+    with failing(env, call, errno.ENOMEM):
+        file = create_mapped(env, path)
+        assert file.created
+        assert file.is_mapped == (call != "mmap")
+        assert file.confirmed == 0
+        with pytest.raises(StoreIOError) as caught:
+            file.append_message(b"first")
+        assert (caught.value.errno, caught.value.operation) == (errno.ENOMEM, call)
+        assert file.wrote == 0
+    assert file.append_message(b"first")
+    assert path.read_bytes() == b"first" + bytes(SIZE - 5)
+    assert descriptors() == before
+
+
+def test_a_mapped_file_does_not_replace_another(env: Env, path: Path) -> None:
+    path.write_bytes(b"other".ljust(SIZE))
+    file = create_mapped(env, path)
+    assert not file.created
+    assert not file.is_mapped
+    assert path.read_bytes() == b"other".ljust(SIZE)
+
+
+def test_an_empty_file_may_become_a_mapped_one(env: Env, path: Path) -> None:
+    path.touch()
+    file = create_mapped(env, path)
+    assert file.created
+    assert file.append_message(b"first")
+    assert path.read_bytes() == b"first" + bytes(SIZE - 5)
+
+
+def test_a_mapped_file_without_a_name_is_unmapped(env: Env, path: Path) -> None:
+    before = descriptors()
+    with failing(env, "fdatasync", errno.EIO), pytest.raises(StoreIOError):
+        MappedFile(env, path, SIZE, create=True, sole_writer=True, mapped=True)
+    assert not path.exists()
+    assert descriptors() == before
+    assert str(path) not in Path("/proc/self/maps").read_text()

@@ -23,10 +23,10 @@ def begin_logs_at(patch: pytest.MonkeyPatch, begin: int) -> None:
     """Let new logs of this process begin with the file of byte `begin`."""
     create = MappedFileQueue._create_next
 
-    def create_next(files: MappedFileQueue, start: int) -> MappedFile:
+    def create_next(files: MappedFileQueue, start: int, mapped: bool) -> MappedFile:
         is_log = os.path.basename(files.store_path) == "commitlog"
         is_new = start == 0 and not files.mapped_files
-        return create(files, begin if is_log and is_new else start)
+        return create(files, begin if is_log and is_new else start, mapped)
 
     patch.setattr(MappedFileQueue, "_create_next", create_next)
 
