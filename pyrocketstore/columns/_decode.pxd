@@ -33,6 +33,7 @@ ctypedef struct column_set:
     int32_t var_count
     bint needs_properties
     bint needs_tags_code
+    bint needs_bodies
     uint8_t *compressed   # one byte a row: 1 for a compressed body; NULL: no body was requested
     int64_t compressed_count
     const queue_name *queue  # NULL: any queue, and any record size up to the entry of `sizes`
@@ -101,6 +102,7 @@ cdef class ColumnPlan:
     cdef int32_t body            # index of `body` in `var`; -1: not requested
     cdef bint needs_properties
     cdef bint needs_tags_code
+    cdef bint needs_bodies
 
 
 # Returns the plan of a tuple of names, and keeps it. StoreFormatError for an unknown column.

@@ -73,7 +73,11 @@ from pyrocketstore.arguments.scalars import entries_of, exact_text
 cdef object MAX_INT64 = (1 << 63) - 1
 
 cdef enum:
-    PREFETCH_AHEAD = 40    # records
+    # Records that are prefetched ahead. With their bodies they are few: each takes many of the
+    # reads from memory that a core has under way.
+    HEADS_AHEAD = 40
+    BODIES_AHEAD = 4
+    BODY_BYTES = 2048       # of each: the processor itself fetches the rest of a large body
     CACHE_LINE = 64
     MAX_RESERVED = 268435456  # bytes that a column of bodies reserves before the pass, at most
     GUESSED_TEXT = 16         # bytes reserved for each value of a text column
@@ -197,6 +201,7 @@ cdef class ColumnPlan:
                 var_count += 1
         self.needs_properties = not {"tags", "keys", "uniq_key", "tags_code"}.isdisjoint(names)
         self.needs_tags_code = "tags_code" in names
+        self.needs_bodies = not {"body", "stored_body"}.isdisjoint(names)
 
 
 #: names -> ColumnPlan: a caller requests the same columns again and again.
@@ -284,6 +289,16 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
     return 0
 
 
+cdef inline void prefetch(const uint8_t *record, int32_t size, bint with_body) noexcept nogil:
+    cdef int32_t at = 0
+    cdef int32_t end = min(size, <int32_t>BODY_BYTES if with_body else RS_MESSAGE_MIN_SIZE + 1)
+    while at < end:
+        rs_prefetch_far(record + at)
+        at += CACHE_LINE
+    rs_prefetch_far(record + size - 1 - CACHE_LINE)
+    rs_prefetch_far(record + size - 1)
+
+
 cdef int walk_rows(
     column_set *s,
     const uint8_t **records,
@@ -294,17 +309,16 @@ cdef int walk_rows(
     bint check_crc,
     Py_ssize_t *row,
 ) noexcept nogil:
+    cdef bint with_body = s.needs_bodies or check_crc
+    cdef Py_ssize_t ahead = BODIES_AHEAD if with_body else HEADS_AHEAD
     cdef decoded d
-    cdef Py_ssize_t i, ahead
+    cdef Py_ssize_t i
     cdef int status
+    for i in range(first, min(stop, first + ahead)):
+        prefetch(records[i], sizes[i], with_body)
     for i in range(first, stop):
-        ahead = i + PREFETCH_AHEAD
-        if ahead < stop:
-            rs_prefetch_far(records[ahead])
-            rs_prefetch_far(records[ahead] + CACHE_LINE)
-            rs_prefetch_far(records[ahead] + RS_MESSAGE_MIN_SIZE)
-            rs_prefetch_far(records[ahead] + sizes[ahead] - 1 - CACHE_LINE)
-            rs_prefetch_far(records[ahead] + sizes[ahead] - 1)
+        if i + ahead < stop:
+            prefetch(records[i + ahead], sizes[i + ahead], with_body)
         row[0] = i
         status = check_record(
             records[i], sizes[i], phy_offsets[i] if phy_offsets != NULL else -1, check_crc,
@@ -491,6 +505,7 @@ cdef class ColumnPass:
         self.path = path
         s.needs_properties = plan.needs_properties
         s.needs_tags_code = plan.needs_tags_code
+        s.needs_bodies = plan.needs_bodies
         if plan.body >= 0:
             s.compressed = <uint8_t *>calloc(max(count, 1), 1)
             if s.compressed == NULL:
