@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyrocketstore.commit_log._scan import status_name
+from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.message_store.topic_config import TopicConfigFile
+from pyrocketstore.recovery.other_formats import why_only_read
 from pyrocketstore.recovery.plan import COMMITTED_END, RecoveryPlan
 from pyrocketstore.results import Status
+from pyrocketstore.schedule.delay_offsets import DelayOffsets
 from pyrocketstore.verify.report import Problem
 
 #: The verdicts that end the log of a valid store; "": the log has no file.
@@ -17,8 +21,8 @@ USUAL_ENDS = ("", status_name(Status.END), status_name(Status.BLANK), COMMITTED_
 
 def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     """Yield files of the index directory that are not index files. For a read-only store, yield
-    also files with a wrong length or name, files that are missing at the end of the log, and damage
-    at that end which no valid record follows.
+    also files with a wrong length or name, files that are missing at the end of the log, damage at
+    that end which no valid record follows, and files of `config` that are not valid.
 
     An opening for writing repairs these, or reports that it cannot.
 
@@ -34,6 +38,7 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     plan = store.plan
     if plan is None or not store.read_only:
         return
+    yield from _config_problems(store)
     for path, reason in plan.mismatched:
         yield Problem(_kind_of(store, path), path, -1, reason)
     if plan.broken:
@@ -60,6 +65,19 @@ def damaged_end(store: DefaultMessageStore, plan: RecoveryPlan) -> Problem | Non
     else:
         return None
     return Problem("log", *store.commit_log.position_of(plan.log_end), text)
+
+
+def _config_problems(store: DefaultMessageStore) -> Iterator[Problem]:
+    """Yield the files of a store that may be written whose damage an opening for writing refuses,
+    and a read-only one does not read."""
+    if why_only_read(store.env, store.config):
+        return
+    topics = TopicConfigFile(store.env, f"{store.root}/config/topics.json")
+    for file in (topics, DelayOffsets(store.env, store.root)):
+        try:
+            file.load()
+        except StoreCorruptionError as error:
+            yield Problem("config", error.path, error.position, error.reason)
 
 
 def _kind_of(store: DefaultMessageStore, path: str) -> str:

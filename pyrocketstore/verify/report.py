@@ -19,7 +19,7 @@ class Problem:
 
     Parameters
     ----------
-    kind : "log", "queue", "ext" or "index"
+    kind : "log", "queue", "ext", "index" or "config"
     path : the file
     position : bytes into the file; -1: no position
     text : the reason
@@ -153,6 +153,11 @@ class VerifyReport(Verdict):
         if self.only_read:
             return [*self._log_advice(), self._only_read_advice]
         found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
+        if any(problem.kind == "config" for problem in self.problems):
+            found.append(
+                "files in `config` are damaged, and an opening for writing is refused: `problems`"
+                " has what to do about each; messages are read all the same"
+            )
         return found or [
             "the store is damaged where `problems` say: take a copy of it, open it for writing"
             " once, and verify it again"

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 import pyrocketstore
 from pyrocketstore import MessageExtBrokerInner
 from pyrocketstore.cli.commands import app
+from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.verify.report import VerifyReport
 from support.snapshot import snapshot
 
@@ -295,3 +296,40 @@ def test_commands_say_that_a_queue_lost_its_end(root: Path) -> None:
     assert run(root, "cat", "T", "--queue=0").exit_code == 1
     assert run(root, "cat", "T", "--queue=0", "--count=5").exit_code == 0
     assert run(root, "cat", "T", "--queue=7").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["topics.json", "delayOffset.json"])
+@pytest.mark.parametrize("backup", ["none", "valid", "damaged"])
+def test_a_damaged_file_of_config_is_reported(root: Path, name: str, backup: str) -> None:
+    """Goal: a store that an opening for writing refuses is not `ok`."""
+    path = root / "config" / name
+    for each in (path, path.with_name(f"{name}.bak")):
+        each.unlink(missing_ok=True)
+    path.write_text('{"cut')
+    if backup != "none":
+        path.with_name(f"{name}.bak").write_text("{}" if backup == "valid" else '{"cut')
+    report = verify(root)
+    if backup == "valid":
+        assert report.ok, report.problems
+        open_once(root)
+        return
+    (problem,) = report.problems
+    assert (problem.kind, problem.path) == ("config", str(path))
+    assert report.complete and not report.consistent
+    (text,) = report.advice
+    assert "an opening for writing is refused" in text
+    with pytest.raises(StoreCorruptionError) as refused:
+        open_once(root)
+    assert refused.value.reason == problem.text
+    assert f"config\t{path}\t-\t" in run(root, "verify").stdout
+    path.unlink()
+    path.with_name(f"{name}.bak").unlink(missing_ok=True)
+    assert verify(root).ok
+    open_once(root)
+
+
+def test_config_of_a_store_that_is_only_read_is_not_checked(root: Path) -> None:
+    (root / "config" / "topics.json").write_text('{"cut')
+    assert not verify(root).ok
+    (root / "timerwheel").write_bytes(b"a file of 5.x")
+    assert verify(root).ok

@@ -77,11 +77,11 @@ _NO_END = 2**62
 class VerifyResult(Verdict):
     """The result of a verify; `consistent`, `complete` and `ok` follow from it as in VerifyReport.
 
-    `problems` has kind ("log", "queue", "ext" or "index"), brokerName, path, position, text, and
-    count: the number of its units or keys. `counts` have the names of VerifyReport: problem_count
-    is the number of all problems, missing_count that of missing units and keys. `index_unchecked`
-    is the reason why an index was not checked, "" where each index was. `close` frees the result
-    that Spark keeps.
+    `problems` has kind ("log", "queue", "ext", "index" or "config"), brokerName, path, position,
+    text, and count: the number of its units or keys. `counts` have the names of VerifyReport:
+    problem_count is the number of all problems, missing_count that of missing units and keys.
+    `index_unchecked` is the reason why an index was not checked, "" where each index was. `close`
+    frees the result that Spark keeps.
     """
 
     problems: DataFrame
