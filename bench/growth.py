@@ -68,10 +68,10 @@ BENDS = {
         "of its processor time is the system's"
     ),
     "grow_new_topics_5000": (
-        "each round makes a new store and the one before is removed: ext4 passes over inodes that "
-        "were deleted a moment ago (`recently_deleted`, a third of all samples), and there are "
-        "five times as many of them as with 1,000 topics. A store of 10,000 topics on its own "
-        "needs the same time for its first and for its last thousand"
+        "measured when no large number of files had been deleted for ten minutes: ext4 passes over "
+        "inodes that were deleted a moment ago (`recently_deleted`). Nine minutes after the files "
+        "of 140,000 topics were deleted, the C program took 274 µs of processor time a topic, and "
+        "put 438"
     ),
     "grow_properties_50": (
         "put_many is slower than put here: its 10,000 dictionaries, which the loop makes before "

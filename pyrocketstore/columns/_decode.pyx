@@ -289,16 +289,6 @@ cdef int _add_record(column_set *s, const uint8_t *p, decoded *d, int64_t row) n
     return 0
 
 
-cdef inline void prefetch(const uint8_t *record, int32_t size, bint with_body) noexcept nogil:
-    cdef int32_t at = 0
-    cdef int32_t end = min(size, <int32_t>BODY_BYTES if with_body else RS_MESSAGE_MIN_SIZE + 1)
-    while at < end:
-        rs_prefetch_far(record + at)
-        at += CACHE_LINE
-    rs_prefetch_far(record + size - 1 - CACHE_LINE)
-    rs_prefetch_far(record + size - 1)
-
-
 cdef int walk_rows(
     column_set *s,
     const uint8_t **records,
@@ -311,14 +301,27 @@ cdef int walk_rows(
 ) noexcept nogil:
     cdef bint with_body = s.needs_bodies or check_crc
     cdef Py_ssize_t ahead = BODIES_AHEAD if with_body else HEADS_AHEAD
+    cdef const uint8_t *p
     cdef decoded d
     cdef Py_ssize_t i
+    cdef int32_t size, at
     cdef int status
-    for i in range(first, min(stop, first + ahead)):
-        prefetch(records[i], sizes[i], with_body)
-    for i in range(first, stop):
+    for i in range(first - ahead, stop):
         if i + ahead < stop:
-            prefetch(records[i + ahead], sizes[i + ahead], with_body)
+            # Not a function: a compiler may take one that only prefetches for one without effect.
+            p, size = records[i + ahead], sizes[i + ahead]
+            rs_prefetch_far(p)
+            rs_prefetch_far(p + CACHE_LINE)
+            rs_prefetch_far(p + RS_MESSAGE_MIN_SIZE)
+            if with_body:
+                at = 2 * CACHE_LINE
+                while at < size and at < BODY_BYTES:
+                    rs_prefetch_far(p + at)
+                    at += CACHE_LINE
+            rs_prefetch_far(p + size - 1 - CACHE_LINE)
+            rs_prefetch_far(p + size - 1)
+        if i < first:
+            continue
         row[0] = i
         status = check_record(
             records[i], sizes[i], phy_offsets[i] if phy_offsets != NULL else -1, check_crc,
