@@ -349,6 +349,9 @@ def _curve_table(curves: Mapping[str, Any], record: Record) -> Iterator[str]:
     yield ""
     for name, group in curves.items():
         notes = [note.removeprefix("- ") for note in _size_notes(group, record)]
+        notes += [note.removeprefix("- ") for note in (*_goal_notes(group), *_limit_notes(group))]
+        if any(row["kind"] == "limit" for row in group["rows"]):
+            notes += [f"*{row['name']}*: {row['words']}" for row in group["rows"]]
         notes += [group["note"]] if group.get("note") else []
         if notes:
             yield f"- `{name}`: {'; '.join(notes)}"

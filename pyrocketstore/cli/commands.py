@@ -276,5 +276,7 @@ def verify(target: Target) -> None:
             output.table(kind, PROBLEM_COLUMNS, [tuple(item.values()) for item in found])
     for text in report.advice:
         output.warn(text)
+    if report.ok and report.only_read:
+        output.warn(report.only_read)
     if not report.ok:
         sys.exit(1)

@@ -48,9 +48,9 @@ cdef int make_file(EnvTable owner, bytes path, int64_t size, bint durable, bint 
         else:
             error = create(env, path_text, size, directory_text, temporary_text, &step)
         if error >= 0:
-            if mapped != NULL:
-                map_new_file(mapped, error)
             error = finish(env, error, path_text, directory_text if durable else NULL, &step)
+        if error >= 0 and mapped != NULL:
+            map_new_file(mapped)
     if error == -EEXIST and not is_there:
         return 0
     owner.check(error, STEPS[step], shown, -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pyrocketstore.record._text import java_hash
@@ -115,13 +116,36 @@ def map_order(table: dict[Any, Any], new: dict[Any, Any], bins: int) -> dict[Any
         return entries
     found = {key: _bin_of(key) for key in entries}
     count = bins
+    while len(table) >= count // 4 * 3:  # a Java map that is this full doubles
+        count *= 2
     while count <= _MAX_BINS and not _ascends([found[key] % count for key in table]):
         count *= 2
     if count > _MAX_BINS:
         return entries
-    while len(entries) >= count // 4 * 3:  # a Java map that is this full doubles
-        count *= 2
-    return {key: entries[key] for key in sorted(found, key=lambda key: found[key] % count)}
+    order = list(table)
+    for key in entries:
+        if key not in table:
+            order.append(key)
+        while len(order) >= count // 4 * 3 and len(order) > len(table):
+            order = _doubled(sorted(order, key=lambda key: found[key] % count), found, count)
+            count *= 2
+    return {key: entries[key] for key in sorted(order, key=lambda key: found[key] % count)}
+
+
+def _doubled(order: list[Any], found: Mapping[Any, int], count: int) -> list[Any]:
+    """Return the keys of a Java map in the order in which its bins are after it has doubled.
+
+    The keys of a bin keep their order from the last run on that goes into one new bin; those before
+    it are put in front, one after the other. Source: java.util.concurrent.ConcurrentHashMap.
+    """
+    doubled: list[Any] = []
+    for _, keys in itertools.groupby(order, lambda key: found[key] % count):
+        chain = list(keys)
+        run = len(chain) - 1
+        while run and (found[chain[run - 1]] ^ found[chain[run]]) & count == 0:
+            run -= 1
+        doubled += [*reversed(chain[:run]), *chain[run:]]
+    return doubled
 
 
 def _ascends(numbers: list[int]) -> bool:

@@ -26,7 +26,10 @@ _BINS = 2048
 #: A write that is not urgent comes this many times later than the last one took.
 _PAUSE = 20
 _QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
-_REMEDY = "open the store with topics_json=False"
+_REMEDY = (
+    "open the store with topics_json=False; or delete it, its backup and `checkpoint`, and make an"
+    " empty file `abort` in the store: the next opening for writing adds the topics of the log"
+)
 
 
 class TopicConfigFile:

@@ -714,7 +714,7 @@ class Store(StoreCalls):
         tags, where, check_crc : as in `read`
         on_corrupt : as in `read`. "raise": this call raises, with the messages that cannot be read
             as `start` and `stop` of the error. "skip": a message whose body cannot be decompressed
-            is omitted too
+            is omitted too. With `where`, this also counts for messages that the filter rejects
 
         Returns
         -------

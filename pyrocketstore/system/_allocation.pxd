@@ -77,9 +77,9 @@ cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
 cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,
                   int64_t *length, int *step) noexcept nogil
 
-# Maps a new file that has one writer and is open, and allocates its first bytes. An error is left
-# to `map_path` and `confirm`, which do what was not done here.
-cdef void map_new_file(rs_mapped_file *f, int fd) noexcept nogil
+# Opens a new file that has one writer, maps it and allocates its first bytes. An error is left to
+# `map_path` and `confirm`, which do what was not done here.
+cdef void map_new_file(rs_mapped_file *f) noexcept nogil
 
 # Faults in the pages of [position, position + size) ahead of a writer, best effort. The caller
 # holds the file.

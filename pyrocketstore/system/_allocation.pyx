@@ -450,16 +450,20 @@ cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writab
     return error
 
 
-cdef void map_new_file(rs_mapped_file *f, int fd) noexcept nogil:
+cdef void map_new_file(rs_mapped_file *f) noexcept nogil:
+    # By its name: the kernel shows a mapping of a file without one as that of a deleted file.
     cdef int64_t end = min(f.file_size, page_up(target_of(f, 1)))
     cdef void *base = NULL
-    if f.env.mmap(fd, f.file_size, not f.by_write, &base) < 0:
+    cdef int fd = f.env.open(f.path, O_RDWR, 0)
+    if fd < 0:
         return
-    if f.zero_fill != RS_FILL_NONE:
-        f.env.madvise(base, f.file_size, ADVICE_RANDOM)
-    f.base = <uint8_t *>base
-    if end <= PAGE_SIZE and f.env.fallocate(fd, 0, end) == 0:
-        publish(&f.confirmed, 0, end)
+    if f.env.mmap(fd, f.file_size, not f.by_write, &base) >= 0:
+        if f.zero_fill != RS_FILL_NONE:
+            f.env.madvise(base, f.file_size, ADVICE_RANDOM)
+        f.base = <uint8_t *>base
+        if end <= PAGE_SIZE and f.env.fallocate(fd, 0, end) == 0:
+            publish(&f.confirmed, 0, end)
+    f.env.close(fd)
 
 
 cdef int64_t pread_path(const rs_env *env, const char *path, void *target, int64_t size,

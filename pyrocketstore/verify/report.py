@@ -153,11 +153,11 @@ class VerifyReport(Verdict):
         if self.only_read:
             return [*self._log_advice(), self._only_read_advice]
         found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
-        if any(problem.kind == "config" for problem in self.problems):
-            found.append(
-                "files in `config` are damaged, and an opening for writing is refused: `problems`"
-                " has what to do about each; messages are read all the same"
-            )
+        found += [
+            f"{problem}; until then an opening for writing is refused, but messages can be read"
+            for problem in self.problems
+            if problem.kind == "config"
+        ]
         return found or [
             "the store is damaged where `problems` say: take a copy of it, open it for writing"
             " once, and verify it again"
@@ -175,9 +175,11 @@ class VerifyReport(Verdict):
             yield (
                 "the log is damaged or has lost files, and nothing else in the store has its"
                 " messages: restore the files that `problems` name from a copy, before the store"
-                " is opened for writing; that ends the log at the first damage that it meets (in"
-                " the last three files after a clean stop, in all of them with `abort` and without"
-                f" `checkpoint`), and keeps the rest of the files in `.broken`; {self._readable}"
+                " is opened for writing; that refuses a file of a wrong length, and its error says"
+                " what can be done about it; it ends the log at the first other damage that it"
+                " meets (in the last three files after a clean stop, in all with `abort` and"
+                " without `checkpoint`), and keeps the rest of the files in `.broken`;"
+                f" {self._readable}"
             )
         if self.bad_properties:
             yield (

@@ -63,3 +63,17 @@ def test_the_order_of_a_java_map() -> None:
     assert fastjson.map_order(table, {1: "f"}, 64)[1] == "f"
     unordered = {"b": 1, "a": 2}
     assert list(fastjson.map_order(unordered, {"c": 3}, 1024))[-1] == "c"
+
+
+def test_a_map_that_doubles_turns_the_order_of_a_bin() -> None:
+    """Goal: keys of one bin stand as in 4.9.3's file, whose ConcurrentHashMap puts those before the
+    last run of a bin in front of each other when it doubles. test_bloom_java.py asks the real one.
+    """
+    table: dict[int, int] = {}
+    for key in (5, 37, 21, *range(8)):  # 5, 37 and 21 are in bin 5 of 16; 21 leaves it
+        table = fastjson.map_order(table, {key: 0}, 16)
+    assert list(table) == [0, 1, 2, 3, 4, 5, 37, 21, 6, 7]
+    for key in (8, 9):
+        table = fastjson.map_order(table, {key: 0}, 16)
+    assert list(table) == [0, 1, 2, 3, 4, 37, 5, 6, 7, 8, 9, 21]
+    assert list(fastjson.map_order(table, {10: 0}, 16)) == [*range(5), 37, 5, 6, 7, 8, 9, 10, 21]

@@ -207,7 +207,7 @@ def create_mapped(env: Env, path: Path) -> MappedFile:
     )
 
 
-def test_a_mapped_file_is_not_opened_again(env: Env, path: Path) -> None:
+def test_a_mapped_file_is_opened_once(env: Env, path: Path) -> None:
     before = descriptors()
     with watched(env, "open") as opened, watched(env, "mmap") as mapped:
         with watched(env, "fallocate") as allocated:
@@ -216,8 +216,10 @@ def test_a_mapped_file_is_not_opened_again(env: Env, path: Path) -> None:
             assert file.is_mapped
             assert file.confirmed == 4096
             assert file.append_message(b"first")
-        assert (len(opened), len(mapped), len(allocated)) == (0, 1, 1)
+        assert (len(opened), len(mapped), len(allocated)) == (1, 1, 1)
     assert descriptors() == before
+    (line,) = [text for text in Path("/proc/self/maps").read_text().splitlines() if NAME in text]
+    assert line.endswith(str(path)), "no tool takes it for a deleted file"
     assert path.read_bytes() == b"first" + bytes(SIZE - 5)
     file.flush(0)
     assert file.flushed == 5

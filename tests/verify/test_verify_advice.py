@@ -317,7 +317,7 @@ def test_a_damaged_file_of_config_is_reported(root: Path, name: str, backup: str
     assert (problem.kind, problem.path) == ("config", str(path))
     assert report.complete and not report.consistent
     (text,) = report.advice
-    assert "an opening for writing is refused" in text
+    assert text.startswith(str(problem)) and "an opening for writing is refused" in text
     with pytest.raises(StoreCorruptionError) as refused:
         open_once(root)
     assert refused.value.reason == problem.text
@@ -326,6 +326,35 @@ def test_a_damaged_file_of_config_is_reported(root: Path, name: str, backup: str
     path.with_name(f"{name}.bak").unlink(missing_ok=True)
     assert verify(root).ok
     open_once(root)
+
+
+def test_a_damaged_topics_json_can_be_made_again(root: Path) -> None:
+    """Goal: after its advice all topics are listed, also those of the log's first files."""
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        store.put("later", b"x", queue_id=2)
+    path = root / "config" / "topics.json"
+    path.write_text('{"cut')
+    path.with_name("topics.json.bak").unlink(missing_ok=True)
+    (text,) = verify(root).advice
+    assert "delete it, its backup and `checkpoint`, and make an empty file `abort`" in text
+    path.unlink()
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+    open_once(root)
+    table = json.loads(path.read_text())["topicConfigTable"]
+    assert {name: entry["readQueueNums"] for name, entry in table.items()} == {"T": 8, "later": 3}
+    assert verify(root).ok
+
+
+@pytest.mark.parametrize("position", [24, 39])
+def test_the_command_says_why_a_sound_store_is_only_read(root: Path, position: int) -> None:
+    with (root / "checkpoint").open("r+b") as file:
+        file.seek(position)
+        file.write(b"x")
+    assert verify(root).ok
+    result = run(root, "verify")
+    assert result.exit_code == 0
+    assert "RocketMQ 5.x has written this store" in result.stderr
 
 
 def test_config_of_a_store_that_is_only_read_is_not_checked(root: Path) -> None:
