@@ -275,6 +275,21 @@ def test_zeros_in_the_log_are_no_message(survey: Survey, side: str) -> None:
     assert damaged.NO_RECORD in survey.run(survey.bases[side, "close"], change)
 
 
+def test_a_log_that_ends_before_the_messages_of_whole_queues(survey: Survey) -> None:
+    """The second record stores another physicalOffset: `.broken` has the records of all queues but
+    one (`assert_kept`), and 4.9.3 keeps them."""
+
+    def change(root: Path) -> str:
+        path = min((root / "commitlog").iterdir())
+        (size,) = struct.unpack(">i", path.read_bytes()[:4])
+        with path.open("r+b") as file:
+            file.seek(size + 28)
+            file.write(b"\1")
+        return f"another physicalOffset at {size} of {path}"
+
+    assert damaged.OTHER_PLACE in survey.run(survey.bases[OURS, "kill"], change)
+
+
 @pytest.mark.parametrize("ending", ["close", "kill"])
 def test_index_entries_behind_the_end_are_taken_out(survey: Survey, ending: str) -> None:
     """4.9.3 keeps the entries, and reports an index that reaches behind the end of the log."""
