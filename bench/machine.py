@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PEER_PACKAGES = ("lmdb", "persist-queue", "diskcache")
 #: Descriptors that a worker needs for everything but queues.
 OWN_FILES = 1000
+#: The feature bit of virtio-balloon with which the host takes back pages that the guest has freed.
+PAGE_REPORTING = 5
 
 
 def facts(home: Path, *, java: bool, rust: bool) -> dict[str, str]:
@@ -37,6 +39,8 @@ def facts(home: Path, *, java: bool, rust: bool) -> dict[str, str]:
         "pyrocketstore": _own_version(),
         "SQLite": sqlite3.sqlite_version,
     }
+    if reports_free_pages():
+        found["free memory"] = "taken back by the host (virtio-balloon)"
     for name in PEER_PACKAGES:
         if version := _package(name):
             found[name] = version
@@ -62,6 +66,12 @@ def dirty_limit() -> int:
     ratio = _number("/proc/sys/vm/dirty_ratio") or 20
     available = re.search(r"MemAvailable:\s+(\d+)", _text("/proc/meminfo"))
     return (int(available[1]) * 1024 if available else memory_bytes()) * ratio // 100
+
+
+def reports_free_pages(devices: Path = Path("/sys/bus/virtio/drivers/virtio_balloon")) -> bool:
+    """Return whether the host takes back free pages. The next use of such a page is slow."""
+    features = [_text(str(path)) for path in devices.glob("virtio*/features")]
+    return any(bits[PAGE_REPORTING : PAGE_REPORTING + 1] == "1" for bits in features)
 
 
 def open_files_max() -> int:

@@ -644,6 +644,15 @@ def test_the_page_shows_the_record_that_lies_beside_it(module):
             assert f"| {one['name']} |" in page
 
 
+@pytest.mark.parametrize(("bits", "taken"), [("111001", True), ("111110", False), ("", False)])
+def test_a_host_that_takes_back_free_pages_is_a_fact(module, tmp_path, bits, taken):
+    assert not module("machine").reports_free_pages(tmp_path)
+    device = tmp_path / "virtio0"
+    device.mkdir()
+    (device / "features").write_text(bits + "0" * 58 + "\n")
+    assert module("machine").reports_free_pages(tmp_path) == taken
+
+
 def test_the_page_shows_what_sparks_side_gave(module, tmp_path):
     report = module("report")
     docs = tmp_path / "docs"
