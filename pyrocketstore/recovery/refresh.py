@@ -65,6 +65,8 @@ LOG = logger(__name__)
 ROUND_SIZE = 64 << 20
 #: Bytes of the last known record that are compared; they include its times, offsets and checksum.
 COMPARED_SIZE = 4096
+#: Length of a record's first field, which is the record's length.
+TOTAL_SIZE_BYTES = 4
 
 Key = tuple[str, int]
 #: (first queue offset, its physical offset, next queue offset, count); see TopicQueueMap.seen
@@ -151,7 +153,7 @@ class Follower:
         self._can_follow = not (
             any(unusual) or store.config.enable_consume_queue_ext or store.commit_log.is_dledger
         )
-        if plan.last_record >= 0:
+        if plan.last_record >= 0 and self._can_follow:
             self._note_last()
 
     def follow(self) -> bool:
@@ -242,7 +244,9 @@ class Follower:
         if file is None:
             raise _Changed
         position = phy_offset - file.file_from_offset
-        size = min(COMPARED_SIZE, self._end - phy_offset, file.file_size - position)
+        # A file that was cut may end with this record.
+        size = int.from_bytes(file.read(position, TOTAL_SIZE_BYTES), "big")
+        size = min(COMPARED_SIZE, size, file.file_size - position)
         self._last_bytes = file.read(position, size)
         self._last_file = self._store.env.identity(file.path)
         self._last = phy_offset

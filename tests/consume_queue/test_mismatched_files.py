@@ -205,6 +205,39 @@ def test_a_log_file_is_read_as_far_as_it_goes(
     assert snapshot(path) == before
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("left", [1, 7])
+def test_a_log_file_may_end_with_a_record(
+    plain: Path, tmp_path: Path, left: int, is_last: bool
+) -> None:
+    """The last file with records is cut at the end of one, and an unused file may follow it."""
+    path = Path(shutil.copytree(plain, tmp_path / "store"))
+    with pyrocketstore.open(path, read_only=True, **SETTINGS) as store:
+        messages = sorted((m for q in (0, 1) for m in store.read("T", q)), key=key_of)
+    base = messages[-1].phy_offset >> 16 << 16
+    last = [m for m in messages if m.phy_offset >= base][left - 1]
+    os.truncate(path / "commitlog" / f"{base:020d}", last.phy_offset + last.size - base)
+    behind = path / "commitlog" / f"{base + (1 << 16):020d}"
+    behind.unlink(missing_ok=True)
+    if not is_last:
+        behind.write_bytes(bytes(1 << 16))
+    with pytest.warns(StoreWarning):
+        store = pyrocketstore.open(path, read_only=True, **SETTINGS)
+    with store:
+        for _ in range(2):
+            parts = [store.read("T", q, on_corrupt="skip") for q in (0, 1)]
+            found = sorted((m for part in parts for m in part), key=key_of)
+            assert [m.body for m in found] == [
+                m.body for m in messages if m.phy_offset <= last.phy_offset
+            ]
+            store.refresh()
+        assert not store.verify().ok
+
+
+def key_of(message: pyrocketstore.MessageExt) -> int:
+    return message.phy_offset
+
+
 def test_a_configured_size_that_no_queue_file_has_changes_nothing(
     plain: Path, tmp_path: Path
 ) -> None:
