@@ -624,7 +624,9 @@ class QueueEnd:
     in_doubt: bool = False
 
 
-def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, Unit]) -> QueueEnd:
+def look_at_end(
+    log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, Unit], scanned_from: int
+) -> QueueEnd:
     """Search from a queue's end for the last unit that names its record, or will after the repair.
 
     A unit that names bytes after the log's end is damaged, or the log has lost its record. Reading
@@ -643,7 +645,16 @@ def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, U
             unit = _unit((units.phy_offset[i], units.size[i], units.tags_code[i]))
             known = repairs.get(start + i)
             is_behind = unit[0] >= log.end
-            if known is not None or (not is_behind and names_record(log, key, start + i, unit)):
+            if known is not None or (
+                not is_behind
+                and (
+                    names_record(log, key, start + i, unit)
+                    or (
+                        not (repairs or found.doubtful)
+                        and _is_only_unit_of_record(log, queue, start + i, unit, scanned_from)
+                    )
+                )
+            ):
                 phy_offset, size, _ = unit if known is None else known
                 found.covered = phy_offset + size
                 return found
@@ -661,6 +672,40 @@ def look_at_end(log: Log, key: Key, queue: ConsumeQueue, repairs: Mapping[int, U
         end = start
         step = CHUNK
     return found
+
+
+def _is_only_unit_of_record(
+    log: Log, queue: ConsumeQueue, queue_offset: int, unit: Unit, scanned_from: int
+) -> bool:
+    """Return whether a unit alone names a valid record of its queue that states another queue
+    offset, which no checksum covers.
+
+    The previous unit must name its own record, and all records between both must have been
+    compared: of units that are shifted, as in a queue file that has replaced another one, each
+    hides a record.
+    """
+    key = queue.topic, queue.queue_id
+    phy_offset, size, _ = unit
+    try:
+        record = _Record(log.read(phy_offset, size))
+        header = record.header
+        if not (header.is_whole and header.total_size == size and record.is_whole(phy_offset)):
+            return False
+        if not record.is_of(key, header.queue_offset):
+            return False
+        stated, other = header.queue_offset, None
+        if 0 <= stated < queue.core.unit_count:
+            other = queue.reader.unit(stated)
+        before = queue.reader.unit(queue_offset - 1) if queue_offset else None
+        if before is None or (other is not None and other[:2] == unit[:2]):
+            return False
+        end = before[0] + before[1]
+        is_next = scanned_from <= end <= phy_offset
+        return is_next and names_record(log, key, queue_offset - 1, before)
+    except StoreIOError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return True  # the owner of the store has just deleted the file
 
 
 def _last_outside(units: QueueUnits, stop: int, begin: int, end: int) -> int:

@@ -290,7 +290,7 @@ def _check_ends(
     """
     log = readable_log(store, files, plan)
     plan.repairs = check.finish(log)
-    ends = _doubtful_ends(store, log, plan.repairs, check)
+    ends = _doubtful_ends(store, log, plan.repairs, check, plan.scan_from)
     doubts = [max(log.begin, end.covered) for end in ends.values() if end.in_doubt]
     start = min(doubts, default=plan.scan_from)
     if start < plan.scan_from:
@@ -304,7 +304,7 @@ def _check_ends(
         plan.repairs = check.finish(log)
         for key, units in later.items():
             plan.repairs.setdefault(key, {}).update(units)
-        ends = _doubtful_ends(store, log, plan.repairs, check)
+        ends = _doubtful_ends(store, log, plan.repairs, check, start)
     is_whole = min(start, plan.scan_from) <= log.begin
     found = check.with_further(seen)
     complete = found if is_whole else {}
@@ -343,7 +343,7 @@ def readable_log(store: StoreContext, files: tuple[MappedFile, ...], plan: Recov
 
 
 def _doubtful_ends(
-    store: StoreContext, log: Log, repairs: Repairs, check: UnitCheck
+    store: StoreContext, log: Log, repairs: Repairs, check: UnitCheck, scanned_from: int
 ) -> dict[tuple[str, int], QueueEnd]:
     """Return the queues that do not end with a unit that names its record."""
     found = {}
@@ -354,7 +354,7 @@ def _doubtful_ends(
         confirmed = check.confirmed_end(key)
         if confirmed == queue.covered_phy_offset <= log.end and key not in repairs:
             continue  # the scan has found the record of the last unit
-        end = look_at_end(log, key, queue, repairs.get(key, {}))
+        end = look_at_end(log, key, queue, repairs.get(key, {}), scanned_from)
         if end.doubtful or end.is_cut or end.covered != queue.covered_phy_offset:
             found[key] = end
     return found

@@ -119,7 +119,7 @@ def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
     Raises AssertionError for any other difference: our answer lacks data of 4.9.3, or has data that
     the damaged files do not contain.
     """
-    if java.lines == ours.lines:
+    if _without_empty_queues(java, ours) == ours.lines:
         return set()
     rows = set()
     if java.store != ours.store:
@@ -147,6 +147,17 @@ def differences(java: Answer, ours: Answer, log: Log, index: Index) -> set[str]:
         rows.add(REBUILT)
     assert rows, f"unexplained: {set(java.lines) ^ set(ours.lines)}"
     return rows
+
+
+def _without_empty_queues(java: Answer, ours: Answer) -> list[str]:
+    """Return the lines of 4.9.3 without its empty queues that our dump omits: only the start that
+    emptied a queue knows where it was cut, and our dump may follow a second start."""
+    omitted = [
+        queue
+        for key, queue in java.queues.items()
+        if key not in ours.queues and queue["max_offset"] == 0
+    ]
+    return [line for line in java.lines if json.loads(line).get("queue") not in omitted]
 
 
 class Log(NamedTuple):

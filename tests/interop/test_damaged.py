@@ -32,6 +32,7 @@ from failures import COMMAND, Failures, kept
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.errors import StoreError
 from pyrocketstore.verify.dump import dump_lines
+from support import oracle
 from support.golden_lines import index_hash, write_queries
 from support.java_store import require_java
 from support.random_messages import random_messages, random_queries, spec_line
@@ -288,6 +289,40 @@ def test_a_log_that_ends_before_the_messages_of_whole_queues(survey: Survey) -> 
         return f"another physicalOffset at {size} of {path}"
 
     assert damaged.OTHER_PLACE in survey.run(survey.bases[OURS, "kill"], change)
+
+
+@pytest.mark.parametrize("stated", ["-1", "0", "n - 1", "n + 1", "n + 3000", "(1 << 63) - 1"])
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_a_queue_keeps_its_last_message_that_states_another_offset(
+    survey: Survey, ending: str, stated: str
+) -> None:
+    """No checksum covers the stored queueOffset. Of each queue the last record is damaged in turn,
+    and `survey` requires the messages of 4.9.3."""
+    for side in (OURS, JAVA):
+        base = survey.bases[side, ending]
+        for phy_offset, offset in sorted(last_records(base.path).items()):
+            other = eval(stated, {"n": offset})
+
+            def change(root: Path, at: int = phy_offset, other: int = other) -> str:
+                path = root / "commitlog" / f"{at - at % FILE_SIZE:020d}"
+                with path.open("r+b") as file:
+                    file.seek(at % FILE_SIZE + 20)
+                    file.write(struct.pack(">q", other))
+                return f"the record at {at} states queue offset {other}"
+
+            survey.run(base, change)
+
+
+def last_records(root: Path) -> dict[int, int]:
+    """Return phy_offset and queue offset of the last record of each queue."""
+    last: dict[tuple[str, int], tuple[int, int]] = {}
+    for path in sorted((root / "commitlog").iterdir()):
+        data, position = path.read_bytes(), 0
+        while (found := oracle.check_record(data[position:]))[0] == "ok":
+            record = oracle.decode_record(data[position : position + found[1]])
+            last[record.topic, record.queue_id] = int(path.name) + position, record.queue_offset
+            position += found[1]
+    return dict(last.values())
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])

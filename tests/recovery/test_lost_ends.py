@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
+from pyrocketstore.errors import DamagedMessageError
 from support.damaged_stores import claim_flushed
 from support.seed import SEED
 from support.snapshot import snapshot
@@ -379,3 +380,63 @@ def test_a_shifted_last_file_hides_no_message(
         assert not report.ok and report.advice
     assert snapshot(root) == before
     check_copies(root, "light", left)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("topic", ["idle", "late"])
+def test_a_unit_that_is_missing_before_the_last_hides_no_message(
+    stores: Callable[[str], tuple[Path, Places]], tmp_path: Path, topic: str, killed: bool
+) -> None:
+    """The last unit names a later message of its queue, and the unit before it is right."""
+    base, known = stores("light")
+    left = {each: len(all_) for each, all_ in known.items()}
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    path = queue_files(root, topic)[-1]
+    data = path.read_bytes()
+    used = len(data.rstrip(b"\0")) // 20 * 20
+    path.write_bytes(data[: used - 40] + data[used - 20 : used] + bytes(len(data) - used + 20))
+    if killed:
+        kill(root)
+    check_read_only(root, "light", left)
+    check_copies(root, "light", left)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("stated", [-1, 0, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("topic", ["idle", "busy", "late"])
+def test_a_last_message_that_states_another_queue_offset_stays(
+    stores: Callable[[str], tuple[Path, Places]],
+    tmp_path: Path,
+    topic: str,
+    stated: int,
+    killed: bool,
+) -> None:
+    """No checksum covers the stored queueOffset, and the unit alone names the record."""
+    base, known = stores("light")
+    left = {each: len(all_) for each, all_ in known.items()}
+    root = Path(shutil.copytree(base, tmp_path / "store"))
+    path = queue_files(root, topic)[-1]
+    used = len(path.read_bytes().rstrip(b"\0")) // 20 * 20
+    unit = path.read_bytes()[used - 20 : used]
+    phy_offset = int.from_bytes(unit[:8], "big")
+    with log_files(root)[phy_offset // LOG_SIZE].open("r+b") as file:
+        file.seek(phy_offset % LOG_SIZE + 20)
+        file.write(stated.to_bytes(8, "big", signed=True))
+    if killed:
+        kill(root)
+    with pyrocketstore.open(root, read_only=True, **settings("light")) as store:
+        assert last_message(store, topic, left[topic]) == phy_offset
+    with pyrocketstore.open(root, **settings("light")) as store:
+        assert last_message(store, topic, left[topic]) == phy_offset
+        assert store.put(topic, b"next").queue_offset == left[topic]
+        [found] = store.read(topic, start=left[topic])
+        assert found.body == b"next"
+
+
+def last_message(store: pyrocketstore.Store, topic: str, end: int) -> int:
+    """Return the physical offset of the last message, which `read` refuses and names."""
+    assert store.max_offset(topic) == end
+    with pytest.raises(DamagedMessageError, match=rf"queue offset {end - 1}\)"):
+        list(store.read(topic, start=end - 1))
+    [message] = store.message_store.get_message("group", topic, 0, end - 1, 32).messages()
+    return message.phy_offset
