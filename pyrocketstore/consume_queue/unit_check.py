@@ -678,7 +678,7 @@ def _is_only_unit_of_record(
     log: Log, queue: ConsumeQueue, queue_offset: int, unit: Unit, scanned_from: int
 ) -> bool:
     """Return whether a unit alone names a valid record of its queue that states another queue
-    offset, which no checksum covers.
+    offset, or a queue id that no queue can have. No checksum covers these fields.
 
     The previous unit must name its own record, and all records between both must have been
     compared: of units that are shifted, as in a queue file that has replaced another one, each
@@ -691,10 +691,11 @@ def _is_only_unit_of_record(
         header = record.header
         if not (header.is_whole and header.total_size == size and record.is_whole(phy_offset)):
             return False
-        if not record.is_of(key, header.queue_offset):
+        queue_id = header.queue_id if header.queue_id < 0 else key[1]
+        if not record.is_of((key[0], queue_id), header.queue_offset):
             return False
         stated, other = header.queue_offset, None
-        if 0 <= stated < queue.core.unit_count:
+        if stated != queue_offset and 0 <= stated < queue.core.unit_count:
             other = queue.reader.unit(stated)
         before = queue.reader.unit(queue_offset - 1) if queue_offset else None
         if before is None or (other is not None and other[:2] == unit[:2]):

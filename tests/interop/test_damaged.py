@@ -150,6 +150,7 @@ class Survey:
         try:
             answer = Answer(dump_lines(copy, config, base.queries))
             answer.unit_offsets = unit_offsets(copy, config)
+            answer.query = lambda topic, key: hits(copy, config, topic, key)
         except StoreError as error:
             return error
         return answer
@@ -195,6 +196,12 @@ def unit_offsets(root: Path, config: MessageStoreConfig) -> dict[tuple[str, int]
             units = enumerate(zip(units.phy_offset.tolist(), units.size.tolist(), strict=True), low)
             found[queue.topic, queue.queue_id] = {at: n for n, (at, size) in units if size > 0}
     return found
+
+
+def hits(root: Path, config: MessageStoreConfig, topic: str, key: str) -> set[int]:
+    """Return the physical offsets of the messages that `Store.query` finds."""
+    with quietly_opened(root, read_only=True, config=config) as store:
+        return {message.phy_offset for message in store.query(topic, key, max_num=64, exact=False)}
 
 
 def assert_kept(java: Answer, ours: Answer, log: Log, copy: Path) -> None:

@@ -402,16 +402,22 @@ def test_a_unit_that_is_missing_before_the_last_hides_no_message(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("stated", [-1, 0, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    ("field", "stated"),
+    [(slice(20, 28), n) for n in (-1, 0, 1 << 40, (1 << 63) - 1)] + [(slice(12, 16), -(1 << 30))],
+    ids=["-1", "0", "2^40", "2^63 - 1", "queue id"],
+)
 @pytest.mark.parametrize("topic", ["idle", "busy", "late"])
-def test_a_last_message_that_states_another_queue_offset_stays(
+def test_a_last_message_that_states_another_place_stays(
     stores: Callable[[str], tuple[Path, Places]],
     tmp_path: Path,
     topic: str,
+    field: slice,
     stated: int,
     killed: bool,
 ) -> None:
-    """No checksum covers the stored queueOffset, and the unit alone names the record."""
+    """No checksum covers the stored queueOffset and queueId, and the unit alone names the record.
+    A queue with a negative id has no directory."""
     base, known = stores("light")
     left = {each: len(all_) for each, all_ in known.items()}
     root = Path(shutil.copytree(base, tmp_path / "store"))
@@ -420,8 +426,8 @@ def test_a_last_message_that_states_another_queue_offset_stays(
     unit = path.read_bytes()[used - 20 : used]
     phy_offset = int.from_bytes(unit[:8], "big")
     with log_files(root)[phy_offset // LOG_SIZE].open("r+b") as file:
-        file.seek(phy_offset % LOG_SIZE + 20)
-        file.write(stated.to_bytes(8, "big", signed=True))
+        file.seek(phy_offset % LOG_SIZE + field.start)
+        file.write(stated.to_bytes(field.stop - field.start, "big", signed=True))
     if killed:
         kill(root)
     with pyrocketstore.open(root, read_only=True, **settings("light")) as store:
