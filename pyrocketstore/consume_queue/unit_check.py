@@ -521,7 +521,10 @@ class _Record:
 
     def is_whole(self, phy_offset: int) -> bool:
         """Return whether the bytes are a valid record with that physical offset."""
-        return check_message(self.data, phy_offset, check_crc=False)[0] == "ok"
+        return (
+            self.header.is_whole
+            and check_message(self.data, phy_offset, check_crc=False)[0] == "ok"
+        )
 
     def _texts(self) -> tuple[bytes, bytes]:
         """Return the topic and the properties of a valid record."""
@@ -587,12 +590,12 @@ def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:
 def _names_record(log: Log, key: Key, queue_offset: int, phy_offset: int, size: int) -> bool:
     record = _Record(log.read(phy_offset, size))
     header = record.header
-    if header.is_whole and header.total_size == size and record.is_whole(phy_offset):
+    if header.total_size == size and record.is_whole(phy_offset):
         return record.is_of(key, queue_offset)
     if not header.is_whole:  # the part of it that is in the file
         header = RecordHeader(log.read(phy_offset, HEADER_SIZE))
     whole = _Record(log.read(phy_offset, header.total_size))
-    if whole.header.is_whole and whole.is_whole(phy_offset):
+    if whole.is_whole(phy_offset):
         return False  # a record of another size
     agreeing = (
         (header.total_size == size)
@@ -645,16 +648,12 @@ def look_at_end(
             unit = _unit((units.phy_offset[i], units.size[i], units.tags_code[i]))
             known = repairs.get(start + i)
             is_behind = unit[0] >= log.end
-            if known is not None or (
-                not is_behind
-                and (
-                    names_record(log, key, start + i, unit)
-                    or (
-                        not (repairs or found.doubtful)
-                        and _is_only_unit_of_record(log, queue, start + i, unit, scanned_from)
-                    )
-                )
-            ):
+            is_right = known is not None
+            if not (is_right or is_behind):
+                is_right = names_record(log, key, start + i, unit)
+                if not (is_right or repairs or found.doubtful):
+                    is_right = _is_only_unit_of_record(log, queue, start + i, unit, scanned_from)
+            if is_right:
                 phy_offset, size, _ = unit if known is None else known
                 found.covered = phy_offset + size
                 return found
@@ -689,7 +688,7 @@ def _is_only_unit_of_record(
     try:
         record = _Record(log.read(phy_offset, size))
         header = record.header
-        if not (header.is_whole and header.total_size == size and record.is_whole(phy_offset)):
+        if header.total_size != size or not record.is_whole(phy_offset):
             return False
         queue_id = header.queue_id if header.queue_id < 0 else key[1]
         if not record.is_of((key[0], queue_id), header.queue_offset):

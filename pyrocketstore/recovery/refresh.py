@@ -30,7 +30,7 @@ from pyrocketstore.dispatch._dispatcher import Dispatcher
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreCorruptionError, StoreIOError, without_frames
 from pyrocketstore.files.running_flags import RunningFlags
-from pyrocketstore.record._record import has_torn_properties
+from pyrocketstore.record._record import HEADER_SIZE, has_torn_properties, record_size
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.recovery.log_end import (
     LogEnd,
@@ -65,8 +65,6 @@ LOG = logger(__name__)
 ROUND_SIZE = 64 << 20
 #: Bytes of the last known record that are compared; they include its times, offsets and checksum.
 COMPARED_SIZE = 4096
-#: Length of a record's first field, which is the record's length.
-TOTAL_SIZE_BYTES = 4
 
 Key = tuple[str, int]
 #: (first queue offset, its physical offset, next queue offset, count); see TopicQueueMap.seen
@@ -244,9 +242,9 @@ class Follower:
         if file is None:
             raise _Changed
         position = phy_offset - file.file_from_offset
-        # A file that was cut may end with this record.
-        size = int.from_bytes(file.read(position, TOTAL_SIZE_BYTES), "big")
-        size = min(COMPARED_SIZE, size, file.file_size - position)
+        # A file that was cut may end with this record. Another owner may have zeroed it meanwhile.
+        header = file.read(position, HEADER_SIZE)
+        size = max(HEADER_SIZE, min(COMPARED_SIZE, record_size(header), file.file_size - position))
         self._last_bytes = file.read(position, size)
         self._last_file = self._store.env.identity(file.path)
         self._last = phy_offset

@@ -324,11 +324,9 @@ def last_records(root: Path) -> dict[int, int]:
     """Return phy_offset and queue offset of the last record of each queue."""
     last: dict[tuple[str, int], tuple[int, int]] = {}
     for path in sorted((root / "commitlog").iterdir()):
-        data, position = path.read_bytes(), 0
-        while (found := oracle.check_record(data[position:]))[0] == "ok":
-            record = oracle.decode_record(data[position : position + found[1]])
+        records, _, _ = oracle.scan_log(path.read_bytes())
+        for position, record in records:
             last[record.topic, record.queue_id] = int(path.name) + position, record.queue_offset
-            position += found[1]
     return dict(last.values())
 
 
