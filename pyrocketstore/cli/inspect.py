@@ -89,7 +89,7 @@ def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = No
         for name, end in plan.beyond.items()
         if topic in (None, name[0]) and queue_id in (None, name[1])
     }
-    return lost_end(store.message_store, ends) is not None
+    return lost_end(store.message_store, plan, ends) is not None
 
 
 def has_wrong_files(store: Any) -> bool:

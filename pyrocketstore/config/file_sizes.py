@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -201,21 +201,28 @@ def _is_cut(env: Env, file: FoundFile) -> bool:
 
 
 def _ends_whole(env: Env, file: FoundFile) -> bool:
-    """Return False if the last record continues behind the end of the file."""
-    return _last_end(env, file) <= file.size
+    """Return False if the file ends in its last record, or right behind it.
+
+    A record leaves room for a BLANK: a file that ends right behind one was cut.
+    """
+    end, magic_code = _last_record(env, file)
+    room = 0 if magic_code in (0, BLANK_MAGIC_CODE) else MIN_RECORD_SIZE
+    return end + room <= file.size
 
 
 def _is_full(env: Env, file: FoundFile) -> bool:
-    """Return True if a record or a BLANK ends exactly at the end of the file."""
-    return _last_end(env, file) == file.size
+    """Return True if a BLANK ends exactly at the end of the file."""
+    return _last_record(env, file) == (file.size, BLANK_MAGIC_CODE)
 
 
-def _last_end(env: Env, file: FoundFile) -> int:
-    """Return the end of the last record of a log file by the record sizes alone, in bytes."""
-    return max(_record_ends(env, file), default=0)
+def _last_record(env: Env, file: FoundFile) -> tuple[int, int]:
+    """Return the end of the last record or BLANK of a log file, by the sizes alone (bytes), and its
+    magic code; 0, 0 without one."""
+    last = deque(_records(env, file), maxlen=1)
+    return last[0] if last else (0, 0)
 
 
-def _record_ends(env: Env, file: FoundFile) -> Iterator[int]:
+def _records(env: Env, file: FoundFile) -> Iterator[tuple[int, int]]:
     fd = env.open(file.path, O_RDONLY)
     try:
         start, chunk, at = 0, b"", 0
@@ -226,6 +233,6 @@ def _record_ends(env: Env, file: FoundFile) -> Iterator[int]:
             if header.magic_code not in MAGIC_CODES or header.total_size < MIN_RECORD_SIZE:
                 return
             at += header.total_size
-            yield at
+            yield at, header.magic_code
     finally:
         env.close(fd, file.path)

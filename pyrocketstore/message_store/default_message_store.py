@@ -72,6 +72,7 @@ from pyrocketstore.index.sync_point import (
     SyncPointFile,
 )
 from pyrocketstore.message_store.end_of_puts import StoreFailure
+from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.reports import StoreReports
 from pyrocketstore.message_store.start_stop_services import StoreServices
 from pyrocketstore.message_store.stats import StoreStatsService
@@ -454,6 +455,8 @@ class DefaultMessageStore(StoreContext):
         self.plan = make_plan(self, clean, unsure_from)
         mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
         self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
+        if not self.read_only and not self.plan.empty:
+            self.plan.lost = str(lost_end(self, self.plan, self.plan.beyond) or "")
         try:
             apply_plan(self, self.plan)
         finally:

@@ -20,7 +20,8 @@ from pyrocketstore.results import Status
 
 if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
-    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.recovery.plan import RecoveryPlan
+    from pyrocketstore.recovery.store_context import StoreContext
     from pyrocketstore.system.env import Env
 
 _FULL = (status_name(Status.OK), status_name(Status.BLANK))
@@ -66,7 +67,7 @@ def gap_text(size: int) -> str:
     return f"{size} bytes of the log are missing before this file"
 
 
-def missing_files(store: DefaultMessageStore) -> list[str]:
+def missing_files(store: StoreContext) -> list[str]:
     """Return a text for each range of files that is missing between files of the log."""
     files = store.commit_log.mapped_file_queue.mapped_files
     found = []
@@ -77,17 +78,20 @@ def missing_files(store: DefaultMessageStore) -> list[str]:
     return found
 
 
-def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) -> LostEnd | None:
-    """Return what the log of a loaded store has lost at its end; None when that is not certain.
+def lost_end(
+    store: StoreContext, plan: RecoveryPlan | None, ends: Mapping[tuple[str, int], int]
+) -> LostEnd | None:
+    """Return what the log of a store has lost at its end; None when that is not certain.
 
     Parameters
     ----------
+    store : loaded read-only, or opened for writing until the plan is applied
+    plan : of its recovery, None: nothing is certain
     ends : {(topic, queue id): byte of the log after the last message that the queue names};
         `RecoveryPlan.beyond` has the queues that name bytes after the log's end
 
     Raises StoreIOError. Threads: any.
     """
-    plan = store.plan
     if plan is None or not ends:
         return None
     (topic, queue_id), end = max(ends.items(), key=lambda item: (item[1], item[0]))
@@ -105,13 +109,14 @@ def lost_end(store: DefaultMessageStore, ends: Mapping[tuple[str, int], int]) ->
     empty = [directory for directory in config.all_commit_log_paths if directory not in used]
     if empty and len(empty) < len(config.all_commit_log_paths):
         named += f" ({' and '.join(empty)} has no file of the log)"
-    if end > offset + size:
-        # The next file is begun only when one is full. Otherwise the unit is damaged.
-        is_full = plan.ended_by in _FULL or size < config.mapped_file_size_commit_log
+    # The next file is begun only when one is full.
+    is_full = plan.ended_by in _FULL or plan.log_end == offset + size
+    if end > offset + size and (is_full or size < config.mapped_file_size_commit_log):
         reason = f"the log ends with this file, at byte {offset + size}, and {named}"
-        return LostEnd(path, reason) if is_full else None
+        return LostEnd(path, reason)
     abort = AbortFile(store.env, os.path.join(store.root, "abort"))
-    if plan.clean and not abort.exists() and not plan.broken:
+    is_clean = plan.clean and not (store.read_only and abort.exists())
+    if is_clean and not plan.broken:
         text = f"the store was stopped cleanly, its log ends at byte {plan.log_end}"
         return LostEnd(path, f"{text} ({plan.ended_by}), and {named}")
     return None

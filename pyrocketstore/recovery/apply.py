@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.consume_queue.kept_units import KeptUnit
 from pyrocketstore.consume_queue.queue import flush_queues
 from pyrocketstore.consume_queue.queue_recovery import (
@@ -29,20 +30,24 @@ from pyrocketstore.recovery.plan import RecoveryPlan, readable_log
 from pyrocketstore.recovery.replay import replay_plan
 from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_with_units
 from pyrocketstore.recovery.store_context import StoreContext
+from pyrocketstore.results import Status
 
 if TYPE_CHECKING:
-    pass
+    from pyrocketstore.system.env import Env
 
 __all__ = ["apply_plan", "flush_recovered"]
 
 LOG = logger(__name__)
 
+#: Bytes that are read at once.
+_READ_SIZE = 1 << 20
+
 
 def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
     """Cut the log and the queues, and dispatch records again that queues or index lack.
 
-    Durability: bytes after the log's end that hold valid records are copied to ROOT/.broken/<time>
-    and durable before anything is cut. Raises StoreIOError.
+    Durability: bytes after the log's end that hold valid records, or that units of a queue name,
+    are copied to ROOT/.broken/<time> and durable before anything is cut. Raises StoreIOError.
     """
     log = store.commit_log
     trusted = scan_start(store, False) if plan.clean else plan.synced_to
@@ -57,8 +62,11 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         return
     if plan.broken:
         LOG.warning("%s", plan.early_end, extra=REPORTED_ELSEWHERE)
-    if plan.broken and not store.read_only:
-        _keep_broken(store, plan)
+    if plan.lost:
+        LOG.warning("%s", plan.lost, extra=REPORTED_ELSEWHERE)
+        plan.remains = _remains(store, plan)
+    if not store.read_only:
+        _keep_broken(store, [*plan.broken, *plan.remains])
     _repair_queues(store, plan)
     if plan.cut_queues:
         # Before the log: a unit that names a byte far after the log's files looks damaged.
@@ -180,12 +188,38 @@ def _keep(path: str) -> None:
     """Do not write the bytes again: they are dirty pages, which the next fsync writes."""
 
 
-def _keep_broken(store: StoreContext, plan: RecoveryPlan) -> None:
+def _remains(store: StoreContext, plan: RecoveryPlan) -> list[tuple[str, int, int]]:
+    """Return (path, position, size) of the bytes after the log's end that units name, but for those
+    of files that `broken` has, of a file that ends with a BLANK, and of files where all are 0."""
+    found = []
+    end = max(plan.beyond.values())
+    known = {path for path, _, _ in plan.broken}
+    if plan.ended_by == status_name(Status.BLANK):
+        known.add(plan.end_path)
+    for file in store.commit_log.mapped_file_queue.mapped_files:
+        begin = max(0, plan.log_end - file.file_from_offset)
+        stop = min(file.wrote, end - file.file_from_offset)
+        if begin < stop and file.path not in known and _has_data(store.env, file.path, begin, stop):
+            found.append((file.path, begin, stop - begin))
+    return found
+
+
+def _has_data(env: Env, path: str, begin: int, end: int) -> bool:
+    for start, stop in env.data_ranges(path, begin, end):
+        for at in range(start, stop, _READ_SIZE):
+            if any(env.read_part(path, at, min(_READ_SIZE, stop - at))):
+                return True
+    return False
+
+
+def _keep_broken(store: StoreContext, ranges: list[tuple[str, int, int]]) -> None:
     """Copy bytes after the log's end, each range to a file named by its physical offset."""
+    if not ranges:
+        return
     env = store.env
     folder = broken_folder(env, store.config.store_path_root_dir)
     env.make_directories(folder)
-    for path, position, size in plan.broken:
+    for path, position, size in ranges:
         start = int(os.path.basename(path)) + position
         target = os.path.join(folder, f"{start:020d}")
         env.copy_range(path, target, position, size)

@@ -108,6 +108,10 @@ class RecoveryPlan:
         self.repairs: Repairs = {}
         #: queues whose units name bytes after the log's end before the cut, and up to which
         self.beyond: dict[tuple[str, int], int] = {}
+        #: what the log has lost at its end, as a text; "" if nothing is known to be lost
+        self.lost = ""
+        #: bytes of lost messages that are left: (path, position, size)
+        self.remains: list[tuple[str, int, int]] = []
         #: ranges of the log that no index file covers and that have no keys
         self.keyless: list[tuple[int, int]] = []
         #: queues whose last unit is wrong: bytes of the log that they cover; -1: none
@@ -173,6 +177,8 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
         plan.broken = []  # another process has appended records: nothing is damaged
     found = _check_ends(store, files, log_end.seen, plan, check)
+    for key in [key for key in plan.beyond if _is_repaired(store, plan, key)]:
+        del plan.beyond[key]
     plan.cut_queues |= _furthest(store) > plan.log_end
     lowest = store.commit_log.get_min_offset()
     if not plan.clean:
@@ -248,6 +254,12 @@ def _beyond(store: StoreContext, log_end: int) -> dict[tuple[str, int], int]:
         for queue in store.consume_queues()
         if queue.covered_phy_offset > log_end
     }
+
+
+def _is_repaired(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -> bool:
+    """Return whether the last unit of a queue is damaged, and its record is in the log."""
+    queue = store.queue_table.get(*key)
+    return queue is not None and queue.core.unit_count - 1 in plan.repairs.get(key, {})
 
 
 def _misses_first_file(

@@ -106,7 +106,10 @@ def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]
             f"{engine.root}: the log ends at byte {plan.log_end}, though the entries before byte"
             f" {committed} are committed: files of the log are missing or damaged"
         )
-    lost = lost_end(engine, plan.beyond)
+    if plan.lost:
+        kept = " what is left of them was kept in .broken;" if plan.remains else ""
+        yield f"{plan.lost}; these messages are missing:{kept} restore the files from a copy"
+    lost = lost_end(engine, plan, plan.beyond) if engine.read_only else None
     if lost is not None:
         LOG.warning("%s; these messages are missing: restore the files from a copy", lost)
     log_paths = engine.config.all_commit_log_paths

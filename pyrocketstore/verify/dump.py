@@ -150,7 +150,7 @@ class Omissions:
             yield f"{file.path}: {file.reason}; {_LACKS}"
         if plan is not None and plan.broken:
             yield f"{plan.early_end}; the messages after it are not in this dump"
-        lost = None if plan is None or plan.broken else lost_end(self._store, plan.beyond)
+        lost = None if plan is None or plan.broken else lost_end(self._store, plan, plan.beyond)
         if lost is not None and lost.path not in mismatched:
             yield f"{lost}; these messages are not in this dump"
         for text in missing_files(self._store):

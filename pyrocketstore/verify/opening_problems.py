@@ -47,7 +47,7 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     if damage is not None:
         yield damage
         return
-    lost = lost_end(store, plan.beyond)
+    lost = lost_end(store, plan, plan.beyond)
     if lost is not None:
         yield Problem("log", lost.path, -1, lost.reason)
 

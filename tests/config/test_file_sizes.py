@@ -61,6 +61,34 @@ def test_a_single_log_file_that_was_cut_does_not_set_the_file_size(
         assert not report.ok
 
 
+@pytest.mark.parametrize("whole_pages", [False, True])
+def test_a_file_that_ends_right_behind_a_record_was_cut(tmp_path: Path, whole_pages: bool) -> None:
+    """A record leaves room for a BLANK. A log that continued with this length as its file size lost
+    what was put next."""
+    with pyrocketstore.open(tmp_path, mapped_file_size_commit_log=LOG_SIZE) as store:
+        store.put("T", b"first")
+        bare = store.put("T", b"").phy_offset - len(b"first")  # bytes of a record without a body
+        store.put("T", bytes(8192 - 3 * bare - len(b"first") if whole_pages else 1000))
+        length = store.put("T", b"lost").phy_offset
+    assert (length % 4096 == 0) == whole_pages
+    os.truncate(tmp_path / "commitlog" / NAME, length)
+    with pytest.raises(StoreCorruptionError, match="mapped_file_size_commit_log"):
+        pyrocketstore.open(tmp_path)
+    assert os.path.getsize(tmp_path / "commitlog" / NAME) == length
+    with (
+        pytest.warns(StoreWarning, match=f"{length} bytes.*as far as the file goes"),
+        pyrocketstore.open(tmp_path, read_only=True) as store,
+    ):
+        assert len(list(store.read("T"))) == 3
+    os.truncate(tmp_path / "commitlog" / NAME, LOG_SIZE)
+    with pytest.warns(StoreWarning, match="these messages are missing"):
+        store = pyrocketstore.open(tmp_path)
+    with store:
+        assert store.put("T", b"new").queue_offset == 3
+    with pyrocketstore.open(tmp_path) as store:
+        assert [m.body for m in store.read("T")][3:] == [b"new"]
+
+
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_single_queue_file_that_was_cut_does_not_set_the_file_size(
     tmp_path: Path, read_only: bool

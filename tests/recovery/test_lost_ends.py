@@ -7,6 +7,7 @@ reads and later puts with the earlier puts."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.errors import DamagedMessageError
+from pyrocketstore.errors import DamagedMessageError, StoreWarning
 from support.damaged_stores import claim_flushed
 from support.seed import SEED
 from support.snapshot import snapshot
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.slow
 TOPICS = ("idle", "busy", "late", "once")
 #: Messages of `busy`, and how many of them come before the first one of `late`.
 COUNT, LATE = 800, 650
+#: Of the warning of an opening for writing.
+MISSING = "these messages are missing"
 Places = dict[str, list[int]]
 
 
@@ -96,13 +99,20 @@ def check(store: pyrocketstore.Store, left: dict[str, int]) -> None:
 
 
 def check_store(root: Path, kind: str, left: dict[str, int], told: bool = True) -> None:
-    """Read-only, for writing, and once more; new messages get the offsets that follow."""
+    """Read-only, for writing, and once more; new messages get the offsets that follow.
+
+    The first opening for writing warns of the loss, if the log has lost files (`told`) or was
+    closed.
+    """
+    is_certain = told or not (root / "abort").exists()
     before = snapshot(root)
     with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
         check(store, left)
         assert not told or not store.verify().ok
     assert snapshot(root) == before
-    with pyrocketstore.open(root, **settings(kind)) as store:
+    with pytest.warns(StoreWarning, match=MISSING) if is_certain else contextlib.nullcontext():
+        store = pyrocketstore.open(root, **settings(kind))
+    with store:
         check(store, left)
         report = store.verify()
         assert report.ok, report.problems[:3]
@@ -160,6 +170,37 @@ def test_a_wrong_bit_is_told_from_a_lost_end(
     if killed:
         kill(root)
     check_store(root, "plain", ends(known, log_end))
+
+
+@pytest.mark.parametrize("damage", ["zeros", "size", "body"])
+def test_an_opening_for_writing_reports_lost_messages_and_keeps_their_bytes(
+    tmp_path: Path, damage: str
+) -> None:
+    """The last records of a closed store are damaged, and no valid record follows."""
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        places = [store.put("t", b"x" * 50).phy_offset for _ in range(20)]
+        end = store.message_store.commit_log.get_max_offset()
+    first = places[10] if damage == "zeros" else places[19]
+    [log] = log_files(tmp_path)
+    data = bytearray(log.read_bytes())
+    if damage == "zeros":
+        data[first:end] = bytes(end - first)
+    elif damage == "size":
+        data[first : first + 4] = b"\0\0\7\7"
+    else:
+        data[first + 90] ^= 1
+    log.write_bytes(data)
+    with pytest.warns(StoreWarning, match=f"t/0 names messages after it.*{MISSING}"):
+        store = pyrocketstore.open(tmp_path, **PLAIN)
+    with store:
+        assert store.max_offset("t") == places.index(first)
+        assert len(list(store.read("t"))) == places.index(first)
+        assert store.put("t", b"new").queue_offset == places.index(first)
+    kept = [path for path in tmp_path.glob(".broken/*/*") if path.is_file()]
+    left = {} if damage == "zeros" else {f"{first:020d}": data[first:end]}
+    assert {path.name: path.read_bytes() for path in kept} == left
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        assert [m.body for m in store.read("t")][-1] == b"new"
 
 
 @pytest.mark.slow
