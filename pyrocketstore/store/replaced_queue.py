@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyrocketstore.consume_queue.unit_mark import mark_before, was_made_again
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError
 
 if TYPE_CHECKING:
     from pyrocketstore.message_store.default_message_store import DefaultMessageStore
     from pyrocketstore.reading.by_queue import QueueRange
+
+LOG = logger(__name__)
 
 
 class ReplacedQueue:
@@ -34,7 +37,8 @@ class ReplacedQueue:
         if not self._is_replaced:
             try:
                 self._engine.refresh()
-            except StoreError:
+            except StoreError as error:
+                LOG.warning("%s: the store could not be refreshed: %s", self._engine.root, error)
                 return False  # the caller reports what it could not read
             queue = self._engine.reads.queues.find(*self._queue)
             self._is_replaced = was_made_again(queue, self._mark, if_missing=True)
