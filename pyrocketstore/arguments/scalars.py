@@ -70,9 +70,9 @@ def exact_int64(what: str, value: Any) -> int:
     return exact_int(what, value, INT64_MIN, INT64_MAX)
 
 
-def exact_queue_id(value: Any) -> int:
+def exact_queue_id(value: Any, what: str = "queue_id") -> int:
     """The number of a queue, 0 to QUEUE_ID_MAX; raises as `exact_int`."""
-    return exact_int("queue_id", value, 0, QUEUE_ID_MAX)
+    return exact_int(what, value, 0, QUEUE_ID_MAX)
 
 
 def whole_number(what: str, value: Any) -> int:

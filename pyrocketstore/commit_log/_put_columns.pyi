@@ -5,11 +5,13 @@ from typing import Any, Final, Self
 
 from typing_extensions import disjoint_base
 
+from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.record._unique_id import UniqueIds
 
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
+def of_message(number: int, error: StoreFormatError) -> StoreFormatError: ...
 @disjoint_base
 class PropertyTexts:
     def __new__(cls, rows: int) -> Self: ...

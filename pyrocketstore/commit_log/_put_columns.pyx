@@ -108,6 +108,11 @@ cdef inline object value_of(dict item, str name, int *known):
     return <object>value
 
 
+def of_message(number, error):
+    """Return a StoreFormatError or StoreTypeError whose text names the message of a call."""
+    return type(error)(f"message {number}: {error}")
+
+
 @cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class PropertyTexts:
@@ -151,7 +156,11 @@ cdef class PropertyTexts:
             tag = None if tags is None else tags[i]
             key = None if keys is None else keys[i]
             if not self.add_plain(tag, key, properties[i], ids):
-                self.add(write(tag, key, properties[i]))
+                try:
+                    text = write(tag, key, properties[i])
+                except StoreFormatError as error:
+                    raise of_message(i, error) from error
+                self.add(text)
         return self
 
     def add(self, bytes text not None):

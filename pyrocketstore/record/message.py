@@ -433,10 +433,11 @@ def join_keys(keys: Any, what: str = "keys") -> str | None:
     if isinstance(keys, str):
         return check_text(what, keys)
     entries = entries_of(what, keys, "a str or a sequence of str")
-    found = [check_text("a key", key) for key in entries]
+    name = "a key" if what == "keys" else f"a key of {what}"
+    found = [check_text(name, key) for key in entries]
     for key in found:
         if KEY_SEPARATOR in key:
-            raise StoreFormatError(f"a key must not hold a blank: {shown(key)}")
+            raise StoreFormatError(f"{name} must not hold a blank: {shown(key)}")
     return KEY_SEPARATOR.join(found) if found else None
 
 

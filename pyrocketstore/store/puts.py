@@ -19,7 +19,7 @@ from pyrocketstore.arguments.scalars import (
     QUEUE_ID_MAX,
     exact_queue_id,
 )
-from pyrocketstore.commit_log._put_columns import Columns, PropertyTexts
+from pyrocketstore.commit_log._put_columns import Columns, PropertyTexts, of_message
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.commit_log.put_rules import (
     light_queue_names,
@@ -59,9 +59,9 @@ from pyrocketstore.system._open_state import StoreState
 _BATCH_FIELDS = frozenset({"body", "tags", "keys", "properties", "flag"})
 
 
-def level_of(value: Any) -> int:
+def level_of(value: Any, name: str = "delay_level") -> int:
     """A delay level, 0 for none."""
-    return int_between(value, 0, INT32_MAX, "delay_level")
+    return int_between(value, 0, INT32_MAX, name)
 
 
 def _each(name: str, values: Any, count: int) -> list[Any]:
@@ -443,13 +443,13 @@ class BatchPuts:
         or are not. All are checked; then the queues are noted, as for other puts."""
         body_list = column_of("bodies", bodies, None)
         count = len(body_list)
-        queues = [0 if one is None else exact_queue_id(one)
-                  for one in _each("queue_ids", queue_ids, count)]  # fmt: skip
-        levels = [0 if one is None else level_of(one)
-                  for one in _each("delay_levels", delay_levels, count)]  # fmt: skip
+        queues = [0 if one is None else exact_queue_id(one, f"queue_ids[{i}]")
+                  for i, one in enumerate(_each("queue_ids", queue_ids, count))]  # fmt: skip
+        levels = [0 if one is None else level_of(one, f"delay_levels[{i}]")
+                  for i, one in enumerate(_each("delay_levels", delay_levels, count))]  # fmt: skip
         texts = [("tags", tags), ("keys", keys), ("properties", properties)]
         rows = zip(*(column_of(name, column, count) for name, column in texts), strict=True)
-        named = [self._slow.properties(*row) for row in rows]
+        named = [self._properties(number, *row) for number, row in enumerate(rows)]
         if any(levels):
             try:
                 check_delayable(topic)
@@ -461,6 +461,13 @@ class BatchPuts:
                 self._engine.commit_log.core.slot(topic, queue_id)
             self._engine.start_schedule()
         return runs
+
+    def _properties(self, number: int, *row: Any) -> dict[str, str]:
+        """The properties of one message of a call by name. Raises StoreFormatError."""
+        try:
+            return self._slow.properties(*row)
+        except StoreFormatError as error:
+            raise of_message(number, error) from error
 
     def _runs(
         self,
@@ -517,7 +524,7 @@ class BatchPuts:
             raise slow.illegal(refused) from refused
         if columns is not None:
             return columns
-        items = [self._batch_item(topic, item) for item in messages]
+        items = [self._batch_item(topic, number, item) for number, item in enumerate(messages)]
         texts = PropertyTexts(len(items))
         for item in items:
             texts.add(slow.text_of(item.properties).encode())
@@ -525,8 +532,10 @@ class BatchPuts:
         bodies = [item.body for item in items]
         return self._checked_columns(topic, bodies, queue_id, None, None, texts, flags)
 
-    def _batch_item(self, topic: str, item: Any) -> Message:
-        properties = self._slow.properties
+    def _batch_item(self, topic: str, number: int, item: Any) -> Message:
+        def properties(*row: Any) -> dict[str, str]:
+            return self._properties(number, *row)
+
         if isinstance(item, Message):
             if (named_topic := check_topic(item.topic)) != topic:
                 raise StoreFormatError(f"a message for {named_topic!r} in a batch for {topic!r}")

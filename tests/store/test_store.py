@@ -120,6 +120,35 @@ def test_put_many_takes_columns(store: pyrocketstore.Store) -> None:
         store.put_many("t", [b"a", b"b"], tags=["x"])
 
 
+@pytest.mark.parametrize(
+    ("column", "entry", "text"),
+    [
+        ("bodies", "text", r"bodies\[1\]"),
+        ("queue_ids", -1, r"queue_ids\[1\]"),
+        ("tags", 5, r"tags\[1\]"),
+        ("keys", ["a", 5], r"a key of keys\[1\]"),
+        ("properties", {"a": 5}, "message 1: property a"),
+        ("delay_levels", -1, r"delay_levels\[1\]"),
+    ],
+)
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_put_many_names_the_message_that_it_refuses(
+    store: pyrocketstore.Store, column: str, entry: Any, text: str, is_delayed: bool
+) -> None:
+    right: dict[str, Any] = {
+        "bodies": b"x", "queue_ids": 0, "tags": "T", "keys": "k",
+        "properties": {"a": "b"}, "delay_levels": 1,
+    }  # fmt: skip
+    names = {column, *(["delay_levels"] if is_delayed else [])} - {"bodies"}
+    columns = {name: [right[name], entry if name == column else right[name]] for name in names}
+    bodies = [b"x", entry if column == "bodies" else b"y"]
+    if is_delayed and column in ("tags", "keys", "bodies"):
+        text = "message 1: |" + text
+    with pytest.raises(StoreFormatError, match=text):
+        store.put_many("t", bodies, **columns)
+    assert store.max_offset("t") == 0
+
+
 def test_put_many_refuses_a_row_before_it_writes_any(store: pyrocketstore.Store) -> None:
     with pytest.raises(PutError, match="message 2: the record has") as failed:
         store.put_many("t", [b"a", b"b", bytes(1 << 17), b"c"])
