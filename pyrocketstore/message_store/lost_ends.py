@@ -3,7 +3,7 @@
 A unit is put when its record is in the log, and a log file is begun when the previous one is full.
 If a unit names bytes after the last file, and that file is full, the log has lost files, however
 the store was stopped. If it names bytes of the last file without records, the log has lost them
-only after a clean stop: after an unclean one they are an unfinished tail.
+after a clean stop, or where a flush has covered them; otherwise they are an unfinished tail.
 """
 
 from __future__ import annotations
@@ -114,9 +114,25 @@ def lost_end(
     if end > offset + size and (is_full or size < config.mapped_file_size_commit_log):
         reason = f"the log ends with this file, at byte {offset + size}, and {named}"
         return LostEnd(path, reason)
-    abort = AbortFile(store.env, os.path.join(store.root, "abort"))
-    is_clean = plan.clean and not (store.read_only and abort.exists())
-    if is_clean and not plan.broken:
-        text = f"the store was stopped cleanly, its log ends at byte {plan.log_end}"
-        return LostEnd(path, f"{text} ({plan.ended_by}), and {named}")
-    return None
+    if plan.broken:
+        return None
+    if plan.clean and not (
+        store.read_only and AbortFile(store.env, f"{store.root}/abort").exists()
+    ):
+        why = "the store was stopped cleanly"
+    else:
+        why = "" if store.read_only else _why_durable(store, plan)
+    text = f"its log ends at byte {plan.log_end} ({plan.ended_by}), and {named}"
+    return LostEnd(path, f"{why}, {text}") if why else None
+
+
+def _why_durable(store: StoreContext, plan: RecoveryPlan) -> str:
+    """Return the proof that messages behind the log's end were on the device; "" without one."""
+    flushed_to = store.index_service.flushed_phy_offset
+    if flushed_to > plan.log_end:
+        return f"a flush has covered the log up to byte {flushed_to}"
+    last = -1 if plan.last_record < 0 else store.commit_log.stored_at(plan.last_record)
+    flushed = store.checkpoint.physic_msg_timestamp
+    if 0 <= last < flushed:
+        return f"the checkpoint covers messages up to the store time {flushed}"
+    return ""

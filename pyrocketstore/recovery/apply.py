@@ -64,8 +64,8 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         LOG.warning("%s", plan.early_end, extra=REPORTED_ELSEWHERE)
     if plan.lost:
         LOG.warning("%s", plan.lost, extra=REPORTED_ELSEWHERE)
-        plan.remains = _remains(store, plan)
     if not store.read_only:
+        plan.remains = _remains(store, plan)
         _keep_broken(store, [*plan.broken, *plan.remains])
     _repair_queues(store, plan)
     if plan.cut_queues:
@@ -73,7 +73,7 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         for queue in store.consume_queues():
             queue.truncate_dirty_logic_files(plan.log_end)
     if not store.read_only:
-        store.topic_minimums.cut(store.env, log, plan.log_end)
+        _cut_minimums(store, plan)
     log.mapped_file_queue.truncate_dirty_files(plan.log_end)
     store.checkpoint.begin_log(*_covered_log(store, plan))
     log.open_end(plan.log_end, None if plan.clean else plan.scan_from)
@@ -102,6 +102,18 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
     store.dispatcher.position = plan.log_end
     if not plan.clean and not store.read_only:
         _fsync_again(store, plan)
+
+
+def _cut_minimums(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Lower the minimums of topics to a log that is cut: they must not hide what is put next."""
+    before = store.commit_log.min_offsets.by_topic()
+    store.topic_minimums.cut(store.env, store.commit_log, plan.log_end)
+    table = store.topic_minimums.offsets().by_topic()
+    if table == before:
+        return
+    store.set_min_offsets(table)
+    for queue in store.consume_queues():
+        queue.removed_before = table.get(queue.topic, 0)
 
 
 def _give_back_units(store: StoreContext, plan: RecoveryPlan) -> None:
@@ -189,13 +201,17 @@ def _keep(path: str) -> None:
 
 
 def _remains(store: StoreContext, plan: RecoveryPlan) -> list[tuple[str, int, int]]:
-    """Return (path, position, size) of the bytes after the log's end that units name, but for those
-    of files that `broken` has, of a file that ends with a BLANK, and of files where all are 0."""
-    found = []
-    end = max(plan.beyond.values())
+    """Return (path, position, size) of the bytes after the log's end that lost messages had: those
+    in front of later valid records, and those that units name.
+
+    Files that `broken` has, one that ends with a BLANK, and zeros are left out.
+    """
     known = {path for path, _, _ in plan.broken}
+    ends = [int(os.path.basename(path)) for path in known]
+    end = max(ends + (list(plan.beyond.values()) if plan.lost else []), default=0)
     if plan.ended_by == status_name(Status.BLANK):
         known.add(plan.end_path)
+    found = []
     for file in store.commit_log.mapped_file_queue.mapped_files:
         begin = max(0, plan.log_end - file.file_from_offset)
         stop = min(file.wrote, end - file.file_from_offset)

@@ -177,7 +177,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
     if plan.broken and store.read_only and has_grown(store, files[log_end.at_file], log_end):
         plan.broken = []  # another process has appended records: nothing is damaged
     found = _check_ends(store, files, log_end.seen, plan, check)
-    for key in [key for key in plan.beyond if _is_repaired(store, plan, key)]:
+    for key in [key for key in plan.beyond if _is_damaged(store, plan, key)]:
         del plan.beyond[key]
     plan.cut_queues |= _furthest(store) > plan.log_end
     lowest = store.commit_log.get_min_offset()
@@ -256,10 +256,13 @@ def _beyond(store: StoreContext, log_end: int) -> dict[tuple[str, int], int]:
     }
 
 
-def _is_repaired(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -> bool:
-    """Return whether the last unit of a queue is damaged, and its record is in the log."""
+def _is_damaged(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -> bool:
+    """Return whether the last unit of a queue is damaged, or may be: recovery repairs it, or does
+    not search for the record of a light queue."""
     queue = store.queue_table.get(*key)
-    return queue is not None and queue.core.unit_count - 1 in plan.repairs.get(key, {})
+    if queue is None or (queue.is_lmq and not store.config.enable_multi_dispatch):
+        return True
+    return queue.core.unit_count - 1 in plan.repairs.get(key, {})
 
 
 def _misses_first_file(

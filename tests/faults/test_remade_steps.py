@@ -103,12 +103,22 @@ class Owner:
     def trim(self) -> None:
         self.store.trim(before=int(time.time() * 1000) + 1)
 
+    def open_again(self) -> None:
+        self.store.close()
+        self.store = pyrocketstore.open(self.store.path, **SETTINGS)
+
+    def drop_and_open_again(self) -> None:
+        self.make_again()
+        self.open_again()
+
     def plan(self) -> dict[int, Callable[[], object]]:
         """Return actions by the number of the call before which they happen."""
         again = [self.make_again] * 3
         acts = [*again, self.make_again_twice, self.put, self.put_others, self.drop, self.trim]
-        span, count = self.chance.choice([10, 20, 40, 80]), self.chance.choice([1, 2, 3, 5])
-        return {self.chance.randrange(1, span): self.chance.choice(acts) for _ in range(count)}
+        acts += [self.open_again, self.drop_and_open_again]
+        span, count = self.chance.choice([10, 20, 40, 80]), self.chance.choice([0, 1, 2, 4])
+        plan = {self.chance.randrange(1, span): self.chance.choice(acts) for _ in range(count)}
+        return {self.chance.randrange(1, 12): self.chance.choice(again), **plan}
 
 
 def left(reader: Store) -> set[int]:
@@ -153,12 +163,12 @@ def stores(root: Path, steps: Steps, chance: random.Random) -> Iterator[tuple[Ow
     env = SteppedEnv()
     env.steps = steps
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(pyrocketstore.open(root, **SETTINGS))
-        owner = Owner(store, chance)
+        owner = Owner(pyrocketstore.open(root, **SETTINGS), chance)
+        stack.callback(lambda: owner.store.close())
         for _ in range(chance.choice([5, 25, 45])):
-            store.put("a", bytes(chance.randrange(owner.largest)), keys="k")
-        store.put("b", b"")
-        store.message_store.wait_dispatched()
+            owner.store.put("a", bytes(chance.randrange(owner.largest)), keys="k")
+        owner.store.put("b", b"")
+        owner.store.message_store.wait_dispatched()
         reader = pyrocketstore.open(root, read_only=True, env=env, **SETTINGS)
         stack.enter_context(reader)
         for name in COMPILED:

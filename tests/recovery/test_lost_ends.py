@@ -7,7 +7,6 @@ reads and later puts with the earlier puts."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 from collections.abc import Callable
@@ -101,16 +100,15 @@ def check(store: pyrocketstore.Store, left: dict[str, int]) -> None:
 def check_store(root: Path, kind: str, left: dict[str, int], told: bool = True) -> None:
     """Read-only, for writing, and once more; new messages get the offsets that follow.
 
-    The first opening for writing warns of the loss, if the log has lost files (`told`) or was
-    closed.
+    The first opening for writing warns of the loss: the log has lost files, was closed, or a flush
+    has covered its end.
     """
-    is_certain = told or not (root / "abort").exists()
     before = snapshot(root)
     with pyrocketstore.open(root, read_only=True, **settings(kind)) as store:
         check(store, left)
         assert not told or not store.verify().ok
     assert snapshot(root) == before
-    with pytest.warns(StoreWarning, match=MISSING) if is_certain else contextlib.nullcontext():
+    with pytest.warns(StoreWarning, match=MISSING):
         store = pyrocketstore.open(root, **settings(kind))
     with store:
         check(store, left)
@@ -172,16 +170,22 @@ def test_a_wrong_bit_is_told_from_a_lost_end(
     check_store(root, "plain", ends(known, log_end))
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("damage", ["zeros", "size", "body"])
 def test_an_opening_for_writing_reports_lost_messages_and_keeps_their_bytes(
-    tmp_path: Path, damage: str
+    tmp_path: Path, damage: str, killed: bool
 ) -> None:
-    """The last records of a closed store are damaged, and no valid record follows."""
-    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+    """The last records are damaged, no valid record follows, and they were on the device: the store
+    was closed, or was flushed before it was killed."""
+    live = tmp_path / "live"
+    with pyrocketstore.open(live, **PLAIN) as store:
         places = [store.put("t", b"x" * 50).phy_offset for _ in range(20)]
         end = store.message_store.commit_log.get_max_offset()
+        store.flush()
+        shutil.copytree(live, tmp_path / "killed")
+    tmp_path = tmp_path / "killed" if killed else live
     first = places[10] if damage == "zeros" else places[19]
-    [log] = log_files(tmp_path)
+    log = log_files(tmp_path)[0]
     data = bytearray(log.read_bytes())
     if damage == "zeros":
         data[first:end] = bytes(end - first)
@@ -201,6 +205,54 @@ def test_an_opening_for_writing_reports_lost_messages_and_keeps_their_bytes(
     assert {path.name: path.read_bytes() for path in kept} == left
     with pyrocketstore.open(tmp_path, **PLAIN) as store:
         assert [m.body for m in store.read("t")][-1] == b"new"
+
+
+def damage_record(root: Path, phy_offset: int) -> None:
+    path = log_files(root)[phy_offset // LOG_SIZE]
+    with path.open("r+b") as file:
+        file.seek(phy_offset % LOG_SIZE + 4)  # the magic code
+        file.write(b"XXXX")
+
+
+def test_a_damaged_record_is_kept_if_the_next_valid_one_is_in_a_later_file(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        places = [store.put("t", b"%d" % i + b"x" * 500).phy_offset for i in range(80)]
+    at = max(place for place in places if place < LOG_SIZE)
+    damage_record(tmp_path, at)
+    with pytest.warns(StoreWarning, match="the log ends before"):
+        pyrocketstore.open(tmp_path, **PLAIN).close()
+    [kept] = tmp_path.glob(f".broken/*/{at:020d}")
+    assert b"%d" % places.index(at) + b"x" * 500 in kept.read_bytes()
+
+
+def test_a_log_that_lost_the_removal_of_a_topic_queues_what_is_put_next(tmp_path: Path) -> None:
+    """The minimum of the topic is behind the new end of the log."""
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        store.put("other", b"")
+        places = [store.put("t", b"x").phy_offset for _ in range(8)]
+        store.drop_topic("t")
+        store.put("other", b"")
+    damage_record(tmp_path, places[2])
+    with pytest.warns(StoreWarning, match="the log ends before"):
+        store = pyrocketstore.open(tmp_path, **PLAIN)
+    with store:
+        stored = store.put("t", b"new")
+        assert [m.body for m in store.read("t", start=stored.queue_offset)] == [b"new"]
+        assert store.verify().ok
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        assert [m.body for m in store.read("t", start=stored.queue_offset)] == [b"new"]
+
+
+def test_a_wrong_bit_in_a_light_queue_is_no_lost_end(tmp_path: Path) -> None:
+    """Without multi-dispatch nobody searches for the record of its last unit."""
+    light = settings("light")
+    with pyrocketstore.open(tmp_path, **light) as store:
+        for number in range(5):
+            put(store, "busy", number, True)
+    turn_bit(tmp_path, "%LMQ%a", 4, 46)
+    pyrocketstore.open(tmp_path, **light | {"enable_multi_dispatch": False}).close()
+    with pyrocketstore.open(tmp_path, **light) as store:
+        assert store.max_offset("%LMQ%a") == 5
 
 
 @pytest.mark.slow

@@ -265,7 +265,9 @@ def test_keys_are_found_after_the_log_was_emptied(
         for i in range(50):
             store.put("t", bytes(500), keys=f"old{i}")
     shutil.rmtree(tmp_path / "commitlog")
-    with pyrocketstore.open(tmp_path, **SIZES) as store:
+    with pytest.warns(pyrocketstore.StoreWarning, match="no file.*messages are missing"):
+        store = pyrocketstore.open(tmp_path, **SIZES)
+    with store:
         store.put("t", b"", keys="new")
         assert len(store.query("t", "new")) == 1
         assert store.query("t", "old1") == []
