@@ -131,7 +131,7 @@ def left(reader: Store) -> set[int]:
 def check_follow(reader: Store, steps: Steps, owner: Owner, chance: random.Random) -> None:
     messages = reader.follow("a", on_loss="skip", timeout=0.02)
     found = {next(messages).phy_offset for _ in range(chance.choice([0, 1, 3]))}
-    steps.plan = owner.plan()
+    steps.plan, steps.count = owner.plan(), 0
     found.update(message.phy_offset for message in messages)
     assert not messages.skipped
     steps.plan = {}
@@ -143,8 +143,7 @@ def check_follow(reader: Store, steps: Steps, owner: Owner, chance: random.Rando
 def check_consumer(reader: Store, steps: Steps, owner: Owner, chance: random.Random) -> None:
     consumer = reader.consumer("g", "a", on_loss="raise")
     found = {message.phy_offset for message in consumer.poll(chance.choice([1, 2, 9]), 0)}
-    steps.plan = owner.plan()
-    steps.count = 0
+    steps.plan, steps.count = owner.plan(), 0
     for _ in range(20):
         if chance.random() < 0.5:
             owner.put()
