@@ -356,8 +356,8 @@ class DefaultMessageStore(StoreContext):
         OPEN_STORES.add(self)
 
     def _load_unchanged(self) -> None:
-        """Load a read-only store; load again if its owner, another process, has deleted files,
-        removed a topic or opened the store meanwhile: all files must be of the same time.
+        """Load a read-only store; load again if its owner, another process, has deleted files
+        meanwhile: files of log and queues must be of the same time.
 
         Raises the cause if units or keys in memory could not be built: no repair follows.
         """
@@ -379,10 +379,7 @@ class DefaultMessageStore(StoreContext):
                     raise
             else:
                 first = self.commit_log.mapped_file_queue.get_first_mapped_file()
-                is_one = first is None or self.env.exists(first.path)
-                # An owner that removes a topic, or opens the store, changes more than one file.
-                is_one = is_one and owner_of(self.env, self.root) == owner
-                if is_one or not attempts.another():
+                if first is None or self.env.exists(first.path) or not attempts.another():
                     return
             check_abandoned()
             self._close_files()
