@@ -149,17 +149,7 @@ class TopicRemoval(NamedTuple):
     def use(self) -> None:
         """Have dispatch, scans and queues use the minimums of the file; only while nothing is
         dispatched."""
-        self._use(self.file.offsets().by_topic())
-
-    def _use(self, table: dict[str, int]) -> None:
-        store = self.store
-        store.set_min_offsets(table)
-        lowest = max(0, store.commit_log.get_min_offset())
-        for topic, end in table.items():
-            for queue in store.queue_table.of_topic(topic).values():
-                if queue.removed_before != end:
-                    queue.removed_before = end
-                    queue.correct_min_offset(lowest)
+        self.store.set_min_offsets(self.file.offsets().by_topic())
 
     def _forget(self, topic: str) -> None:
         self.forget_topic(topic)
@@ -194,7 +184,7 @@ class TopicRemoval(NamedTuple):
             with store.dispatch_paused():
                 end, guess = log.get_appended_offset(), self.guess()
                 if end > 0:
-                    self._use({**log.min_offsets.by_topic(), topic: end})
+                    store.set_min_offsets({**log.min_offsets.by_topic(), topic: end})
                 for queue_id in store.queue_table.of_topic(topic):
                     remove_queue(store, topic, queue_id)
                 self._remove_directories(topic)

@@ -28,7 +28,7 @@ from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError, StoreStateError
 from pyrocketstore.files._mapped_file import MappedFile, SelectMappedBufferResult
 from pyrocketstore.files.file_systems import FileSystems, Unflushed
-from pyrocketstore.files.mapped_file_queue import MappedFileQueue
+from pyrocketstore.files.mapped_file_queue import MappedFileQueue, has_data
 from pyrocketstore.files.running_flags import RunningFlags
 from pyrocketstore.record.message import LMQ_PREFIX
 from pyrocketstore.results import DispatchRequest, Status
@@ -41,7 +41,6 @@ LOG = logger(__name__)
 MIN_RECORD_SIZE = 91  # bytes of the smallest record: bounds how many messages a queue can have
 #: A file grows from one page by doubling, by at most this much at once (bytes).
 _CONFIRM_STEP = 4 << 20
-_READ_SIZE = 1 << 20
 
 
 class ConsumeQueue(UnitAppender):
@@ -634,12 +633,8 @@ class ConsumeQueue(UnitAppender):
         wrote, end = mapped_file.wrote, mapped_file.file_size
         if mapped_file.mode != "shared":
             return  # the disk is not written, and memory holds zeros there
-        for start, stop in self.env.data_ranges(mapped_file.path, wrote, end):
-            for position in range(max(start, wrote), min(stop, end), _READ_SIZE):
-                chunk = mapped_file.read(position, min(_READ_SIZE, stop - position, end - position))
-                if chunk.count(0) != len(chunk):
-                    mapped_file.zero_tail(wrote)
-                    return
+        if has_data(self.env, mapped_file, wrote, end):
+            mapped_file.zero_tail(wrote)
 
     def _put_kept(self, queue_offset: int, phy_offset: int) -> None:
         """Put back kept units before `queue_offset` that the log has not given again and that name

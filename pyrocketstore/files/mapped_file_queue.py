@@ -26,10 +26,16 @@ from pyrocketstore.files.allocate_mapped_file_service import (
     file_settings,
 )
 from pyrocketstore.files.file_systems import Unflushed
-from pyrocketstore.system.env import Env, check_env
+from pyrocketstore.system.env import READ_SIZE, Env, check_env
 from pyrocketstore.system.live_stores import was_removed
 
-__all__ = ["AllocateMappedFileService", "MappedFileQueue", "check_mapped_file", "file_name_of"]
+__all__ = [
+    "AllocateMappedFileService",
+    "MappedFileQueue",
+    "check_mapped_file",
+    "file_name_of",
+    "has_data",
+]
 
 LOG = logger(__name__)
 
@@ -47,6 +53,16 @@ def check_mapped_file(value: object) -> None:
     """Raise StoreTypeError for a value that is not a MappedFile."""
     if not isinstance(value, MappedFile):
         raise StoreTypeError(f"mapped_file must be a MappedFile, not {type(value).__name__}")
+
+
+def has_data(env: Env, file: MappedFile, begin: int, end: int) -> bool:
+    """Return whether a byte of [begin, end) of a file is not 0. Raises StoreIOError."""
+    for start, stop in env.data_ranges(file.path, begin, end):
+        for position in range(start, stop, READ_SIZE):
+            chunk = file.read(position, min(READ_SIZE, stop - position))
+            if chunk.count(0) != len(chunk):
+                return True
+    return False
 
 
 def file_name_of(offset: int) -> str:

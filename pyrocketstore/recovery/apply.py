@@ -6,7 +6,6 @@ In a read-only store everything happens in memory: MappedFile knows the differen
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from pyrocketstore.commit_log._scan import status_name
 from pyrocketstore.consume_queue.kept_units import KeptUnit
@@ -24,6 +23,7 @@ from pyrocketstore.consume_queue.unit_check import (
 from pyrocketstore.display import REPORTED_ELSEWHERE, logger
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.broken_folder import broken_folder
+from pyrocketstore.files.mapped_file_queue import has_data
 from pyrocketstore.recovery.index_gaps import fill_gaps
 from pyrocketstore.recovery.log_end import first_store_time, scan_start
 from pyrocketstore.recovery.plan import RecoveryPlan, readable_log
@@ -32,15 +32,9 @@ from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_w
 from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.results import Status
 
-if TYPE_CHECKING:
-    from pyrocketstore.system.env import Env
-
 __all__ = ["apply_plan", "flush_recovered"]
 
 LOG = logger(__name__)
-
-#: Bytes that are read at once.
-_READ_SIZE = 1 << 20
 
 
 def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
@@ -106,14 +100,8 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
 
 def _cut_minimums(store: StoreContext, plan: RecoveryPlan) -> None:
     """Lower the minimums of topics to a log that is cut: they must not hide what is put next."""
-    before = store.commit_log.min_offsets.by_topic()
     store.topic_minimums.cut(store.env, store.commit_log, plan.log_end)
-    table = store.topic_minimums.offsets().by_topic()
-    if table == before:
-        return
-    store.set_min_offsets(table)
-    for queue in store.consume_queues():
-        queue.removed_before = table.get(queue.topic, 0)
+    store.set_min_offsets(store.topic_minimums.offsets().by_topic())
 
 
 def _give_back_units(store: StoreContext, plan: RecoveryPlan) -> None:
@@ -215,17 +203,9 @@ def _remains(store: StoreContext, plan: RecoveryPlan) -> list[tuple[str, int, in
     for file in store.commit_log.mapped_file_queue.mapped_files:
         begin = max(0, plan.log_end - file.file_from_offset)
         stop = min(file.wrote, end - file.file_from_offset)
-        if begin < stop and file.path not in known and _has_data(store.env, file.path, begin, stop):
+        if begin < stop and file.path not in known and has_data(store.env, file, begin, stop):
             found.append((file.path, begin, stop - begin))
     return found
-
-
-def _has_data(env: Env, path: str, begin: int, end: int) -> bool:
-    for start, stop in env.data_ranges(path, begin, end):
-        for at in range(start, stop, _READ_SIZE):
-            if any(env.read_part(path, at, min(_READ_SIZE, stop - at))):
-                return True
-    return False
 
 
 def _keep_broken(store: StoreContext, ranges: list[tuple[str, int, int]]) -> None:

@@ -103,10 +103,17 @@ class StoreContext:
         raise NotImplementedError
 
     def set_min_offsets(self, table: Mapping[str, int]) -> None:
-        """Have messages before {topic: byte of the log} get no units from now on; only while
-        nothing is dispatched."""
+        """Have dispatch, scans and queues use {topic: byte of the log}, before which its messages
+        are removed, from now on; only while nothing is dispatched. Raises StoreIOError."""
+        before = self.commit_log.min_offsets.by_topic()
         self.commit_log.min_offsets = found = TopicMinOffsets(table)
         self.dispatcher.remove_before(found)
+        lowest = max(0, self.commit_log.get_min_offset())
+        for topic in {**before, **table}:
+            for queue in self.queue_table.of_topic(topic).values():
+                if queue.removed_before != found.of(topic):
+                    queue.removed_before = found.of(topic)
+                    queue.correct_min_offset(lowest)
 
     def flush_log(self) -> None:
         """Make all records durable that are in the log. Raises StoreError."""

@@ -1,7 +1,7 @@
 """Goal: whatever the owner of a store does between any two system calls of a reader, `follow` and a
 consumer report no damage, and return each message that is left.
 Method: one thread. The reader's calls are counted, and at seeded numbers the owner puts, drops the
-topic, makes it again or trims the log. Seed: ROCKETSTORE_SEED."""
+topic, makes it again, trims the log or opens the store again. Seed: ROCKETSTORE_SEED."""
 
 from __future__ import annotations
 
