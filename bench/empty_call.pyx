@@ -41,6 +41,11 @@ cdef class EmptyStore:
         """Count the messages."""
         self.calls += len(bodies)
 
+    def put_batch(self, str topic not None, messages, queue_id=0, *, tags=None, keys=None,
+                  properties=None):
+        """Count the messages."""
+        self.calls += len(messages)
+
 
 cdef class Result:
     """Stand-in for the result of a put."""

@@ -296,6 +296,8 @@ PUT_GROUPS = (
                 PUT_THREADS,
                 "Store.put_batch of 32 dictionaries that the loop creates; otherwise as put_batch",
             ),
+            empty_call({"body": 1024, "batch": 32}, "batch", "put_batch"),
+            empty_call({"body": 1024}, "put_many", "put_many"),
             *map_limits(RECORD_1K, 1024),
             peer(
                 "LMDB, 32 a transaction",

@@ -10,7 +10,7 @@ import select
 import statistics
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +166,16 @@ class Worker:
 
 
 def alternate(
-    workers: Sequence[Worker], warm: int, pairs: int, seconds: float
+    workers: Sequence[Worker],
+    warm: int,
+    pairs: int,
+    seconds: float,
+    prepare: Callable[[], None] = lambda: None,
 ) -> list[list[dict[str, Any]]]:
     """Run rounds of all workers in turn, in reverse order in every second turn.
 
     Return the answers of each turn, in the order of the workers. The reversal varies which worker
-    runs first, and the distance between two workers.
+    runs first, and the distance between two workers. Each round begins after a call of `prepare`.
     """
     answers = []
     for number in range(warm + pairs):
@@ -179,6 +183,9 @@ def alternate(
             for worker in workers:
                 worker.forget()
         turn = list(enumerate(workers))
-        found = {at: worker.round(seconds) for at, worker in (turn[::-1] if number % 2 else turn)}
+        found = {}
+        for at, worker in turn[::-1] if number % 2 else turn:
+            prepare()
+            found[at] = worker.round(seconds)
         answers.append([found[at] for at in range(len(workers))])
     return answers

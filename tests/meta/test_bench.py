@@ -100,6 +100,8 @@ def test_records_have_one_size_and_a_loaded_store_finds_its_keys_on_both_sides(t
     require_java()
     _, record = smoke(tmp_path, "batch,recover,sync64", "--without", "rust,peers")
     assert "4.9.3, reentrant lock" in _names(record["groups"]["sync64"])
+    calls = [row for row in record["groups"]["batch"]["rows"] if row["kind"] == "call"]
+    assert [row["beside"] for row in calls] == ["put_batch", "put_many"]
     for name, group in record["groups"].items():
         assert {"base", "ours"} <= {row["kind"] for row in group["rows"]}, name
         assert all("cpu_us" in row for row in group["rows"]), name
@@ -424,6 +426,30 @@ def test_every_second_turn_goes_the_other_way(module):
     answers = module("workers").alternate(workers, 1, 2, 0.0)
     assert "".join(turns) == "abc|||cbaabc"
     assert [[one["answer"] for one in found] for found in answers] == [["a", "b", "c"]] * 3
+
+
+def test_each_round_begins_after_the_machine_is_prepared(module):
+    turns: list[str] = []
+    workers = [Noted(name, turns) for name in "ab"]
+    module("workers").alternate(workers, 1, 1, 0.0, lambda: turns.append("-"))
+    assert "".join(turns) == "-a-b||-b-a"
+
+
+@pytest.mark.parametrize(
+    ("full", "record", "reports", "provided"),
+    [(True, 100, True, 1), (True, 0, True, 0), (True, 100, False, 0), (False, 100, True, 0)],
+)
+def test_free_memory_is_provided_before_measured_puts_alone(
+    module, monkeypatch, full, record, reports, provided
+):
+    run_module = module("run")
+    calls: list[int] = []
+    monkeypatch.setattr(run_module.machine, "reports_free_pages", lambda: reports)
+    monkeypatch.setattr(run_module.machine, "provide_free_memory", lambda: calls.append(1))
+    bench = object.__new__(run_module.Bench)
+    bench.sizes = run_module.Sizes(full, 1, 0.0)
+    bench._prepare(run_module.Group("g", "", (), 1, 1, record=record))
+    assert len(calls) == provided
 
 
 def test_the_record_keeps_each_rounds_latencies_and_counts_all_units(module):
