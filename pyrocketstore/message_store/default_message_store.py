@@ -356,8 +356,8 @@ class DefaultMessageStore(StoreContext):
         OPEN_STORES.add(self)
 
     def _load_unchanged(self) -> None:
-        """Load a read-only store; load again if its owner, another process, has deleted files
-        meanwhile: files of log and queues must be of the same time.
+        """Load a read-only store; load again if its owner, another process, has deleted files or
+        opened the store meanwhile: files of log and queues must be of the same time.
 
         Raises the cause if units or keys in memory could not be built: no repair follows.
         """
@@ -379,7 +379,9 @@ class DefaultMessageStore(StoreContext):
                     raise
             else:
                 first = self.commit_log.mapped_file_queue.get_first_mapped_file()
-                if first is None or self.env.exists(first.path) or not attempts.another():
+                expired = first is not None and not self.env.exists(first.path)
+                changed = owner_of(self.env, self.root) != owner
+                if not (expired or changed) or not attempts.another():
                     return
             check_abandoned()
             self._close_files()

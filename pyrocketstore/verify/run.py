@@ -237,10 +237,11 @@ class _Verifier:
         self.progress = progress or (lambda done, total: None)
         self.report = VerifyReport(store.root)
         self.report.only_read = why_only_read(self.env, store.config)
-        self.low = max(0, self.log.get_min_offset())
+        lowest = max(0, self.log.get_min_offset())
         # Units of later records may not exist yet.
         self.end = min(self.log.get_max_offset(), int(store.dispatcher.position))
-        if self.low > self.end:  # the files were released
+        self.low = min(lowest, self.end)  # its owner may have deleted all files known here
+        if lowest > self.end and self.log.mapped_file_queue.mapped_files:  # they were released
             raise StoreStateError(f"{store.root}: the store was closed while it was checked")
         self.walk = RecordWalk(self.log.delay_levels, self.end - self.low)
         self.states: dict[tuple[str, int], _QueueState | None] = {}

@@ -1,21 +1,23 @@
 """Goal: whatever the owner of a store does between any two system calls of a reader, `follow` and a
-consumer report no damage, and return each message that is left.
+consumer report no damage, return messages in order, and each one that is left; a consumer
+leaves none out without a report.
 Method: one thread. The reader's calls are counted, and at seeded numbers the owner puts, drops the
 topic, makes it again, trims the log or opens the store again. Seed: ROCKETSTORE_SEED."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyrocketstore
-from pyrocketstore import MessagesRemovedError, Store
+from pyrocketstore import MessageExt, MessagesRemovedError, Store
 from pyrocketstore.system.env import Env
 from support.broken_env import broken
 from support.seed import SEED
@@ -77,10 +79,13 @@ class Owner:
     def __init__(self, store: Store, chance: random.Random) -> None:
         self.store, self.chance = store, chance
         self.largest = chance.choice([10, 600])
+        self.generation = 0
 
-    def put(self) -> None:
-        for _ in range(self.chance.choice([1, 3, 9, 24, 40, 60])):
-            self.store.put("a", bytes(self.chance.randrange(self.largest)), keys="k")
+    def put(self, counts: Sequence[int] = (1, 3, 9, 24, 40, 60)) -> None:
+        """Put messages, whose bodies begin with the number of the topic's generation."""
+        for _ in range(self.chance.choice(counts)):
+            body = b"%d " % self.generation + bytes(self.chance.randrange(self.largest))
+            self.store.put("a", body, keys="k")
         self.store.message_store.wait_dispatched()
 
     def put_others(self) -> None:
@@ -91,6 +96,7 @@ class Owner:
     def drop(self) -> None:
         if "a" in self.store.topics():
             self.store.drop_topic("a")
+            self.generation += 1
 
     def make_again(self) -> None:
         self.drop()
@@ -128,32 +134,63 @@ def left(reader: Store) -> set[int]:
     return {message.phy_offset for message in reader.read("a", None)}
 
 
+class Seen:
+    """The messages of one queue that a reader returned, and those that it reported as removed."""
+
+    def __init__(self) -> None:
+        self.offsets: set[int] = set()
+        self._last, self._generation, self._next = -1, b"", 0
+
+    def take(self, messages: Iterable[MessageExt], *, whole: bool) -> None:
+        """Check the order of messages; `whole`: that none is left out without a report."""
+        for message in messages:
+            assert message.phy_offset > self._last, (message.phy_offset, self._last)
+            generation = message.body.split()[0]
+            if whole and generation == self._generation:
+                assert message.queue_offset == self._next, (message.queue_offset, self._next)
+            self._last, self._generation = message.phy_offset, generation
+            self._next = message.queue_offset + 1
+            self.offsets.add(message.phy_offset)
+
+    def removed(self, error: MessagesRemovedError) -> None:
+        """Note the messages that an error names."""
+        if error.start == self._next:
+            self._next = error.stop
+
+
 def check_follow(reader: Store, steps: Steps, owner: Owner, chance: random.Random) -> None:
+    seen, again = Seen(), Seen()
     messages = reader.follow("a", on_loss="skip", timeout=0.02)
-    found = {next(messages).phy_offset for _ in range(chance.choice([0, 1, 3]))}
+    seen.take(itertools.islice(messages, chance.choice([0, 1, 3])), whole=False)
     steps.plan, steps.count = owner.plan(), 0
-    found.update(message.phy_offset for message in messages)
+    seen.take(messages, whole=False)
     assert not messages.skipped
     steps.plan = {}
     # A new iterator: the previous one has ended, maybe before the last action.
-    found.update(message.phy_offset for message in reader.follow("a", timeout=0))
-    assert left(reader) <= found
+    again.take(reader.follow("a", timeout=0), whole=True)
+    assert left(reader) <= seen.offsets | again.offsets
 
 
 def check_consumer(reader: Store, steps: Steps, owner: Owner, chance: random.Random) -> None:
+    seen = Seen()
     consumer = reader.consumer("g", "a", on_loss="raise")
-    found = {message.phy_offset for message in consumer.poll(chance.choice([1, 2, 9]), 0)}
+
+    def poll(count: int) -> None:
+        try:
+            seen.take(consumer.poll(count, 0), whole=True)
+        except MessagesRemovedError as error:
+            seen.removed(error)
+
+    poll(chance.choice([1, 2, 9]))
     steps.plan, steps.count = owner.plan(), 0
     for _ in range(20):
         if chance.random() < 0.5:
             owner.put()
-        with contextlib.suppress(MessagesRemovedError):
-            found.update(message.phy_offset for message in consumer.poll(20, 0))
+        poll(20)
     steps.plan = {}
     for _ in range(20):
-        with contextlib.suppress(MessagesRemovedError):
-            found.update(message.phy_offset for message in consumer.poll(500, 0))
-    assert left(reader) <= found
+        poll(500)
+    assert left(reader) <= seen.offsets
 
 
 @contextlib.contextmanager
@@ -164,8 +201,7 @@ def stores(root: Path, steps: Steps, chance: random.Random) -> Iterator[tuple[Ow
     with contextlib.ExitStack() as stack:
         owner = Owner(pyrocketstore.open(root, **SETTINGS), chance)
         stack.callback(lambda: owner.store.close())
-        for _ in range(chance.choice([5, 25, 45])):
-            owner.store.put("a", bytes(chance.randrange(owner.largest)), keys="k")
+        owner.put([5, 25, 45])
         owner.store.put("b", b"")
         owner.store.message_store.wait_dispatched()
         reader = pyrocketstore.open(root, read_only=True, env=env, **SETTINGS)

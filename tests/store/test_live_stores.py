@@ -85,6 +85,17 @@ def test_a_check_beside_a_cleaner_in_another_process(root: Path) -> None:
     assert expired and report.ok and report.expired > 0, report.problems
 
 
+def test_a_check_after_all_known_files_have_expired(root: Path) -> None:
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        files = sorted((root / "commitlog").iterdir())
+        behind = int(files[-1].name) + files[-1].stat().st_size
+        (root / "commitlog" / f"{behind:020d}").write_bytes(bytes(files[-1].stat().st_size))
+        expire(root, len(files))
+        assert list(store.read("T", 0)) == []
+        report = store.verify()
+    assert report.ok and report.records == 0, report.problems
+
+
 def test_what_is_wrong_stays_wrong_beside_a_cleaner(root: Path) -> None:
     unit = root / "consumequeue" / "T" / "0" / f"{3 * 1000:020d}"
     shutil.copy(unit.with_name(f"{2 * 1000:020d}"), unit)
