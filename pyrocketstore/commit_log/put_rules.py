@@ -6,14 +6,15 @@ before the first of them is put. The rule of each single value is in `message` a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from pyrocketstore.arguments.scalars import exact_text
+from pyrocketstore.arguments.scalars import entries_of, exact_text
 from pyrocketstore.commit_log.log import BARE_PROPERTIES, largest_record
 from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.display import shown
-from pyrocketstore.errors import StoreFormatError, StoreTypeError
+from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.record import _message
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
@@ -26,8 +27,6 @@ from pyrocketstore.record.message import (
     MessageRefused,
     check_properties,
     check_tags,
-    check_text,
-    check_topic,
     java_split,
     join_keys,
     record_too_large,
@@ -40,6 +39,8 @@ _RECORD_SIZE_MIN = 91
 _IPV6_EXTRA = 12
 #: Digits of the greatest queue offset, and a comma.
 _OFFSET_SIZE = 20
+#: With its prefix such a name is a topic, as check_topic takes it.
+_LIGHT_QUEUE = re.compile(r"[%|a-zA-Z0-9_-]{1,122}")
 
 
 def named_properties(tags: Any, keys: Any, properties: Any) -> dict[str, str]:
@@ -76,15 +77,16 @@ def light_queue_names(names: Any) -> list[str]:
     Raises StoreTypeError: not a sequence of str. StoreFormatError: a name that cannot be a topic or
     comes twice.
     """
-    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
-        kind = type(names).__name__
-        raise StoreTypeError(f"light_queues must be a sequence of str, not {kind}")
     topics = []
-    for name in names:
-        text = exact_text("a light queue", name)
+    for number, name in enumerate(entries_of("light_queues", names, "a sequence of str")):
+        text = name if type(name) is str else exact_text(f"light_queues[{number}]", name)
         if text.startswith(LMQ_PREFIX):
-            raise StoreFormatError(f"light queue {shown(text)}: give the name without {LMQ_PREFIX}")
-        topics.append(check_topic(LMQ_PREFIX + check_text("a light queue", text)))
+            reason = f"give the name without {LMQ_PREFIX}"
+            raise StoreFormatError(f"light_queues[{number}] {shown(text)}: {reason}")
+        if _LIGHT_QUEUE.fullmatch(text) is None:
+            reason = "must be 1 to 122 of the characters %|a-zA-Z0-9_-"
+            raise StoreFormatError(f"light_queues[{number}] {shown(text)}: {reason}")
+        topics.append(LMQ_PREFIX + text)
     if len(set(topics)) < len(topics):
         raise StoreFormatError("light_queues: a name comes twice")
     return topics

@@ -318,18 +318,18 @@ def parse_java_int(text: str, bits: int = 32) -> int | None:
 # ---- refusals of the public API ------------------------------------------------------------------
 
 
-def check_topic(topic: Any) -> str:
-    """The text of `topic` as an exact str.
+def check_topic(topic: Any, what: str = "a topic") -> str:
+    """The text of `topic`, called `what` in errors, as an exact str.
 
     Raises
     ------
     StoreTypeError: it is not a str.
     StoreFormatError: it is not 1 to 127 of the characters %|a-zA-Z0-9_-
     """
-    text = exact_text("a topic", topic)
+    text = exact_text(what, topic)
     if not _TOPIC.fullmatch(text):
         expected = "1 to 127 of the characters %|a-zA-Z0-9_-"
-        raise StoreFormatError(f"a topic is {expected}, not {shown(text)}")
+        raise StoreFormatError(f"{what} must be {expected}, not {shown(text)}")
     return text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrocketstore.arguments.read_arguments import group_of, loss_word_of, start_of
-from pyrocketstore.arguments.scalars import exact_int32
+from pyrocketstore.arguments.scalars import entries_of, exact_int32
 from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
 from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
 from pyrocketstore.consumer.groups import ConsumerGroups, Group, Queue
@@ -128,14 +128,7 @@ class StoreConsumers:
         if group == TRANSACTION_GROUP and not self._engine.read_only:
             reason = "its positions say which transactions are decided; use another name"
             raise StoreFormatError(f"group {group}: {reason}")
-        given: Any = topics
-        if not isinstance(given, (str, Sequence)):
-            kind = type(topics).__name__
-            raise StoreTypeError(f"topics must be a str or a sequence of str, not {kind}")
-        names = [topics] if isinstance(topics, str) else list(topics)
-        names = list(dict.fromkeys(check_topic(topic) for topic in names))
-        if not names:
-            raise StoreFormatError("topics: a consumer needs at least one topic")
+        names = _topics_of(topics)
         start = start_of("start", start, "a Unix time in ms")
         on_loss = loss_word_of(on_loss)
         self.load()
@@ -248,6 +241,17 @@ class StoreConsumers:
         self._check()
         times = self.subscriptions.retry_max_times(group)
         self._put(retry_message(message, group, times, delay_level))
+
+
+def _topics_of(topics: Any) -> list[str]:
+    """Return the topics of a consumer, each once. Raises StoreTypeError, StoreFormatError."""
+    if isinstance(topics, str):
+        return [check_topic(topics, "topics")]
+    entries = enumerate(entries_of("topics", topics, "a str or a sequence of str"))
+    names = list(dict.fromkeys(check_topic(one, f"topics[{number}]") for number, one in entries))
+    if not names:
+        raise StoreFormatError("topics: a consumer needs at least one topic")
+    return names
 
 
 def _end_filters(filters: ConsumerFilters, members: Group) -> None:

@@ -303,3 +303,28 @@ def test_odd_values_have_a_clear_error(tmp_path: Path, odd: Any) -> None:
         assert consumer.position("t", 0) == 1
         with pytest.raises(StoreTypeError, match=r"pyrocketstore\.open"):
             pyrocketstore.Store(odd)
+
+
+@pytest.mark.parametrize(
+    ("topics", "reason"),
+    [
+        (np.array(0), "topics must be a str or a sequence of str, not ndarray"),
+        (memoryview(bytes(4)).cast("B", (2, 2)), "topics must be .*, not memoryview"),
+        (b"t", "topics must be a str or a sequence of str, not bytes"),
+        ({"t": 1}, "topics must be .*, not dict"),
+        (7, "topics must be .*, not int"),
+        (["t", 7], r"topics\[1\] must be a str, not int"),
+        (["t", "a b"], r"topics\[1\] must be 1 to 127 of the characters .*, not 'a b'"),
+        ("a b", r"topics must be 1 to 127 of the characters .*, not 'a b'"),
+        ([], "topics: a consumer needs at least one topic"),
+    ],
+)
+def test_topics_that_cannot_be(tmp_path: Path, topics: Any, reason: str) -> None:
+    with opened(tmp_path) as store, pytest.raises(StoreFormatError, match=reason):
+        store.consumer("g", topics)
+
+
+def test_topics_of_an_array(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 2)
+        assert drain(store.consumer("g", np.array(["t", "u", "t"]))) == [0, 1]

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyrocketstore
@@ -79,6 +80,35 @@ def test_names_that_cannot_be(tmp_path: Path, names: Any) -> None:
         with pytest.raises(StoreFormatError):
             store.put("t", b"", light_queues=names)
         assert store.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (np.array(0), "light_queues must be a sequence of str, not ndarray"),
+        (memoryview(bytes(4)).cast("B", (2, 2)), "light_queues must be .*, not memoryview"),
+        ({"a": 1}, "light_queues must be a sequence of str, not dict"),
+        (["a", 3], r"light_queues\[1\] must be a str, not int"),
+        (["a", "a b"], r"light_queues\[1\] 'a b': must be 1 to 122 of"),
+        ([""], r"light_queues\[0\] '': must be 1 to 122 of"),
+        (["a", "x" * 123], r"light_queues\[1\] 'x+': must be 1 to 122 of"),
+        (["%LMQ%a"], r"light_queues\[0\] '%LMQ%a': give the name without %LMQ%"),
+    ],
+)
+def test_an_error_names_the_argument(tmp_path: Path, names: Any, reason: str) -> None:
+    with pyrocketstore.open(tmp_path, **LIGHT) as store:
+        with pytest.raises(StoreFormatError, match=reason):
+            store.put("t", b"", light_queues=names)
+        with pytest.raises(StoreFormatError, match=reason):
+            asyncio.run(store.aput("t", b"", light_queues=names))
+        assert store.topics() == []
+
+
+def test_names_of_an_array_are_those_of_a_list(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **LIGHT) as store:
+        longest = "x" * 122
+        store.put("t", b"1", light_queues=np.array(["a", longest]))
+        assert bodies(store, "a") == bodies(store, longest) == [b"1"]
 
 
 def test_other_arguments_that_cannot_be(tmp_path: Path) -> None:
