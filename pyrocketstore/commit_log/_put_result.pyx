@@ -105,7 +105,7 @@ def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t 
     result.message_count = message_count
     result.positions = positions
     if store_host is not None:
-        result.host_size = fill_outgoing_host(store_host, result.host)
+        result.host_size = fill_outgoing_host(store_host, result.host, "store_host")
     return result
 
 

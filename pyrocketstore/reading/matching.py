@@ -58,6 +58,9 @@ def where_of(value: Any) -> Sql92Filter | None:
     if value is None:
         return None
     if not issubclass(type(value), Sql92Filter):
+        if not isinstance(value, str):
+            kind = type(value).__name__
+            raise StoreTypeError(f"where must be a str, a Sql92Filter or None, not {kind}")
         return Sql92Filter(value)
     if not hasattr(value, "_text"):
         raise StoreTypeError("where is a Sql92Filter that was made without a text")

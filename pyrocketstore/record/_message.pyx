@@ -465,8 +465,8 @@ cdef int _fill_common(object inner, rs_outgoing *out) except -1:
     out.born_timestamp = _int64("born_timestamp", inner.born_timestamp)
     out.prepared_transaction_offset = _int64(
         "prepared_transaction_offset", inner.prepared_transaction_offset)
-    out.born_host_size = fill_outgoing_host(inner.born_host, out.born_host)
-    out.store_host_size = fill_outgoing_host(inner.store_host, out.store_host)
+    out.born_host_size = fill_outgoing_host(inner.born_host, out.born_host, "born_host")
+    out.store_host_size = fill_outgoing_host(inner.store_host, out.store_host, "store_host")
     return 0
 
 

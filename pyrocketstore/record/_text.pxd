@@ -9,7 +9,7 @@ cdef str known_text(const uint8_t *p, Py_ssize_t size)
 cdef str host_text(const uint8_t *p, int32_t size)
 # Returns 8 or 20. `host` is "1.2.3.4:10911", "[2001:db8::1]:10911", (address, port), or the 8 or
 # 20 bytes themselves; `out` has 20 bytes.
-cdef int fill_outgoing_host(object host, uint8_t *out) except -1
+cdef int fill_outgoing_host(object host, uint8_t *out, str what) except -1
 # (name, value) pairs in insertion order to UTF-8 text in the order of Java's HashMap.
 cdef bytes properties_text(list pairs)
 # The properties text of a put: tags, keys, then `properties` in its own order. Returns the size, or
@@ -29,7 +29,7 @@ cdef inline int64_t end_of_text(uint8_t *text, int64_t size, int64_t capacity) n
     return size + 1
 # The UTF-8 buffer of a str; StoreFormatError if it is not a str or holds a lone surrogate.
 cdef const char *utf8_of(object text, Py_ssize_t *size) except NULL
-cdef bytes host_bytes(object host)
+cdef bytes host_bytes(object host, str what=*)
 cdef bint is_mapped_v4(const uint8_t *p) noexcept nogil
 # As utf8_of, but encodes a lone surrogate: `keep` then owns the bytes, and `whole` is False.
 cdef const uint8_t *utf8_bytes(str text, int64_t *size, bint *whole, list keep) except NULL

@@ -126,16 +126,17 @@ cdef enum:
     MAX_HOSTS = 1024
 
 
-cdef bytes host_bytes(object host):
+cdef bytes host_bytes(object host, str what="host"):
+    # `what` is the name of the argument, or of the field, in errors.
     cdef bytes raw
     if type(host) is str and host in HOSTS:
         return HOSTS[host]
     if isinstance(host, bytes):
         raw = bytes(memoryview(host))
         if len(raw) != RS_HOST_V4_SIZE and len(raw) != RS_HOST_V6_SIZE:
-            raise StoreFormatError(f"a host has 8 or 20 bytes, not {len(raw)}")
+            raise StoreFormatError(f"{what} must have 8 or 20 bytes, not {len(raw)}")
         return _host_without_mapping(raw)
-    raw = _host_without_mapping(_parse_host(host))
+    raw = _host_without_mapping(_parse_host(host, what))
     if type(host) is str:
         if len(HOSTS) >= MAX_HOSTS:
             HOSTS.clear()
@@ -147,37 +148,36 @@ cdef bytes _host_without_mapping(bytes raw):
     return raw[12:] if len(raw) == RS_HOST_V6_SIZE and is_mapped_v4(raw) else raw
 
 
-cdef bytes _parse_host(object host):
+cdef bytes _parse_host(object host, str what):
     """Address and port from "1.2.3.4:10911", "[2001:db8::1]:10911" or (address, port)."""
     if isinstance(host, str):
-        address, _, port = exact_text("a host", host).rpartition(":")
+        address, _, port = exact_text(what, host).rpartition(":")
         if address.startswith("[") and address.endswith("]"):
             address = address[1 : len(address) - 1]
         elif ":" in address:
-            raise StoreFormatError(f"an IPv6 address needs brackets: {shown(host)}")
+            raise StoreFormatError(f"{what}: an IPv6 address needs brackets: {shown(host)}")
         if not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise StoreFormatError(f"a host is address:port, not {shown(host)}")
+            raise StoreFormatError(f"{what} must be 'address:port', not {shown(host)}")
         port = int(port)
     elif isinstance(host, (tuple, list)) and len(host) == 2:
         address, port = tuple(host)
     else:
-        raise StoreTypeError(
-            f"a host (born_host, store_host) must be a str 'address:port', not {shown(host)}")
-    port = exact_int("a host's port", port, 0, 65535)
+        raise StoreTypeError(f"{what} must be a str 'address:port', not {shown(host)}")
+    port = exact_int(f"the port of {what}", port, 0, 65535)
     try:
         if isinstance(address, str) and "%" not in address:  # a zone is not stored
-            address = ipaddress.ip_address(exact_text("an address", address))
+            address = ipaddress.ip_address(exact_text(what, address))
             return address.packed + port.to_bytes(4, "big")
     except ValueError:
         pass
-    raise StoreFormatError(f"not a numeric address: {shown(host)}")
+    raise StoreFormatError(f"{what} has no numeric address: {shown(host)}")
 
 
-cdef int fill_outgoing_host(object host, uint8_t *out) except -1:
-    cdef bytes raw = host_bytes(host)
+cdef int fill_outgoing_host(object host, uint8_t *out, str what) except -1:
+    cdef bytes raw = host_bytes(host, what)
     if type(host) is not str:
         port = int.from_bytes(raw[len(raw) - 4:], "big", signed=True)
-        exact_int("a host's port", port, 0, 65535)
+        exact_int(f"the port of {what}", port, 0, 65535)
     memcpy(out, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
     return <int>PyBytes_GET_SIZE(raw)
 

@@ -58,7 +58,7 @@ cdef class UniqueIds:
         self.learn(env.table.now_ms())
 
     cdef int learn(self, int64_t now) except -1:
-        cdef bytes raw = host_bytes(self.host)
+        cdef bytes raw = host_bytes(self.host, "store_host")
         cdef int address_size = <int>PyBytes_GET_SIZE(raw) - 4  # without the port
         cdef int64_t second_ms = now // 1000 * 1000
         cdef uint8_t[6] ids

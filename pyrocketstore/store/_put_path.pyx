@@ -100,8 +100,10 @@ cdef class PutPath:
         self.slow = slow
         self.ids = ids
         memset(&self.template, 0, sizeof(self.template))
-        self.template.store_host_size = fill_outgoing_host(store_host, self.template.store_host)
-        self.template.born_host_size = fill_outgoing_host(store_host, self.template.born_host)
+        self.template.store_host_size = fill_outgoing_host(
+            store_host, self.template.store_host, "store_host")
+        self.template.born_host_size = fill_outgoing_host(
+            store_host, self.template.born_host, "store_host")
 
     def wait_in(self, GroupCommit group not None):
         """Let each `put` wait in `group` until it is on the device."""
@@ -262,7 +264,8 @@ cdef class PutPath:
             raise ValueError("the result columns are too short")
         try:
             if born_host is not None:
-                template.born_host_size = fill_outgoing_host(born_host, template.born_host)
+                template.born_host_size = fill_outgoing_host(
+                    born_host, template.born_host, "born_host")
             self.check_sizes(&template, columns)
             chunk.reserve(CHUNK_ROWS)
             while first < total:
@@ -300,7 +303,8 @@ cdef class PutPath:
         `born_host` that has no form on disk. The error counts the rows from `first`."""
         cdef rs_outgoing template = self.template
         if born_host is not None:
-            template.born_host_size = fill_outgoing_host(born_host, template.born_host)
+            template.born_host_size = fill_outgoing_host(
+                born_host, template.born_host, "born_host")
         self.check_sizes(&template, columns, first)
 
     def append_batch(self, Columns columns not None):

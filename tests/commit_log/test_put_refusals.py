@@ -6,6 +6,7 @@ tests/faults/test_odd_puts.py."""
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -386,6 +387,33 @@ def test_hosts_that_no_record_keeps(store: pyrocketstore.Store, tmp_path: Path, 
         with pytest.raises(StoreFormatError, match=r"host|address"):
             call()
     assert store.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("a", "born_host must be 'address:port', not 'a'"),
+        (1, "born_host must be a str 'address:port', not 1"),
+        (b"abc", "born_host must have 8 or 20 bytes, not 3"),
+        ("::1:2", "born_host: an IPv6 address needs brackets: '::1:2'"),
+        ("a:1", "born_host has no numeric address: 'a:1'"),
+        ("1.2.3.4:65536", "the port of born_host 65536: must be 0 to 65535"),
+        (("1.2.3.4", "80"), "the port of born_host must be an int from 0 to 65535, not str"),
+        (bytes([1, 2, 3, 4, 0, 1, 0, 0]), "the port of born_host 65536: must be 0 to 65535"),
+    ],
+)
+def test_an_error_names_the_host(
+    store: pyrocketstore.Store, tmp_path: Path, host: Any, reason: str
+) -> None:
+    for call in (
+        lambda: store.put("t", b"", born_host=host),
+        lambda: store.put_many("t", [b""], born_host=host),
+        lambda: store.put_many("t", [b""], born_host=host, delay_levels=1),
+    ):
+        with pytest.raises(StoreFormatError, match=f"^{re.escape(reason)}$"):
+            call()
+    with pytest.raises(StoreFormatError, match=re.escape(reason.replace("born", "store"))):
+        pyrocketstore.open(tmp_path / "other", store_host=host)
 
 
 def test_hosts_read_back(store: pyrocketstore.Store) -> None:

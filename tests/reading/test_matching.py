@@ -228,6 +228,20 @@ def test_the_command_follow(path: Path) -> None:
         assert found == expected(store, FILTERS[0], 1)
 
 
+@pytest.mark.parametrize("where", [1, b"a = 1", True, ["a = 1"]])
+def test_a_filter_of_another_type_names_the_argument(path: Path, where: Any) -> None:
+    reason = f"^where must be a str, a Sql92Filter or None, not {type(where).__name__}$"
+    with pyrocketstore.open(path, read_only=True, **SIZES) as store:
+        for call in (
+            lambda: store.read("t", where=where),
+            lambda: store.read_batch("t", start=0, where=where),
+            lambda: store.follow("t", where=where),
+            lambda: store.consumer("g", "t", where=where),
+        ):
+            with pytest.raises(StoreTypeError, match=reason):
+                call()
+
+
 @pytest.mark.parametrize("command", ["cat", "follow"])
 def test_a_wrong_filter_is_wrong_usage(path: Path, command: str) -> None:
     words = ["-m", "pyrocketstore", command, str(path), "t", "--where", "a >"]
