@@ -1,7 +1,7 @@
 """Many messages at once: checked columns, and the rows of them that are written together."""
 
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from typing_extensions import disjoint_base
 
@@ -11,7 +11,9 @@ from pyrocketstore.record._unique_id import UniqueIds
 __pyx_capi__: Final[dict[str, object]]
 __test__: Final[dict[str, object]]
 
-def of_message(number: int, error: StoreFormatError) -> StoreFormatError: ...
+_Refusal = TypeVar("_Refusal", bound=StoreFormatError)
+
+def of_message(number: int, error: _Refusal) -> _Refusal: ...
 @disjoint_base
 class PropertyTexts:
     def __new__(cls, rows: int) -> Self: ...

@@ -109,7 +109,9 @@ cdef inline object value_of(dict item, str name, int *known):
 
 
 def of_message(number, error):
-    """Return a StoreFormatError or StoreTypeError whose text names the message of a call."""
+    """Return a StoreFormatError, also of a subclass, whose text names the message of a call."""
+    if isinstance(error, MessageRefused):
+        return MessageRefused(error.status, f"message {number}: {error.reason}")
     return type(error)(f"message {number}: {error}")
 
 
@@ -148,7 +150,7 @@ cdef class PropertyTexts:
         ----------
         ids : UniqueIds or None, makes the UNIQ_KEY of each message
         write : callable(tags, keys, properties) returning bytes, the text of a message whose values
-            are not ordinary; it raises where a put refuses them
+            are not ordinary; it raises a StoreFormatError where a put refuses them
         """
         cdef PropertyTexts self = PropertyTexts.__new__(PropertyTexts, len(properties))
         cdef Py_ssize_t i

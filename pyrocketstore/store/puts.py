@@ -197,16 +197,23 @@ class SlowPuts:
             raise StoreFormatError(f"light_queues of a delayed message: {reason}")
         return named | {PROPERTY_INNER_MULTI_DISPATCH: ",".join(names)}
 
-    def text_of(self, named: dict[str, str]) -> str:
-        """The properties text of a message. Raises PutError: it is too long."""
+    def text_of(self, named: dict[str, str], number: int | None = None) -> str:
+        """The properties text of a message, and in errors its number in a call of several.
+
+        Raises PutError: it is too long.
+        """
         try:
             return properties_text(named)
         except MessageRefused as refused:
-            raise self.illegal(refused) from refused
+            named_refusal = refused if number is None else of_message(number, refused)
+            raise self.illegal(named_refusal) from refused
 
     def text_bytes(self, tags: Any, keys: Any, properties: Any) -> bytes:
-        """The properties text of a message as bytes. Raises as `properties` and `text_of`."""
-        return self.text_of(self.properties(tags, keys, properties)).encode()
+        """The properties text of a message as bytes.
+
+        Raises StoreFormatError, as `properties`; MessageRefused: it is too long.
+        """
+        return properties_text(self.properties(tags, keys, properties)).encode()
 
     # ---- outcomes -------------------------------------------------------------------------------
 
@@ -424,7 +431,10 @@ class BatchPuts:
         texts: PropertyTexts | None = None
         if properties is not None or slow.ids is not None:
             named = column_of("properties", properties, count)
-            texts = PropertyTexts.of(tag_list, key_list, named, slow.ids, slow.text_bytes)
+            try:
+                texts = PropertyTexts.of(tag_list, key_list, named, slow.ids, slow.text_bytes)
+            except MessageRefused as refused:
+                raise slow.illegal(refused) from refused
             tag_list = key_list = None
         return self._checked_columns(topic, body_list, ids, tag_list, key_list, texts)
 
@@ -485,7 +495,8 @@ class BatchPuts:
                 levels[at] = min(levels[at], log.max_delay_level)
                 named[at][PROPERTY_DELAY_TIME_LEVEL] = str(levels[at])
                 named[at] |= real_queue_properties(topic, queues[at])
-            texts = [slow.text_of(one).encode() for one in named[rows]]
+            numbered = enumerate(named[rows], rows.start)
+            texts = [slow.text_of(one, number).encode() for number, one in numbered]
             targets = [(topic, queues[rows])]  # a delayed message must fit into its real topic too
             if is_delayed:
                 targets.append((SCHEDULE_TOPIC, [level - 1 for level in levels[rows]]))
@@ -526,16 +537,21 @@ class BatchPuts:
             return columns
         items = [self._batch_item(topic, number, item) for number, item in enumerate(messages)]
         texts = PropertyTexts(len(items))
-        for item in items:
-            texts.add(slow.text_of(item.properties).encode())
+        for number, item in enumerate(items):
+            texts.add(slow.text_of(item.properties, number).encode())
         flags = [item.flag for item in items]
         bodies = [item.body for item in items]
         return self._checked_columns(topic, bodies, queue_id, None, None, texts, flags)
 
     def _batch_item(self, topic: str, number: int, item: Any) -> Message:
-        def properties(*row: Any) -> dict[str, str]:
-            return self._properties(number, *row)
+        """One message of a batch. Raises StoreFormatError, which names the message."""
+        try:
+            return self._batch_message(topic, item)
+        except StoreFormatError as error:
+            raise of_message(number, error) from error
 
+    def _batch_message(self, topic: str, item: Any) -> Message:
+        properties = self._slow.properties
         if isinstance(item, Message):
             if (named_topic := check_topic(item.topic)) != topic:
                 raise StoreFormatError(f"a message for {named_topic!r} in a batch for {topic!r}")
@@ -547,10 +563,8 @@ class BatchPuts:
             unknown = ", ".join(sorted(map(shown, item.keys() - _BATCH_FIELDS)))
             if unknown or "body" not in item:
                 problem = f"unknown fields: {unknown}" if unknown else "the field body is missing"
-                raise StoreFormatError(
-                    f"a message of a batch: {problem}; it has a body, and may have"
-                    " tags, keys, properties and flag"
-                )
+                allowed = "it has a body, and may have tags, keys, properties and flag"
+                raise StoreFormatError(f"{problem}; {allowed}")
             named = properties(item.get("tags"), item.get("keys"), item.get("properties"))
             return Message(topic, item["body"], flag=item.get("flag", 0), properties=named)
         return Message(topic, item, properties=properties(None, None, None))

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -465,6 +465,57 @@ def test_messages_of_a_batch_are_checked(tmp_path: Path, properties: dict[str, s
         message = store.get(result.phy_offset)
         assert message is not None
         assert message.properties == {"KEYS": "k", "a": "b"}
+
+
+LONG = {"a": "x" * 40000}
+#: Messages that no batch stores, and the reason.
+ITEMS: dict[str, tuple[Any, str]] = {
+    "unknown": ({"body": b"", "tag": "a"}, "message 4: unknown fields: 'tag'; it has"),
+    "another name": ({"body": b"", 1: 2}, "message 4: unknown fields: 1; it has"),
+    "no body": ({"tags": "a"}, "message 4: the field body is missing"),
+    "properties": ({"body": b"", "properties": 1}, "message 4: properties must be a mapping"),
+    "tags": ({"body": b"", "tags": "*"}, r"^(message 4: tags|tags\[4\]): no expression"),
+    "keys": ({"body": b"", "keys": ["a b"]}, r"(message 4: a key|a key of keys\[4\]) must"),
+    "body": ({"body": 1}, r"bodies\[4\] must be bytes-like"),
+    "flag": ({"body": b"", "flag": 1 << 40}, r"flags\[4\] 1099511627776: must be"),
+    "topic": (Message("u", b""), "message 4: a message for 'u' in a batch for 't'"),
+    "a topic": (Message(cast(Any, 3), b""), "message 4: a topic must be a str, not int"),
+    "of a Message": (
+        Message("t", b"", properties=cast(Any, 3)),
+        "message 4: properties must be a mapping",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("first", [b"", Message("t", b"")], ids=["compiled", "Python"])
+@pytest.mark.parametrize("unique_key", [False, True])
+def test_an_error_of_a_batch_names_the_message(
+    tmp_path: Path, name: str, first: Any, unique_key: bool
+) -> None:
+    item, reason = ITEMS[name]
+    with pyrocketstore.open(tmp_path, unique_key=unique_key, **SIZES) as store:
+        with pytest.raises(StoreFormatError, match=reason):
+            store.put_batch("t", [first, b"", {"body": b""}, b"", item, b""])
+        assert is_untouched(store)
+
+
+@pytest.mark.parametrize("unique_key", [False, True])
+def test_properties_that_are_too_long_name_the_message(tmp_path: Path, unique_key: bool) -> None:
+    items = [b"", {"body": b"", "properties": LONG}]
+    columns: dict[str, Any] = {"properties": [None, LONG]}
+    with pyrocketstore.open(tmp_path, unique_key=unique_key, **SIZES) as store:
+        for call in (
+            lambda: store.put_batch("t", items),
+            lambda: store.put_batch("t", [Message("t", b""), Message("t", b"", properties=LONG)]),
+            lambda: store.put_batch("t", [b"", b""], **columns),
+            lambda: store.put_many("t", [b"", b""], **columns),
+            lambda: store.put_many("t", [b"", b""], **columns, delay_levels=[0, 1]),
+        ):
+            with pytest.raises(PutError, match="message 1: the properties have more") as caught:
+                call()
+            assert caught.value.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+        assert is_untouched(store)
 
 
 @pytest.mark.parametrize("topic", ["../../evil", "", "a/b", ".", "t\0"])
