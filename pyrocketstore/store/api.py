@@ -402,6 +402,8 @@ class Store(StoreCalls):
         delay_levels : one int for all messages, or one entry per message, as `delay_level` of
             `put`; the offset of a delayed message is that in the queue of its level
 
+        `properties` may be an Arrow map array, but no list of its scalars.
+
         Returns
         -------
         (queue_offsets, phy_offsets) : int64[n], int64[n] (bytes)

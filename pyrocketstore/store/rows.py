@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pyrocketstore.arguments.scalars import exact_text
+from pyrocketstore.display import shown
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 
 
@@ -30,7 +32,7 @@ def is_number(value: Any) -> bool:
 
 
 def column_of(name: str, values: Any, count: int | None) -> list[Any]:
-    """A list, NumPy array or Arrow array as a list; None as a list of None.
+    """A list, NumPy array or Arrow array as a list; None as a list of None, Arrow maps as dicts.
 
     Raises
     ------
@@ -70,7 +72,22 @@ def _arrow_entries(name: str, values: Any) -> list[Any]:
         entries: list[Any] = values.to_pylist()
     except (ValueError, TypeError, LookupError, NotImplementedError) as error:
         raise StoreFormatError(f"{name}: Arrow cannot convert its entries: {error}") from error
+    # By the name of the type: a list of pairs from another array is not a map.
+    if type(getattr(values, "type", None)).__name__ == "MapType":
+        return [None if one is None else _map_of(name, i, one) for i, one in enumerate(entries)]
     return entries
+
+
+def _map_of(name: str, row: int, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """An entry of an Arrow map array, which Arrow returns as pairs and which may have a name
+    twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        text = exact_text(f"a name in {name}[{row}]", key)
+        if text in found:
+            raise StoreFormatError(f"{name}[{row}]: the name {shown(text)} is there twice")
+        found[text] = value
+    return found
 
 
 def _entries(name: str, values: npt.NDArray[Any]) -> list[Any]:

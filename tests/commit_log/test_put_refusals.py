@@ -159,6 +159,44 @@ def test_arrow_arrays_of_the_wrong_type(store: pyrocketstore.Store) -> None:
     assert [m.body for m in store.read("t")] == [b"a\0", b"b"]
 
 
+def test_arrow_maps_are_properties(store: pyrocketstore.Store) -> None:
+    pytest.importorskip("pyarrow")
+    arrow = imported("pyarrow")
+    named = [{"a": "1", "b": "é"}, None, {}]
+    pairs = [None if one is None else list(one.items()) for one in named]
+    bodies = [b"x", b"y", b"z"]
+    for kind in (arrow.string(), arrow.large_string()):
+        maps = arrow.array(pairs, arrow.map_(arrow.string(), kind))
+        for given in (maps, arrow.chunked_array([maps[:1], maps[1:]])):
+            store.put_many("many", bodies, properties=given)
+            store.put_many("late", bodies, properties=given, delay_levels=[0, 0, 1])
+            store.put_batch("batch", bodies, properties=given)
+    for topic in ("many", "batch"):
+        assert [m.properties for m in store.read(topic)] == [one or {} for one in named] * 4
+    read = store.read_batch("many", start=0, columns=["body", "properties_map"])
+    store.put_many("copy", read["body"], properties=read["properties_map"])
+    assert store.read_batch("copy", start=0, columns=read.schema.names).equals(read)
+
+
+def test_arrow_maps_that_are_no_properties(store: pyrocketstore.Store) -> None:
+    pytest.importorskip("pyarrow")
+    arrow = imported("pyarrow")
+    text, whole = arrow.string(), arrow.int64()
+    twice = arrow.array([[], [("a", "1"), ("a", "2")]], arrow.map_(text, text))
+    scalars = list(arrow.array([[], [("a", "1")]], arrow.map_(text, text)))
+    numbers = arrow.array([[], [("a", 1)]], arrow.map_(text, whole))
+    for properties, reason in (
+        (twice, r"properties\[1\]: the name 'a' is there twice"),
+        (arrow.array([[], [(1, "a")]], arrow.map_(whole, text)), r"a name in properties\[1\] must"),
+        (numbers, "message 1: property a must be a str, not int"),
+        (scalars, "message 1: .* of a MapScalar must"),
+    ):
+        for put in (store.put_many, store.put_batch):
+            with pytest.raises(StoreFormatError, match=reason):
+                put("t", [b"a", b"b"], properties=properties)
+    assert is_untouched(store)
+
+
 def test_numbers_of_the_second_put(store: pyrocketstore.Store) -> None:
     """The compiled path, which the first put of a queue does not take."""
     store.put("t", b"first")
