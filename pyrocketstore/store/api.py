@@ -35,7 +35,7 @@ from pyrocketstore.config.message_store_config import (
     absolute_path,
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
-from pyrocketstore.display import logger, printable
+from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
     StoreError,
     StoreFormatError,
@@ -709,7 +709,7 @@ class Store(StoreCalls):
         Parameters
         ----------
         start : first queue offset
-        max_count : int, maximum number of queue units to read
+        max_count : int, 1 or more, maximum number of queue units to read
         max_bytes : maximum size of the stored records, and of the decompressed bodies; one record
             always fits
         columns : names of message attributes, None for all; an empty list: rows without columns
@@ -720,7 +720,9 @@ class Store(StoreCalls):
 
         Returns
         -------
-        pyarrow.RecordBatch. Its schema metadata has `next_offset`, the `start` of the next call;
+        pyarrow.RecordBatch. Its schema metadata has `next_offset`, the `start` of the next call:
+        it is greater than `start` unless `start` is the end of the queue, also if a filter leaves
+        no rows;
         with on_corrupt="skip" also `skipped_count`, and `skipped`, a JSON array with the fields of
         each SkippedRange
 
@@ -736,7 +738,9 @@ class Store(StoreCalls):
         batches = imported("pyrocketstore.reading.batches")  # few programs need columns
         with self._state:
             part, first, end = self._part(topic, queue_id, start, None, options)
-            stop = min(end, first + max(0, count))
+            if count < 1:  # a loop over `next_offset` would never end
+                raise StoreFormatError(f"max_count {shown(count)}: must be 1 or more")
+            stop = min(end, first + count)
             limit = max(byte_count, 0)
             if where is None:
                 return batches.read_record_batch(part, first, stop, limit, columns)

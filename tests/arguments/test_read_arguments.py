@@ -105,6 +105,22 @@ def test_ranges(store: pyrocketstore.Store) -> None:
     for name in ("max_count", "max_bytes"):
         with pytest.raises(TypeError, match=f"{name} must be an int"):
             store.read_batch("orders", start=0, **{name: 1.5})
+    for start in (0, 5):
+        for count in (0, -1, -(2**80)):
+            with pytest.raises(StoreFormatError, match=r"max_count .*: must be 1 or more"):
+                store.read_batch("orders", start=start, max_count=count)
+
+
+@pytest.mark.parametrize("options", [{}, {"tags": "B"}, {"where": "a = 1"}, {"max_bytes": 0}])
+def test_next_offset_leads_to_the_end(store: pyrocketstore.Store, options: dict[str, Any]) -> None:
+    """A filter that leaves no rows stops no loop."""
+    start, end, count = 0, store.max_offset("orders", 0), 0
+    while start < end:
+        batch = store.read_batch("orders", start=start, max_count=2, **options)
+        after = int(batch.schema.metadata[b"next_offset"])
+        assert start < after <= end
+        start, count = after, count + batch.num_rows
+    assert count == (0 if "tags" in options or "where" in options else 5)
 
 
 def test_merged_queues_have_no_start(store: pyrocketstore.Store) -> None:
