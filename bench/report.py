@@ -193,7 +193,7 @@ def _goal_notes(group: Mapping[str, Any]) -> Iterator[str]:
             among = f" (the fastest of {len(found)})" if len(found) > 1 else ""
             yield (
                 f"- goal of *{row['name']}*: {wanted:g} × {fastest}{among}; "
-                f"measured {short(found[fastest])}: {_verdict(found[fastest] >= wanted)}"
+                f"{_measured(found[fastest], wanted)}"
             )
 
 
@@ -205,12 +205,19 @@ def _floor_notes(group: Mapping[str, Any]) -> Iterator[str]:
                 found, goal = row["bytes_per_second"] / 1e9, f"{wanted:g} GB/s"
             else:
                 found, goal = statistics.median(row["rates"]), f"{wanted:,.0f} {unit}"
-            verdict = _verdict(found >= wanted)
-            yield f"- goal of *{row['name']}*: {goal}; measured {short(found)}: {verdict}"
+            yield f"- goal of *{row['name']}*: {goal}; {_measured(found, wanted)}"
 
 
-def _verdict(reached: bool) -> str:
-    return "reached" if reached else "**not reached**"
+def _measured(found: float, wanted: float) -> str:
+    """Return a measured value and whether it reaches a goal, with the digits that show it."""
+    reached = found >= wanted
+    text = short(found)
+    for digits in range(3, 16):
+        # A value slightly below a goal of 2 must not be shown as 2.00.
+        if (float(text.replace(",", "")) >= wanted) == reached:
+            break
+        text = f"{found:,.{digits}f}"
+    return f"measured {text}: {'reached' if reached else '**not reached**'}"
 
 
 def _beside_note(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:

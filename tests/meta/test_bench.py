@@ -568,6 +568,17 @@ def test_a_goal_may_be_a_rate(module, group):
     assert "- goal of *C*: 3 GB/s; measured 2.50: **not reached**" in text
 
 
+def test_a_value_near_a_goal_has_the_digits_that_differ(module):
+    measured = module("report")._measured
+    assert measured(1.996, 2.0) == "measured 1.996: **not reached**"
+    assert measured(2.0, 2.0) == "measured 2.00: reached"
+    assert measured(1.99, 2.0) == "measured 1.99: **not reached**"
+    assert measured(2.0004, 2.0003) == "measured 2.0004: reached"
+    assert measured(1.999999996, 2.0) == "measured 1.999999996: **not reached**"
+    assert measured(9_999_999.75, 10_000_000.0) == "measured 9,999,999.750: **not reached**"
+    assert measured(0.0951, 0.0952) == "measured 0.095: **not reached**"
+
+
 def timed(**percentiles: Any) -> dict[str, Any]:
     return {"p99.9": [7.0] * 3, "max": [9.0, 900.0, 90.0], **percentiles}
 
