@@ -108,10 +108,19 @@ def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]
         )
     if plan.lost:
         kept = " what is left of them was kept in .broken;" if plan.remains else ""
-        yield f"{plan.lost}; these messages are missing:{kept} restore the files from a copy"
+        yield (
+            # The opening has erased the BLANK of the file in which the log ends now.
+            f"{plan.lost}; these messages are missing:{kept} restore the lost files, and the file"
+            " in which the log ends now, from a copy, before new messages get their queue offsets;"
+            " then run `verify`"
+        )
     lost = lost_end(engine, plan, plan.beyond) if engine.read_only else None
     if lost is not None:
-        LOG.warning("%s; these messages are missing: restore the files from a copy", lost)
+        LOG.warning(
+            "%s; these messages are missing: restore the files from a copy, before the store is"
+            " opened for writing, which removes their units",
+            lost,
+        )
     log_paths = engine.config.all_commit_log_paths
     for path, reason in plan.mismatched[:MISMATCHED_MAX]:
         if os.path.dirname(path) in log_paths:

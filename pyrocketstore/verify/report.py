@@ -155,6 +155,7 @@ class VerifyReport(Verdict):
         found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
         found += [
             f"{problem}; until then an opening for writing is refused, but messages can be read"
+            f"{self._log_first}"
             for problem in self.problems
             if problem.kind == "config"
         ]
@@ -175,10 +176,12 @@ class VerifyReport(Verdict):
             yield (
                 "the log is damaged or has lost files, and nothing else in the store has its"
                 " messages: restore the files that `problems` name from a copy, before the store"
-                " is opened for writing; that refuses a file of a wrong length, and its error says"
-                " what can be done about it; it ends the log at the first other damage that it"
-                " meets (in the last three files after a clean stop, in all with `abort` and"
-                " without `checkpoint`), and keeps the rest of the files in `.broken`;"
+                " is opened for writing; without a copy, save the messages that can be read before"
+                " that opening, as with `cat --json --on-corrupt skip`; it refuses a file of a"
+                " wrong length, and its error says what can be done about it; it ends the log at"
+                " the first other damage that it meets (in the last three files after a clean"
+                " stop, in all with `abort` and without `checkpoint`), and keeps the rest of the"
+                " files in `.broken`;"
                 f" {self._readable}"
             )
         if self.bad_properties:
@@ -198,6 +201,17 @@ class VerifyReport(Verdict):
             " not count these messages as skipped"
         )
 
+    @property
+    def _log_first(self) -> str:
+        return "; the log is damaged: restore it first" if self.log_is_damaged else ""
+
+    @property
+    def _once(self) -> str:
+        """The remedy of derived files: while the log is damaged, no opening, which may cut it."""
+        if self.log_is_damaged:
+            return "restore the damaged log first; then open the store for writing once"
+        return "open the store for writing once"
+
     def _index_advice(self) -> Iterator[str]:
         if self.index_unchecked:
             yield (
@@ -208,13 +222,12 @@ class VerifyReport(Verdict):
         elif self.not_indexed:
             yield (
                 f"no index file covers {self.not_indexed} messages with keys: a query searches the"
-                " log for them; open the store for writing once, which puts their keys into the"
-                " index"
+                f" log for them; {self._once}, which puts their keys into the index"
             )
         if self.missing_keys or any(problem.kind == "index" for problem in self.problems):
             what = f"lacks {self.missing_keys} keys" if self.missing_keys else "is damaged"
             yield (
-                f"the index {what}: it is derived from the log; open the store for writing once,"
+                f"the index {what}: it is derived from the log; {self._once},"
                 " and verify it again; any remaining problem is in damaged index files:"
                 " delete the files below `index`, and open it once more, which builds them again"
             )
@@ -249,7 +262,7 @@ class VerifyReport(Verdict):
         if self.rebuilt_units:
             yield (
                 f"{self.rebuilt_units} units of queues are missing or wrong on disk, and were built"
-                " in memory: open the store for writing once, which writes them"
+                f" in memory: {self._once}, which writes them"
             )
 
     def is_like(self, other: VerifyReport | None) -> bool:

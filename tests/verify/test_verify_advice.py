@@ -181,6 +181,25 @@ def test_a_damaged_log_is_restored_first(root: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+@pytest.mark.parametrize("which", [slice(1, 2), slice(2, 3)], ids=["no file", "keys"])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_no_opening_before_the_log_is_restored(root: Path, which: slice, is_wrong: bool) -> None:
+    """Derived files are repaired by an opening for writing, which may cut a damaged log."""
+    for path in sorted((root / "index").iterdir())[which]:
+        path.unlink()
+    if is_wrong:
+        flip(max((root / "consumequeue/T/0").iterdir()), 4)
+    once = "open the store for writing once"
+    assert any(once in text for text in verify(root).advice)
+    flip(root / f"commitlog/{2 << 14:020d}", 100)
+    log, *others = verify(root).advice
+    assert "without a copy, save the messages that can be read before that opening" in log
+    for text in others:
+        assert once not in text or f"restore the damaged log first; then {once}" in text
+    assert any(once in text for text in others)
+
+
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 @pytest.mark.parametrize(("number", "is_scanned"), [(2, False), (10, True)])
 def test_advice_on_reading_a_damaged_log(root: Path, number: int, is_scanned: bool) -> None:
     """Recovery ends the log at damage that it scans; a read then skips nothing."""
@@ -297,6 +316,29 @@ def test_commands_say_that_a_queue_lost_its_end(root: Path) -> None:
     assert run(root, "cat", "T", "--queue=0").exit_code == 1
     assert run(root, "cat", "T", "--queue=0", "--count=5").exit_code == 0
     assert run(root, "cat", "T", "--queue=7").exit_code == 0
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_lost_files_can_be_restored(root: Path, is_opened: bool) -> None:
+    """Before an opening for writing nothing else is required; after one, `verify` says what is."""
+    files = sorted((root / "commitlog").iterdir())[-3:]
+    copies = [Path(shutil.copy(path, root.parent)) for path in files]
+    for path in files[1:]:
+        path.unlink()
+    text = run(root, "info").stderr
+    assert "from a copy, before the store is opened for writing, which removes their units" in text
+    if is_opened:
+        match = "and the file in which the log ends now, from a copy, before new messages get"
+        with pytest.warns(pyrocketstore.StoreWarning, match=match):
+            open_once(root)
+    for copy in copies if is_opened else copies[1:]:
+        shutil.copy(copy, root / "commitlog")
+    if is_opened and not verify(root).ok:
+        assert all("for writing once" in text for text in verify(root).advice)
+        open_once(root)
+    assert verify(root).ok
+    with pyrocketstore.open(root, read_only=True, **SETTINGS) as store:
+        assert store.max_offset("T", 0) + store.max_offset("T", 7) == COUNT
 
 
 @pytest.mark.parametrize("name", ["topics.json", "delayOffset.json"])
