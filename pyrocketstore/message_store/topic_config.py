@@ -27,8 +27,10 @@ _BINS = 2048
 _PAUSE = 20
 _QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
 _REMEDY = (
-    "open the store with topics_json=False; or delete it, its backup and `checkpoint`, and make an"
-    " empty file `abort` in the store: the next opening for writing adds the topics of the log"
+    "restore it from a copy; or open the store with topics_json=False; or run `verify`, and only if"
+    " it reports no damage of the log, delete it, its backup and `checkpoint`, and make an empty"
+    " file `abort` in the store: the next opening for writing adds the topics of the log. It reads"
+    " the whole log, and would end a damaged one at the first damage, without all later messages"
 )
 
 

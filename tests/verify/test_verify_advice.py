@@ -389,6 +389,27 @@ def test_a_damaged_topics_json_can_be_made_again(root: Path) -> None:
     assert verify(root).ok
 
 
+@pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
+def test_a_damaged_topics_json_beside_a_damaged_log(root: Path) -> None:
+    """Its advice names the steps that read the whole log for an undamaged log only: they would
+    lose all messages after the damage."""
+    path = root / "config" / "topics.json"
+    path.write_text('{"cut')
+    path.with_name("topics.json.bak").unlink(missing_ok=True)
+    flip(root / f"commitlog/{2 << 14:020d}", 100)
+    log, text = verify(root).advice
+    assert log.startswith("the log is damaged")
+    assert "run `verify`, and only if it reports no damage of the log, delete it" in text
+    assert "would end a damaged one at the first damage, without all later messages" in text
+    assert text.endswith("the log is damaged: restore it first")
+    end = verify(root).recovery["log_end"]
+    pyrocketstore.open(root, topics_json=False, **SETTINGS).close()
+    assert verify(root).recovery["log_end"] == end
+    path.unlink()
+    follow_unit_advice(root)
+    assert verify(root).recovery["log_end"] == 2 << 14
+
+
 @pytest.mark.parametrize("position", [24, 39])
 def test_the_command_says_why_a_sound_store_is_only_read(root: Path, position: int) -> None:
     with (root / "checkpoint").open("r+b") as file:
