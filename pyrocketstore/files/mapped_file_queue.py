@@ -214,11 +214,13 @@ class MappedFileQueue:
         size = self.mapped_file_size
         if file.size < size and has_possible_name(file.offset, size):
             advice += (
-                f". If no copy exists, `truncate -s {size}` fills it with zeros. If the next"
-                " opening scans this file (after a clean stop one of the last 3 files, otherwise"
-                " a file from the checkpoint's time on), the log then ends in it, and later"
-                " records are moved to `.broken`. Otherwise only the messages that the file lacks"
-                " are lost, and `verify` reports its damaged bytes"
+                ". If no copy exists, save first the messages that such an opening reads. Then"
+                f" `truncate -s {size}` fills the file with zeros, and gives up the messages that"
+                " it lacks. If the next opening scans this file (after a clean stop one of the"
+                " last 3 files, otherwise a file from the checkpoint's time on), it gives up all"
+                " later messages too: the log then ends in it, and later records are moved to"
+                " `.broken`. Otherwise only the messages that the file lacks are lost, and `verify`"
+                " reports its damaged bytes"
             )
         return advice
 

@@ -241,6 +241,8 @@ def test_the_advice_for_a_truncated_log_file_is_true(
     advice = str(caught.value)
     assert "If the next opening scans this file (after a clean stop one of the last 3" in advice
     assert "are moved to `.broken`" in advice and "only the messages that the file lacks" in advice
+    assert "save first the messages that such an opening reads" in advice
+    assert "gives up the messages that it lacks" in advice and "all later messages too" in advice
     os.truncate(log_file(root, number), LOG_SIZE)
     with pyrocketstore.open(root, **SETTINGS) as store:
         end = store.message_store.get_max_phy_offset()
