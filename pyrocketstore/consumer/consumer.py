@@ -47,6 +47,7 @@ class Source(NamedTuple):
     wait_dispatched : callable(), makes messages readable that are there; see Arrivals.look
     queue_ids : callable(topic), its queue ids, sorted
     bounds : callable(topic, queue_id), the first readable queue offset and the end
+    bounds_on_disk : as bounds, after a look for files that the owner of the store has deleted
     mark : callable(topic, queue_id, offset), the message before a queue offset
     was_made_again : callable(topic, queue_id, mark), whether the queue has lost that message, since
         its topic was removed and made again
@@ -61,6 +62,7 @@ class Source(NamedTuple):
     wait_dispatched: Callable[[], object]
     queue_ids: Callable[[str], list[int]]
     bounds: Callable[[str, int], tuple[int, int]]
+    bounds_on_disk: Callable[[str, int], tuple[int, int]]
     mark: Callable[[str, int, int], UnitMark | None]
     was_made_again: Callable[[str, int, UnitMark | None], bool]
     messages: Callable[[str, int, int, int], Iterator[MessageExt]]
@@ -482,7 +484,8 @@ class Consumer:
         """
         if self._on_loss != "raise" or reader.offset - first == len(places):
             return places
-        low = self._source.bounds(reader.topic, reader.queue_id)[0]
+        # The iterator may know of removed files that the store does not know yet.
+        low = self._source.bounds_on_disk(reader.topic, reader.queue_id)[0]
         for number, (_, _, at) in enumerate([*places, (None, None, reader.offset)]):
             if first < min(at, low):
                 reader.offset, reader.messages = first, None

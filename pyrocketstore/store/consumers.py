@@ -141,6 +141,7 @@ class StoreConsumers:
             arrivals.look,
             self._queue_ids,
             self._bounds,
+            self._bounds_on_disk,
             self._mark,
             self._was_made_again,
             lambda topic, queue_id, first, stop: messages(
@@ -193,6 +194,11 @@ class StoreConsumers:
         queue = reads.queues.find(topic, queue_id)
         low = queue.first_readable_offset(max(0, reads.commit_log.get_min_offset()))
         return low, queue.get_max_offset_in_queue()
+
+    def _bounds_on_disk(self, topic: str, queue_id: int) -> tuple[int, int]:
+        self._check()
+        self._engine.reads.commit_log.mapped_file_queue.forget_deleted()
+        return self._bounds(topic, queue_id)
 
     def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         self._check()

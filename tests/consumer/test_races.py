@@ -30,7 +30,7 @@ from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.store.consumers import StoreConsumers
 from pyrocketstore.system.env import Env
 from support.broken_env import broken, failing
-from support.sizes import SIZES
+from support.sizes import SIZES, TINY_SIZES
 
 LONGEST_S = 20.0
 
@@ -612,3 +612,28 @@ def test_a_light_queue(tmp_path: Path) -> None:
     assert text == '{\n\t"lmqOffsetTable":{\n\t\t"%LMQ%a@%LMQ%g":4\n\t},\n\t"offsetTable":{}\n}'
     with opened(tmp_path, **settings) as store:
         assert numbers(store.consumer("%LMQ%g", names)) == list(range(9, 15))
+
+
+def test_messages_removed_after_a_reload_of_a_reader_are_reported(tmp_path: Path) -> None:
+    """Method: the messages are in an iterator over the files of before the reload; the owner
+    removes them after the consumer's look at the store."""
+    sizes = {**TINY_SIZES, "mapped_file_size_consume_queue": 2000}
+    with opened(tmp_path, **sizes) as owner:
+        for _ in range(60):
+            owner.put("t", bytes(500))
+        owner.wait_dispatched()
+        with pyrocketstore.open(tmp_path, read_only=True) as reader:
+            consumer = reader.consumer("g", "t", on_loss="raise")
+            assert len(consumer.poll(5, 0)) == 5
+            owner.close()
+            with opened(tmp_path, **sizes) as owner_again:
+                reader.refresh()
+                now_ms = int(time.time() * 1000)
+                before(consumer, "queue_ids", lambda: owner_again.trim(before=now_ms + 1))
+                found = [one.queue_offset for one in consumer.poll(60, 0)]
+                with pytest.raises(MessagesRemovedError) as removed:
+                    found += [one.queue_offset for one in consumer.poll(60, 0)]
+                first = owner_again.min_offset("t", 0)
+                assert found == [5] and first > 10
+                assert (removed.value.start, removed.value.stop) == (6, first)
+                assert [one.queue_offset for one in consumer.poll(60, 0)] == list(range(first, 60))
