@@ -202,7 +202,7 @@ def test_unsupported_writes_are_reported(spark: SparkSession, root: Path) -> Non
     [
         ((None, "x", None, None), "column topic: it is null, and there is no option topic"),
         (("t", None, None, None), "column body: it is null"),
-        (("a b", "x", None, None), "a topic is 1 to 127"),
+        (("a b", "x", None, None), "a topic must be 1 to 127"),
         (("t", "x" * (4 << 20), None, None), "column body: 4194304 bytes are too long"),
         (("t", "x", "", None), "column tags: tags must not be empty"),
         (("t", "x", "a||b", None), r"column tags: .*'a\|\|b'"),

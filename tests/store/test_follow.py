@@ -476,5 +476,5 @@ def test_the_end_of_an_iteration_is_announced(root: Path) -> None:
 @pytest.mark.parametrize("topic", ["", "o ", "a/b", "\0", "x" * 300, "\ud800"])
 def test_a_name_that_is_no_topic_is_refused(root: Path, topic: str) -> None:
     """No put can make such a topic: there would be nothing to wait for."""
-    with opened(root) as store, pytest.raises(StoreFormatError, match="a topic is"):
+    with opened(root) as store, pytest.raises(StoreFormatError, match="a topic must be 1 to 127"):
         store.follow(topic)
