@@ -262,7 +262,11 @@ def _is_damaged(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -
     queue = store.queue_table.get(*key)
     if queue is None or (queue.is_lmq and not store.config.enable_multi_dispatch):
         return True
-    return queue.core.unit_count - 1 in plan.repairs.get(key, {})
+    last = queue.core.unit_count - 1
+    unit, file_size = queue.reader.unit(last), store.commit_log.file_size
+    if unit is not None and not 0 < unit[1] <= file_size - unit[0] % file_size:
+        return True  # no record is in two files: this is no unit, as in a file that is a text
+    return last in plan.repairs.get(key, {})
 
 
 def _misses_first_file(

@@ -539,3 +539,17 @@ def last_message(store: pyrocketstore.Store, topic: str, end: int) -> int:
         list(store.read(topic, start=end - 1))
     [message] = store.message_store.get_message("group", topic, 0, end - 1, 32).messages()
     return message.phy_offset
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*must have 400:pyrocketstore.StoreWarning")
+def test_a_text_in_the_place_of_a_queue_file_is_no_lost_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        for number in range(10):
+            put(store, "T", number, False)
+    path = tmp_path / f"consumequeue/T/0/{0:020d}"
+    path.write_bytes(b"not a queue\n" * path.stat().st_size)
+    with pyrocketstore.open(tmp_path, read_only=True, **PLAIN) as store:
+        assert len(list(store.read("T"))) == 10
+    assert MISSING not in caplog.text
