@@ -6,7 +6,6 @@ before the first of them is put. The rule of each single value is in `message` a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -19,14 +18,17 @@ from pyrocketstore.record import _message
 from pyrocketstore.record.message import (
     LMQ_PREFIX,
     MAX_PROPERTIES_SIZE,
+    MAX_TOPIC_SIZE,
     PROPERTIES_TOO_LONG,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
+    TOPIC_CHARACTERS,
     MessageRefused,
     check_properties,
     check_tags,
+    is_topic,
     java_split,
     join_keys,
     record_too_large,
@@ -39,8 +41,8 @@ _RECORD_SIZE_MIN = 91
 _IPV6_EXTRA = 12
 #: Digits of the greatest queue offset, and a comma.
 _OFFSET_SIZE = 20
-#: With its prefix such a name is a topic, as check_topic takes it.
-_LIGHT_QUEUE = re.compile(r"[%|a-zA-Z0-9_-]{1,122}")
+#: Characters of the longest name that is a topic with its prefix.
+_LIGHT_QUEUE_SIZE = MAX_TOPIC_SIZE - len(LMQ_PREFIX)
 
 
 def named_properties(tags: Any, keys: Any, properties: Any) -> dict[str, str]:
@@ -83,8 +85,8 @@ def light_queue_names(names: Any) -> list[str]:
         if text.startswith(LMQ_PREFIX):
             reason = f"give the name without {LMQ_PREFIX}"
             raise StoreFormatError(f"light_queues[{number}] {shown(text)}: {reason}")
-        if _LIGHT_QUEUE.fullmatch(text) is None:
-            reason = "must be 1 to 122 of the characters %|a-zA-Z0-9_-"
+        if not text or not is_topic(LMQ_PREFIX + text):
+            reason = f"must be 1 to {_LIGHT_QUEUE_SIZE} of the characters {TOPIC_CHARACTERS}"
             raise StoreFormatError(f"light_queues[{number}] {shown(text)}: {reason}")
         topics.append(LMQ_PREFIX + text)
     if len(set(topics)) < len(topics):

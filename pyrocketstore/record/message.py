@@ -136,7 +136,9 @@ TAGS_SEPARATOR = "||"
 ALL_TAGS = "*"
 #: What Java's String.trim takes away at both ends.
 JAVA_BLANKS = "".join(map(chr, range(0x21)))
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+#: What a topic consists of, as in a set of a regular expression.
+TOPIC_CHARACTERS = "%|a-zA-Z0-9_-"
+_TOPIC = re.compile(f"[{TOPIC_CHARACTERS}]{{1,{MAX_TOPIC_SIZE}}}")
 
 
 class MessageRefused(StoreFormatError):
@@ -318,6 +320,11 @@ def parse_java_int(text: str, bits: int = 32) -> int | None:
 # ---- refusals of the public API ------------------------------------------------------------------
 
 
+def is_topic(text: str) -> bool:
+    """Return whether a text may be a topic."""
+    return _TOPIC.fullmatch(text) is not None
+
+
 def check_topic(topic: Any, what: str = "a topic") -> str:
     """The text of `topic`, called `what` in errors, as an exact str.
 
@@ -327,8 +334,8 @@ def check_topic(topic: Any, what: str = "a topic") -> str:
     StoreFormatError: it is not 1 to 127 of the characters %|a-zA-Z0-9_-
     """
     text = exact_text(what, topic)
-    if not _TOPIC.fullmatch(text):
-        expected = "1 to 127 of the characters %|a-zA-Z0-9_-"
+    if not is_topic(text):
+        expected = f"1 to {MAX_TOPIC_SIZE} of the characters {TOPIC_CHARACTERS}"
         raise StoreFormatError(f"{what} must be {expected}, not {shown(text)}")
     return text
 

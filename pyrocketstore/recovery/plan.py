@@ -263,8 +263,8 @@ def _is_damaged(store: StoreContext, plan: RecoveryPlan, key: tuple[str, int]) -
     if queue is None or (queue.is_lmq and not store.config.enable_multi_dispatch):
         return True
     last = queue.core.unit_count - 1
-    unit, file_size = queue.reader.unit(last), store.commit_log.file_size
-    if unit is not None and not 0 < unit[1] <= file_size - unit[0] % file_size:
+    unit, next_file = queue.reader.unit(last), store.commit_log.roll_next_file
+    if unit is not None and not 0 < unit[1] <= next_file(unit[0]) - unit[0]:
         return True  # no record is in two files: this is no unit, as in a file that is a text
     return last in plan.repairs.get(key, {})
 
