@@ -37,7 +37,7 @@ cdef class StoreTimes:
         self.files = mapped_file_queue
 
     def __call__(self, int64_t phy_offset, int64_t size):
-        cdef tuple files = self.files.mapped_files
+        cdef tuple files = <tuple?>self.files.mapped_files
         cdef int64_t file_size = self.files.mapped_file_size
         cdef int64_t end = rs_load_acquire(&self.core.end_offset)
         cdef MappedFile file

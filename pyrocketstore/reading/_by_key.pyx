@@ -915,7 +915,7 @@ cdef class KeySearch:
         The names of a store's own files have that order. In a read-only store files may have been
         exchanged, so they are sorted by their keys.
         """
-        cdef tuple files = self.index_service._files
+        cdef tuple files = <tuple?>self.index_service._files
         if self.dispatcher is not None:
             return files
         if files is not self.named_files:

@@ -12,15 +12,20 @@ ROCKETSTORE_SEED=SEED repeats a run.
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import api_calls
+import api_world
+from pyrocketstore.commit_log._store_times import StoreTimes
+from pyrocketstore.reading._by_key import KeySearch
 from pyrocketstore.system._env import EnvTable
 from support.seed import SEED
 
@@ -176,3 +181,16 @@ def test_a_table_is_one_of_the_arguments() -> None:
     """The campaign omits `replace`, which cannot check the address that it gets."""
     assert "EnvTable.replace" in api_calls.LEFT_OUT
     assert hasattr(EnvTable, "replace")
+
+
+def test_files_that_are_no_tuple_are_refused(tmp_path: Path) -> None:
+    """Compiled code counts the items of a tuple without looking at its type."""
+    world = api_world.World(tmp_path, random.Random(1))
+    core, none = world.object_of_log(), SimpleNamespace(mapped_files=None, mapped_file_size=4096)
+    with pytest.raises(TypeError):
+        StoreTimes(core, none)(0, 1)
+    for log_files, index_files in (((), None), (None, ()), ((), [])):
+        log = SimpleNamespace(mapped_files=log_files, mapped_file_size=4096)
+        index = SimpleNamespace(_files=index_files, geometry_error=None)
+        with pytest.raises(TypeError):
+            KeySearch(core, log, index, None, bool).query("T", "key", 0, 1, 32, True)
