@@ -146,6 +146,8 @@ def cat(
         end_with(target.output, messages.skipped)
         if (count is None or found < count) and has_lost_end(store, topic, queue_id):
             sys.exit(1)  # the opening has reported it
+        if found == 0:
+            _warn_of_no_units(target.output, store, topic, queue_id)
 
 
 def _check_queue(store: Store, topic: str, queue_id: int | None) -> None:
@@ -159,6 +161,18 @@ def _check_queue(store: Store, topic: str, queue_id: int | None) -> None:
     raise click.ClickException(
         f"{store.path}: the topic {topic!r} has no queue {queue_id}; its queues: {known}{more}"
     )
+
+
+def _warn_of_no_units(output: Output, store: Store, topic: str, queue_id: int | None) -> None:
+    """Warn if the queues have no unit at all: whether the log has messages of them, only a walk
+    over the whole log shows, which `verify` makes."""
+    queue_ids = store.queues(topic) if queue_id is None else [queue_id]
+    if not any(store.max_offset(topic, each) for each in queue_ids):
+        which = f"the topic {topic!r}" if queue_id is None else f"the queue {topic}/{queue_id}"
+        output.warn(
+            f"{store.path}: {which} has no units below `consumequeue`: it never had a message, or"
+            " its files were lost; `verify` reports messages of the log without a unit"
+        )
 
 
 def end_with(output: Output, skipped: SkippedMessages | None = None) -> None:

@@ -25,6 +25,7 @@ from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record._text import java_host
 from pyrocketstore.results import GetMessageStatus
 from pyrocketstore.system.env import Env
+from pyrocketstore.verify.run import verify_store
 
 PULL_COUNT = 32
 _LACKS = "the messages that it lacks are not in this dump"
@@ -159,6 +160,14 @@ class Omissions:
             if path not in mismatched:
                 what = "1 message is" if count == 1 else f"{count} messages are"
                 yield f"{path}: {reason}; {what} not in this dump"
+        # Only the log itself shows that units are missing, as where queue files were deleted.
+        missing = verify_store(self._store).missing_units
+        if missing:
+            lacks = "1 unit is" if missing == 1 else f"{missing} units are"
+            yield (
+                f"{self._store.root}: {lacks} missing in queues, though the log has the messages;"
+                " they are not in this dump; `verify` lists them"
+            )
 
 
 def dump_store(store: DefaultMessageStore, omissions: Omissions | None = None) -> Iterator[str]:

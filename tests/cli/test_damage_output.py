@@ -167,6 +167,63 @@ def test_dump_reports_what_it_omits(root: Path, name: str) -> None:
     assert len(omitted) == 1 and text in omitted[0], result.stderr
 
 
+def lose_queue(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue/T/1")
+
+
+def lose_topic(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue/old")
+
+
+def zero_file(root: Path) -> None:
+    queue_file(root, 0).write_bytes(bytes(QUEUE_SIZE))
+
+
+def zero_topic(root: Path) -> None:
+    (root / f"consumequeue/old/0/{0:020d}").write_bytes(bytes(QUEUE_SIZE))
+
+
+@pytest.fixture
+def with_old(tmp_path: Path) -> Path:
+    """A store with a topic whose messages are only in files that no opening scans."""
+    (tmp_path / "broker.conf").write_text("maxHashSlotNum=50\nmaxIndexNum=101\n")
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        for _ in range(10):
+            store.put("old", bytes(500))
+        for i in range(COUNT):
+            # The queue T/1 ends before the files that an opening scans.
+            store.put("T", bytes(500), queue_id=i % 2 if i < COUNT // 2 else 0)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("damage", "count"),
+    [(lose_queue, COUNT // 4), (lose_topic, 10), (zero_file, 20), (zero_topic, 10)],
+    ids=["queue", "topic", "zero file", "zero topic"],
+)
+def test_dump_reports_messages_without_units(
+    with_old: Path, damage: Callable[[Path], None], count: int
+) -> None:
+    damage(with_old)
+    result = run(with_old, "dump")
+    text = f"{count} units are missing in queues, though the log has the messages"
+    (line,) = [line for line in result.stderr.splitlines() if "not in this dump" in line]
+    assert text in line and result.exit_code == 1
+    assert result.stdout.count('{"message"') == COUNT + 10 - count
+
+
+@pytest.mark.parametrize("damage", [lose_topic, zero_topic], ids=["topic", "zero topic"])
+def test_cat_of_a_topic_without_units_warns(with_old: Path, damage: Callable[[Path], None]) -> None:
+    assert run(with_old, "cat", "old").stderr == ""
+    assert run(with_old, "cat", "old", "--tags", "none").stderr == ""
+    damage(with_old)
+    result = run(with_old, "cat", "old")
+    assert "the topic 'old' has no units below `consumequeue`" in result.stderr
+    assert result.stderr.count("warning: ") == 1 and "`verify`" in result.stderr
+    assert run(with_old, "verify").exit_code == 1
+
+
 def test_dump_of_an_undamaged_store(root: Path) -> None:
     result = run(root, "dump")
     assert (result.exit_code, result.stderr) == (0, "")
