@@ -57,8 +57,9 @@ class ConsumeQueueTable:
         self.flags = flags
         self.read_only = read_only
         self.checkpoint: StoreCheckpoint | None = None
-        #: `recover` has cut units off that must be put again from the log
-        self.has_cut = False
+        #: `recover` calls it before it cuts units off that must be put again from the log
+        self.on_first_cut: Callable[[], object] = bool
+        self._has_cut = False
         #: files of queues and ext units of a wrong length or name; `recover` has repaired them
         self.mismatched: list[MismatchedFile] = []
         self.lmq_count = 0
@@ -152,7 +153,9 @@ class ConsumeQueueTable:
     def _before_cut(self) -> None:
         """Have this recovery, or the one after it, put the units again that are cut off."""
         if not self.read_only and self.checkpoint is not None:
-            self.has_cut = True
+            if not self._has_cut:
+                self.on_first_cut()
+            self._has_cut = True
             self.checkpoint.uncover_log()
 
     def all(self) -> list[ConsumeQueue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -272,6 +272,9 @@ class IndexService:
         #: bytes of the log whose keys need not be put again, by `sync_point`; -1: unknown
         self._synced_phy_offset = -1
         self._is_rejected = False
+        #: what `remove_left_out` removes: `sync_point_file`, and files of the index
+        self._is_unproven = False
+        self._superfluous: list[str] = []
         #: the last file, kept after an unclean exit for the durable entries that it begins with
         self.continued: IndexFile | None = None
 
@@ -284,7 +287,8 @@ class IndexService:
         """Open the files of the index directory.
 
         After an unclean exit files that may not be durable (StoreCheckpoint.durable_index_files)
-        are removed (read-only: skipped); keys after `indexed_phy_offset` must be put again.
+        are left out; keys after `indexed_phy_offset` must be put again. `remove_left_out` removes
+        these files.
 
         If the files and the log (`is_of_log`) prove `sync_point_file`, the first file that would be
         removed keeps the entries that are durable.
@@ -311,8 +315,7 @@ class IndexService:
             if slots is not None and not kept and self.sync_point is not None:
                 self._geometry, self.wrong = self.sync_point.geometry, {}
             else:
-                self._geometry, self.wrong = check_files(
-                    self._env, kept or dropped, self._configured)  # fmt: skip
+                self._geometry, self.wrong = self._check(kept or dropped)
             if slots is not None and slots.hash_slot_num != self._geometry[0]:
                 slots, self._synced_phy_offset = None, -1
         except StoreFormatError as error:
@@ -337,13 +340,8 @@ class IndexService:
         elif slots is not None:
             kept = [*kept, dropped[0]]
             files.append(self._continue(dropped[0].path, slots))
-        if not self._read_only:
-            self._forget_unproven(last_exit_ok)
-            # The newest is removed first: a crash in between never leaves a later file alone, which
-            # the checkpoint's time may cover if the clock was set back.
-            for item in reversed(found):
-                if item not in kept:
-                    self._env.remove(item.path)
+        self._is_unproven = not (last_exit_ok or self._synced_phy_offset >= 0)
+        self._superfluous = [item.path for item in found if item not in kept]
         with self._lock:
             self._files = tuple(files)
         self.indexed_phy_offset = max((f.end_phy_offset for f in files), default=-1)
@@ -354,6 +352,25 @@ class IndexService:
             begin = 0 if lost[0].size >= self.file_size else max(0, lost[0].begin_phy_offset)
             self._lost_from = files[-1].end_phy_offset if files else begin
         return True
+
+    def _check(self, found: Sequence[FoundIndexFile]) -> tuple[tuple[int, int], dict[str, str]]:
+        """Return what `check_files` does, by the geometry in `sync_point` if none can be inferred.
+
+        Raises StoreFormatError, StoreIOError.
+        """
+        try:
+            return check_files(self._env, found, self._configured)
+        except StoreFormatError:
+            # Files of other lengths are of another geometry, which `sync_point` does not name.
+            point = self.sync_point
+            if (
+                point is None
+                or not point.has_geometry(*self._configured)
+                or not any(point.describes(file) for file in found)
+                or {file.size for file in found} != {index_file_size(*point.geometry)}
+            ):
+                raise
+        return check_files(self._env, found, point.geometry)
 
     def _prove(
         self,
@@ -374,8 +391,7 @@ class IndexService:
         slots = None
         if point.name:
             item = next((f for f in [*kept, *dropped[:1]] if f.name == point.name), None)
-            given = zip(self._configured, point.geometry, strict=True)
-            if item is None or any(number not in (None, its) for number, its in given):
+            if item is None or not point.has_geometry(*self._configured):
                 return None
             slots = proven_slots(self._env, item, point)
             if slots is None:
@@ -402,12 +418,22 @@ class IndexService:
         self.continued = index_file
         return index_file
 
-    def _forget_unproven(self, last_exit_ok: bool) -> None:
-        """Delete a file `sync_point_file` that is not believed, before files of the index are."""
-        is_believed = last_exit_ok or self._synced_phy_offset >= 0
-        if self._sync_point_file is not None and not is_believed:
+    def remove_left_out(self) -> None:
+        """Delete the files that `load` did not open, and a file `sync_point_file` that is not
+        believed before them. No-op in a read-only store.
+
+        Until then the file proves which messages were durable. Raises StoreIOError.
+        """
+        if self._read_only:
+            return
+        if self._sync_point_file is not None and self._is_unproven:
             self.sync_point = None
             self._sync_point_file.remove()
+        # The newest is removed first: a crash in between never leaves a later file alone, which
+        # the checkpoint's time may cover if the clock was set back.
+        for path in reversed(self._superfluous):
+            self._env.remove(path)
+        self._superfluous = []
 
     def forget_sync_point(self, phy_offset: int) -> None:
         """Delete the file `sync_point_file` if it was rejected, or names bytes of the log after

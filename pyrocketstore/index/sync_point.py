@@ -89,13 +89,27 @@ class SyncPoint(NamedTuple):
             return False
         if not self.name:
             return self.index_count == 1
-        has_geometry = self.hash_slot_num >= 1 and 2 <= self.index_count <= self.index_num
-        return has_geometry and 0 <= self.begin_phy_offset <= self.end_phy_offset
+        is_geometry = self.hash_slot_num >= 1 and 2 <= self.index_count <= self.index_num
+        return is_geometry and 0 <= self.begin_phy_offset <= self.end_phy_offset
 
     @property
     def geometry(self) -> tuple[int, int]:
         """(slots, entries) of the index file."""
         return self.hash_slot_num, self.index_num
+
+    def has_geometry(self, hash_slot_num: int | None, index_num: int | None) -> bool:
+        """Return whether the index file has these slots and entries; None: any number of them."""
+        return hash_slot_num in (None, self.hash_slot_num) and index_num in (None, self.index_num)
+
+    def describes(self, found: FoundIndexFile) -> bool:
+        """Return whether a file has the name, the length, the begin and enough entries."""
+        return (
+            found.name == self.name != ""
+            and found.size >= index_file_size(*self.geometry)
+            and found.index_count >= self.index_count
+            and found.begin_timestamp == self.begin_timestamp
+            and found.begin_phy_offset == self.begin_phy_offset
+        )
 
     def header(self, slot_count: int) -> bytes:
         """Return the header of the index file after the last durable entry."""
@@ -146,14 +160,7 @@ def proven_slots(env: Env, found: FoundIndexFile, content: SyncPoint) -> SlotTab
 
     The file may have more entries, and slots that name them. Raises StoreIOError.
     """
-    size = index_file_size(content.hash_slot_num, content.index_num)
-    header = (found.begin_timestamp, found.begin_phy_offset)
-    if (
-        found.name != content.name
-        or found.size < size
-        or found.index_count < content.index_count
-        or header != (content.begin_timestamp, content.begin_phy_offset)
-    ):
+    if not content.describes(found):
         return None
     last, following = _phy_offsets(env, found.path, content)
     if last != content.end_phy_offset:

@@ -104,10 +104,11 @@ from pyrocketstore.record.message import (
     utf8_length,
     utf16_length,
 )
-from pyrocketstore.recovery.apply import apply_plan, flush_recovered
+from pyrocketstore.recovery.apply import apply_plan, flush_recovered, keep_lost_messages
 from pyrocketstore.recovery.current_sizes import load_with_sizes
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
+from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.recovery.other_formats import check_checkpoint, check_format
 from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
@@ -259,9 +260,10 @@ class DefaultMessageStore(StoreContext):
         self.topic_minimums = TopicMinOffsetFile(self.env, self.root)
         self.delay_offsets = DelayOffsets(self.env, self.root)
         self._abort_file = AbortFile(self.env, os.path.join(self.root, "abort"))
+        self.loss_notices = LossNotices(self.env, self.root)
         self._make_hooks()
         self.life_lock = threading.RLock()
-        self.is_started = self._loaded = self._made_abort = False
+        self.is_started = self._loaded = False
         self._stopped = False  # the services have ended
         self._clean = False  # and have dispatched and flushed everything
         self._has_light_queues = False  # a directory on disk says so
@@ -296,6 +298,8 @@ class DefaultMessageStore(StoreContext):
         )
 
     def _make_hooks(self) -> None:
+        # Only a cut of queues makes `abort` before a loss is noted: a closed store proves the loss.
+        self.queue_table.on_first_cut = self._abort_file.create
         #: called by `shutdown` once everything is durable, and at its end in any case
         self.at_clean_stop: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
@@ -392,8 +396,6 @@ class DefaultMessageStore(StoreContext):
         try:
             self.commit_log.close()
             self._close_files()
-            if self._made_abort and self.plan is None and not self.queue_table.has_cut:
-                self._abort_file.delete()
         finally:
             self._lock_file.release()
 
@@ -418,9 +420,6 @@ class DefaultMessageStore(StoreContext):
         self.topic_minimums.load(self.commit_log, writes=not self.read_only)
         self.commit_log.min_offsets = self.topic_minimums.offsets()
         self.queue_table.load()
-        if not self.read_only:
-            self._abort_file.create()
-            self._made_abort = clean
         self.checkpoint = StoreCheckpoint(
             self.env, os.path.join(self.root, "checkpoint"), read_only=self.read_only
         )
@@ -457,8 +456,12 @@ class DefaultMessageStore(StoreContext):
         self.plan = make_plan(self, clean, unsure_from)
         mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
         self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
-        if not self.read_only:
+        if self.read_only:
+            self.plan.loss_notices = self.loss_notices.read()
+        else:
             self.plan.lost = str(lost_end(self, self.plan, self.plan.beyond) or "")
+            keep_lost_messages(self, self.plan)
+            self._abort_file.create()
         try:
             apply_plan(self, self.plan)
         finally:

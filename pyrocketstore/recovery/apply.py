@@ -32,18 +32,48 @@ from pyrocketstore.recovery.restarted_queues import dispatch_restarted, queues_w
 from pyrocketstore.recovery.store_context import StoreContext
 from pyrocketstore.results import Status
 
-__all__ = ["apply_plan", "flush_recovered"]
+__all__ = ["apply_plan", "flush_recovered", "keep_lost_messages"]
 
 LOG = logger(__name__)
+
+
+def keep_lost_messages(store: StoreContext, plan: RecoveryPlan) -> None:
+    """Copy what is left of the messages that the log loses, and note the warnings of the loss.
+
+    Bytes after the log's end that hold valid records, or that units of a queue name, are copied to
+    ROOT/.broken/<time>. Durability: durable on return. Raises StoreIOError.
+    """
+    plan.remains = _remains(store, plan)
+    _keep_broken(store, [*plan.broken, *plan.remains])
+    earlier = store.loss_notices.read()
+    plan.loss_notices = list(dict.fromkeys([*earlier, *_loss_texts(plan)]))
+    if plan.loss_notices != earlier:
+        store.loss_notices.write(plan.loss_notices)
+
+
+def _loss_texts(plan: RecoveryPlan) -> list[str]:
+    """Return the warnings of what an opening for writing removes from the log."""
+    texts = []
+    if plan.broken:
+        texts.append(f"{plan.early_end}; the records behind it were kept in .broken")
+    if plan.lost:
+        kept = " what is left of them was kept in .broken;" if plan.remains else ""
+        texts.append(
+            # The opening erases the BLANK of the file in which the log ends.
+            f"{plan.lost}; these messages are missing:{kept} restore the lost files, and the file"
+            " in which the log ends now, from a copy, before new messages get their queue offsets;"
+            " then run `verify`"
+        )
+    return [text.replace("\n", " ") for text in texts]  # one line each, also with odd paths
 
 
 def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
     """Cut the log and the queues, and dispatch records again that queues or index lack.
 
-    Durability: bytes after the log's end that hold valid records, or that units of a queue name,
-    are copied to ROOT/.broken/<time> and durable before anything is cut. Raises StoreIOError.
+    Raises StoreIOError.
     """
     log = store.commit_log
+    store.index_service.remove_left_out()
     trusted = scan_start(store, False) if plan.clean else plan.synced_to
     is_early = plan.replay_from is not None and plan.replay_from < trusted
     if is_early or (plan.repairs and not store.read_only):
@@ -58,9 +88,6 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
         LOG.warning("%s", plan.early_end, extra=REPORTED_ELSEWHERE)
     if plan.lost:
         LOG.warning("%s", plan.lost, extra=REPORTED_ELSEWHERE)
-    if not store.read_only:
-        plan.remains = _remains(store, plan)
-        _keep_broken(store, [*plan.broken, *plan.remains])
     _repair_queues(store, plan)
     if plan.cut_queues:
         # Before the log: a unit that names a byte far after the log's files looks damaged.

@@ -112,6 +112,8 @@ class RecoveryPlan:
         self.lost = ""
         #: bytes of lost messages that are left: (path, position, size)
         self.remains: list[tuple[str, int, int]] = []
+        #: warnings of lost messages, also those of an earlier opening that ended before it warned
+        self.loss_notices: list[str] = []
         #: ranges of the log that no index file covers and that have no keys
         self.keyless: list[tuple[int, int]] = []
         #: queues whose last unit is wrong: bytes of the log that they cover; -1: none

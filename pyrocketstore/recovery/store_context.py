@@ -23,6 +23,7 @@ from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.async_put import AsyncPuts
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import shielded
@@ -78,6 +79,7 @@ class StoreContext:
     allocate_service: AllocateMappedFileService | None
     async_puts: AsyncPuts
     stall_log: StallLog
+    loss_notices: LossNotices
 
     checkpoint: StoreCheckpoint = set_by_load()
     index_service: IndexService = set_by_load()

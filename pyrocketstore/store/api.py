@@ -59,7 +59,14 @@ from pyrocketstore.store._put_path import PutPath
 from pyrocketstore.store._store_calls import StoreCalls
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.store.new_queues import NewQueues
-from pyrocketstore.store.opening import Opening, base_settings, check_of, notices_of, with_sizes
+from pyrocketstore.store.opening import (
+    Opening,
+    base_settings,
+    check_of,
+    forget_notices,
+    notices_of,
+    with_sizes,
+)
 from pyrocketstore.store.presets import check_preset
 from pyrocketstore.store.puts import BatchPuts, SlowAppends, SlowPuts
 from pyrocketstore.store.rows import KeyHits, column_of
@@ -179,7 +186,12 @@ def open(
     store = shielded(open_store, Store.close)
     try:  # here, where the caller is known
         for notice in notices:
-            warnings.warn(notice, StoreWarning, stacklevel=2)
+            try:
+                warnings.warn(notice, StoreWarning, stacklevel=2)
+            except StoreWarning:  # warnings are errors: this one is given, the next opening follows
+                forget_notices(store.message_store, [notice])
+                raise
+        forget_notices(store.message_store, notices)
     except BaseException:
         store.close()
         raise

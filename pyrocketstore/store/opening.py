@@ -95,24 +95,25 @@ def with_sizes(
     return detect_sizes(env, root, base, given, read_only=read_only)
 
 
+def forget_notices(engine: DefaultMessageStore, given: list[str]) -> None:
+    """Drop warnings that the caller has got from the file `lost_messages` of a writable store.
+
+    Raises StoreIOError.
+    """
+    if not engine.read_only:
+        engine.loss_notices.forget(given)
+
+
 def notices_of(engine: DefaultMessageStore, plan: RecoveryPlan) -> Iterator[str]:
     """Damage that the opening found, one text for each warning."""
-    if plan.broken:
-        kept = "" if engine.read_only else "; the records behind it were kept in .broken"
-        yield f"{plan.early_end}{kept}"
+    yield from plan.loss_notices
+    if plan.broken and engine.read_only:
+        yield plan.early_end
     committed = engine.commit_log.committed_end
     if committed is not None and plan.log_end < committed:
         yield (
             f"{engine.root}: the log ends at byte {plan.log_end}, though the entries before byte"
             f" {committed} are committed: files of the log are missing or damaged"
-        )
-    if plan.lost:
-        kept = " what is left of them was kept in .broken;" if plan.remains else ""
-        yield (
-            # The opening has erased the BLANK of the file in which the log ends now.
-            f"{plan.lost}; these messages are missing:{kept} restore the lost files, and the file"
-            " in which the log ends now, from a copy, before new messages get their queue offsets;"
-            " then run `verify`"
         )
     lost = lost_end(engine, plan, plan.beyond) if engine.read_only else None
     if lost is not None:

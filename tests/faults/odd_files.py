@@ -46,6 +46,7 @@ ABSENT = (
     "consumequeue/new",
     "consumequeue_ext/new",
     ".broken",
+    "lost_messages",
 )
 
 

@@ -73,6 +73,7 @@ class Place:
         self._opened.append(service)
         service.retry_interval_ms = 0
         assert service.load(clean)
+        service.remove_left_out()
         return service
 
     def close(self) -> None:

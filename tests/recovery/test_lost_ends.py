@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore.errors import DamagedMessageError, StoreWarning
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+from pyrocketstore.recovery.loss_notices import LOST_MESSAGES, LossNotices
+from pyrocketstore.system.env import Env
 from support.damaged_stores import claim_flushed
 from support.seed import SEED
 from support.snapshot import snapshot
@@ -223,6 +227,49 @@ def test_a_damaged_record_is_kept_if_the_next_valid_one_is_in_a_later_file(tmp_p
         pyrocketstore.open(tmp_path, **PLAIN).close()
     [kept] = tmp_path.glob(f".broken/*/{at:020d}")
     assert b"%d" % places.index(at) + b"x" * 500 in kept.read_bytes()
+
+
+def damaged(root: Path) -> None:
+    """The last record but four is damaged, and valid ones follow."""
+    with pyrocketstore.open(root, **PLAIN) as store:
+        places = [store.put("t", b"x" * 50).phy_offset for _ in range(20)]
+    damage_record(root, places[-5])
+
+
+def test_an_opening_that_is_interrupted_leaves_the_warning_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged(tmp_path)
+
+    def interrupt(engine: DefaultMessageStore) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DefaultMessageStore, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pyrocketstore.open(tmp_path, **PLAIN)
+    assert (tmp_path / LOST_MESSAGES).exists()
+    for read_only in (True, True, False):
+        with pytest.warns(StoreWarning, match="the log ends before") as caught:
+            pyrocketstore.open(tmp_path, read_only=read_only, **PLAIN).close()
+        assert len(caught) == 1
+    assert not (tmp_path / LOST_MESSAGES).exists()
+    pyrocketstore.open(tmp_path, **PLAIN).close()
+
+
+def test_a_warning_that_is_an_error_is_given_once(tmp_path: Path) -> None:
+    damaged(tmp_path)
+    earlier = "an earlier opening has lost \udcff too"
+    LossNotices(Env(), str(tmp_path)).write([earlier])
+    for text in ("an earlier opening", "the log ends before"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(StoreWarning, match=text):
+                pyrocketstore.open(tmp_path, **PLAIN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pyrocketstore.open(tmp_path, **PLAIN).close()
+    assert not (tmp_path / LOST_MESSAGES).exists()
 
 
 def test_a_log_that_lost_the_removal_of_a_topic_queues_what_is_put_next(tmp_path: Path) -> None:

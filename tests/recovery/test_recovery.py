@@ -601,7 +601,10 @@ def test_a_power_cut_behind_the_cut_of_the_log_uses_up_no_queue_offset(
         pyrocketstore.open(path, **SIZES) as store,
     ):
         count = len(content(store))
-    with pyrocketstore.open(crashed, **SIZES) as store:
+    with (
+        pytest.warns(StoreWarning, match="the log ends before"),  # nobody has got it yet
+        pyrocketstore.open(crashed, **SIZES) as store,
+    ):
         assert len(content(store)) == count
         assert sum(store.max_offset("orders", i) for i in store.queues("orders")) == count
 

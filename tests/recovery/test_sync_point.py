@@ -599,3 +599,23 @@ def test_limits_of_an_index_file(killed: Killed) -> None:
     file.shutdown()
     with pytest.raises(pyrocketstore.StoreStateError):
         file.crc_of(5)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("count", [40, COUNT])
+def test_own_sizes_of_the_index_need_no_settings(tmp_path: Path, count: int, closed: bool) -> None:
+    """Neither the defaults nor their ratio: each opening takes the sizes from the file."""
+    sizes: dict[str, Any] = {"max_hash_slot_num": 20, "max_index_num": 400}
+    with opened(tmp_path / "live", **sizes) as store:
+        put(store, 0, count)
+        store.flush()
+        put(store, count, 3)
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    path = tmp_path / ("live" if closed else "killed")
+    for number in range(count + 3, count + 6):
+        with pyrocketstore.open(path, read_only=True) as store:
+            check(store, number)
+        with pyrocketstore.open(path) as store:
+            check(store, number)
+            put(store, number, 1)
+            assert store.message_store.index_service.geometry == (20, 400)
