@@ -266,9 +266,6 @@ class IndexService:
         self._sync_point_file = sync_point_file
         #: the content of `sync_point_file` at `load`, and since the last `write_sync_point`
         self.sync_point: SyncPoint | None = None
-        #: byte of the log before which everything was durable by `sync_point_file` at `load`, also
-        #: if it is not believed; -1: unknown
-        self.flushed_phy_offset = -1
         #: bytes of the log whose keys need not be put again, by `sync_point`; -1: unknown
         self._synced_phy_offset = -1
         self._is_rejected = False
@@ -309,7 +306,6 @@ class IndexService:
             [(f.end_timestamp, f.index_count) for f in kept])  # fmt: skip
         kept, dropped = kept[:count], dropped[count:]
         self.sync_point = None if self._sync_point_file is None else self._sync_point_file.read()
-        self.flushed_phy_offset = -1 if self.sync_point is None else self.sync_point.phy_offset
         slots = None if last_exit_ok else self._prove(kept, dropped, is_of_log)
         try:
             if slots is not None and not kept and self.sync_point is not None:

@@ -106,6 +106,7 @@ from pyrocketstore.record.message import (
 )
 from pyrocketstore.recovery.apply import apply_plan, flush_recovered, keep_lost_messages
 from pyrocketstore.recovery.current_sizes import load_with_sizes
+from pyrocketstore.recovery.flushed import read_flushed
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.loss_notices import LossNotices
@@ -413,6 +414,7 @@ class DefaultMessageStore(StoreContext):
             if self.config.enable_calc_filter_bit_map:
                 self._bit_map = self.registered_filters().bit_map
         clean = not self._abort_file.exists()
+        self.flushed = read_flushed(self.env, self.root)
         self.topic_minimums.read()
         self.commit_log.load()
         if not self.read_only:

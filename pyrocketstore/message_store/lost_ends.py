@@ -121,18 +121,17 @@ def lost_end(
     ):
         why = "the store was stopped cleanly"
     else:
-        why = "" if store.read_only else _why_durable(store, plan)
+        why = _why_durable(store, plan)
     text = f"its log ends at byte {plan.log_end} ({plan.ended_by}), and {named}"
     return LostEnd(path, f"{why}, {text}") if why else None
 
 
 def _why_durable(store: StoreContext, plan: RecoveryPlan) -> str:
     """Return the proof that messages behind the log's end were on the device; "" without one."""
-    flushed_to = store.index_service.flushed_phy_offset
+    flushed_to, flushed = store.flushed
     if flushed_to > plan.log_end:
         return f"a flush has covered the log up to byte {flushed_to}"
     last = -1 if plan.last_record < 0 else store.commit_log.stored_at(plan.last_record)
-    flushed = store.checkpoint.physic_msg_timestamp
     if 0 <= last < flushed:
         return f"the checkpoint covers messages up to the store time {flushed}"
     return ""

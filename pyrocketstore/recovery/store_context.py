@@ -23,6 +23,7 @@ from pyrocketstore.files.store_checkpoint import StoreCheckpoint
 from pyrocketstore.flush.async_put import AsyncPuts
 from pyrocketstore.flush.index_flush import IndexFlush
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.recovery.flushed import Flushed
 from pyrocketstore.recovery.loss_notices import LossNotices
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
@@ -81,6 +82,7 @@ class StoreContext:
     stall_log: StallLog
     loss_notices: LossNotices
 
+    flushed: Flushed = set_by_load()
     checkpoint: StoreCheckpoint = set_by_load()
     index_service: IndexService = set_by_load()
     dispatcher: Dispatcher = set_by_load()

@@ -198,6 +198,8 @@ def test_an_opening_for_writing_reports_lost_messages_and_keeps_their_bytes(
     else:
         data[first + 90] ^= 1
     log.write_bytes(data)
+    with pyrocketstore.open(tmp_path, read_only=True, **PLAIN) as store:
+        assert any(one.kind == "log" for one in store.verify().problems)
     with pytest.warns(StoreWarning, match=f"t/0 names messages after it.*{MISSING}"):
         store = pyrocketstore.open(tmp_path, **PLAIN)
     with store:
