@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.arguments.scalars import INT64_MAX, QUEUE_ID_MAX
@@ -143,6 +144,19 @@ class ConsumerOffsets:
             topic, _, group = name.partition(TOPIC_GROUP_SEPARATOR)
             found.update({(group, topic, number): offset for number, offset in queues.items()})
         return found
+
+    def lower(self, end_of: Callable[[str, int], int]) -> int:
+        """Set positions after the end of their queue to that end; return how many.
+
+        `end_of` is called with (topic, queue id). Not durable before `persist`.
+        """
+        count = 0
+        for (group, topic, queue_id), offset in self.positions().items():
+            end = end_of(topic, queue_id)
+            if offset > end:
+                self.commit_offset(group, topic, queue_id, end)
+                count += 1
+        return count
 
     def remove_topic(self, topic: str) -> None:
         """Remove the positions in a topic that was deleted."""

@@ -47,6 +47,7 @@ from pyrocketstore.dispatch.observers import (
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
+    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreIOError,
@@ -455,27 +456,55 @@ class DefaultMessageStore(StoreContext):
         self.queue_table.recover(unsure_from)
         if not self.read_only:
             self._topic_removal(contextlib.nullcontext()).complete()
-        self.plan = make_plan(self, clean, unsure_from)
-        mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
-        self.plan.mismatched = [(file.path, file.reason) for file in mismatched]
-        if self.read_only:
-            self.plan.loss_notices = self.loss_notices.read()
-        else:
-            self.plan.lost = str(lost_end(self, self.plan, self.plan.beyond) or "")
-            keep_lost_messages(self, self.plan)
-            self._abort_file.create()
+        plan = self.plan = self._make_plan(clean, unsure_from)
         try:
-            apply_plan(self, self.plan)
+            apply_plan(self, plan)
         finally:
-            self.plan.chunks.clear()
-        if self._dispatchers and not self.plan.clean and not self.read_only:
-            self._replay_to_dispatchers(self.plan)
+            plan.chunks.clear()
+        if self._dispatchers and not plan.clean and not self.read_only:
+            self._replay_to_dispatchers(plan)
         self.recover_topic_queue_table()
-        self._complete_topics(self.plan)
+        self._complete_topics(plan)
+        if not self.read_only and plan.loss_notices:
+            self._lower_positions()
         self.reads = StoreReads(
             self.env, self.config, self.commit_log, self.queue_table, self.index_service
         )
         self._loaded = True
+
+    def _make_plan(self, clean: bool, unsure_from: int) -> RecoveryPlan:
+        """Return the plan; a writable store keeps what it will remove, and then makes `abort`."""
+        plan = make_plan(self, clean, unsure_from)
+        mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
+        plan.mismatched = [(file.path, file.reason) for file in mismatched]
+        if self.read_only:
+            plan.loss_notices = self.loss_notices.read()
+        else:
+            plan.lost = str(lost_end(self, plan, plan.beyond) or "")
+            keep_lost_messages(self, plan)
+            self._abort_file.create()
+        return plan
+
+    def _lower_positions(self) -> None:
+        """Have groups read from the ends of queues that have lost messages: new ones get the queue
+        offsets of those. Repeated by each opening until the caller has got the warnings."""
+        if self.config.broker_role is BrokerRole.SLAVE:
+            return  # the positions are the master's, whose queues are longer
+        offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
+        try:
+            offsets.load()
+        except StoreCorruptionError as error:
+            LOG.warning("positions of groups may be after the ends of queues: %s", error)
+            return
+
+        def end_of(topic: str, queue_id: int) -> int:
+            queue = self.queue_table.get(topic, queue_id)
+            return 0 if queue is None else queue.get_max_offset_in_queue()
+
+        count = offsets.lower(end_of)
+        if count:
+            offsets.persist()
+            LOG.warning("%s: %d positions were set to the ends of queues", offsets.path, count)
 
     # ---- refresh ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ reads and later puts with the earlier puts."""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import warnings
@@ -257,6 +258,48 @@ def test_an_opening_that_is_interrupted_leaves_the_warning_to_the_next(
         assert len(caught) == 1
     assert not (tmp_path / LOST_MESSAGES).exists()
     pyrocketstore.open(tmp_path, **PLAIN).close()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_groups_read_what_is_put_after_a_lost_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """New messages get the queue offsets of lost ones, which a group had read."""
+    damaged(tmp_path)
+    end = 15  # of 20
+    path = tmp_path / "config/consumerOffset.json"
+    known = {"t@g": {0: 20}, "t@h": {0: end - 1}, "gone@g": {3: 7}, "u@g": {0: -1}}
+    path.write_text(json.dumps({"offsetTable": known}))
+
+    def interrupt(engine: DefaultMessageStore) -> None:
+        raise KeyboardInterrupt
+
+    if interrupted:  # once the queues are cut
+        with monkeypatch.context() as patch:
+            patch.setattr(DefaultMessageStore, "recover_topic_queue_table", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                pyrocketstore.open(tmp_path, **PLAIN)
+        assert json.loads(path.read_text()) == json.loads(json.dumps({"offsetTable": known}))
+    with pytest.warns(StoreWarning, match="the log ends before"):
+        store = pyrocketstore.open(tmp_path, **PLAIN)
+    with store:
+        for number in range(30):
+            store.put("t", b"new %d" % number)
+        with store.consumer("g", "t") as consumer:
+            assert [m.body for m in consumer.poll(100)] == [b"new %d" % i for i in range(30)]
+        positions = {row[:3]: row.position for row in store.consumer_positions()}
+        assert positions["h", "t", 0] == end - 1
+        assert (positions["g", "gone", 3], positions["g", "u", 0]) == (0, -1)
+
+
+def test_positions_that_cannot_be_read_end_no_opening(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged(tmp_path)
+    (tmp_path / "config/consumerOffset.json").write_text("{")
+    with pytest.warns(StoreWarning, match="the log ends before"):
+        pyrocketstore.open(tmp_path, **PLAIN).close()
+    assert "positions of groups may be after the ends of queues" in caplog.text
 
 
 def test_a_warning_that_is_an_error_is_given_once(tmp_path: Path) -> None:
