@@ -62,11 +62,13 @@ def geometry_fits(
 
     Up to three times `sample` of its entries are checked: an entry's hash modulo the slots must be
     a slot whose newest entry is this one or a later one of the same slot. A file without entries
-    fits any geometry of its length. With `lenient`, entries of zeros (lost in a crash) are ignored.
+    fits any geometry of its length. With `lenient`, entries of zeros (lost in a crash) are ignored;
+    a longer file must have others, or it has them where another geometry puts them.
 
     Raises: StoreIOError; StoreCorruptionError for a file that was cut meanwhile.
     """
-    if env.size(path) < index_file_size(hash_slot_num, index_num):
+    size, its_size = index_file_size(hash_slot_num, index_num), env.size(path)
+    if its_size < size:
         return False
     fd = env.open(path, _O_RDONLY)
     try:
@@ -87,6 +89,8 @@ def geometry_fits(
             agreed += verdict is True
     finally:
         env.close(fd)
+    if not checked and count > 1 and its_size > size:
+        return False
     # A wrong geometry agrees nowhere; a file damaged by a crash agrees nearly everywhere.
     return agreed * 4 >= checked * 3
 

@@ -311,7 +311,7 @@ class IndexService:
             if slots is not None and not kept and self.sync_point is not None:
                 self._geometry, self.wrong = self.sync_point.geometry, {}
             else:
-                self._geometry, self.wrong = self._check(kept or dropped)
+                self._geometry, self.wrong = self._check(kept or dropped, found)
             if slots is not None and slots.hash_slot_num != self._geometry[0]:
                 slots, self._synced_phy_offset = None, -1
         except StoreFormatError as error:
@@ -349,13 +349,19 @@ class IndexService:
             self._lost_from = files[-1].end_phy_offset if files else begin
         return True
 
-    def _check(self, found: Sequence[FoundIndexFile]) -> tuple[tuple[int, int], dict[str, str]]:
+    def _check(
+        self, files: Sequence[FoundIndexFile], found: Sequence[FoundIndexFile]
+    ) -> tuple[tuple[int, int], dict[str, str]]:
         """Return what `check_files` does, by the geometry in `sync_point` if none can be inferred.
+
+        Parameters
+        ----------
+        found : all files; `sync_point` may describe one that is not in `files`
 
         Raises StoreFormatError, StoreIOError.
         """
         try:
-            return check_files(self._env, found, self._configured)
+            return check_files(self._env, files, self._configured)
         except StoreFormatError:
             # Files of other lengths are of another geometry, which `sync_point` does not name.
             point = self.sync_point
@@ -363,10 +369,10 @@ class IndexService:
                 point is None
                 or not point.has_geometry(*self._configured)
                 or not any(point.describes(file) for file in found)
-                or {file.size for file in found} != {index_file_size(*point.geometry)}
+                or {file.size for file in files} != {index_file_size(*point.geometry)}
             ):
                 raise
-        return check_files(self._env, found, point.geometry)
+        return check_files(self._env, files, point.geometry)
 
     def _prove(
         self,

@@ -449,6 +449,22 @@ def test_read_only_puts_stay_in_memory(place):
     assert place.content() == before and place.checkpoint.index_msg_timestamp == 0
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("count", [2, 20, 399])
+def test_smaller_sizes_than_those_of_a_file_are_refused(place, count, read_only):
+    """Where they put the entries, the file has zeros, as after a crash."""
+    place.write("1", many_keys(count), geometry=(1000, 4000))
+    before = place.content()
+    for given in ((100, 400), (100, 4000), (999, 3000)):
+        if read_only:
+            service = place.open(geometry=given, read_only=True)
+            assert "maxHashSlotNum=1000, maxIndexNum=4000" in str(service.geometry_error)
+        else:
+            with pytest.raises(StoreFormatError, match="maxHashSlotNum=1000, maxIndexNum=4000"):
+                place.open(geometry=given)
+    assert place.content() == before
+
+
 # ---- geometry ----------------------------------------------------------------------------------
 
 

@@ -602,7 +602,7 @@ def test_limits_of_an_index_file(killed: Killed) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("count", [40, COUNT])
+@pytest.mark.parametrize("count", [40, COUNT, 3 * COUNT])
 def test_own_sizes_of_the_index_need_no_settings(tmp_path: Path, count: int, closed: bool) -> None:
     """Neither the defaults nor their ratio: each opening takes the sizes from the file."""
     sizes: dict[str, Any] = {"max_hash_slot_num": 20, "max_index_num": 400}
