@@ -80,9 +80,10 @@ def index_state(store: Any) -> str:
 
 def has_lost_end(store: Any, topic: str | None = None, queue_id: int | None = None) -> bool:
     """Whether the log ends before valid records, at damage, or a queue of the store, topic or queue
-    id names messages behind its end: it has lost its last files, or what its last one held."""
+    id names messages behind its end: it has lost its last files, or what its last one held. Also
+    if an opening for writing has removed messages and could not warn of that."""
     plan = store.message_store.plan
-    if plan.broken:
+    if plan.broken or plan.loss_notices:
         return True
     ends = {
         name: end

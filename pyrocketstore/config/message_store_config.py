@@ -647,7 +647,7 @@ def _nearest(name: str, *, java: bool = False) -> str:
 def _path_text(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], name: str) -> str:
     """Return a path as text. Raises StoreTypeError, which names the setting `name`."""
     try:
-        return os.fsdecode(path)
+        return str.__str__(os.fsdecode(path))  # the characters of a subclass, as an enum's member
     except TypeError:
         kind = type(path).__name__
         raise StoreTypeError(f"{name} must be a str or another path, not {kind}") from None

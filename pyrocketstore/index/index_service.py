@@ -42,6 +42,7 @@ from pyrocketstore.index.geometry import (
 from pyrocketstore.index.sync_point import (
     SyncPoint,
     SyncPointFile,
+    entry_phy_offsets,
     proven_slots,
 )
 from pyrocketstore.results import DispatchRequest
@@ -471,6 +472,16 @@ class IndexService:
         if self._sync_point_file is not None and not self._read_only and content != self.sync_point:
             self._sync_point_file.write(content)
             self.sync_point = content
+
+    def last_named(self) -> int:
+        """Return the byte of the log at which the record of the newest key begins; -1 if the last
+        entry and the header of the last file do not agree. Raises StoreIOError."""
+        last = self._files[-1] if self._files else None
+        if last is None or last.path is None or not 1 < last.index_count <= self.geometry[1]:
+            return -1
+        number = last.index_count - 1
+        named, _ = entry_phy_offsets(self._env, last.path, self.geometry[0], number)
+        return named if named == last.end_phy_offset else -1
 
     def erase_rest(self) -> None:
         """Zero what the file that is continued has after its entries: a cut log lacks those keys.

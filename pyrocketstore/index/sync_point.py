@@ -13,6 +13,7 @@ import struct
 import zlib
 from typing import NamedTuple
 
+from pyrocketstore.arguments.scalars import INT32_MAX
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.index._file import INDEX_HEADER, INDEX_SIZE, index_file_size
@@ -20,7 +21,7 @@ from pyrocketstore.index._slot_table import SlotTable
 from pyrocketstore.index.directory import FoundIndexFile, entry_position
 from pyrocketstore.system.env import Env
 
-__all__ = ["SYNC_POINT", "SyncPoint", "SyncPointFile", "proven_slots"]
+__all__ = ["SYNC_POINT", "SyncPoint", "SyncPointFile", "entry_phy_offsets", "proven_slots"]
 
 LOG = logger(__name__)
 
@@ -85,8 +86,8 @@ class SyncPoint(NamedTuple):
         return found if found._is_possible() else None
 
     def _is_possible(self) -> bool:
-        if not 0 <= self.last_phy_offset < self.phy_offset:
-            return False
+        if not 0 <= self.last_phy_offset < self.phy_offset <= self.last_phy_offset + INT32_MAX:
+            return False  # a record's size is an i32
         if not self.name:
             return self.index_count == 1
         is_geometry = self.hash_slot_num >= 1 and 2 <= self.index_count <= self.index_num
@@ -162,7 +163,8 @@ def proven_slots(env: Env, found: FoundIndexFile, content: SyncPoint) -> SlotTab
     """
     if not content.describes(found):
         return None
-    last, following = _phy_offsets(env, found.path, content)
+    number = content.index_count - 1
+    last, following = entry_phy_offsets(env, found.path, content.hash_slot_num, number)
     if last != content.end_phy_offset:
         return None
     # Records before `phy_offset` have no more entries; the bytes after these may be any later ones.
@@ -172,13 +174,12 @@ def proven_slots(env: Env, found: FoundIndexFile, content: SyncPoint) -> SlotTab
     return table if table.valid and table.entries_crc == content.entries_crc else None
 
 
-def _phy_offsets(env: Env, path: str, content: SyncPoint) -> tuple[int, int]:
-    """Return the physical offsets in the last durable entry and in the one after it; -1 where the
-    file ends before an entry."""
+def entry_phy_offsets(env: Env, path: str, hash_slot_num: int, number: int) -> tuple[int, int]:
+    """Return the physical offsets in an entry of an index file and in the one after it; -1 where
+    the file ends before an entry. Raises StoreIOError."""
     fd = env.open(path, 0)
     try:
-        position = entry_position(content.hash_slot_num, content.index_count - 1)
-        data = env.pread(fd, 2 * INDEX_SIZE, position, path)
+        data = env.pread(fd, 2 * INDEX_SIZE, entry_position(hash_slot_num, number), path)
     finally:
         env.close(fd)
     found = [

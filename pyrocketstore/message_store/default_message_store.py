@@ -477,13 +477,25 @@ class DefaultMessageStore(StoreContext):
         plan = make_plan(self, clean, unsure_from)
         mismatched = [*self.commit_log.mapped_file_queue.mismatched, *self.queue_table.mismatched]
         plan.mismatched = [(file.path, file.reason) for file in mismatched]
+        index = self.index_service
+        if clean and index.indexed_phy_offset >= plan.log_end:
+            plan.index_end = index.last_named()
         if self.read_only:
-            plan.loss_notices = self.loss_notices.read()
+            plan.loss_notices = self._interrupted_notices()
         else:
             plan.lost = str(lost_end(self, plan, plan.beyond) or "")
             keep_lost_messages(self, plan)
             self._abort_file.create()
         return plan
+
+    def _interrupted_notices(self) -> list[str]:
+        """Return what an opening for writing has not told its caller."""
+        begin = "an opening for writing ended before it could warn, and the next one warns again"
+        try:
+            return [f"{begin}: {text}" for text in self.loss_notices.read()]
+        except StoreIOError as error:  # no other file depends on it
+            LOG.warning("warnings of lost messages cannot be read: %s", error)
+            return []
 
     def _lower_positions(self) -> None:
         """Have groups read from the ends of queues that have lost messages: new ones get the queue

@@ -92,8 +92,10 @@ def lost_end(
 
     Raises StoreIOError. Threads: any.
     """
-    if plan is None or not ends:
+    if plan is None:
         return None
+    if not ends:
+        return None if plan.beyond else _lost_end_without_units(store, plan)
     (topic, queue_id), end = max(ends.items(), key=lambda item: (item[1], item[0]))
     named = f"{len(ends)} queues name messages after it, {topic}/{queue_id} up to byte {end}"
     if len(ends) == 1:
@@ -124,6 +126,21 @@ def lost_end(
         why = _why_durable(store, plan)
     text = f"its log ends at byte {plan.log_end} ({plan.ended_by}), and {named}"
     return LostEnd(path, f"{why}, {text}") if why else None
+
+
+def _lost_end_without_units(store: StoreContext, plan: RecoveryPlan) -> LostEnd | None:
+    """Return what the log has lost if the queues were lost with it, or never had the messages."""
+    flushed_to = store.flushed.phy_offset
+    if plan.broken or max(flushed_to, plan.index_end + 1) <= plan.log_end:
+        return None
+    config = store.config
+    files = listed_log_files(store.env, config)
+    path = files[-1].path if files else " and ".join(config.commit_log_paths)
+    why = f"the index names a message at byte {plan.index_end}"
+    if flushed_to > plan.log_end:
+        why = f"a flush has covered the log up to byte {flushed_to}"
+    ended = f"its log ends at byte {plan.log_end} ({plan.ended_by})"
+    return LostEnd(path, f"{why}, {ended if files else reason_without_files(store.env, config)}")
 
 
 def _why_durable(store: StoreContext, plan: RecoveryPlan) -> str:

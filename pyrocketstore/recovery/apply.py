@@ -106,8 +106,10 @@ def apply_plan(store: StoreContext, plan: RecoveryPlan) -> None:
             LOG.warning("%s/%d: its first file is missing", queue.topic, queue.queue_id)
             begin_again(queue)
         elif queue.ext is not None and not plan.clean:
-            # Units and ext units are flushed separately: the replay writes both again.
-            queue.truncate_dirty_logic_files(min(plan.synced_to, plan.log_end))
+            # Units and ext units are flushed separately: the replay writes both again, except those
+            # of removed messages, which keep the queue offsets.
+            written_again = max(plan.synced_to, queue.removed_before)
+            queue.truncate_dirty_logic_files(min(written_again, plan.log_end))
         cover_at_most(queue, plan.log_end)
     if plan.replay_from is not None:
         had_units = queues_with_units(store)
@@ -205,7 +207,9 @@ def _fsync_again(store: StoreContext, plan: RecoveryPlan) -> None:
                 files.flushed_where = min(files.flushed_where, file.file_from_offset)
                 if file is files.mapped_files[0]:
                     break
-                if int.from_bytes(file.read(0, 8), "big", signed=True) < plan.scan_from:
+                # Not by the mapping: a hole of a file on a full tmpfs cannot be mapped.
+                first = store.env.read_file(file.path, size=8)
+                if int.from_bytes(first, "big", signed=True) < plan.scan_from:
                     break  # earlier files were durable before
     topics.update(folder for folder in folders if store.env.is_dir(folder))
     store.file_systems.fsync_directories(sorted(topics))

@@ -37,7 +37,8 @@ class LossNotices:
             if error.errno == errno.ENOENT:
                 return []
             raise
-        return [line for line in data.decode("utf-8", "surrogateescape").split("\n") if line]
+        lines = data.decode("utf-8", "surrogateescape").split("\n")
+        return list(dict.fromkeys(line for line in lines if line))
 
     def write(self, texts: list[str]) -> None:
         """Replace the warnings. Durability: on return; a crash leaves the old or the new ones."""

@@ -108,6 +108,9 @@ class RecoveryPlan:
         self.repairs: Repairs = {}
         #: queues whose units name bytes after the log's end before the cut, and up to which
         self.beyond: dict[tuple[str, int], int] = {}
+        #: byte of the log at which the last record of the index of a closed store begins, if it is
+        #: after the log's end; else -1
+        self.index_end = -1
         #: what the log has lost at its end, as a text; "" if nothing is known to be lost
         self.lost = ""
         #: bytes of lost messages that are left: (path, position, size)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import errno
 import functools
 import importlib
 import sys
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyrocketstore.display import logger
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.system._env import Event
 from pyrocketstore.system.threads import begin_thread, thread_arguments
 
@@ -198,12 +200,22 @@ def imported(name: str) -> Any:
 
     After an exception in the middle of an import, CPython may keep the import lock of the module,
     and other threads would wait for that lock forever.
+
+    Raises StoreIOError if a file of the module cannot be read.
     """
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is not None and not getattr(spec, "_initializing", False):
         return module
-    return shielded(functools.partial(importlib.import_module, name))
+    return shielded(functools.partial(_import, name))
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except OSError as error:  # as without a free descriptor
+        path = error.filename if isinstance(error.filename, str) else name
+        raise StoreIOError(error.errno or errno.EIO, "import", path) from None
 
 
 def one_at_a_time(method: Callable[[Locked], None]) -> Callable[[Locked], None]:

@@ -149,6 +149,7 @@ class Omissions:
         mismatched = {file.path for file in self._files.mismatched}
         for file in self._files.mismatched:
             yield f"{file.path}: {file.reason}; {_LACKS}"
+        yield from [] if plan is None else plan.loss_notices
         if plan is not None and plan.broken:
             yield f"{plan.early_end}; the messages after it are not in this dump"
         lost = None if plan is None or plan.broken else lost_end(self._store, plan, plan.beyond)

@@ -570,6 +570,32 @@ def test_a_topic_is_trimmed_to_its_end(tmp_path: Path) -> None:
             assert_whole(store)
 
 
+@pytest.mark.parametrize("kind", [{}, {"enable_consume_queue_ext": True}])
+@pytest.mark.parametrize("sizes", [SIZES, TINY_SIZES])
+def test_queue_offsets_continue_after_a_trim_to_the_end(
+    tmp_path: Path, sizes: dict[str, Any], kind: dict[str, Any]
+) -> None:
+    """Else a group would pass over what is put next."""
+    settings = {**sizes, **kind}
+    with pyrocketstore.open(tmp_path / "live", **settings) as store:
+        fill(store)
+        store.trim("gone", before=1 << 62)
+        store.flush()
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+        with pyrocketstore.open(tmp_path / "live", read_only=True, **settings) as reader:
+            assert (reader.min_offset("gone"), reader.max_offset("gone")) == (15, 15)
+    with pyrocketstore.open(tmp_path / "killed", read_only=True, **settings) as reader:
+        assert (reader.min_offset("gone"), reader.max_offset("gone")) == (15, 15)
+    with pyrocketstore.open(tmp_path / "killed", **settings) as store:
+        assert [store.put("gone", b"new", queue_id=i).queue_offset for i in (0, 0, 1)] == [
+            15,
+            16,
+            15,
+        ]
+        assert bodies(store, "gone", 0) == [b"new"] * 2
+        assert_whole(store)
+
+
 def test_a_trim_of_nothing_changes_nothing(tmp_path: Path) -> None:
     with pyrocketstore.open(tmp_path, **SIZES) as store:
         fill(store)

@@ -223,3 +223,16 @@ def test_info_stays_in_the_directory(home: Path) -> None:
     (home / "st" / "log").symlink_to(home / "outside")
     rows = list(file_rows(str(home / "st"), [str(home / "st" / "log")]))
     assert f"{home}/st/log/secret" in [path for path, _, _ in rows]
+
+
+class Place(str):
+    """As a member of an enum of strings, whose `str` is its name."""
+
+    def __str__(self) -> str:
+        return "Place.STORE"
+
+
+def test_a_path_of_a_subclass_of_str_has_its_characters(home: Path) -> None:
+    with pyrocketstore.open(Place("data"), **SMALL) as store:
+        assert store.path == str(home / "data")
+    assert [path.name for path in home.iterdir()] == ["data"]

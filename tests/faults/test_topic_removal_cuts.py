@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")
 State = dict[str, Any]
 
 
-def program(root: Path, device: Device) -> list[Captured]:
+def program(root: Path, device: Device, settings: dict[str, Any]) -> list[Captured]:
     """Run two lives of a store, and capture moments with what is allowed and promised."""
     rng = random.Random(f"{SEED} topics")
     state: State = {"gone": [], "flushed": 0, "low": 0, "lowest": 0, "kept": 0}
@@ -42,7 +42,7 @@ def program(root: Path, device: Device) -> list[Captured]:
     device.captures_max, device.rate = 150, 1.0
     number = 0
     for _ in range(2):
-        store = open_store(root, QUIET, device)
+        store = open_store(root, settings, device)
         for _ in range(4):
             for _ in range(rng.randrange(1, 30)):
                 state["gone"].append(number)
@@ -99,12 +99,12 @@ def judge(store: Store, promised: State) -> list[int]:
     return found
 
 
-def examine(moment: Captured, path: Path) -> None:
+def examine(moment: Captured, path: Path, settings: dict[str, Any]) -> None:
     """Open an image three times: as it is, again, and once its queues are built from the log."""
-    with open_store(path, QUIET, None) as store:
+    with open_store(path, settings, None) as store:
         found = judge(store, moment.promised)
         number = store.put("gone", b"1000000", keys="k").queue_offset
-    with open_store(path, QUIET, None) as store:
+    with open_store(path, settings, None) as store:
         assert numbers_of(store, "gone") == [*found, 1_000_000]
         assert store.max_offset("gone") == number + 1
     root = path / DIRECTORY
@@ -112,20 +112,24 @@ def examine(moment: Captured, path: Path) -> None:
         shutil.rmtree(root / name)
     (root / "abort").touch()
     (root / "checkpoint").write_bytes(bytes(4096))
-    with open_store(path, QUIET, None) as store:
+    with open_store(path, settings, None) as store:
         assert numbers_of(store, "gone") == [*found, 1_000_000]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("with_ext", [False, True])
 def test_each_call_of_a_removal_is_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_ext: bool
 ) -> None:
     monkeypatch.setattr(simulated, "FREQUENT_RATE", 0.3)
     root = tmp_path / "root"
     root.mkdir()
     device = Device(root, SEED)
-    captures = program(root, device)
+    settings = QUIET | {"enable_consume_queue_ext": with_ext}
+    captures = program(root, device, settings)
     device.release()
     assert any("topicMinOffset" in event for moment in captures for event in moment.events)
-    examine_images(captures, tmp_path, IMAGES, lambda moment, path, _: examine(moment, path))
+    examine_images(
+        captures, tmp_path, IMAGES, lambda moment, path, _: examine(moment, path, settings)
+    )

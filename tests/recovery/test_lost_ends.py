@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import pyrocketstore
-from pyrocketstore.errors import DamagedMessageError, StoreWarning
+from pyrocketstore.errors import DamagedMessageError, StoreIOError, StoreWarning
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery.loss_notices import LOST_MESSAGES, LossNotices
 from pyrocketstore.system.env import Env
@@ -315,6 +315,55 @@ def test_a_warning_that_is_an_error_is_given_once(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         pyrocketstore.open(tmp_path, **PLAIN).close()
     assert not (tmp_path / LOST_MESSAGES).exists()
+
+
+@pytest.mark.parametrize("proof", ["sync_point", "index"])
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_lost_end_is_reported_without_queues(tmp_path: Path, proof: str, files: int) -> None:
+    """The queues are gone, too, as if a directory had not been copied."""
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        for i in range(100):
+            store.put("t", b"%d" % i + bytes(300), keys=f"k{i}")
+    assert len(log_files(tmp_path)) >= 3
+    log_end = lose_files(tmp_path, min(files, len(log_files(tmp_path)) - 1))
+    shutil.rmtree(tmp_path / "consumequeue")
+    if proof == "index":
+        (tmp_path / "sync_point").unlink()
+    else:
+        shutil.rmtree(tmp_path / "index")
+    text = "the index names a message" if proof == "index" else "a flush has covered the log"
+    with pyrocketstore.open(tmp_path, read_only=True, **PLAIN) as store:
+        assert any(text in problem.text for problem in store.verify().problems)
+    with pytest.warns(StoreWarning, match=f"{text}.*{MISSING}"):
+        store = pyrocketstore.open(tmp_path, **PLAIN)
+    with store:
+        assert store.message_store.commit_log.get_max_offset() <= log_end
+        assert store.verify().ok
+    pyrocketstore.open(tmp_path, **PLAIN).close()
+
+
+def test_a_wrong_header_of_the_index_is_no_proof_of_a_lost_end(tmp_path: Path) -> None:
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        store.put("t", b"", keys="k")
+    [path] = (tmp_path / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    data[24:32] = (1 << 20).to_bytes(8, "big")  # the last physical offset
+    path.write_bytes(data)
+    with pyrocketstore.open(tmp_path, read_only=True, **PLAIN) as store:
+        assert {problem.kind for problem in store.verify().problems} == {"index"}
+
+
+def test_a_reader_needs_no_warnings_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pyrocketstore.open(tmp_path, **PLAIN) as store:
+        store.put("t", b"1")
+    (tmp_path / LOST_MESSAGES).mkdir()
+    with pyrocketstore.open(tmp_path, read_only=True, **PLAIN) as store:
+        assert [m.body for m in store.read("t")] == [b"1"]
+    assert "warnings of lost messages cannot be read" in caplog.text
+    with pytest.raises(StoreIOError, match=LOST_MESSAGES):
+        pyrocketstore.open(tmp_path, **PLAIN)
 
 
 def test_a_log_that_lost_the_removal_of_a_topic_queues_what_is_put_next(tmp_path: Path) -> None:

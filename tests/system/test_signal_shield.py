@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,26 @@ while True:
 @pytest.mark.parametrize("seed", range(5, 13))
 def test_a_handler_raises_during_the_first_use_of_a_name(seed: int) -> None:
     subprocess.run([sys.executable, "-c", FIRST_USE, str(seed)], check=True, timeout=60)
+
+
+def test_a_module_that_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
+    """As without a free descriptor: the descriptors of a child are all in use."""
+    text = (
+        "import os, resource, pyrocketstore, sys\n"
+        "store = pyrocketstore.open(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n"
+        "taken = []\n"
+        "try:\n"
+        "    while True: taken.append(os.open('/dev/null', 0))\n"
+        "except OSError: pass\n"
+        "for call in store.stats, store.transactions, store.consumer_positions:\n"
+        "    try: call()\n"
+        "    except pyrocketstore.StoreIOError as error: print(error.operation)\n"
+        "for descriptor in taken: os.close(descriptor)\n"
+        "store.stats(), store.transactions(), store.consumer_positions(), store.close()\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", text, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    assert "import" in child.stdout.split()
