@@ -55,6 +55,7 @@ __all__ = [
     "look_at_end",
     "names_record",
     "repair_units",
+    "stated_offsets",
     "units_without_record",
 ]
 
@@ -532,13 +533,17 @@ class _Record:
 
     def is_of(self, key: Key, queue_offset: int) -> bool:
         """Return whether a valid record belongs to that queue and queue offset."""
+        return queue_offset in self.stated_offsets(key)
+
+    def stated_offsets(self, key: Key) -> Iterator[int]:
+        """Yield the queue offsets that a valid record states for a queue."""
         topic, _ = self._texts()
-        if self.header.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
-            own = (topic.decode("utf-8", "replace"), self.header.queue_id, self.header.queue_offset)
-            if own == (*key, queue_offset):
-                return True
-        further = self.further_queues(True) + self.further_queues(False)
-        return (key, queue_offset) in further
+        is_queued = self.header.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+        if is_queued and (topic.decode("utf-8", "replace"), self.header.queue_id) == key:
+            yield self.header.queue_offset
+        for further, queue_offset in self.further_queues(True) + self.further_queues(False):
+            if further == key:
+                yield queue_offset
 
     def further_queues(self, lmq: bool) -> list[tuple[Key, int]]:
         """Return the further queues that a valid record names, with its queue offset in each."""
@@ -566,6 +571,15 @@ def further_units(log: Log, phy_offset: int, size: int, lmq: bool) -> Iterator[t
         is_kept = phy_offset >= log.min_offsets.of(key[0])
         if is_kept and queue_offset >= 0 and key[1] >= 0 and is_safe_name(key[0]):
             yield key, queue_offset
+
+
+def stated_offsets(data: bytes, key: Key, phy_offset: int) -> list[int]:
+    """Return the queue offsets that a record states for a queue; [] unless the bytes are exactly a
+    valid record with that physical offset, CRC included."""
+    record = _Record(data)
+    if record.header.total_size != len(data) or check_message(data, phy_offset)[0] != "ok":
+        return []
+    return list(record.stated_offsets(key))
 
 
 def names_record(log: Log, key: Key, queue_offset: int, unit: Unit) -> bool:

@@ -136,6 +136,10 @@ class VerifyReport(Verdict):
     def __post_init__(self) -> None:
         # Not fields: `problems` shows both, up to PROBLEMS_MAX.
         self.log_is_damaged = self.units_are_wrong = False
+        #: number of records that state another queue offset than the unit that names them
+        self.other_offsets = 0
+        #: {(topic, queue id): number of units of `missing_units`}
+        self.missing_units_of: dict[tuple[str, int], int] = {}
         #: the reason why the log has no bytes; "": it has bytes
         self.no_log = ""
         #: the reason why the store is never opened for writing; "": it may be
@@ -183,6 +187,16 @@ class VerifyReport(Verdict):
                 " stop, in all with `abort` and without `checkpoint`), and keeps the rest of the"
                 " files in `.broken`;"
                 f" {self._readable}"
+            )
+        if self.other_offsets:
+            count = self.other_offsets
+            what = "1 message states" if count == 1 else f"{count} messages state"
+            yield (
+                f"{what} another queue offset than the unit that names the message: no checksum"
+                " covers this field of a record, and no opening repairs it: restore the files of"
+                " the log that `problems` name from a copy; without a copy, nothing is to be done:"
+                " `get` with the physical offset, `query` and `dump` return such a message, and"
+                " consumers of a broker receive it; `read` and `cat` can report it as damaged"
             )
         if self.bad_properties:
             yield (
@@ -282,6 +296,14 @@ class VerifyReport(Verdict):
         self.problem_count += problem.count
         self.missing_count += problem.count if missing else 0
         self._note_kind(problem, missing or repaired)
+        if self.has_room:
+            self.problems.append(problem)
+
+    def add_other_offset(self, problem: Problem) -> None:
+        """Count a record that states another queue offset than its unit, and keep the problem if
+        there is room."""
+        self.other_offsets += 1
+        self.problem_count += 1
         if self.has_room:
             self.problems.append(problem)
 

@@ -29,6 +29,7 @@ from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.index_check import IndexCheck, Keys
 from pyrocketstore.verify.opening_problems import damaged_end, opening_problems
+from pyrocketstore.verify.other_offsets import OffsetSearch
 from pyrocketstore.verify.report import Problem, VerifyReport
 
 if TYPE_CHECKING:
@@ -196,6 +197,8 @@ class _QueueState:
         self.covered = Intervals()
         #: units that a record of the log requires and that do not exist
         self.missing = Intervals()
+        #: number of these records
+        self.missing_records = 0
         #: (queue offset, phy_offset) of records whose unit has another physical offset
         self.misplaced: list[tuple[Int64s, Int64s]] = []
 
@@ -469,6 +472,7 @@ class _Verifier:
             return
         if absent.any():
             state.missing.add_offsets(rows.queue_offset[absent])
+            state.missing_records += int(np.count_nonzero(absent))
         elsewhere = ~absent & ~same
         if elsewhere.any():
             self.misplaced_count += int(np.count_nonzero(elsewhere))
@@ -576,24 +580,61 @@ class _Verifier:
 
     def _finish_queue(self, state: _QueueState) -> None:
         """Report missing units, then check the units that no record was compared with."""
+        files = state.queue.mapped_file_queue.mapped_files
+        end = state.queue.get_max_offset_in_queue() if files else 0
+        first = files[0].file_from_offset // CQ_STORE_UNIT_SIZE if files else 0
+        self._finish_other_offsets(state, first, end)
         self._finish_misplaced(state)
+        self._finish_missing(state)
+        self.report.units += max(0, end - first)
+        for start, stop in list(state.covered.gaps(first, end)):
+            for at in range(start, stop, UNIT_COUNT):
+                self._unanswered(state, at, min(UNIT_COUNT, stop - at))
+
+    def _finish_other_offsets(self, state: _QueueState, first: int, end: int) -> None:
+        """Report records that state another queue offset than the unit that names them, and
+        require no unit at that other offset. `first`, `end`: the units of the queue."""
+        offsets = [each for each, _ in state.misplaced]
+        contested = np.sort(np.concatenate(offsets)) if offsets else np.zeros(0, np.int64)
+        search = OffsetSearch(self.log, state.queue, contested, self.low, self.end)
+        found = list(search.find(state.covered.gaps(first, end), first, end))
+        stated = Intervals()
+        for queue_offset, other, phy_offset in found:
+            text = (
+                f"the record is damaged: it states queue offset {other}, but unit"
+                f" {queue_offset} of the queue {state.queue.topic}/{state.queue.queue_id} names the"
+                f" record; no checksum covers this field; `get {phy_offset}` prints the message"
+            )
+            path, position = self.log.position_of(phy_offset)
+            self.report.add_other_offset(Problem("log", path, position, text))
+            state.covered.add(queue_offset, queue_offset + 1)
+            stated.add(other, other + 1)
+        if not found:
+            return
+        # With two records of one offset, the other one may lack its unit.
+        if state.missing_records == sum(stop - start for start, stop in state.missing):
+            missing, state.missing = state.missing, Intervals()
+            for interval in missing:
+                for gap in stated.gaps(*interval):
+                    state.missing.add(*gap)
+        records = np.array([each.phy_offset for each in found], np.int64)
+        others = [(*each, ~np.isin(each[1], records)) for each in state.misplaced]
+        state.misplaced = [(at[rows], of[rows]) for at, of, rows in others if rows.any()]
+
+    def _finish_missing(self, state: _QueueState) -> None:
+        """Report units that do not exist though the log has their records."""
+        count = 0
         for interval in state.missing:
             for start, end in state.by_file(*interval):
                 text = f"{_units_text(start, end)} missing, though the log has the message"
                 text += "" if end == start + 1 else "s"
                 where = (state.path(start), state.position(start))
                 self.report.add(Problem("queue", *where, text, end - start), missing=True)
-                self.report.missing_units += end - start
+                count += end - start
             state.covered.add(*interval)
-        files = state.queue.mapped_file_queue.mapped_files
-        end = state.queue.get_max_offset_in_queue()
-        if not files:
-            return
-        first = files[0].file_from_offset // CQ_STORE_UNIT_SIZE
-        self.report.units += max(0, end - first)
-        for start, stop in list(state.covered.gaps(first, end)):
-            for at in range(start, stop, UNIT_COUNT):
-                self._unanswered(state, at, min(UNIT_COUNT, stop - at))
+        if count:
+            self.report.missing_units += count
+            self.report.missing_units_of[state.queue.topic, state.queue.queue_id] = count
 
     def _finish_misplaced(self, state: _QueueState) -> None:
         """Report records whose unit has another physical offset.

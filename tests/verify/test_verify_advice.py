@@ -148,6 +148,133 @@ def test_units_that_are_wrong(root: Path, byte: int) -> None:
     assert verify(root).ok
 
 
+def header_of(root: Path, queue_offset: int) -> tuple[Path, int, int]:
+    """Return the log file and the position of a record of T/0, and its physical offset."""
+    data = (root / f"consumequeue/T/0/{queue_offset // 20 * 400:020d}").read_bytes()
+    phy_offset = int.from_bytes(data[queue_offset % 20 * 20 :][:8], "big")
+    return (
+        root / f"commitlog/{phy_offset >> 14 << 14:020d}",
+        phy_offset % (1 << 14),
+        phy_offset,
+    )
+
+
+def state_offset(root: Path, queue_offset: int, stated: int) -> tuple[Path, int, int]:
+    """Let a record of T/0 state another queue offset."""
+    path, position, phy_offset = header_of(root, queue_offset)
+    data = bytearray(path.read_bytes())
+    assert data[position + 20 : position + 28] == queue_offset.to_bytes(8, "big")
+    data[position + 20 : position + 28] = stated.to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+    return path, position, phy_offset
+
+
+LAST = COUNT - COUNT // 12 - 1  # the last queue offset of T/0
+
+
+@pytest.mark.parametrize("queue_offset", [0, 1, 40, LAST - 29, LAST - 4, LAST])
+@pytest.mark.parametrize("stated", ["behind", "far", "inside", "negative"])
+def test_a_record_that_states_another_queue_offset(
+    root: Path, queue_offset: int, stated: str
+) -> None:
+    """No unit is missing or wrong, and nothing is advised that changes nothing."""
+    wrong = {"behind": LAST + 17, "far": (1 << 63) - 1, "inside": queue_offset ^ 16, "negative": -5}
+    path, position, phy_offset = state_offset(root, queue_offset, wrong[stated])
+    for after in ("a stop", "the former advice"):
+        report = verify(root)
+        (problem,) = report.problems
+        assert (problem.kind, problem.path, problem.position) == ("log", str(path), position), after
+        assert f"states queue offset {wrong[stated]}, but unit {queue_offset} of" in problem.text
+        assert f"no checksum covers this field; `get {phy_offset}` prints the m" in problem.text
+        assert (report.problem_count, report.missing_units, report.repeated) == (1, 0, 0)
+        assert report.complete and not report.consistent
+        (sentence,) = report.advice
+        assert sentence.startswith("1 message states another queue offset than the unit")
+        assert "no opening repairs it" in sentence and "nothing is to be done" in sentence
+        assert "`abort`" not in sentence and "for writing" not in sentence
+        result = run(root, "dump")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.count('{"message"') == COUNT
+        assert run(root, "get", str(phy_offset)).exit_code == 0
+        follow_unit_advice(root)
+
+
+def test_records_in_a_row_that_state_other_queue_offsets(root: Path) -> None:
+    for queue_offset in (40, 41, 42, 43, LAST):
+        state_offset(root, queue_offset, queue_offset + (1 << 20))
+    report = verify(root)
+    assert report.other_offsets == report.problem_count == 5
+    assert report.advice[0].startswith("5 messages state another queue offset")
+
+
+def test_a_record_that_states_another_queue_offset_beside_missing_units(root: Path) -> None:
+    """Only the other units are missing, and the advice on them is true."""
+    state_offset(root, 40, 1 << 20)
+    (root / f"consumequeue/T/0/{3 * 400:020d}").write_bytes(bytes(400))
+    report = verify(root)
+    assert report.missing_units_of == {("T", 0): 20}
+    assert (report.missing_units, report.problem_count, report.other_offsets) == (20, 21, 1)
+    follow_unit_advice(root)
+    assert verify(root).problem_count == 1
+
+
+def test_the_only_unit_of_a_queue(tmp_path: Path) -> None:
+    """No other unit proves it: an opening moves the message to the stated queue offset."""
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        store.put("T", b"x")
+    state_offset(root, 0, 16)
+    report = verify(root)
+    assert report.other_offsets == 0 and not report.ok
+    (sentence,) = report.advice
+    assert "open the store for writing once" in sentence
+    open_once(root)
+    assert verify(root).ok
+
+
+def test_a_light_queue_of_which_a_record_states_another_queue_offset(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    light: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with pyrocketstore.open(root, **SETTINGS, **light) as store:
+        for _ in range(10):
+            store.put("T", b"x", light_queues=["a"])
+    path = root / f"commitlog/{0:020d}"
+    path.write_bytes(path.read_bytes().replace(b"_QUEUE_OFFSET\x017", b"_QUEUE_OFFSET\x019"))
+    report = verify(root)
+    assert (report.problem_count, report.other_offsets) == (1, 1)
+    assert "queue offset 9, but unit 7 of the queue %LMQ%a/0 names" in report.problems[0].text
+
+
+@pytest.mark.parametrize("which", ["later", "earlier", "other file", "renamed", "swapped"])
+def test_units_that_are_shifted_prove_no_queue_offset(root: Path, which: str) -> None:
+    """Each names a record that states another queue offset: the units are wrong."""
+    files = [root / f"consumequeue/T/0/{i * 400:020d}" for i in range(6)]
+    data = files[0].read_bytes()
+    if which == "later":
+        files[0].write_bytes(data[:100] + data[80:380])
+    elif which == "earlier":
+        files[0].write_bytes(data[:100] + data[120:] + files[1].read_bytes()[:20])
+    elif which == "other file":
+        shutil.copy(files[3], files[1])
+    elif which == "renamed":
+        files[1].rename(files[2])
+    else:
+        files[0].write_bytes(data[:100] + data[120:140] + data[100:120] + data[140:])
+    report = verify(root)
+    assert report.other_offsets == 0 and not report.ok
+    assert all("for writing once" in sentence for sentence in report.advice)
+    follow_unit_advice(root)
+    assert verify(root).ok
+
+
+def test_the_units_of_a_moved_file_prove_no_queue_offset(root: Path) -> None:
+    """They name records whose own units are missing, and no record states their queue offsets."""
+    first = root / f"consumequeue/T/7/{0:020d}"
+    shutil.copy(first, root / f"consumequeue/T/7/{800:020d}")
+    first.unlink()
+    assert verify(root).other_offsets == 0
+
+
 def test_ext_units_that_are_wrong(tmp_path: Path) -> None:
     ext: dict[str, Any] = {
         "enable_consume_queue_ext": True,
