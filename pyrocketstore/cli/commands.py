@@ -15,6 +15,7 @@ from pyrocketstore.cli.inspect import (
     file_rows,
     has_lost_end,
     has_wrong_files,
+    plan_texts,
     queue_rows,
     store_facts,
 )
@@ -279,7 +280,7 @@ def verify(target: Target) -> None:
     recovery = facts.pop("recovery")
     if not output.as_json:
         scanned = "records that recovery scanned"
-        recovery = {scanned if k == "records" else k: v for k, v in recovery.items()}
+        recovery = {scanned if k == "records" else k: v for k, v in plan_texts(recovery).items()}
         facts, recovery = _with_dashes(facts), _with_dashes(recovery)
         for item in (*problems, *rebuilt):
             item["position"] = None if item["position"] < 0 else item["position"]

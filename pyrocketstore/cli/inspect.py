@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyrocketstore.message_store.lost_ends import lost_end
@@ -59,6 +59,21 @@ def store_facts(root: str, commit_log_paths: Sequence[str], store: Any) -> dict[
         "index": index_state(store),
         **checkpoint_facts(root),
     }
+
+
+def plan_texts(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a RecoveryPlan with a text for each item of a list; {} without a
+    plan."""
+    found = dict(plan)
+    if found:
+        found["broken"] = [
+            f"{path} at byte {position}: {size} bytes" for path, position, size in plan["broken"]
+        ]
+        found["missing_first_file"] = [
+            f"{topic}/{queue_id}" for topic, queue_id in plan["missing_first_file"]
+        ]
+        found["mismatched"] = [f"{path}: {reason}" for path, reason in plan["mismatched"]]
+    return found
 
 
 def index_state(store: Any) -> str:

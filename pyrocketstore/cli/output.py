@@ -196,17 +196,19 @@ class Output:
         self.console.print(table)
 
     def facts(self, kind: str, facts: Mapping[str, Any], *, as_named: bool = False) -> None:
-        """Names and values, one a line; `as_named`: the names are data, and printed as they are."""
+        """Names and values, one a line, also each item of a list; `as_named`: the names are data,
+        and printed as they are."""
         if self.as_json:
             self.json_line({kind: dict(facts)})
             return
         for name, value in facts.items():
             label = printable(name if as_named else name.replace("_", " "))
-            text = printable(value) if as_named else _cell(name, value)
-            if self.is_rich:
-                self.console.print(Text.assemble((f"{label:<20} ", "bold"), text))
-            else:
-                self.lines([f"{label}\t{text}"])
+            for item in value if isinstance(value, list) else [value]:
+                text = printable(item) if as_named else _cell(name, item)
+                if self.is_rich:
+                    self.console.print(Text.assemble((f"{label:<20} ", "bold"), text))
+                else:
+                    self.lines([f"{label}\t{text}"])
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[int, int], None]]:

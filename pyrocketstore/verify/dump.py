@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from pyrocketstore.system.env import Env
 from pyrocketstore.verify.run import verify_store
 
 PULL_COUNT = 32
+#: Queues with missing units that a text names.
+NAMED_QUEUES = 10
 _LACKS = "the messages that it lacks are not in this dump"
 #: Java's int and long as text.
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -162,13 +165,25 @@ class Omissions:
                 what = "1 message is" if count == 1 else f"{count} messages are"
                 yield f"{path}: {reason}; {what} not in this dump"
         # Only the log itself shows that units are missing, as where queue files were deleted.
-        missing = verify_store(self._store).missing_units
+        report = verify_store(self._store)
+        missing = report.missing_units
         if missing:
             lacks = "1 unit is" if missing == 1 else f"{missing} units are"
             yield (
-                f"{self._store.root}: {lacks} missing in queues, though the log has the messages;"
-                " they are not in this dump; `verify` lists them"
+                f"{self._store.root}: {lacks} missing in queues, though the log has the messages:"
+                f" {_counts_text(report.missing_units_of)}; they are not in this dump; `verify`"
+                " lists them"
             )
+
+
+def _counts_text(counts: Mapping[tuple[str, int], int]) -> str:
+    """Return the first queues with their counts, and the number of the other queues."""
+    items = islice(counts.items(), NAMED_QUEUES)
+    names = [f"{topic}/{queue_id} ({count})" for (topic, queue_id), count in items]
+    others = len(counts) - len(names)
+    if others:
+        names[-1] += f", and {others} more queue{'s' if others > 1 else ''}"
+    return ", ".join(names)
 
 
 def dump_store(store: DefaultMessageStore, omissions: Omissions | None = None) -> Iterator[str]:

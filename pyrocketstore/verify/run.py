@@ -671,10 +671,23 @@ class _Verifier:
         # The file is missing, and the log has no record for it either.
         in_no_file = empty & ~np.isin(positions - positions % state.queue.mapped_file_size, starts)
         wrong = ~(blank | expired | newer | in_damage | in_no_file)
-        for row in self.report.kept(np.flatnonzero(wrong).tolist()):
+        rows = np.flatnonzero(wrong)
+        # Adjacent empty units of one file are one problem.
+        both = empty[rows[1:]] & empty[rows[:-1]] & (np.diff(rows) == 1)
+        both &= (start + rows[1:]) % state.queue.units_per_file != 0
+        begins = np.flatnonzero(np.r_[True, ~both]) if len(rows) else rows
+        counts = np.diff(np.r_[begins, len(rows)])
+        kept = self.report.kept(rows[begins].tolist())
+        self.report.problem_count += int(np.sum(counts[len(kept) :] - 1))
+        for row, units in zip(kept, counts.tolist(), strict=False):
             text = f"names {size[row]} bytes at {phy_offset[row]} of the log, where no message of"
-            text = "is empty" if empty[row] else f"{text} this queue and offset is"
-            self._unit_problem(state, start + row, text)
+            if not empty[row]:
+                self._unit_problem(state, start + row, f"{text} this queue and offset is")
+                continue
+            at = start + row
+            where = (state.path(at), state.position(at))
+            text = f"{_units_text(at, at + units)} empty"
+            self.report.add(Problem("queue", *where, text, units))
 
     # ---- units that recovery built in memory --------------------------------------------------
 

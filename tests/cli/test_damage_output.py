@@ -3,6 +3,7 @@ copies of a store of twelve log files, and run the commands on them."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -207,10 +208,28 @@ def test_dump_reports_messages_without_units(
 ) -> None:
     damage(with_old)
     result = run(with_old, "dump")
-    text = f"{count} units are missing in queues, though the log has the messages"
+    queue = {lose_queue: "T/1", zero_file: "T/0"}.get(damage, "old/0")
+    text = f"{count} units are missing in queues, though the log has the messages: {queue} ({count}"
     (line,) = [line for line in result.stderr.splitlines() if "not in this dump" in line]
     assert text in line and result.exit_code == 1
     assert result.stdout.count('{"message"') == COUNT + 10 - count
+
+
+@pytest.mark.parametrize("queues", [10, 11, 13])
+def test_dump_names_the_first_queues_with_missing_units(tmp_path: Path, queues: int) -> None:
+    (tmp_path / "broker.conf").write_text("maxHashSlotNum=50\nmaxIndexNum=101\n")
+    root = tmp_path / "store"
+    with pyrocketstore.open(root, **SETTINGS) as store:
+        for i in range(queues + 1):
+            store.put("old", b"x", queue_id=i % queues)
+        for _ in range(COUNT // 2):
+            store.put("T", bytes(500))
+    lose_topic(root)
+    result = run(root, "dump")
+    (line,) = [line for line in result.stderr.splitlines() if "not in this dump" in line]
+    names = "old/0 (2), " + ", ".join(f"old/{i} (1)" for i in range(1, 10))
+    more = {10: "", 11: ", and 1 more queue", 13: ", and 3 more queues"}[queues]
+    assert f" messages: {names}{more}; they are not in this dump" in line
 
 
 @pytest.mark.parametrize("damage", [lose_topic, zero_topic], ids=["topic", "zero topic"])
@@ -269,6 +288,28 @@ def test_verify_prints_each_row_once_and_a_dash_for_no_value(root: Path) -> None
     ] * 3
     (problem,) = [row for row in rows if row[-1] == "1" and row[0] == "queue"]
     assert problem[2] == "-"
+
+
+def test_verify_prints_lists_as_text(root: Path) -> None:
+    """A line for each file; JSON keeps the lists."""
+    for number in (2, 4):
+        cut(queue_file(root, number))
+    queue_file(root, 0).with_name("0" * 20).unlink()
+    flip(log_file(root, 10), 100)
+    rows = [line.split("\t") for line in run(root, "verify").stdout.splitlines()]
+    reason = f"the file has 260 bytes and must have {QUEUE_SIZE}"
+    assert [row[1] for row in rows if row[0] == "mismatched"] == [
+        f"{queue_file(root, number)}: {reason}" for number in (2, 4)
+    ]
+    broken = [row[1] for row in rows if row[0] == "broken"]
+    assert broken[0] == f"{log_file(root, 10)} at byte 0: {LOG_SIZE} bytes"
+    assert broken[1].startswith(f"{log_file(root, 11)} at byte 0: ") and len(broken) == 2
+    assert ["missing first file", "T/0"] in rows
+    lines = run(root, "verify", "--json").stdout.splitlines()
+    (recovery,) = [row["recovery"] for row in map(json.loads, lines) if "recovery" in row]
+    assert recovery["mismatched"] == [[str(queue_file(root, n)), reason] for n in (2, 4)]
+    assert recovery["broken"][0] == [str(log_file(root, 10)), 0, LOG_SIZE]
+    assert recovery["missing_first_file"] == [["T", 0]]
 
 
 @pytest.mark.filterwarnings("ignore::pyrocketstore.StoreWarning")

@@ -454,6 +454,55 @@ def test_a_missing_queue_file_is_found(store_path, number):
     assert report.problem_count == (UNITS_PER_FILE if number < 2 else 40)
 
 
+SMALL = {"mapped_file_size_commit_log": 1 << 13, "mapped_file_size_consume_queue": 400}
+#: a unit that names bytes inside a record
+WRONG_AT = (20 << 13) + 1
+WRONG = UNIT.pack(WRONG_AT, 100, 0)
+
+
+@pytest.fixture
+def expired(tmp_path) -> Path:
+    """A store whose first log files are gone, so that some 200 units name expired messages."""
+    root = tmp_path / "store"
+    with open_store(root, **SMALL) as store:
+        for _ in range(400):
+            store.put("T", bytes(500))
+    for path in sorted((root / "commitlog").iterdir())[:16]:
+        path.unlink()
+    return root
+
+
+def small_file(root: Path, number: int) -> Path:
+    return root / "consumequeue" / "T" / "0" / f"{number * 400:020d}"
+
+
+def test_empty_units_are_one_problem_for_each_file(expired):
+    """Units of expired messages are zeros, with another wrong unit among them."""
+    write(small_file(expired, 0), 0, bytes(400))
+    write(small_file(expired, 1), 0, bytes(10 * 20))
+    write(small_file(expired, 0), 40, WRONG)
+    report = verify(expired, **SMALL)
+    found = [(p.path, p.position, p.count, p.text) for p in report.problems]
+    path, following = str(small_file(expired, 0)), str(small_file(expired, 1))
+    text = f"unit 2 names 100 bytes at {WRONG_AT} of the log, where no message of this queue"
+    assert found == [
+        (path, 0, 2, "units 0 to 1 are empty"),
+        (path, 40, 1, f"{text} and offset is"),
+        (path, 60, 17, "units 3 to 19 are empty"),
+        (following, 0, 10, "units 20 to 29 are empty"),
+    ]
+    assert report.problem_count == 30
+
+
+def test_empty_units_that_are_not_kept_are_counted(expired):
+    for number in range(9):
+        write(small_file(expired, number), 0, 5 * (WRONG + bytes(40) + WRONG))
+    report = verify(expired, **SMALL)
+    assert report.problem_count == 9 * 20
+    assert len(report.problems) == PROBLEMS_MAX
+    assert sum(problem.count for problem in report.problems) == 133
+
+
 def test_a_missing_queue_is_found(store_path):
     shutil.rmtree(store_path / "consumequeue" / "T" / "1")
     report = verify(store_path)
