@@ -126,7 +126,8 @@ def test_each_call_of_a_removal_is_the_last(
     root = tmp_path / "root"
     root.mkdir()
     device = Device(root, SEED)
-    settings = QUIET | {"enable_consume_queue_ext": with_ext}
+    ext = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 1 << 12}
+    settings = QUIET | (ext if with_ext else {})
     captures = program(root, device, settings)
     device.release()
     assert any("topicMinOffset" in event for moment in captures for event in moment.events)

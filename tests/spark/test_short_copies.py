@@ -135,6 +135,9 @@ def test_the_log_is_empty(root, caplog, killed):
     assert not check_short(root, "the log has no file, and 6 queues name messages", caplog)
     for path in (root / "consumequeue").iterdir():
         shutil.rmtree(path)
+    assert not check_short(root, "a flush has covered the log up to byte", caplog)
+    (root / "sync_point").unlink()
+    shutil.rmtree(root / "index")
     assert not rows(root)
 
 
@@ -183,8 +186,11 @@ def test_the_tail_of_a_store_that_was_stopped_is_zeros(root, caplog):
     data = path.read_bytes()
     path.write_bytes(data[: place - int(path.name)].ljust(len(data), b"\0"))
     check_short(root, "the store was stopped cleanly, its log ends at byte", caplog)
-    # The state after a kill or a power cut: there is no warning.
     kill(root)
+    check_short(root, "a flush has covered the log up to byte", caplog)
+    # The state after a power cut before the first flush: there is no warning.
+    (root / "sync_point").unlink()
+    (root / "checkpoint").write_bytes(bytes(4096))
     assert rows(root) == everything() - Counter(
         ("t", n % 2, n // 2) for n in range(COUNT - 20, COUNT)
     )
