@@ -1,4 +1,4 @@
-"""What flushes have covered, by the files that say so."""
+"""`sync_point` and `checkpoint` name the part of the log that flushes have made durable."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Flushed(NamedTuple):
 
 
 def read_flushed(env: Env, root: str) -> Flushed:
-    """Return what flushes have covered.
+    """Return the part of the log that flushes have made durable.
 
-    Read before the log is listed, so that a log which its owner appends to has all of it. Raises
-    StoreIOError.
+    The caller lists the log after this call: the log of a live owner then has all of that part.
+    Raises StoreIOError.
     """
     point = SyncPointFile(env, root).read()
     checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)

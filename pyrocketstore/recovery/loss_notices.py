@@ -1,4 +1,4 @@
-"""`lost_messages`: a file in the root of a store, with warnings of lost messages to be given yet.
+"""The file `lost_messages` in the root holds warnings of lost messages that no caller has got.
 
 Recovery removes the proof of a loss when it cuts the queues. If the process ends before the opening
 can warn its caller, the next opening does. 4.9.3 ignores the file.
