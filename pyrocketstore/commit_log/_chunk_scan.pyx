@@ -19,6 +19,7 @@ from pyrocketstore.index._put cimport (
 )
 from pyrocketstore.record._record cimport parse_java_int, scan_properties
 from pyrocketstore._rocketstore cimport (
+    RS_CQ_STORE_UNIT_SIZE,
     RS_END,
     RS_MESSAGE_MAGIC_CODE_V2,
     RS_MESSAGE_POSITION_MAGIC,
@@ -31,6 +32,7 @@ from pyrocketstore._rocketstore cimport (
     rs_java_hash,
     rs_load_acquire32,
     rs_load_be32,
+    rs_load_be64,
     rs_properties,
     rs_queue,
     rs_record,
@@ -56,6 +58,14 @@ from pyrocketstore.errors import StoreIOError
 cdef enum:
     FIRST_ROOM = 4096           # records and keys that a new buffer has room for
     ADVICE_HUGEPAGE = 14        # MADV_HUGEPAGE
+
+
+ctypedef struct unit_check:
+    const uint8_t *base     # units of a queue
+    int64_t count
+    int64_t begin           # queue offset of the first one
+    int64_t agreeing
+    int64_t end
 
 
 cdef int set_delays(delay_table *table, object delay_levels) except -1:
@@ -195,6 +205,64 @@ cdef class LogChunk:
         return (number[:found], longs[0, :found], longs[1, :found], size[:found],
                 longs[2, :found], longs[3, :found])
 
+    def check_units(self, list units not None, list begins not None):
+        """Compare the units that the records require with those that queues have.
+
+        Parameters
+        ----------
+        units : by number in `queue_keys` the bytes of units on disk; None: the queue is left out
+        begins : by number the queue offset of the first of these units
+
+        Records that `rows` leaves out are not compared.
+
+        Returns
+        -------
+        [(agreeing, end)] by number: how many records have such a unit, which agrees with them; one
+        past the record that the last of the units names, bytes of the log, -1 unless it agrees
+        """
+        cdef int64_t count = self.queues.count if self.entries != NULL else 0
+        cdef int64_t room = self.count if self.records != NULL else 0
+        cdef const uint8_t *p
+        cdef const uint8_t[::1] memory
+        cdef const chunk_record *row
+        cdef int64_t i, at, number
+        cdef unit_check *found
+        cdef unit_check *checks
+        if len(units) != count or len(begins) != count:
+            raise ValueError(f"{len(units)} and {len(begins)} entries for {count} queues")
+        checks = <unit_check *>calloc(<size_t>count + 1, sizeof(unit_check))
+        if checks == NULL:
+            raise MemoryError()
+        try:
+            for i in range(count):
+                checks[i].end = -1
+                if units[i]:
+                    memory = units[i]    # `units` keeps the bytes
+                    checks[i].base = &memory[0]
+                    checks[i].count = memory.shape[0] // RS_CQ_STORE_UNIT_SIZE
+                    checks[i].begin = begins[i]
+            with nogil:
+                for i in range(room):
+                    row = &self.records[i]
+                    number = queue_number_of(row)
+                    if number < 0 or row.kind & KIND_NO_UNIT:
+                        continue
+                    found = &checks[number]
+                    at = minus(queue_offset_of(self, i), found.begin)
+                    if at < 0 or at >= found.count:
+                        continue
+                    p = found.base + at * RS_CQ_STORE_UNIT_SIZE
+                    if (rs_load_be64(p) != phy_offset_of(self, i)
+                            or rs_load_be32(p + 8) != size_of_row(self, row)
+                            or rs_load_be64(p + 12) != tags_code_of_row(self, i)):
+                        continue
+                    found.agreeing += 1
+                    if at == found.count - 1:
+                        found.end = phy_offset_of(self, i) + size_of_row(self, row)
+            return [(checks[i].agreeing, checks[i].end) for i in range(count)]
+        finally:
+            free(checks)
+
     def key_columns(self):
         """Return the index keys of the records, as columns of one length.
 
@@ -220,12 +288,28 @@ cdef class LogChunk:
                     times[k] = store_timestamp_of(self, i)
         return phy_offset, key_hash, store_timestamp
 
+    @property
+    def keyed_end(self):
+        """The end of the last record that has keys, bytes of the log; -1 without one."""
+        cdef int64_t i = self.count if self.records != NULL else 0
+        while i > 0 and self.records[i - 1].first_key == self.records[i].first_key:
+            i -= 1
+        return -1 if i == 0 else phy_offset_of(self, i - 1) + size_of_row(self, &self.records[i - 1])
+
     def queue_keys(self):
         """Return [(topic, queue id)] of the queues of the records, by number."""
         cdef int64_t i
         cdef int64_t count = self.queues.count if self.entries != NULL else 0
         return [(java_text(self.entries[i].topic, self.entries[i].topic_size),
                  self.entries[i].queue_id) for i in range(count)]
+
+    def queue_ranges(self):
+        """Return [(first, stop, count)] by number in `queue_keys`: the queue offset of the queue's
+        first record, one past that of its last record, and how many records it has."""
+        cdef int64_t i
+        cdef int64_t count = self.queues.count if self.entries != NULL else 0
+        return [(self.entries[i].first_queue_offset, self.entries[i].next_queue_offset,
+                 self.entries[i].count) for i in range(count)]
 
     def multi_rows(self):
         """Return [(phy_offset, size, tags_code)] of the records that name further queues.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.record._record import (
     BLANK_MAGIC_CODE,
+    HEADER_SIZE,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     RecordHeader,
+    follow_sizes,
 )
 from pyrocketstore.system.env import O_RDONLY, Env
 
@@ -23,6 +25,12 @@ PAGE_SIZE = 4096
 MIN_RECORD_SIZE = 8
 MAGIC_CODES = (MESSAGE_MAGIC_CODE, BLANK_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 _READ_SIZE = 1 << 20
+_MAGIC_POSITION = 4
+_MAGIC, _MAGIC_V2 = (
+    code.to_bytes(4, "big", signed=True) for code in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
+)
+#: Magic codes that are looked at: a body may hold records of another log.
+_LATE_RECORD_TRIES = 64
 #: Number of queues that are examined.
 DETECT_QUEUE_COUNT_MAX = 64
 
@@ -122,13 +130,15 @@ def log_file_size(env: Env, *directories: str, assumed: int | None = None) -> in
     if not files or any(f.offset > 0 for f in fitting):
         return size
     file = fitting[0] if fitting else files[-1]
-    if len(files) == 1 and file.offset == 0 and assumed is not None and _is_cut(env, file):
-        return max(assumed, -(-file.size // PAGE_SIZE) * PAGE_SIZE)
-    if size is None:
+    if file.offset > 0:
         raise _implausible(file, f"its name is not a multiple of its length of {file.size} bytes")
-    if size % PAGE_SIZE and not _is_full(env, file):
+    last = _last_record(env, file)
+    has_end = file.size % PAGE_SIZE == 0 or last.fills(file)
+    if len(files) == 1 and assumed is not None and not (has_end and last.ends_in(file)):
+        return max(assumed, -(-file.size // PAGE_SIZE) * PAGE_SIZE)
+    if not has_end:
         raise _implausible(file, f"its length of {file.size} bytes is not a multiple of 4096")
-    if not _ends_whole(env, file):
+    if not last.ends_in(file):
         raise _implausible(file, f"its last record continues behind its end, byte {file.size}")
     return size
 
@@ -195,44 +205,70 @@ def _implausible(file: FoundFile, reason: str) -> StoreCorruptionError:
     )
 
 
-def _is_cut(env: Env, file: FoundFile) -> bool:
-    has_end = file.size % PAGE_SIZE == 0 or _is_full(env, file)
-    return not (has_end and _ends_whole(env, file))
+class _LastRecord(NamedTuple):
+    """The last record or BLANK of a log file, by the size fields alone: the byte of the file at
+    which it ends, and its magic code. Both are 0 without one."""
+
+    end: int
+    magic_code: int
+
+    def ends_in(self, file: FoundFile) -> bool:
+        """Return False if the file ends in the record, or right behind it.
+
+        A record leaves room for a BLANK: a file that ends right behind one was cut.
+        """
+        room = 0 if self.magic_code in (0, BLANK_MAGIC_CODE) else MIN_RECORD_SIZE
+        return self.end + room <= file.size
+
+    def fills(self, file: FoundFile) -> bool:
+        """Return True for a BLANK that ends exactly at the end of the file."""
+        return self == (file.size, BLANK_MAGIC_CODE)
 
 
-def _ends_whole(env: Env, file: FoundFile) -> bool:
-    """Return False if the file ends in its last record, or right behind it.
+def _last_record(env: Env, file: FoundFile) -> _LastRecord:
+    """Return the last record or BLANK of a log file whose name is 0. Raises StoreIOError.
 
-    A record leaves room for a BLANK: a file that ends right behind one was cut.
+    The time does not grow with the number of records: the walk begins at a late record.
     """
-    end, magic_code = _last_record(env, file)
-    room = 0 if magic_code in (0, BLANK_MAGIC_CODE) else MIN_RECORD_SIZE
-    return end + room <= file.size
-
-
-def _is_full(env: Env, file: FoundFile) -> bool:
-    """Return True if a BLANK ends exactly at the end of the file."""
-    return _last_record(env, file) == (file.size, BLANK_MAGIC_CODE)
-
-
-def _last_record(env: Env, file: FoundFile) -> tuple[int, int]:
-    """Return the end of the last record or BLANK of a log file, by the sizes alone (bytes), and its
-    magic code; 0, 0 without one."""
-    last = deque(_records(env, file), maxlen=1)
-    return last[0] if last else (0, 0)
-
-
-def _records(env: Env, file: FoundFile) -> Iterator[tuple[int, int]]:
     fd = env.open(file.path, O_RDONLY)
     try:
-        start, chunk, at = 0, b"", 0
+        found = _LastRecord(0, 0)
+        if not follow_sizes(env.pread(fd, MIN_RECORD_SIZE, 0, file.path))[0]:
+            return found
+        at = _late_record(env, fd, file)
         while at + MIN_RECORD_SIZE <= file.size:
-            if at + MIN_RECORD_SIZE > start + len(chunk):
-                start, chunk = at, env.pread(fd, _READ_SIZE, at, file.path)
-            header = RecordHeader(chunk[at - start : at - start + MIN_RECORD_SIZE])
-            if header.magic_code not in MAGIC_CODES or header.total_size < MIN_RECORD_SIZE:
-                return
-            at += header.total_size
-            yield at, header.magic_code
+            size, magic_code = follow_sizes(env.pread(fd, _READ_SIZE, at, file.path))
+            if not size:
+                break
+            at += size
+            found = _LastRecord(at, magic_code)
+        return found
     finally:
         env.close(fd, file.path)
+
+
+def _late_record(env: Env, fd: int, file: FoundFile) -> int:
+    """Return the first byte of a record, of the last one if possible; 0 if none is found.
+
+    The search by halves for the first page of zeros ends where data ends, mostly at the last
+    record. It need not: each record there proves itself, as it holds its own offset in the log.
+    """
+    first, last = 0, file.size // PAGE_SIZE
+    while first < last:
+        middle = (first + last) // 2
+        if env.pread(fd, PAGE_SIZE, middle * PAGE_SIZE, file.path).strip(b"\0"):
+            first = middle + 1
+        else:
+            last = middle
+    begin = max(0, first * PAGE_SIZE - _READ_SIZE)
+    data = env.pread(fd, _READ_SIZE + PAGE_SIZE, begin, file.path)
+    stop = len(data)
+    for _ in range(_LATE_RECORD_TRIES):
+        at = max(data.rfind(_MAGIC, 0, stop), data.rfind(_MAGIC_V2, 0, stop)) - _MAGIC_POSITION
+        if at < 0:
+            break
+        header = RecordHeader(data[at : at + HEADER_SIZE])
+        if header.phy_offset == begin + at and header.total_size >= MIN_RECORD_SIZE:
+            return begin + at
+        stop = at + _MAGIC_POSITION
+    return 0

@@ -180,8 +180,12 @@ class UnitCheck:
         self._multi, self._lmq = multi, lmq
         self._numbers: dict[Key, int] = {}
         self._keys: list[Key] = []
-        self._parts: list[_Batch] = []
+        self._chunks: list[LogChunk] = []
         self._count = 0
+        #: of the gathered chunks: queues whose units may contradict records, and how many units
+        #: agree with records of a chunk, and one past the record of the last unit or -1
+        self._doubtful: set[Key] = set()
+        self._agreed: list[tuple[Key, int, int]] = []
         self._multi_rows: list[tuple[int, int, int | None]] = []
         self._further: dict[Key, _Seen] = {}
         self._suspects: list[_Suspect] = []
@@ -195,16 +199,43 @@ class UnitCheck:
 
     def add(self, chunk: LogChunk) -> None:
         """Add the records of a scanned chunk of the log, in the log's order."""
-        rows = _Batch(*chunk.rows())
-        if len(rows.number):
-            keys = chunk.queue_keys()
-            known = np.array([self._number(key) for key in keys], np.int32)
-            self._parts.append(rows._replace(number=known[rows.number]))
-            self._count += len(rows.number)
+        if chunk.count:
+            self._chunks.append(chunk)
+            self._count += chunk.count
+            self._compare_plain(chunk)
         if self._multi:
             self._multi_rows += chunk.multi_rows()
         if self._count >= BATCH_MAX:
             self._compare()
+
+    def _compare_plain(self, chunk: LogChunk) -> None:
+        """Compare the records of a chunk with the units, in the usual case: each record has a unit
+        that agrees, or its queue has no units. `_compare` looks at other queues again."""
+        keys = chunk.queue_keys()
+        if chunk.count < FEW_QUEUES_ROWS * len(keys):
+            self._doubtful.update(keys)  # each would be read by itself
+            return
+        units: list[bytes | None] = [None] * len(keys)
+        begins, ends = [0] * len(keys), [-1] * len(keys)
+        ranges = chunk.queue_ranges()
+        for i, (key, (start, stop, count)) in enumerate(zip(keys, ranges, strict=True)):
+            queue = self._queues.get(key)
+            if queue is None or queue.core.unit_count == 0:
+                continue
+            first = queue.mapped_file_queue.get_min_offset() // CQ_STORE_UNIT_SIZE
+            if first <= start and stop <= queue.core.unit_count and stop - start == count:
+                units[i], begins[i] = queue.reader.data(start, count), start
+                ends[i] = 0 if stop == queue.core.unit_count else -1
+            else:
+                self._doubtful.add(key)
+        found = chunk.check_units(units, begins)
+        for i, (agreeing, end) in enumerate(found):
+            if units[i] is None:
+                continue
+            if agreeing == ranges[i][2]:
+                self._agreed.append((keys[i], agreeing, -1 if ends[i] < 0 else end))
+            else:
+                self._doubtful.add(keys[i])
 
     def _number(self, key: Key) -> int:
         number = self._numbers.setdefault(key, len(self._keys))
@@ -215,11 +246,14 @@ class UnitCheck:
     def _compare(self) -> None:
         """Compare the gathered records with the units: of a few queues one by one, of many at
         once."""
-        if not self._parts:
+        for key, count, end in self._agreed:
+            if key not in self._doubtful:
+                self._confirm(key, count, end)
+        parts = list(self._doubtful_rows())
+        self._chunks, self._agreed, self._doubtful, self._count = [], [], set(), 0
+        if not parts:
             return
-        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        batch = _Batch(*columns)
-        self._parts, self._count = [], 0
+        batch = _Batch(*[np.concatenate(column) for column in zip(*parts, strict=True)])
         # NumPy sorts 16 bits by radix, several times faster than 32.
         is_small = len(self._keys) <= 1 << 15
         number = batch.number.astype(np.int16) if is_small else batch.number
@@ -235,6 +269,22 @@ class UnitCheck:
             if queue is not None:
                 self._compare_queue(key, queue, batch.take(rows))
 
+    def _doubtful_rows(self) -> Iterator[_Batch]:
+        """Yield the rows of the gathered chunks that are not compared yet."""
+        for chunk in self._chunks if self._doubtful else ():
+            keys = chunk.queue_keys()
+            number = [self._number(key) if key in self._doubtful else -1 for key in keys]
+            if max(number, default=-1) < 0:
+                continue
+            rows = _Batch(*chunk.rows())
+            rows = rows._replace(number=np.array(number, np.int32)[rows.number])
+            if len(rows.number):
+                yield rows.take(np.flatnonzero(rows.number >= 0))
+
+    def _confirm(self, key: Key, count: int, end: int) -> None:
+        before = self._confirmed.get(key, (0, -1))
+        self._confirmed[key] = before[0] + count, max(before[1], end)
+
     def _compare_many(self, batch: _Batch) -> None:
         """Compare records, sorted by queue, with the units: of most queues at once, of the others
         one by one."""
@@ -245,8 +295,7 @@ class UnitCheck:
             if queue is None:
                 continue
             if agrees[i]:
-                before = self._confirmed.get(key, (0, -1))
-                self._confirmed[key] = before[0] + count[i], max(before[1], end[i])
+                self._confirm(key, count[i], end[i])
             else:
                 self._compare_queue(key, queue, batch.take(groups.rows(i)))
 

@@ -354,6 +354,22 @@ class UnitReader:
             return None
         return unit_at(self.read(mapped_file, position, CQ_STORE_UNIT_SIZE))
 
+    def data(self, start: int, count: int) -> bytes:
+        """Return the bytes of `count` units from queue offset `start` on, or fewer at the end."""
+        parts: list[bytes] = []
+        position, end = start * CQ_STORE_UNIT_SIZE, (start + count) * CQ_STORE_UNIT_SIZE
+        while position < end:
+            file = self.mapped_file_queue.find_mapped_file_by_offset(position, False)
+            if file is None:
+                break
+            at = position - file.file_from_offset
+            part = self.read(file, at, min(file.wrote - at, end - position))
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
     def columns(self, start: int, count: int) -> QueueUnits:
         """Return `count` units from queue offset `start` on, or fewer at the end."""
         end = self.mapped_file_queue.get_max_offset() // CQ_STORE_UNIT_SIZE

@@ -420,6 +420,34 @@ def record_size(data, Py_ssize_t position=0) -> int:
     return size
 
 
+def follow_sizes(data) -> tuple:
+    """Follow the size fields of the records and BLANKs from the first byte of `data` on.
+
+    Returns the number of bytes up to the end of the last one that begins in `data`, and its magic
+    code; 0, 0 where none does. It may end after `data`. Only size fields and magic codes are read.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef int64_t at = 0
+    cdef int32_t size, magic, last = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    with nogil:
+        p = <const uint8_t *>view.buf
+        while at + RS_MESSAGE_POSITION_MAGIC + 4 <= view.len:
+            size = rs_load_be32(p + at)
+            magic = rs_load_be32(p + at + RS_MESSAGE_POSITION_MAGIC)
+            if size < RS_END_FILE_MIN_BLANK_LENGTH or (
+                magic != RS_MESSAGE_MAGIC_CODE
+                and magic != RS_MESSAGE_MAGIC_CODE_V2
+                and magic != RS_BLANK_MAGIC_CODE
+            ):
+                break
+            last = magic
+            at += size
+    PyBuffer_Release(&view)
+    return at, last
+
+
 def topic_and_properties(data) -> "tuple[bytes, bytes] | None":
     """The topic and the properties text of the record at the start of `data`; None without one."""
     cdef Py_buffer view

@@ -105,6 +105,7 @@ class LogEnd:
     chunks : chunks of the log that the scan has kept, in order, as far as memory allowed
     seen : the queues that the records belong to
     last_record : int, byte of the log at which the last record begins; -1 without a record
+    keyed_end : int, end of the last record that has keys, bytes of the log; -1 without one
     later : those of the records from `keep_from` of the scan on
     has_keep_from : bool, a record ends at `keep_from` of the scan, if that lies in it
     """
@@ -116,6 +117,7 @@ class LogEnd:
     chunks: deque[LogChunk] = dataclasses.field(default_factory=deque)
     seen: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     last_record: int = -1
+    keyed_end: int = -1
     later: TopicQueueMap = dataclasses.field(default_factory=TopicQueueMap)
     has_keep_from: bool = True
 
@@ -174,6 +176,7 @@ def find_log_end(
             if chunk.count:
                 found.last_record = chunk.file_from_offset + chunk.position(chunk.count - 1)
             found.phy_offset = chunk.file_from_offset + chunk.end
+            found.keyed_end = max(found.keyed_end, chunk.keyed_end)
             check.add(chunk)
             complete = complete and not (keeps and chunk.has_own_memory)
             if complete and keeps:

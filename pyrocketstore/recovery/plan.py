@@ -100,6 +100,8 @@ class RecoveryPlan:
         self.end_path, self.end_position = "", 0
         #: byte of the log at which the last scanned record begins; -1 without a record
         self.last_record = -1
+        #: end of the last scanned record that has keys, bytes of the log; -1 without one
+        self.keyed_end = -1
         #: physical offset before which everything was durable
         self.synced_to = 0
         #: the queues of the records after it, as `TopicQueueMap.seen` returns them
@@ -162,7 +164,7 @@ def make_plan(store: StoreContext, clean: bool, unsure_from: int = NO_LIMIT) -> 
         plan.synced_to = max(plan.scan_from, store.index_service.synced_before(log_end.phy_offset))
         plan.unsynced = log_end.later.seen()
     plan.log_end, plan.records, plan.chunks = log_end.phy_offset, log_end.records, log_end.chunks
-    plan.last_record = log_end.last_record
+    plan.last_record, plan.keyed_end = log_end.last_record, log_end.keyed_end
     end_file = files[log_end.at_file]
     plan.end_path = end_file.path
     plan.end_position = log_end.phy_offset - end_file.file_from_offset
@@ -239,7 +241,10 @@ def _find_unindexed_end(store: StoreContext, plan: RecoveryPlan) -> None:
     if plan.replay_from is not None and plan.replay_from <= begin:
         return
     stop = min(end, begin + store.config.max_key_search_bytes)
-    first = first_missing_key(store.env, store.commit_log, files, begin, stop)
+    unsearched = stop
+    if plan.keyed_end <= max(begin, plan.scan_from):
+        unsearched = min(stop, max(begin, plan.scan_from))  # the scan has found no key after it
+    first = first_missing_key(store.env, store.commit_log, files, begin, unsearched)
     if first >= 0:
         LOG.warning("the index ends before byte %d of the log: its keys are put again", first)
         plan.replay_from = first if plan.replay_from is None else min(first, plan.replay_from)
