@@ -802,6 +802,7 @@ IMPORT_GROUPS = (
 )
 
 from delayed_groups import DELAYED_GROUPS  # noqa: E402 - it uses the names above
+from opening_groups import OPENING_GROUPS  # noqa: E402 - it uses the names above
 from property_groups import PROPERTY_GROUPS  # noqa: E402 - it uses the names above
 from small_reads import SMALL_READ_GROUPS  # noqa: E402 - it uses the names above
 from transact_groups import TRANSACT_GROUPS  # noqa: E402 - it uses the names above
@@ -815,6 +816,7 @@ GROUPS = (
     *DELAYED_GROUPS,
     *TRANSACT_GROUPS,
     *RECOVERY_GROUPS,
+    *OPENING_GROUPS,
     *PART_GROUPS,
     *READ_GROUPS,
     *SMALL_READ_GROUPS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from groups import Group, java, ours
 
 #: With 4.9.3, which keeps a descriptor open for each queue.
-QUEUES = (1_000, 5_000, 10_000)
+QUEUES = (4, 1_000, 5_000, 10_000)
 #: Without 4.9.3: more descriptors than many systems allow a process.
 QUEUES_LARGE = 20_000
 LOAD = "DefaultMessageStore.load, one message in each queue"

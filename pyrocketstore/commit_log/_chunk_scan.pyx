@@ -294,7 +294,9 @@ cdef class LogChunk:
         cdef int64_t i = self.count if self.records != NULL else 0
         while i > 0 and self.records[i - 1].first_key == self.records[i].first_key:
             i -= 1
-        return -1 if i == 0 else phy_offset_of(self, i - 1) + size_of_row(self, &self.records[i - 1])
+        if i == 0:
+            return -1
+        return phy_offset_of(self, i - 1) + size_of_row(self, &self.records[i - 1])
 
     def queue_keys(self):
         """Return [(topic, queue id)] of the queues of the records, by number."""

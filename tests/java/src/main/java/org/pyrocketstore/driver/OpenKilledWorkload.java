@@ -8,7 +8,7 @@ import org.apache.rocketmq.store.MessageExtBrokerInner;
 
 /**
  * Loads a store that was flushed and then killed: closed, with the file abort made again. With
- * "keyless" its messages have neither a key nor a tag.
+ * "clean" that file is not made. With "keyless" its messages have neither a key nor a tag.
  */
 final class OpenKilledWorkload extends LoadWorkload {
     OpenKilledWorkload(String path, Options options) {
@@ -34,7 +34,9 @@ final class OpenKilledWorkload extends LoadWorkload {
 
     @Override
     Result unit() throws Exception {
-        new File(path, "abort").createNewFile();
+        if (!options.has("clean")) {
+            new File(path, "abort").createNewFile();
+        }
         return timedLoad(QUEUES, -1);
     }
 }
