@@ -47,6 +47,8 @@ def clean_expired_consumer_queue(store: StoreContext) -> None:
         last = max(queue.get_last_offset(), queue.covered_phy_offset)
         return -1 < last < store.commit_log.get_min_offset()
 
+    # The records of a file that comes back would count as messages of the new queues.
+    store.commit_log.flush_deletions()
     for queue in store.queue_table.all():
         if queue.topic not in KEPT_TOPICS and is_expired(queue):
             _destroy_queue(store, queue.topic, queue.queue_id, is_expired)

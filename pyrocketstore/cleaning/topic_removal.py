@@ -115,6 +115,7 @@ class TopicRemoval(NamedTuple):
         for queue in store.queue_table.of_topic(topic).values():
             end = min(end, self._first_since(queue, before_ms, end))
         if end > log.min_offsets.of(topic) and end > log.get_min_offset():
+            store.flush_up_to(end)  # no recovery derives those of removed messages
             self._put(topic, end, record_proof(log, end) or last, is_dropping=False)
         with store.dispatch_paused():
             self.use()
@@ -156,8 +157,7 @@ class TopicRemoval(NamedTuple):
         self.forget_positions(topic)
 
     def _put(self, topic: str, end: int, proof: RecordProof, *, is_dropping: bool) -> None:
-        lowest = self.store.commit_log.get_min_offset()
-        self.file.put(topic, TopicMinimum(end, proof, is_dropping), lowest)
+        self.file.put(topic, TopicMinimum(end, proof, is_dropping), self.store.commit_log)
 
     def _flushed_end(self) -> RecordProof | None:
         """Return the last record of the log once it is durable and dispatched, None without one.

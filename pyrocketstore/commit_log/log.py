@@ -663,6 +663,10 @@ class CommitLog:
             dispatched,
         )
 
+    def flush_deletions(self) -> None:
+        """Make the deletion of files durable: no deleted file comes back. Raises StoreIOError."""
+        self.mapped_file_queue.fsync_directory()
+
     def destroy(self) -> None:
         """Delete every file of the log."""
         self.core.attach(None)

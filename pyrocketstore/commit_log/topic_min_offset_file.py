@@ -48,6 +48,10 @@ class ProvingLog(Protocol):
         """Return the first byte of the log, -1 without files."""
         ...
 
+    def flush_deletions(self) -> None:
+        """Make the deletion of files durable, as `CommitLog.flush_deletions` does."""
+        ...
+
     def record_mark(self, phy_offset: int) -> tuple[int, int] | None:
         """Return size and CRC of a record, as `CommitLog.record_mark` does."""
         ...
@@ -138,6 +142,8 @@ class TopicMinOffsetFile:
                     topic,
                 )
         if writes and len(self._table) < len(found):
+            # A killed process may have deleted files in memory only.
+            log.flush_deletions()
             self._write(self._table)
 
     def offsets(self, log_end: int = _NUMBER_MAX) -> TopicMinOffsets:
@@ -159,13 +165,17 @@ class TopicMinOffsetFile:
         """Return the minimum of a topic, None without one."""
         return self._table.get(topic)
 
-    def put(self, topic: str, minimum: TopicMinimum, lowest: int) -> None:
-        """Set the minimum of a topic, and leave out the entries before byte `lowest` of the log.
+    def put(self, topic: str, minimum: TopicMinimum, log: ProvingLog) -> None:
+        """Set the minimum of a topic, and leave out the entries before the first byte of the log,
+        once the deletion of the files before it is durable.
 
         Durability: durable on return. Raises StoreError; nothing has changed then, or the file has
         the new content.
         """
+        lowest = log.get_min_offset()
         kept = {t: m for t, m in self._table.items() if m.min_phy_offset > lowest}
+        if len(kept) < len(self._table):
+            log.flush_deletions()
         self._write({**kept, topic: minimum})
 
     def cut(self, env: Env, log: CommitLog, log_end: int) -> None:

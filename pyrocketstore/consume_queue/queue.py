@@ -113,6 +113,8 @@ class ConsumeQueue(UnitAppender):
         self.content = object()
         #: messages before this byte of the log are removed from the topic
         self.removed_before = 0
+        #: called with a byte of the log: makes the records before it and their units durable
+        self.flush_up_to: Callable[[int], None] = lambda phy_offset: None
 
     def _open_files(self) -> None:
         self.mapped_file_queue = MappedFileQueue(
@@ -126,7 +128,18 @@ class ConsumeQueue(UnitAppender):
             by_write=self.by_write,
             derived=True,
         )
+        self.mapped_file_queue.before_deletion = self._flush_next_file
         self.reader = UnitReader(self.mapped_file_queue, self.mapped_file_size)
+
+    def _flush_next_file(self, file: MappedFile) -> None:
+        """Have the file after `file` durable, with a unit: without any file a queue begins at
+        queue offset 0 again."""
+        unit = self.reader.unit(
+            (file.file_from_offset + self.mapped_file_size) // CQ_STORE_UNIT_SIZE
+        )
+        if unit is not None:
+            end = self.covered_phy_offset if unit == PRE_BLANK else unit[0] + unit[1]
+            self.flush_up_to(end)
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}/{self.queue_id}, {self.core.unit_count} units>"

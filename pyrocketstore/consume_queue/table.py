@@ -60,6 +60,8 @@ class ConsumeQueueTable:
         #: `recover` calls it before it cuts units off that must be put again from the log
         self.on_first_cut: Callable[[], object] = bool
         self._has_cut = False
+        #: called with a byte of the log: makes the records before it and their units durable
+        self.flush_up_to: Callable[[int], None] = lambda phy_offset: None
         #: files of queues and ext units of a wrong length or name; `recover` has repaired them
         self.mismatched: list[MismatchedFile] = []
         self.lmq_count = 0
@@ -294,7 +296,11 @@ class ConsumeQueueTable:
             mappings=self.mappings,
         )
         queue.removed_before = self.commit_log.min_offsets.of(topic)
+        queue.flush_up_to = self._flush_up_to
         return queue
+
+    def _flush_up_to(self, phy_offset: int) -> None:
+        self.flush_up_to(phy_offset)
 
 
 def _check_size(sequences: list[MappedFileQueue], setting: str) -> None:

@@ -130,6 +130,9 @@ class MappedFileQueue:
         #: first byte of the sequence when files were last found deleted by their owner, -1 before
         self.begin_on_disk = -1
         self._deleted_from = ""  # directory of the last file that was deleted as the oldest
+        #: called with a file before it is deleted as the oldest one: it has durable what depends
+        #: on the content of the file, or raises StoreError, and the file stays
+        self.before_deletion: Callable[[MappedFile], None] = lambda mapped_file: None
         self._lock = threading.Lock()  # over changes of mapped_files
         self._create_lock = _NO_LOCK if sole_writer else threading.Lock()
 
@@ -540,9 +543,10 @@ class MappedFileQueue:
                 self.fsync_directory()
 
     def fsync_directory(self) -> None:
-        """Make the names in the directory durable, so that deleted files do not come back."""
-        if not self.read_only and self.env.is_dir(self.store_path):
-            self.env.fsync_directory(self.store_path)
+        """Make the names in the directories durable, so that deleted files do not come back."""
+        for directory in () if self.read_only else self._directories():
+            if self.env.is_dir(directory):
+                self.env.fsync_directory(directory)
 
     def reset_offset(self, offset: int) -> bool:
         """End the sequence at `offset`, unless more than two files of bytes are after it.
@@ -609,11 +613,12 @@ class MappedFileQueue:
     ) -> int:
         """Delete files whose last unit names an offset below `offset`; return how many.
 
-        `last_offset_of` returns that offset. The last file is kept.
+        `last_offset_of` returns that offset. The last file with a unit is kept.
         Source: RocketMQ 4.9.3 MappedFileQueue#deleteExpiredFileByOffset.
         """
         count = 0
-        for mapped_file in self.mapped_files[:-1]:
+        files = self.mapped_files
+        for mapped_file in files[: -1 if files and files[-1].appended else -2]:
             if mapped_file.is_available() and last_offset_of(mapped_file) >= offset:
                 break
             self._delete_oldest(mapped_file)
@@ -681,6 +686,7 @@ class MappedFileQueue:
 
         Otherwise a power cut could leave that one, and a gap behind it.
         """
+        self.before_deletion(mapped_file)
         if self._deleted_from and not self.read_only:
             self.env.fsync_directory(self._deleted_from)
         self._deleted_from = os.path.dirname(mapped_file.path)

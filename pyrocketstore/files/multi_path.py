@@ -68,6 +68,14 @@ class MultiPathMappedFileQueue(MappedFileQueue):
     def _directories(self) -> tuple[str, ...]:
         return self.store_paths
 
+    def fsync_directory(self) -> None:
+        """Make the names in all directories durable, also in those that get no new files."""
+        super().fsync_directory()
+        others = () if self.read_only else set(self.read_only_paths) - set(self.store_paths)
+        for directory in others:
+            if self.env.is_dir(directory):
+                self.env.fsync_directory(directory)
+
     def _new_path(self, offset: int) -> str:
         directory = self._chosen.get(offset)
         if directory is None:

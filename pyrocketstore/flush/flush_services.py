@@ -284,6 +284,7 @@ class FlushConsumeQueueService(ServiceThread):
     ----------
     index_flush : flushes the index in each thorough pass; None: messages are not indexed
     persist_topics : callable(at_once), writes topics.json if it has changed
+    has_all_units : callable, False after a unit could not be written, until it is
 
     Source: RocketMQ 4.9.3 DefaultMessageStore#FlushConsumeQueueService.
     Differs: logicsMsgTimestamp covers only records that were dispatched before a complete flush
@@ -302,8 +303,10 @@ class FlushConsumeQueueService(ServiceThread):
         monotonic_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
         index_flush: IndexFlush | None = None,
+        has_all_units: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__("FlushConsumeQueueService")
+        self.has_all_units = has_all_units
         self.index_flush = index_flush
         self.config = config
         self.checkpoint = checkpoint
@@ -315,6 +318,8 @@ class FlushConsumeQueueService(ServiceThread):
         self.monotonic_ms = monotonic_ms
         self._fail = on_failure
         self.error: StoreError | None = None
+        #: the units of all records before this byte of the log are durable
+        self.flushed_to = 0
         self._last_thorough_ms = NEVER_MS
         self._lock = threading.Lock()
 
@@ -336,6 +341,7 @@ class FlushConsumeQueueService(ServiceThread):
             if index is not None and index_state is None and pages == 0:
                 index_state = index.begin()
             end = self.dispatched()
+            is_complete = self.has_all_units()
             logics = self.logics_timestamp()
             if pages == 0:
                 flush_queues(self.queues(), self.file_systems)
@@ -345,6 +351,8 @@ class FlushConsumeQueueService(ServiceThread):
             # Before the checkpoint: recovery adds only the topics of messages that it scans.
             self.persist_topics(pages == 0)
             if pages == 0:
+                if is_complete:
+                    self.flushed_to = end
                 if logics > 0:
                     self.checkpoint.note_queues_flushed(logics, end)
                 self.checkpoint.flush()

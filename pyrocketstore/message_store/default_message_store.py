@@ -465,7 +465,7 @@ class DefaultMessageStore(StoreContext):
             self._replay_to_dispatchers(plan)
         self.recover_topic_queue_table()
         self._complete_topics(plan)
-        if not self.read_only and plan.loss_notices:
+        if not self.read_only:
             self._lower_positions()
         self.reads = StoreReads(
             self.env, self.config, self.commit_log, self.queue_table, self.index_service
@@ -498,8 +498,8 @@ class DefaultMessageStore(StoreContext):
             return []
 
     def _lower_positions(self) -> None:
-        """Have groups read from the ends of queues that have lost messages: new ones get the queue
-        offsets of those. Repeated by each opening until the caller has got the warnings."""
+        """Have groups read from the ends of queues that have lost messages, now or under another
+        process: new ones get the queue offsets of those, before the group is used."""
         if self.config.broker_role is BrokerRole.SLAVE:
             return  # the positions are the master's, whose queues are longer
         offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
@@ -1270,6 +1270,11 @@ class DefaultMessageStore(StoreContext):
     def flush_log(self) -> None:
         """Flush the log up to the last put."""
         self.flush()
+
+    def flush_up_to(self, phy_offset: int) -> None:
+        """Make all records before a byte of the log durable, with their units and the names of
+        their topics."""
+        self.services.flush_up_to(phy_offset)
 
     def flush_all(self) -> None:
         """Flush the log, the queues, the index and the checkpoint up to the last put.

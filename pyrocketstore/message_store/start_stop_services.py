@@ -15,7 +15,7 @@ from pyrocketstore.cleaning.expired_files import (
 )
 from pyrocketstore.cleaning.retention import LogRetention, RetentionService, Trimmed
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreError, StoreStateError
+from pyrocketstore.errors import StoreError, StoreStateError, without_frames
 from pyrocketstore.flush.async_put import (
     COMPLETE_SECONDS,
     FlushDiskWatcher,
@@ -103,7 +103,13 @@ class StoreServices:
             store.env.monotonic_ms,
             fail,
             store.index_flush,
+            lambda: not store.running_flags.is_logics_queue_error(),
         )
+        size = commit_log.mapped_file_queue.mapped_file_size
+        commit_log.mapped_file_queue.before_deletion = lambda file: self.flush_up_to(
+            file.file_from_offset + size
+        )
+        store.queue_table.flush_up_to = self.flush_up_to
         self.reput_service = store.reput_service
         if isinstance(self.flush_service, GroupCommitService):
             store.async_puts.request = self.flush_service.request
@@ -115,6 +121,24 @@ class StoreServices:
     def _dispatched(self) -> int:
         """Everything before this physical offset is dispatched."""
         return int(self.store.dispatcher.position)
+
+    def flush_up_to(self, phy_offset: int) -> None:
+        """Make all records before a byte of the log durable, with their units and the names of
+        their topics: call before anything is deleted from which a recovery would derive these.
+
+        Usually a flush has covered them before, and nothing is done.
+
+        Raises StoreError: a flush failed, or a unit could not be written and is not repaired yet.
+        """
+        flush, flags = self.flush_queue_service, self.store.running_flags
+        if self.log_flush.flushed_where < phy_offset:
+            self.log_flush.flush_to_end()
+        if flush.flushed_to >= phy_offset:
+            return
+        if flags.is_logics_queue_error() and flags.write_error is not None:
+            raise without_frames(flags.write_error)
+        self.log_flush.check_fsyncs()
+        flush.do_flush(True)
 
     def _may_wait_from(self) -> int:
         """As _dispatched, but records that are not confirmed do not count as late."""

@@ -123,6 +123,11 @@ class StoreContext:
         """Make all records durable that are in the log. Raises StoreError."""
         raise NotImplementedError
 
+    def flush_up_to(self, phy_offset: int) -> None:
+        """Make all records before a byte of the log durable, with their units and the names of
+        their topics. Raises StoreError."""
+        raise NotImplementedError
+
     @property
     def index_enabled(self) -> bool:
         """True when messages are indexed and the index can be read."""

@@ -102,14 +102,17 @@ class ScheduleMessageService(ServiceThread):
 
         Otherwise an offset behind the end of a queue, which was removed or cut, would skip the
         messages that the queue gets next.
+        Durability: an offset that was lowered is so on return. Raises StoreError.
         Source: RocketMQ 4.9.3 ScheduleMessageService#correctDelayOffset.
         """
-        queues = dict(self._queues())
-        for level in self.offsets.offsets():
+        queues, before = dict(self._queues()), self.offsets.offsets()
+        for level, offset in before.items():
             if level in queues:
                 self._corrected(level, queues[level])
-            elif self.offsets.next_offset(level):
+            elif offset:
                 self._move_inside(level, 0)
+        if any(self.offsets.next_offset(level) < offset for level, offset in before.items()):
+            self.offsets.persist(self.offsets.offsets())
 
     def run(self) -> None:
         """Deliver until the thread is stopped."""

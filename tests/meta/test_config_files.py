@@ -7,11 +7,13 @@ import json
 import re
 from pathlib import Path
 
+from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.commit_log.topic_min_offset_file import (
     RecordProof,
     TopicMinimum,
     TopicMinOffsetFile,
 )
+from pyrocketstore.config.message_store_config import MessageStoreConfig
 from pyrocketstore.consumer.consumer_filters import ConsumerFilters
 from pyrocketstore.consumer.offsets import ConsumerOffsets
 from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
@@ -19,6 +21,7 @@ from pyrocketstore.files import fastjson
 from pyrocketstore.filter.sql92 import Sql92Filter
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
+from pyrocketstore.system._env import Event
 from pyrocketstore.system.env import Env
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
@@ -77,7 +80,9 @@ def test_delayed_messages(tmp_path: Path) -> None:
 
 def test_minimums(tmp_path: Path) -> None:
     file = TopicMinOffsetFile(Env(), str(tmp_path))
-    file.put("orders", TopicMinimum(2020, RecordProof(1919, 101, 3325173484), False), 0)
+    minimum = TopicMinimum(2020, RecordProof(1919, 101, 3325173484), False)
+    config = MessageStoreConfig(store_path_root_dir=str(tmp_path))
+    file.put("orders", minimum, CommitLog(Env(), config, Event()))
     assert Path(file.path).read_text("utf-8") == examples()["topicMinOffset.json"]
 
 

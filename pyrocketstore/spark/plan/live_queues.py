@@ -180,6 +180,9 @@ class LiveQueues:
         """Return size and CRC of a record, as `CommitLog.record_mark` does."""
         return mark_of(self._log_bytes(phy_offset, MARK_SIZE), phy_offset)
 
+    def flush_deletions(self) -> None:
+        """Do nothing: a reader deletes no file."""
+
     def min_offset(self, name: QueueName) -> int:
         """Return the queue offset of the first message that the log still has and that is not
         removed; else the end."""
