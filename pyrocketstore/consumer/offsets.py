@@ -145,16 +145,17 @@ class ConsumerOffsets:
             found.update({(group, topic, number): offset for number, offset in queues.items()})
         return found
 
-    def lower(self, end_of: Callable[[str, int], int]) -> int:
-        """Set positions after the end of their queue to that end; return how many.
+    def lower(self, range_of: Callable[[str, int], tuple[int, int]]) -> int:
+        """Lower positions after the end of their queue; return how many.
 
-        `end_of` is called with (topic, queue id). Not durable before `persist`.
+        `range_of` is called with (topic, queue id), and returns the new position and the end. Not
+        durable before `persist`.
         """
         count = 0
         for (group, topic, queue_id), offset in self.positions().items():
-            end = end_of(topic, queue_id)
+            lowered, end = range_of(topic, queue_id)
             if offset > end:
-                self.commit_offset(group, topic, queue_id, end)
+                self.commit_offset(group, topic, queue_id, lowered)
                 count += 1
         return count
 

@@ -94,6 +94,8 @@ from pyrocketstore.record.message import (
     PROPERTIES_TOO_LONG,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_MULTI_DISPATCH,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
     MessageExtBatch,
     MessageExtBrokerInner,
     MessageRefused,
@@ -509,11 +511,15 @@ class DefaultMessageStore(StoreContext):
             LOG.warning("positions of groups may be after the ends of queues: %s", error)
             return
 
-        def end_of(topic: str, queue_id: int) -> int:
+        def range_of(topic: str, queue_id: int) -> tuple[int, int]:
             queue = self.queue_table.get(topic, queue_id)
-            return 0 if queue is None else queue.get_max_offset_in_queue()
+            end = 0 if queue is None else queue.get_max_offset_in_queue()
+            if queue is None or topic not in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
+                return end, end
+            # Half messages before a position that is not of this queue may be undecided.
+            return queue.first_readable_offset(max(0, self.commit_log.get_min_offset())), end
 
-        count = offsets.lower(end_of)
+        count = offsets.lower(range_of)
         if count:
             offsets.persist()
             LOG.warning("%s: %d positions were set to the ends of queues", offsets.path, count)
