@@ -956,7 +956,11 @@ class Store(StoreCalls):
         return self._all_transactions().prepare(message, group, self)
 
     def transaction(self, transaction_id: str) -> Transaction | None:
-        """Return the undecided transaction with this id; None if it is decided, or unknown."""
+        """Return the undecided transaction with this id; None if it is decided, or unknown.
+
+        Two transactions in which a Java producer has sent one `Message` have one id: the first of
+        `transactions` is returned.
+        """
         return self._all_transactions().transaction(transaction_id, self)
 
     def transactions(self) -> list[Transaction]:

@@ -361,7 +361,7 @@ class StoreTransactions:
         return Transaction(prepared, self._decisions, owner)
 
     def transaction(self, transaction_id: Any, owner: object) -> Transaction | None:
-        """Return the undecided transaction with this id, or None."""
+        """Return the first undecided transaction with this id, or None."""
         wanted = exact_text("transaction_id", transaction_id)
         service = self._decisions.service
         if service is None:
@@ -382,8 +382,8 @@ class StoreTransactions:
             self._offsets.load()
             found, reads = self._found().prepared, self._engine.reads
             committed = find_committed(reads.commit_log, reads.queues, found)
-            ended = {one.transaction_id for one, _ in committed}
-            return [one for one in found if one.transaction_id not in ended]
+            ended = {one.key for one, _ in committed}
+            return [one for one in found if one.key not in ended]
 
         return shielded(read)
 

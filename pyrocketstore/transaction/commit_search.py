@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,13 +14,14 @@ from pyrocketstore.record import _message
 from pyrocketstore.record._message import MessageExt
 from pyrocketstore.record.message import (
     PROPERTY_INNER_MULTI_DISPATCH,
-    PROPERTY_PRODUCER_GROUP,
     PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_WAIT_STORE_MSG_OK,
     TRANS_HALF_TOPIC,
     utf8_length,
 )
 from pyrocketstore.transaction.prepared import PreparedMessage
+from pyrocketstore.transaction.records import content_of
 
 #: Units that are read together.
 _CHUNK = 65536
@@ -33,7 +35,8 @@ def find_committed(
     """Return those of some transactions that have a commit record in the log, with the record.
 
     The units of the real queues behind the first half message are read, and the records that are as
-    long as a commit record would be. Expired half messages are left out.
+    long as a commit record would be. A commit record names one of the half messages, or has their
+    content. Expired half messages are left out.
 
     Raises StoreIOError.
     """
@@ -52,16 +55,19 @@ def _committed_in(
     log: CommitLog, queue: ConsumeQueue, group: list[PreparedMessage]
 ) -> list[tuple[PreparedMessage, MessageExt]]:
     sizes: set[int] = set()
+    by_name: dict[int | bytes, PreparedMessage] = {}
     is_any_size = False
     for one in group:
+        by_name |= dict.fromkeys(one.phy_offsets(), one)
         half = log.look_message(one.phy_offset, one.size)
         if half is not None:
             sizes |= _sizes(half, queue.topic)
+            if one.has_unique_id:  # equal content proves nothing without
+                by_name[content_of(half)] = one
             # The record has the offsets in further queues, and lacks WAIT.
             is_any_size |= PROPERTY_INNER_MULTI_DISPATCH in half.properties
     lengths = np.array(sorted(sizes), np.int32)
-    by_name = {name: one for one in group for name in _names(one)}
-    found: dict[str, tuple[PreparedMessage, MessageExt]] = {}
+    found: dict[int, tuple[PreparedMessage, MessageExt]] = {}
     at = min(_first_unit(log, queue, one) for one in group)
     end = queue.get_max_offset_in_queue()
     while at < end:
@@ -71,26 +77,14 @@ def _committed_in(
             record = log.look_message(int(units.phy_offset[row]), int(units.size[row]))
             if record is None or not _is_commit(record, queue, at + row):
                 continue
-            for name in _names_of(record):
+            for name in (record.prepared_transaction_offset, content_of(record)):
                 if name in by_name:
                     one = by_name[name]
-                    found.setdefault(one.transaction_id, (one, record))
+                    found.setdefault(one.key, (one, record))
         if not len(units.size):
             break
         at += len(units.size)
     return list(found.values())
-
-
-def _names(one: PreparedMessage) -> list[int | tuple[str, str]]:
-    """Return what a commit record of the transaction has: one of the physical offsets of its half
-    messages, or its UNIQ_KEY and group."""
-    unique = [(one.transaction_id, one.group)] if one.has_unique_id else []
-    return [*one.phy_offsets(), *unique]
-
-
-def _names_of(record: MessageExt) -> tuple[int | tuple[str, str], ...]:
-    group = record.properties.get(PROPERTY_PRODUCER_GROUP, "")
-    return record.prepared_transaction_offset, (record.uniq_key or "", group)
 
 
 def _first_unit(log: CommitLog, queue: ConsumeQueue, prepared: PreparedMessage) -> int:
@@ -108,14 +102,19 @@ def _sizes(half: MessageExt, topic: str) -> set[int]:
     message, and with those of one before it was put back."""
     rest = half.size - utf8_length(half.properties_string)
     rest += utf8_length(topic) - len(TRANS_HALF_TOPIC)
-    named = dict(half.properties)
-    found = {rest + utf8_length(_message.properties_to_string(named))}
-    named.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
-    times = named.pop(PROPERTY_TRANSACTION_CHECK_TIMES, "")
-    found.add(rest + utf8_length(_message.properties_to_string(named)))
-    for digits in range(1, len(times) + 1):
-        named[PROPERTY_TRANSACTION_CHECK_TIMES] = "9" * digits
-        found.add(rest + utf8_length(_message.properties_to_string(named)))
+    named = half.properties
+    times = named.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
+    before = {
+        PROPERTY_TRANSACTION_CHECK_TIMES: ["9" * digits for digits in range(1, len(times) + 1)],
+        PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET: [],
+        PROPERTY_WAIT_STORE_MSG_OK: ["true", "false"],
+    }
+    values = [{None, named.get(name), *more} for name, more in before.items()]
+    found = set()
+    for row in itertools.product(*values):
+        varied = {**named, **dict(zip(before, row, strict=True))}
+        kept = {name: value for name, value in varied.items() if value is not None}
+        found.add(rest + utf8_length(_message.properties_to_string(kept)))
     return found
 
 

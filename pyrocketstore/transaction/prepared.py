@@ -24,8 +24,10 @@ from pyrocketstore.transaction.records import (
     PROPERTY_PUT_BACK,
     REMOVE_TAG,
     check_times_of,
+    content_of,
     half_offset_of,
     immunity_ms_of,
+    was_put_back,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ LOG = logger(__name__)
 
 #: Units that are read together.
 _CHUNK = 4096
+#: A log line names at most so many.
+_NAMED = 10
 
 PREPARED, COMMITTED, ROLLED_BACK = "prepared", "committed", "rolled back"
 DISCARDED, EXPIRED = "discarded", "expired"
@@ -57,7 +61,9 @@ class PreparedMessage:
 
     Attributes
     ----------
-    transaction_id : str, the UNIQ_KEY; the offset message id of a half message without one
+    key : int, the physical offset of its first half message: no other transaction has it
+    transaction_id : str, the UNIQ_KEY; the offset message id of a half message without one. Two
+        transactions have one UNIQ_KEY if a Java producer has sent one `Message` in both
     has_unique_id : bool
     group : str, the producer group
     topic, queue_id : the real queue
@@ -78,7 +84,7 @@ class PreparedMessage:
 
     __slots__ = (
         "born_timestamp", "check_times", "decided_by", "group", "half_offset", "has_unique_id",
-        "immunity_ms", "is_in_block", "lock", "may_be_committed", "older", "open_offsets",
+        "immunity_ms", "is_in_block", "key", "lock", "may_be_committed", "older", "open_offsets",
         "phy_offset", "queue_id", "result", "size", "status", "topic",
         "transaction_id",
     )  # fmt: skip
@@ -87,6 +93,7 @@ class PreparedMessage:
         real = real_queue(half.properties)
         assert real is not None
         self.topic, self.queue_id = real
+        self.key = half.phy_offset
         self.transaction_id = _id_of(half)
         self.has_unique_id = PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX in half.properties
         self.group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
@@ -156,8 +163,8 @@ def read_prepared(
 ) -> Found:
     """Read the half and op messages from two positions on; -1: from the first ones.
 
-    A half message is decided if an op message behind it names it, or another one with its UNIQ_KEY;
-    one that was put back within its immunity, also if an op message names the original.
+    A half message is decided if an op message behind it names it, or a copy of it; one that was put
+    back within its immunity, also if an op message names the original. Copies are one transaction.
 
     Raises StoreIOError.
     """
@@ -174,31 +181,24 @@ def read_prepared(
     known = [op for op in ops if op is not None]
     named_at = {op.half_offset: op.phy_offset for op in known if not op.put_back}  # the last ops
     put_back_at = {op.half_offset: op.phy_offset for op in known if op.put_back}
-    decided_ids: set[str] = set()
-    undecided: list[MessageExt] = []
-    put_back: dict[str, MessageExt] = {}
+    copies = _Copies()
     for half in _messages(log, half_queue, half_start, half_end):
         if _is_decided(half, named_at):
-            decided_ids.add(_id_of(half))
+            copies.group_of(half).is_decided = True
         elif not _is_usable(half):
             continue
         elif put_back_at.get(half.queue_offset, -1) > half.phy_offset:
-            put_back[_id_of(half)] = half
+            copies.group_of(half).put_back = half
         else:
-            undecided.append(half)
-    if put_back:  # one whose last half message is lost continues with that before
-        left = {_id_of(half) for half in undecided} | decided_ids
-        lost = [half for key, half in put_back.items() if key not in left and half.uniq_key]
-        undecided = sorted([*undecided, *lost], key=lambda half: half.queue_offset)
-    prepared: dict[str, PreparedMessage] = {}
-    for half in undecided:
-        if _id_of(half) in prepared:
-            prepared[_id_of(half)].follow(half, time_out_ms)
-        elif _id_of(half) not in decided_ids:
-            prepared[_id_of(half)] = PreparedMessage(half, time_out_ms)
-    waiting = {offset for one in prepared.values() for offset in one.half_offsets()}
+            copies.group_of(half).undecided.append(half)
+    prepared = [
+        one for group in copies.groups if (one := _prepared_of(group, time_out_ms)) is not None
+    ]
+    prepared.sort(key=lambda one: one.half_offset)
+    _log_merged(prepared)
+    waiting = {offset for one in prepared for offset in one.half_offsets()}
     return Found(
-        sorted(prepared.values(), key=lambda one: one.half_offset),
+        prepared,
         half_start,
         half_end,
         set(range(half_start, half_end)) - waiting,
@@ -206,8 +206,82 @@ def read_prepared(
         op_end,
         dict.fromkeys(range(op_start, op_end), -1)
         | {op.queue_offset: op.half_offset for op in known},
-        [half.queue_offset for half in undecided if _id_of(half) in decided_ids],
+        sorted(half.queue_offset for group in copies.groups for half in group.leftover()),
     )
+
+
+class _Group:
+    """The half messages of one transaction that were read: whether one of them is decided, those
+    that no op message names, and the last one of which an op message says that it was put back."""
+
+    __slots__ = ("is_decided", "put_back", "undecided")
+
+    def __init__(self) -> None:
+        self.is_decided = False
+        self.put_back: MessageExt | None = None
+        self.undecided: list[MessageExt] = []
+
+    def leftover(self) -> list[MessageExt]:
+        """Return the copies without an op message of a transaction that is decided."""
+        return self.undecided if self.is_decided else []
+
+
+class _Copies:
+    """Half messages, grouped by transaction.
+
+    A half message joins the copies with its content. Without a UNIQ_KEY, equal content proves
+    nothing: only one that was put back joins then.
+    """
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []
+        self._by_content: dict[bytes, _Group] = {}
+
+    def group_of(self, half: MessageExt) -> _Group:
+        """Return the group of the next half message of the queue."""
+        content = content_of(half)
+        group = self._by_content.get(content)
+        if group is None or not (half.uniq_key or was_put_back(half.properties)):
+            group = self._by_content[content] = _Group()
+            self.groups.append(group)
+        return group
+
+
+def _prepared_of(group: _Group, time_out_ms: int) -> PreparedMessage | None:
+    """Return the transaction of a group, None for one that is decided; log what it leaves out."""
+    if leftover := group.leftover():
+        LOG.warning(
+            "%s, queue offsets %s: copies of the decided half message of transaction %s; they are"
+            " left out", TRANS_HALF_TOPIC, _offsets_text(leftover), _id_of(leftover[0]),
+        )  # fmt: skip
+    if group.is_decided:
+        return None
+    halves = group.undecided
+    if not halves and group.put_back is not None:
+        halves = [group.put_back]  # the last half message is lost: that before counts again
+    one: PreparedMessage | None = None
+    for half in halves:
+        if one is None:
+            one = PreparedMessage(half, time_out_ms)
+        else:
+            one.follow(half, time_out_ms)
+    return one
+
+
+def _log_merged(prepared: list[PreparedMessage]) -> None:
+    merged = [one for one in prepared if one.older]
+    if merged:
+        LOG.warning(
+            "%s: %d half messages are copies of %d undecided transactions, and count once for each:"
+            " %s", TRANS_HALF_TOPIC, sum(len(one.older) for one in merged), len(merged),
+            ", ".join(one.transaction_id for one in merged[:_NAMED])
+            + (", ..." if len(merged) > _NAMED else ""),
+        )  # fmt: skip
+
+
+def _offsets_text(halves: list[MessageExt]) -> str:
+    text = ", ".join(str(half.queue_offset) for half in halves[:_NAMED])
+    return text + (", ..." if len(halves) > _NAMED else "")
 
 
 def _is_decided(half: MessageExt, named_at: dict[int, int]) -> bool:

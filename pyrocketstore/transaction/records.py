@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from pyrocketstore.arguments._numbers_and_bodies import body_size
@@ -17,6 +18,7 @@ from pyrocketstore.record.message import (
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     PROPERTY_WAIT_STORE_MSG_OK,
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -35,6 +37,17 @@ REMOVE_TAG = "d"
 #: A property of our op messages: the half message was put back, and its transaction is undecided.
 #: A broker only sees that this half message is done.
 PROPERTY_PUT_BACK = "PUT_BACK"
+#: Properties in which the copies of a half message may differ. Source: RocketMQ 4.9.3
+#: TransactionalMessageServiceImpl#needDiscard, TransactionalMessageBridge
+#: #renewImmunityHalfMessageInner; a put to further queues drops WAIT and writes the offsets.
+_VARYING = frozenset(
+    {
+        PROPERTY_TRANSACTION_CHECK_TIMES,
+        PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+        PROPERTY_WAIT_STORE_MSG_OK,
+        PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    }
+)
 _INT64_BITS = 64
 #: The longest value of TRANSACTION_CHECK_TIMES.
 CHECK_TIMES_MAX = 0x7FFFFFFF
@@ -186,3 +199,22 @@ def half_offset_of(body: bytes) -> int | None:
     except UnicodeDecodeError:
         return None
     return None if offset is None or offset < 0 else offset
+
+
+def content_of(message: MessageExt) -> bytes:
+    """Return a digest of the content that a half message, its copies and its commit record share.
+
+    A Java producer that sends one `Message` twice sends one UNIQ_KEY twice: only the body, the
+    birth and the other properties show that these are two transactions.
+    """
+    named = {name: value for name, value in message.properties.items() if name not in _VARYING}
+    digest = hashlib.sha256(message.stored_body)
+    fields = (message.born_timestamp, message.born_host, sorted(named.items()))
+    digest.update(repr(fields).encode("utf-8", "surrogatepass"))
+    return digest.digest()
+
+
+def was_put_back(properties: Mapping[str, str]) -> bool:
+    """Return whether a half message is a copy that a check has put back."""
+    marks = (PROPERTY_TRANSACTION_CHECK_TIMES, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET)
+    return any(name in properties for name in marks)

@@ -144,7 +144,7 @@ class TransactionalMessageService(ServiceThread):
         self._host = host
         self._check = check
         self._lock = threading.Lock()  # over the tables; nothing is put or read under it
-        self._prepared = {one.transaction_id: one for one in found.prepared}
+        self._prepared = {one.key: one for one in found.prepared}
         self._positions = TransactionPositions(
             found.half_start, found.op_start, found.decided, found.ops
         )
@@ -191,20 +191,20 @@ class TransactionalMessageService(ServiceThread):
                 result.wrote_bytes,
                 message.born_timestamp,
             )
-            one = self._register(PreparedMessage(half, self._limits.time_out_ms))
+            one = PreparedMessage(half, self._limits.time_out_ms)
+            self._register(one)
         except BaseException:
             self._unsure.add(unique_id)  # it may be stored
             raise
         return result, one
 
-    def _register(self, one: PreparedMessage) -> PreparedMessage:
-        """Add a transaction to the table; return the one that has it already, if any."""
+    def _register(self, *added: PreparedMessage) -> None:
+        """Add transactions to the table."""
         with self._lock:
-            one = self._prepared.setdefault(one.transaction_id, one)
+            self._prepared |= {one.key: one for one in added}
             wakes, self._is_idle = self._is_idle, False
         if wakes:
             self.wakeup()
-        return one
 
     def _find_unsure(self) -> None:
         """Add the transactions whose half messages are stored though their put raised."""
@@ -216,16 +216,15 @@ class TransactionalMessageService(ServiceThread):
             positions = self._positions.move()
         time_out_ms = self._limits.time_out_ms
         found = read_prepared(self._log, self._table, *positions, time_out_ms).prepared
-        for one in found:
-            if one.transaction_id in unsure:
-                self._register(one)
+        with self._lock:
+            known = {one.transaction_id for one in self._prepared.values()}
+        new = unsure - known
+        self._register(*(one for one in found if one.transaction_id in new))
         self._unsure -= unsure
 
     def find(self, transaction_id: str) -> PreparedMessage | None:
-        """Return an undecided transaction, None if there is none with this id."""
-        self._look_again()
-        with self._lock:
-            return self._prepared.get(transaction_id)
+        """Return the first undecided transaction with this id, None if there is none."""
+        return next((one for one in self.undecided() if one.transaction_id == transaction_id), None)
 
     def undecided(self) -> list[PreparedMessage]:
         """Return the undecided transactions, in the order of their half messages."""
@@ -277,7 +276,7 @@ class TransactionalMessageService(ServiceThread):
                 self._was_committed(one)
             if one.status == COMMITTED:
                 raise StoreStateError(f"transaction {one.transaction_id}: it was committed")
-            result = self._put_ops(one, waits=True)
+            result = self._put_ops(one, one.open_offsets, waits=True)
             if _is_stored(result):
                 self._forget(one, ROLLED_BACK)
                 self._pass(one)
@@ -349,7 +348,7 @@ class TransactionalMessageService(ServiceThread):
         self._forget(one, status)
         stored = False
         try:
-            stored = _is_stored(self._put_ops(one, waits=waits))
+            stored = _is_stored(self._put_ops(one, one.open_offsets, waits=waits))
         except StoreError as error:
             LOG.warning("transaction %s: op message: %s", one.transaction_id, error)
         finally:
@@ -359,12 +358,14 @@ class TransactionalMessageService(ServiceThread):
                 with self._lock:
                     self._without_op.append(one)
 
-    def _put_ops(self, one: PreparedMessage, *, waits: bool) -> PutMessageResult:
-        """Put an op message for each half message of a transaction; return the last result, or the
-        first one that is not stored. A broker would decide a half message without one again."""
-        offsets = one.open_offsets.copy()
-        for offset in offsets:
-            result = self._put_op(offset, waits=waits and offset == offsets[-1])
+    def _put_ops(
+        self, one: PreparedMessage, offsets: list[int], *, waits: bool, put_back: bool = False
+    ) -> PutMessageResult:
+        """Put an op message for some of a transaction's half messages; return the last result, or
+        the first one that is not stored. A broker would decide a half message without one again."""
+        for offset in offsets.copy():
+            is_last = offset == offsets[-1]
+            result = self._put_op(offset, waits=waits and is_last, put_back=put_back)
             if not _is_stored(result):
                 break
             one.open_offsets.remove(offset)
@@ -382,7 +383,7 @@ class TransactionalMessageService(ServiceThread):
     def _forget(self, one: PreparedMessage, status: str) -> None:
         one.status = status
         with self._lock:
-            self._prepared.pop(one.transaction_id, None)
+            self._prepared.pop(one.key, None)
 
     def _pass(self, one: PreparedMessage) -> None:
         offsets = one.half_offsets()
@@ -498,12 +499,13 @@ class TransactionalMessageService(ServiceThread):
                     one.check_times += 1  # so that it is discarded
                 return
             again = self._message(result.phy_offset, result.wrote_bytes)
-            old = one.half_offset
+            # A broker that was killed may have left several: no position would pass the older ones.
+            old = one.open_offsets.copy()
             one.follow(again, self._limits.time_out_ms)
             with self._lock:
-                self._positions.note_decided(old)
-            if _is_stored(self._put_op(old, waits=False, put_back=True)):
-                one.open_offsets.remove(old)
+                for offset in old:
+                    self._positions.note_decided(offset)
+            self._put_ops(one, old, waits=False, put_back=True)
 
     def _discard(self, one: PreparedMessage) -> None:
         """Put a half message that no check has decided into TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -557,7 +559,7 @@ class TransactionalMessageService(ServiceThread):
         with self._lock:
             gone = [one for one in self._prepared.values() if one.half_offset < low]
             for one in gone:
-                del self._prepared[one.transaction_id]
+                del self._prepared[one.key]
             positions = self._positions.move(low)
         for one in gone:
             one.status = EXPIRED

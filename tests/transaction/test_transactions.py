@@ -22,21 +22,21 @@ import pytest
 import pyrocketstore
 from pyrocketstore import (
     MessageExt,
-    MessageExtBrokerInner,
     PutError,
     StoreFormatError,
     StoreStateError,
     StoreTypeError,
     Transaction,
 )
-from pyrocketstore.record._message import properties_to_string
 from support.sizes import SIZES
-from support.transactions import put_by
+from support.transactions import commit_of_another, half_of_another, put_by
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD = "TRANS_CHECK_MAX_TIME_TOPIC"
 NEVER = 10_000_000
 LONGEST_S = 20.0
+#: The birth of half messages that are copies.
+BORN = 1_700_000_000_000
 
 
 def opened(path: Path, **more: Any) -> pyrocketstore.Store:
@@ -70,35 +70,6 @@ def prepared(store: pyrocketstore.Store, body: bytes = b"x", **more: Any) -> Tra
 
 def positions(store: pyrocketstore.Store) -> dict[str, int]:
     return {row.topic: row.position for row in store.consumer_positions()}
-
-
-def half_of_another(
-    store: pyrocketstore.Store, body: bytes, unique_id: str | None, **more: str
-) -> Any:
-    """Put a half message as another writer does."""
-    named = {"REAL_TOPIC": "t", "REAL_QID": "0", "PGROUP": "g", "TRAN_MSG": "true", **more}
-    if unique_id is not None:
-        named["UNIQ_KEY"] = unique_id
-    text = properties_to_string(named)
-    born = store.message_store.now()
-    message = MessageExtBrokerInner(
-        HALF, body, properties=named, properties_string=text, born_timestamp=born
-    )
-    return store.message_store.put_message(message)
-
-
-def commit_of_another(store: pyrocketstore.Store, half: MessageExt, phy_offset: int) -> None:
-    """Put the commit record of a half message, without an op message."""
-    message = MessageExtBrokerInner(
-        "t",
-        half.body,
-        properties=dict(half.properties),
-        properties_string=half.properties_string,
-        born_timestamp=half.born_timestamp,
-        sys_flag=8,
-        prepared_transaction_offset=phy_offset,
-    )
-    assert store.message_store.put_message(message).is_ok()
 
 
 # ---- decisions ----------------------------------------------------------------------------------
@@ -450,9 +421,9 @@ def test_each_half_message_gets_an_op_message(tmp_path: Path) -> None:
 def test_copies_that_a_broker_has_left_get_one_too(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for _ in range(4):
-            half_of_another(store, b"x", "id")
+            half_of_another(store, b"x", "id", born=BORN)
         for _ in range(3):
-            half_of_another(store, b"y", "decided")
+            half_of_another(store, b"y", "decided", born=BORN)
         store.put(OP, b"5", tags="d")
     with opened(tmp_path) as store:
         (transaction,) = store.transactions()
@@ -572,27 +543,12 @@ def test_a_check_may_close_the_store(tmp_path: Path) -> None:
 # ---- what other writers leave -------------------------------------------------------------------
 
 
-def test_half_messages_with_one_unique_id_are_one_transaction(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        half_of_another(store, b"sent twice", "id")
-        half_of_another(store, b"sent twice", "id")
-        half_of_another(store, b"another", None)
-    with opened(tmp_path) as store:
-        first, second = store.transactions()
-        assert (first.transaction_id, second.message.msg_id) == ("id", second.transaction_id)
-        first.commit()
-        second.commit()
-        assert sorted(bodies(store)) == [b"another", b"sent twice"]
-    with opened(tmp_path) as store:
-        assert store.transactions() == []
-
-
 def test_a_commit_record_of_an_earlier_half_message_counts(tmp_path: Path) -> None:
     """A broker committed the first half message while it put it back: one message, not two."""
     with opened(tmp_path) as store:
-        half = store.get(half_of_another(store, b"x", "id").phy_offset)
+        half = store.get(half_of_another(store, b"x", "id", born=BORN).phy_offset)
         assert half is not None
-        half_of_another(store, b"x", "id", TRANSACTION_CHECK_TIMES="10")
+        half_of_another(store, b"x", "id", born=BORN, TRANSACTION_CHECK_TIMES="10")
         commit_of_another(store, half, half.phy_offset)
         # The positions of the broker have passed the first half message and its op message.
         offsets = store._all_consumers()
