@@ -24,7 +24,7 @@ from pyrocketstore.commit_log.topic_min_offset_file import (
 )
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger, shown
-from pyrocketstore.errors import StoreFormatError, StoreIOError
+from pyrocketstore.errors import StoreError, StoreFormatError, StoreIOError
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, check_topic
 from pyrocketstore.recovery.store_context import StoreContext
 
@@ -62,6 +62,7 @@ class TopicRemoval(NamedTuple):
     file : TopicMinOffsetFile, loaded
     forget_topic, forget_positions : callable(topic), durably removes the topic from topics.json,
         and the positions of all groups in it
+    read_positions : callable(), raises StoreError where `forget_positions` cannot read its file
     guess : callable that returns a byte of the log at which its last record may begin, or -1
     delete_lock : held while files are deleted, shared with other deletions of expired files
 
@@ -72,6 +73,7 @@ class TopicRemoval(NamedTuple):
     file: TopicMinOffsetFile
     forget_topic: Callable[[str], None]
     forget_positions: Callable[[str], None]
+    read_positions: Callable[[], object]
     guess: Callable[[], int]
     delete_lock: AbstractContextManager[object]
 
@@ -82,9 +84,11 @@ class TopicRemoval(NamedTuple):
         later one begins the topic again, at queue offset 0.
 
         Durability: durable on return. After a kill, the next opening completes a removal that has
-        begun. Raises StoreError; the call may be repeated.
+        begun. Raises StoreError; the call may be repeated. A file of positions that cannot be read
+        refuses it before anything is removed.
         """
         store = self.store
+        self.read_positions()
         proof = self._flushed_end()
         if proof is not None:
             self._put(topic, proof.phy_offset + proof.size, proof, is_dropping=True)
@@ -127,25 +131,39 @@ class TopicRemoval(NamedTuple):
         return Trimmed(files, size)
 
     def complete(self) -> None:
-        """Complete the removals that a kill has interrupted, while the store is opened.
+        """Complete the removals that a kill or an error has interrupted, while the store is opened.
 
-        A queue with messages behind the minimum keeps them: they were put meanwhile.
-
-        Raises StoreError.
+        A queue with messages behind the minimum keeps them: they were put meanwhile. A removal that
+        cannot be completed is left to the next opening, with a warning: until then, the minimum of
+        the topic hides its removed messages.
         """
-        store = self.store
         for topic in self.file.dropping():
             minimum = self.file.get(topic)
             assert minimum is not None
-            LOG.warning("%s: the removal of the topic %s is completed", store.root, topic)
-            for queue in store.queue_table.of_topic(topic).values():
-                if queue.covered_phy_offset <= minimum.min_phy_offset:
-                    store.queue_table.remove(topic, queue.queue_id)
-            if not store.queue_table.of_topic(topic):
-                self._forget(topic)
-                self._remove_directories(topic)
-            self._flush_removal(topic)
-            self._put(topic, minimum.min_phy_offset, minimum.proof, is_dropping=False)
+            LOG.warning("%s: the removal of the topic %s is completed", self.store.root, topic)
+            try:
+                self._complete(topic, minimum)
+            except StoreError as error:
+                LOG.warning(
+                    "%s: the removal of the topic %s is not complete, and the next opening or"
+                    " drop_topic tries again: %s",
+                    self.store.root,
+                    topic,
+                    error,
+                )
+
+    def _complete(self, topic: str, minimum: TopicMinimum) -> None:
+        table = self.store.queue_table
+        queues = table.of_topic(topic).values()
+        removed = [q.queue_id for q in queues if q.covered_phy_offset <= minimum.min_phy_offset]
+        if len(removed) == len(queues):  # first: a queue begins again at 0, without old positions
+            self._forget(topic)
+        for queue_id in removed:
+            table.remove(topic, queue_id)
+        if not table.of_topic(topic):
+            self._remove_directories(topic)
+        self._flush_removal(topic)
+        self._put(topic, minimum.min_phy_offset, minimum.proof, is_dropping=False)
 
     def use(self) -> None:
         """Have dispatch, scans and queues use the minimums of the file; only while nothing is

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pyrocketstore.commit_log._topic_min_offsets import TopicMinOffsets
 from pyrocketstore.commit_log.parallel_scan import records_between
 from pyrocketstore.display import logger
-from pyrocketstore.files.config_file import BACKUP_SUFFIX, ConfigFile
+from pyrocketstore.errors import StoreError
+from pyrocketstore.files.config_file import BACKUP_SUFFIX, ConfigFile, table_of
 
 if TYPE_CHECKING:
     from pyrocketstore.commit_log.log import CommitLog
@@ -100,7 +101,7 @@ class TopicMinOffsetFile:
     def __init__(self, env: Env, root: str) -> None:
         self._env = env
         self.path = os.path.join(root, "config", TOPIC_MIN_OFFSET)
-        self._file = ConfigFile(env, self.path, _is_valid, _REMEDY)
+        self._file = ConfigFile(env, self.path, _valid_part, _REMEDY)
         self._table: dict[str, TopicMinimum] = {}
         self._content: dict[str, Any] = {}
         #: topics of which a warning was given
@@ -110,9 +111,17 @@ class TopicMinOffsetFile:
         """Read the file or its backup; call before the files of the log are listed, which have the
         record of each entry then, also beside an owner.
 
+        For a topic whose entry is damaged, that of the backup counts, which has the same content:
+        removed messages stay removed. If the backup has none, removed messages of the topic may be
+        found again, with a warning, because no other minimum is certain to keep all others; the
+        entry stays: see ConfigFile.
+
         Raises StoreCorruptionError when the file and its backup are damaged; StoreIOError.
         """
         self._content = self._file.read().get(_TABLE, {})
+        for topic, entry in self._file.backup().get(_TABLE, {}).items():
+            if self._file.is_damaged(_TABLE, topic):
+                self._content[topic] = entry
 
     def load(self, log: ProvingLog, *, writes: bool) -> None:
         """Take what `read` has read. Entries that the log does not prove are left out, with a
@@ -142,9 +151,11 @@ class TopicMinOffsetFile:
                     topic,
                 )
         if writes and len(self._table) < len(found):
-            # A killed process may have deleted files in memory only.
-            log.flush_deletions()
-            self._write(self._table)
+            try:
+                log.flush_deletions()  # a killed process may have deleted files in memory only
+                self._write(self._table)
+            except StoreError as error:  # the next opening leaves these entries out again
+                LOG.warning("%s: cannot be written: %s", self.path, error)
 
     def offsets(self, log_end: int = _NUMBER_MAX) -> TopicMinOffsets:
         """Return the minimums, for the loops over records: those that records before byte `log_end`
@@ -203,7 +214,8 @@ class TopicMinOffsetFile:
 
     def _write(self, table: Mapping[str, TopicMinimum]) -> None:
         entries = {topic: _entry_of(minimum) for topic, minimum in sorted(table.items())}
-        self._file.write({_TABLE: entries})
+        for _ in range(2):  # the backup, too, has each entry: see `read`
+            self._file.write({_TABLE: entries})
         self._table = dict(table)
 
 
@@ -248,11 +260,15 @@ def _entry_of(minimum: TopicMinimum) -> dict[str, Any]:
     return dict(sorted({**numbers, "dropping": minimum.is_dropping}.items()))
 
 
-def _is_valid(content: dict[str, Any]) -> bool:
-    table = content.get(_TABLE, {})
-    if not isinstance(table, dict) or not all(map(_is_entry, table.values())):
-        return False
-    return not any(_LONE_SURROGATE.search(topic) for topic in table)
+def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a content without damaged entries. Raises ContentError."""
+    table = table_of(content, _TABLE)
+    valid = {
+        topic: entry
+        for topic, entry in table.items()
+        if topic and _is_entry(entry) and not _LONE_SURROGATE.search(topic)
+    }
+    return {**content, _TABLE: valid} if _TABLE in content else content
 
 
 def _is_entry(entry: Any) -> bool:

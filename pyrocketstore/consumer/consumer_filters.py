@@ -12,7 +12,7 @@ from pyrocketstore.consume_queue.ext import MAX_EXT_UNIT_SIZE, MIN_EXT_UNIT_SIZE
 from pyrocketstore.display import logger, shown
 from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.files import fastjson
-from pyrocketstore.files.config_file import ConfigFile
+from pyrocketstore.files.config_file import ConfigFile, table_of
 from pyrocketstore.filter.bloom import BloomFilter
 from pyrocketstore.filter.sql92 import Sql92Filter
 
@@ -58,7 +58,8 @@ class ConsumerFilters:
     clean_time_span : ms
     newest_time : callable(), the store time (ms) of the newest message
 
-    Unknown fields are kept.
+    Unknown fields are kept. An entry whose fields have other types, or whose bits are not among
+    those of its number, is not used and stays: see ConfigFile.
 
     Threads: any; `bit_map` takes no lock. The other calls are for `shielded` calls.
     Source: RocketMQ 4.9.3 ConsumerFilterManager, CommitLogDispatcherCalcBitMap.
@@ -87,7 +88,7 @@ class ConsumerFilters:
             )
         self._clean_time_span = clean_time_span
         self._newest_time = newest_time
-        self._file = ConfigFile(env, self.path, _is_filters, _REMEDY)
+        self._file = ConfigFile(env, self.path, self._valid_part, _REMEDY)
         self._lock = threading.Lock()  # over the content and the writes of the file
         self._content: dict[str, Any] = {}  # replaced, never changed, as are its parts
         self._bins = _BINS
@@ -98,7 +99,7 @@ class ConsumerFilters:
     def load(self) -> None:
         """Read the file or its backup. Raises StoreCorruptionError, StoreIOError.
 
-        All filters are ignored if the bits of one do not belong to the Bloom filter.
+        All filters are ignored if one is made for another number of bits than the Bloom filter has.
 
         Source: RocketMQ 4.9.3 ConsumerFilterManager#decode.
         """
@@ -123,13 +124,21 @@ class ConsumerFilters:
             self._bins = _READ_BINS if content else _BINS
             self._changed = self._closed = False
 
+    @staticmethod
+    def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
+        """Return a content without entries that are damaged. Raises ContentError."""
+        found: dict[str, Any] = {}
+        for topic, part in table_of(content, _TABLE).items():
+            valid = _valid_topic(part) if isinstance(part, dict) else part
+            if part is None or (isinstance(part, dict) and valid is not None):
+                found[topic] = valid
+        return {**content, _TABLE: found} if _TABLE in content else content
+
     def _fits(self, entry: Mapping[str, Any]) -> bool:
         data = entry.get("bloomFilterData") or {}
         positions = data.get("bitPos") or ()
         return (
-            data.get("bitNum") == self._bloom.bit_count
-            and len(positions) == self._bloom.hash_count
-            and all(0 <= position < self._bloom.bit_count for position in positions)
+            data.get("bitNum") == self._bloom.bit_count and len(positions) == self._bloom.hash_count
         )
 
     def _compile(self, part: Mapping[str, Any]) -> dict[str, _Compiled]:
@@ -322,33 +331,29 @@ def _new_entry(
     }
 
 
-def _is_filters(content: dict[str, Any]) -> bool:
-    """Return whether the parts that are used have their types."""
-    table = content.get(_TABLE, {})
-    if not isinstance(table, dict):
-        return False
-    for part in table.values():
-        if part is None:
-            continue
-        groups = part.get(_GROUPS) if isinstance(part, dict) else 0
-        if not (groups is None or isinstance(groups, dict)):
-            return False
-        if not all(entry is None or _is_entry(entry) for entry in (groups or {}).values()):
-            return False
-    return True
+def _valid_topic(part: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the part of a topic without damaged entries, None if the whole is damaged."""
+    groups = part.get(_GROUPS)
+    if groups is None:
+        return part
+    if not isinstance(groups, dict):
+        return None
+    valid = {group: entry for group, entry in groups.items() if entry is None or _is_entry(entry)}
+    return {**part, _GROUPS: valid}
 
 
 def _is_entry(entry: Any) -> bool:
+    """Return whether the fields that are used have their types."""
     if not isinstance(entry, dict):
         return False
     bloom = entry.get("bloomFilterData")
-    if not (bloom is None or isinstance(bloom, dict)):
+    if not isinstance(bloom, dict) or not isinstance(bloom.get("bitPos"), list):
         return False
-    positions = (bloom or {}).get("bitPos")
-    if not (positions is None or isinstance(positions, list)):
-        return False
+    positions, count = bloom["bitPos"], bloom.get("bitNum")
     texts = [entry.get(name) for name in ("expression", "expressionType")]
     numbers = [entry.get(name, 0) for name in ("bornTime", "deadTime", "clientVersion")]
-    return all(text is None or isinstance(text, str) for text in texts) and all(
-        type(number) is int for number in (*numbers, *(positions or ()))
+    return (
+        all(text is None or isinstance(text, str) for text in texts)
+        and all(type(number) is int for number in (*numbers, *positions, count))
+        and all(0 <= position < count for position in positions)
     )

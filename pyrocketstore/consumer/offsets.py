@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyrocketstore.arguments.scalars import INT64_MAX, QUEUE_ID_MAX
+from pyrocketstore.arguments.scalars import QUEUE_ID_MAX
 from pyrocketstore.errors import StoreError, StoreStateError, without_frames
 from pyrocketstore.files import fastjson
-from pyrocketstore.files.config_file import ConfigFile
-from pyrocketstore.record.message import LMQ_PREFIX, parse_java_int
+from pyrocketstore.files.config_file import ConfigFile, java_number, table_of
+from pyrocketstore.record.message import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
@@ -36,7 +36,9 @@ class ConsumerOffsets:
     root : the store's root directory
     lmq : bool, keep them in lmqConsumerOffset.json, as a broker with enableLmq does
 
-    Entries are added and changed; unknown fields are kept.
+    Entries are added and changed; unknown fields are kept. A position that is negative or not a
+    long, a queue id that is no queue's, and a name without topic or group are damaged entries: see
+    ConfigFile.
 
     Threads: any; `query_offset` and `positions` take no lock, so that a signal handler that raises
     leaves none held. The other calls are for `shielded` calls.
@@ -49,8 +51,8 @@ class ConsumerOffsets:
         self.path = os.path.join(root, "config", "lmqConsumerOffset.json") if lmq else plain
         self.lmq = lmq
         self.error: StoreError | None = None
-        self._file = ConfigFile(env, self.path, _is_consumer_offsets, _REMEDY)
-        self._plain_file = ConfigFile(env, plain, _is_consumer_offsets, _REMEDY)
+        self._file = ConfigFile(env, self.path, _valid_part, _REMEDY)
+        self._plain_file = ConfigFile(env, plain, _valid_part, _REMEDY)
         self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
         self._lock = threading.Lock()  # over the tables
         self._content: dict[str, Any] = {_TABLE: {}}
@@ -71,7 +73,7 @@ class ConsumerOffsets:
         if is_first:
             content = self._plain_file.read()
         tables = {
-            name: {int(queue_id): offset for queue_id, offset in offsets.items()}
+            name: {_queue_id(text): offset for text, offset in offsets.items()}
             for name, offsets in content.get(_TABLE, {}).items()
         }
         light = dict(content.get(_LMQ_TABLE, {}))
@@ -103,7 +105,7 @@ class ConsumerOffsets:
     def is_known(self, group: str, topic: str) -> bool:
         """Return whether a group has a position in a queue of a topic."""
         name = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
-        return name in (self._lmq_table if self._is_light(group) else self._table)
+        return bool(name in self._lmq_table if self._is_light(group) else self._table.get(name))
 
     def check_queue(self, group: str, queue_id: int) -> None:
         """Raise StoreStateError for a queue in which a light group can have no position."""
@@ -167,6 +169,9 @@ class ConsumerOffsets:
                 for name in gone:
                     del table[name]
                     self._changed = True
+            self._changed |= self._file.forget_damaged(
+                lambda path: path[1:] != () and path[1].partition(TOPIC_GROUP_SEPARATOR)[0] == topic
+            )
 
     def forget_topic(self, topic: str) -> None:
         """Remove the positions in a topic, durably. Raises as `persist`."""
@@ -229,21 +234,35 @@ def _ordered(old: dict[Any, Any], now: dict[Any, Any], bins: int) -> dict[Any, A
     return fastjson.map_order(known, {key: now[key] for key in now if key not in old}, bins)
 
 
-def _is_consumer_offsets(content: dict[str, Any]) -> bool:
-    """Return whether the tables have queue ids and offsets."""
-    tables, light = content.get(_TABLE, {}), content.get(_LMQ_TABLE, {})
-    if not isinstance(tables, dict) or not isinstance(light, dict):
-        return False
-    if not all(isinstance(queues, dict) for queues in tables.values()):
-        return False
-    numbers = [number for queues in tables.values() for number in queues]
-    offsets = [offset for queues in tables.values() for offset in queues.values()]
-    offsets += light.values()
-    return all(_is_queue_id(number) for number in numbers) and all(
-        type(offset) is int and -1 <= offset <= INT64_MAX for offset in offsets
-    )
+def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a content without entries that are not positions. Raises ContentError."""
+    tables, light = table_of(content, _TABLE), table_of(content, _LMQ_TABLE)
+    found = {
+        name: _positions_of(queues)
+        for name, queues in tables.items()
+        if _names_both(name) and isinstance(queues, dict)
+    }
+    found_light = _offsets_of({name: at for name, at in light.items() if _names_both(name)})
+    parts = ((_TABLE, found), (_LMQ_TABLE, found_light))
+    return {**content, **{name: part for name, part in parts if name in content}}
 
 
-def _is_queue_id(text: str) -> bool:
-    number = parse_java_int(text)
-    return number is not None and 0 <= number <= QUEUE_ID_MAX + 1
+def _names_both(name: str) -> bool:
+    topic, _, group = name.partition(TOPIC_GROUP_SEPARATOR)
+    return bool(topic and group)
+
+
+def _positions_of(queues: dict[str, Any]) -> dict[str, int]:
+    found = {text: at for text, at in queues.items() if 0 <= _queue_id(text) <= QUEUE_ID_MAX + 1}
+    return _offsets_of(found)
+
+
+def _offsets_of(table: dict[str, Any]) -> dict[str, int]:
+    found = {name: java_number(value) for name, value in table.items()}
+    return {name: offset for name, offset in found.items() if offset is not None and offset >= -1}
+
+
+def _queue_id(text: str) -> int:
+    """Return the queue id of a key, -1 for a text that is no int."""
+    number = java_number(text, 32)
+    return -1 if number is None else number

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyrocketstore.errors import StoreError, StoreStateError, without_frames
 from pyrocketstore.files import fastjson
-from pyrocketstore.files.config_file import ConfigFile
+from pyrocketstore.files.config_file import (
+    ConfigFile,
+    java_number,
+    table_of,
+    with_counter,
+)
 from pyrocketstore.record.message import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
 
 RETRY_MAX_TIMES = 16
+_TIMES = "retryMaxTimes"
 _TABLE, _VERSION = "subscriptionGroupTable", "dataVersion"
 #: Bins of the broker's table of groups, a ConcurrentHashMap made for 1024.
 _BINS = 2048
@@ -32,7 +38,8 @@ class SubscriptionGroups:
     lmq : bool, list no group that begins with %LMQ%, as a broker with enableLmq does: such a group
         always has the default settings
 
-    Groups are added, never changed, and unknown fields are kept.
+    Groups are added, never changed, and unknown fields are kept. A group whose entry is damaged
+    has the default settings, and its entry stays: see ConfigFile.
 
     Threads: any; `groups` and `retry_max_times` take no lock, so that a signal handler that raises
     leaves none held. The other calls are for `shielded` calls.
@@ -45,7 +52,7 @@ class SubscriptionGroups:
         self.path = os.path.join(root, "config", "subscriptionGroup.json")
         self.error: StoreError | None = None
         self._env = env
-        self._file = ConfigFile(env, self.path, _is_groups, _REMEDY)
+        self._file = ConfigFile(env, self.path, _valid_part, _REMEDY)
         self._lock = threading.Lock()  # over the content and the writes of the file
         self._content: dict[str, Any] = {}  # replaced, never changed
         self._changed = self._closed = False
@@ -75,7 +82,7 @@ class SubscriptionGroups:
             if self._closed:
                 raise StoreStateError(f"{self.path}: the store is closed")
             table = self._content.get(_TABLE, {})
-            if group not in table:
+            if group not in table and not self._file.is_damaged(_TABLE, group):
                 new = {group: _new_entry(group)}
                 self._content = {
                     **self._content,
@@ -96,9 +103,8 @@ class SubscriptionGroups:
 
     def retry_max_times(self, group: str) -> int:
         """Return after how many attempts a message of a group is a dead letter."""
-        entry = self._content.get(_TABLE, {}).get(group, {})
-        times = entry.get("retryMaxTimes", RETRY_MAX_TIMES)
-        return times if isinstance(times, int) else RETRY_MAX_TIMES
+        times: int = self._content.get(_TABLE, {}).get(group, {}).get(_TIMES, RETRY_MAX_TIMES)
+        return times
 
     def persist(self) -> None:
         """Write the file if a group was added.
@@ -135,17 +141,19 @@ def _new_entry(group: str) -> dict[str, Any]:
         "consumeFromMinEnable": True,
         "groupName": group,
         "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": RETRY_MAX_TIMES,
+        _TIMES: RETRY_MAX_TIMES,
         "retryQueueNums": 1,
         "whichBrokerWhenConsumeSlowly": 1,
     }
 
 
-def _is_groups(content: dict[str, Any]) -> bool:
-    """Return whether the parts that are used have their types."""
-    version, table = content.get(_VERSION, {}), content.get(_TABLE, {})
-    if not isinstance(version, dict) or not isinstance(table, dict):
-        return False
-    return type(version.get("counter", 0)) is int and all(
-        isinstance(entry, dict) for entry in table.values()
-    )
+def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a content without entries whose used fields have other types. Raises ContentError."""
+    found = {}
+    for group, entry in table_of(content, _TABLE).items():
+        if group and isinstance(entry, dict):
+            value = entry.get(_TIMES)
+            times = RETRY_MAX_TIMES if value is None else java_number(value, 32)
+            if times is not None:
+                found[group] = {**entry, _TIMES: times} if _TIMES in entry else entry
+    return with_counter({**content, _TABLE: found} if _TABLE in content else content, _VERSION)

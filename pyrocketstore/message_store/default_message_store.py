@@ -1589,6 +1589,7 @@ class DefaultMessageStore(StoreContext):
             self.topic_minimums,
             self._forget_topic,
             lambda topic: self.forget_positions(topic),  # a consumer may set it meanwhile
+            self._read_positions,
             self._last_record,
             delete_lock,
         )
@@ -1605,9 +1606,14 @@ class DefaultMessageStore(StoreContext):
 
     def _forget_positions(self, topic: str) -> None:
         """Remove the positions of groups in a topic while no consumer has read them."""
+        offsets = self._read_positions()
+        offsets.forget_topic(topic)
+
+    def _read_positions(self) -> ConsumerOffsets:
+        """Return the positions of groups. Raises StoreCorruptionError, StoreIOError."""
         offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
         offsets.load()
-        offsets.forget_topic(topic)
+        return offsets
 
     def trim(self, before_ms: int) -> Trimmed:
         """Delete the oldest files of the log whose newest message was stored before `before_ms`

@@ -14,7 +14,12 @@ from pyrocketstore.errors import (
     without_frames,
 )
 from pyrocketstore.files import fastjson
-from pyrocketstore.files.config_file import ConfigFile
+from pyrocketstore.files.config_file import (
+    ConfigFile,
+    java_number,
+    table_of,
+    with_counter,
+)
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 if TYPE_CHECKING:
@@ -25,6 +30,9 @@ PERM_READ_WRITE = 6
 _BINS = 2048
 #: A write that is not urgent comes this many times later than the last one took.
 _PAUSE = 20
+_TABLE, _VERSION = "topicConfigTable", "dataVersion"
+#: The number of queues of an entry that does not have it. Source: RocketMQ 4.9.3 TopicConfig.
+_QUEUES = 16
 _QUEUE_COUNTS = ("readQueueNums", "writeQueueNums")
 _REMEDY = (
     "restore it from a copy; or open the store with topics_json=False; or run `verify`, and only if"
@@ -42,7 +50,8 @@ class TopicConfigFile:
     env : Env
     path : the file; its directory is made by `persist`
 
-    Entries are widened, never narrowed, and unknown fields are kept.
+    Entries are widened, never narrowed, and unknown fields are kept. A topic whose entry is damaged
+    is not listed, and its entry stays: see ConfigFile.
 
     Attributes: `error`, why the last `persist` has failed, None when it succeeded.
 
@@ -55,7 +64,7 @@ class TopicConfigFile:
         self.env = env
         self.path = path
         self.error: StoreError | None = None
-        self._file = ConfigFile(env, path, _is_topic_config, _REMEDY)
+        self._file = ConfigFile(env, path, _valid_part, _REMEDY)
         self._write_lock = threading.Lock()  # over writes of the file; taken before _lock
         self._lock = threading.Lock()  # over _content, whose entries are replaced, never changed
         self._content: dict[str, Any] = {}
@@ -87,7 +96,7 @@ class TopicConfigFile:
         """Return {topic: number of its queues}."""
         with self._lock:
             self._settle()
-            table = self._content.get("topicConfigTable", {})
+            table = self._content.get(_TABLE, {})
             return {name: entry.get("readQueueNums", 0) for name, entry in table.items()}
 
     def request(self, topic: str, queue_id: int) -> None:
@@ -122,28 +131,31 @@ class TopicConfigFile:
         """Have the next `persist` leave out a topic that was deleted."""
         with self._lock:
             self._settle()
-            table = self._content.get("topicConfigTable", {})
+            table = self._content.get(_TABLE, {})
             if topic in table:
                 rest = {name: entry for name, entry in table.items() if name != topic}
-                self._content = {**self._content, "topicConfigTable": rest}
+                self._content = {**self._content, _TABLE: rest}
                 self._changed = True
+            self._changed |= self._file.forget_damaged(lambda path: path[1:2] == (topic,))
 
     def _settle(self) -> bool:
         """Handle all requests; return True if they changed the content. Call with _lock held."""
-        table = self._content.get("topicConfigTable", {})
+        table = self._content.get(_TABLE, {})
         new: dict[str, dict[str, Any]] = {}
         changed = False
         while self._requests:
             topic, queue_count = self._requests[0]
             entry = new.get(topic) or table.get(topic)
-            if entry is None:
+            if entry is None and self._file.is_damaged(_TABLE, topic):
+                pass
+            elif entry is None:
                 new[topic] = _new_entry(topic, queue_count)
             elif any(entry.get(name, 0) < queue_count for name in _QUEUE_COUNTS):
                 (new if topic in new else table)[topic] = _widened(entry, queue_count)
                 changed = True
             self._requests.popleft()
         if new:
-            self._content["topicConfigTable"] = fastjson.map_order(table, new, _BINS)
+            self._content[_TABLE] = fastjson.map_order(table, new, _BINS)
             changed = True
         self._changed |= changed
         return changed
@@ -186,14 +198,14 @@ class TopicConfigFile:
 
     def _persist_content(self) -> None:
         with self._lock:
-            version = dict(self._content.get("dataVersion", {"counter": 0, "timestamp": 0}))
+            version = dict(self._content.get(_VERSION, {"counter": 0, "timestamp": 0}))
             version["counter"] = version.get("counter", 0) + 1
             version["timestamp"] = self.env.now_ms()
-            rest = {name: part for name, part in self._content.items() if name != "dataVersion"}
-            self._content = {"dataVersion": version, **rest}
+            rest = {name: part for name, part in self._content.items() if name != _VERSION}
+            self._content = {_VERSION: version, **rest}
             content = {**self._content}
-            if "topicConfigTable" in content:
-                content["topicConfigTable"] = {**content["topicConfigTable"]}
+            if _TABLE in content:
+                content[_TABLE] = {**content[_TABLE]}
             self._changed = False
         try:
             self._file.write(content)
@@ -233,15 +245,23 @@ def _widened(entry: dict[str, Any], queue_count: int) -> dict[str, Any]:
     return {**entry, **wider}
 
 
-def _is_topic_config(content: dict[str, Any]) -> bool:
-    """Return whether the parts that are used have their types."""
-    version = content.get("dataVersion", {})
-    table = content.get("topicConfigTable", {})
-    if not isinstance(version, dict) or not isinstance(table, dict):
-        return False
-    entries = table.values()
-    if not all(isinstance(entry, dict) for entry in entries):
-        return False
-    numbers = [version.get("counter", 0)]
-    numbers += [entry.get(name, 0) for entry in entries for name in _QUEUE_COUNTS]
-    return all(isinstance(number, int) for number in numbers)
+def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a content without entries whose used fields have other types. Raises ContentError."""
+    found = {}
+    for topic, entry in table_of(content, _TABLE).items():
+        valid = _valid_entry(entry) if topic and isinstance(entry, dict) else None
+        if valid is not None:
+            found[topic] = valid
+    return with_counter({**content, _TABLE: found} if _TABLE in content else content, _VERSION)
+
+
+def _valid_entry(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """Return an entry whose numbers of queues are ints, None if they are no numbers."""
+    counts: dict[str, int] = {}
+    for name in _QUEUE_COUNTS:
+        if name in entry:
+            value = _QUEUES if entry[name] is None else java_number(entry[name], 32)
+            if value is None:
+                return None
+            counts[name] = value
+    return {**entry, **counts}

@@ -6,11 +6,9 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyrocketstore.arguments.scalars import INT64_MAX
 from pyrocketstore.errors import StoreError, without_frames
 from pyrocketstore.files import fastjson
-from pyrocketstore.files.config_file import ConfigFile
-from pyrocketstore.record.message import parse_java_int
+from pyrocketstore.files.config_file import ConfigFile, java_number, table_of
 
 if TYPE_CHECKING:
     from pyrocketstore.system.env import Env
@@ -29,6 +27,9 @@ class DelayOffsets:
     env : Env
     root : the store's root directory
 
+    An offset that is negative or not a long, and a level below 1, are damaged entries: see
+    ConfigFile.
+
     Attributes: `error`, why the last `persist` has failed, None when it succeeded.
 
     Threads: any; the offsets of a level are moved by one thread.
@@ -38,7 +39,7 @@ class DelayOffsets:
     def __init__(self, env: Env, root: str) -> None:
         self.path = os.path.join(root, "config", "delayOffset.json")
         self.error: StoreError | None = None
-        self._file = ConfigFile(env, self.path, _is_delay_offsets, _REMEDY)
+        self._file = ConfigFile(env, self.path, _valid_part, _REMEDY)
         self._write_lock = threading.Lock()
         self._content: dict[str, Any] = {}
         self._offsets: dict[int, int] = {}
@@ -51,7 +52,7 @@ class DelayOffsets:
         """
         self._content = self._file.read()
         table = self._content.get(_TABLE, {})
-        self._offsets = {int(level): offset for level, offset in table.items()}
+        self._offsets = {_level_of(text): offset for text, offset in table.items()}
         self._written = dict(self._offsets)
         self.error = None
 
@@ -96,10 +97,17 @@ class DelayOffsets:
             self.error = None
 
 
-def _is_delay_offsets(content: dict[str, Any]) -> bool:
-    """Return whether the table has levels and offsets."""
-    table = content.get(_TABLE, {})
-    return isinstance(table, dict) and all(
-        parse_java_int(level) is not None and type(offset) is int and 0 <= offset <= INT64_MAX
-        for level, offset in table.items()
-    )
+def _valid_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a content without entries that have no level or no offset. Raises ContentError."""
+    found = {text: java_number(value) for text, value in table_of(content, _TABLE).items()}
+    valid = {
+        text: offset
+        for text, offset in found.items()
+        if _level_of(text) >= 1 and offset is not None and offset >= 0
+    }
+    return {**content, _TABLE: valid} if _TABLE in content else content
+
+
+def _level_of(text: str) -> int:
+    """Return the level of a key, 0 for a text that is no int."""
+    return java_number(text, 32) or 0

@@ -176,7 +176,9 @@ def test_a_damaged_file_is_one_line(store: Path, command: str, name: str) -> Non
     file.write_text("{")
     file.with_name(name + ".bak").unlink(missing_ok=True)
     error = run(command, store, code=1).stderr
-    assert error.startswith(f"Error: {file}: not valid JSON; repair it, or delete it")
+    assert error.startswith(
+        f"Error: {file}: not valid JSON: line 1, column 2: must be a key or '}}'"
+    )
     assert error.count("\n") == 1
 
 

@@ -53,7 +53,8 @@ def test_random_contents_are_read_back() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff", b'{"a":' * 60 + b"1" + b"}" * 60])
 def test_what_is_no_object(data: bytes) -> None:
-    assert fastjson.parse(data) is None
+    with pytest.raises(fastjson.JsonError, match=r"^line 1, column \d+: "):
+        fastjson.parse(data)
 
 
 def test_the_order_of_a_java_map() -> None:

@@ -59,7 +59,6 @@ def test_positions(tmp_path: Path) -> None:
         offsets = ConsumerOffsets(Env(), str(tmp_path / name), lmq=lmq)
         offsets.load()
         content = fastjson.parse(examples()[name].encode())
-        assert content is not None
         tables = dict(content["offsetTable"])
         tables |= {name: {"0": at} for name, at in content.get("lmqOffsetTable", {}).items()}
         for key, queues in tables.items():

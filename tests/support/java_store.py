@@ -217,6 +217,11 @@ class JavaStore:
         """Ask the filter jar; a request is {"expression": text, "messages": [properties, ...]}."""
         return self._answers("filter", Path("-"), map(json.dumps, requests), [], 0)
 
+    def config(self, requests: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
+        """Ask 4.9.3 what it reads from the text of a file of ROOT/config; a request is
+        {"file": name, "text": text}."""
+        return self._answers("config", Path("-"), map(json.dumps, requests), [], 0)
+
     def _answers(
         self, mode: str, path: Path, lines: Iterable[str], words: Sequence[str], expect: int
     ) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import java.util.logging.LogManager;
  * dump  DIR [queries=FILE] [out=FILE] [started] [NAME=VALUE ...]
  * index FILE from=FILE [out=FILE] slots=N indexes=N [endPhyOffset=N] [endTimestamp=N]
  * filter - from=FILE [out=FILE]
+ * config - from=FILE [out=FILE]
  * bench DIR what=NAME count=N [...]
  * consume NAMESRV group=NAME topics=A,B count=N [where=FILTER] [timeout=SECONDS]
  * produce NAMESRV from=FILE [compressOver=BYTES]
@@ -62,6 +63,8 @@ public final class Driver {
                 return IndexCommand.run(path, options);
             case "filter":
                 return FilterCommand.run(options);
+            case "config":
+                return ConfigCommand.run(options);
             case "consume":
                 return ClientCommand.consume(path, options);
             case "produce":
