@@ -21,9 +21,12 @@ class RecordWalk:
     # (row, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, queue id)
     @property
     def multi(self) -> list[tuple[int, str, str, int]]: ...
-    # rows whose properties cannot be parsed
+    # rows whose properties were not written completely
     @property
     def bad_properties(self) -> list[int]: ...
+    # number of other rows with an item that is no property
+    @property
+    def skipped_properties(self) -> int: ...
     @property
     def count(self) -> int: ...
     @property

@@ -20,6 +20,7 @@ from pyrocketstore.commit_log._chunk_scan cimport (
     tags_code_of_record,
 )
 from pyrocketstore.record._record cimport (
+    is_pair,
     next_property,
     properties_torn,
     property_text,
@@ -55,7 +56,7 @@ from pyrocketstore.record._text cimport java_text
 from pyrocketstore.errors import StoreIOError, StoreStateError
 
 BAD_PROPERTIES = (
-    "the properties of the record here are not valid: each must be name U+0001 value U+0002"
+    "the text of the record's properties is not complete: it ends in zeros, which no writer stores"
 )
 
 cdef enum:
@@ -64,22 +65,18 @@ cdef enum:
     RECORD_SIZE_MIN = 91       # a record without topic, body and properties
 
 
-cdef bint properties_valid(const uint8_t *p, int64_t size) noexcept nogil:
-    """Return True if each property is a name, U+0001 and a value, with U+0002 between properties.
+cdef bint has_skipped_item(const uint8_t *p, int64_t size) noexcept nogil:
+    """Return True if an item of the text is no property: readers skip it, as 4.9.3 does.
 
-    Java's parser accepts a text that does not end in U+0002, further U+0001 in a value, and text
-    that is not UTF-8. Java's writer writes an empty value, which the parser drops. A text that ends
-    in zeros was not written completely.
+    Such an item has no U+0001, no name or no value, as between two separators in a row.
     """
     cdef property_text text
-    if properties_torn(p, size):
-        return False
     text.at = p
     text.stop = p + size
     while next_property(&text):
-        if text.value == NULL or text.value - 1 == text.name:
-            return False
-    return True
+        if not is_pair(&text):
+            return True
+    return False
 
 
 @cython.final
@@ -90,8 +87,9 @@ cdef class RecordWalk:
 
     After each `walk` the columns contain one chunk of the log. `queues` numbers the queues in the
     order of their first records; a record of no queue has number -1. `bad_properties` has the rows
-    of the chunk with invalid properties. Without `check_crc` a record with a changed body counts as
-    valid, as in a file that recovery does not read.
+    of the chunk whose properties were not written completely, and `skipped_properties` counts the
+    other rows with an item that is no property. Without `check_crc` a record with a
+    changed body counts as valid, as in a file that recovery does not read.
 
     Parameters
     ----------
@@ -100,6 +98,7 @@ cdef class RecordWalk:
     cdef readonly TopicQueueMap queues
     cdef readonly list multi
     cdef readonly list bad_properties
+    cdef readonly Py_ssize_t skipped_properties
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t key_count
     cdef dict _columns
@@ -173,6 +172,7 @@ cdef class RecordWalk:
             self.key_count = 0
             self.multi = []
             self.bad_properties = []
+            self.skipped_properties = 0
             with nogil:
                 status = self.take(window, file_from_offset, &state)
         finally:
@@ -269,9 +269,11 @@ cdef class RecordWalk:
                         java_text(text + properties.multi_queue_offset.position,
                                   properties.multi_queue_offset.size),
                         record.queue_id))
-        if not properties_valid(text, record.properties_size):
+        if properties_torn(text, record.properties_size):
             with gil:
                 self.bad_properties.append(row)
+        elif has_skipped_item(text, record.properties_size):
+            self.skipped_properties += 1
         self.phy_offset[row] = record.phy_offset
         self.size[row] = record.total_size
         self.queue_offset[row] = record.queue_offset

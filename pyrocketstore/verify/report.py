@@ -84,9 +84,10 @@ class VerifyReport(Verdict):
     """The counts and problems of one check.
 
     - `files blanks records bytes keys` count parts of the log. `bad_properties` records have
-      properties that cannot be parsed. `unqueued` records are prepared or rolled back, `unnameable`
-      records have a topic that is not a valid directory name, and `repeated` records have the queue
-      offset of a later record.
+      properties that were not written completely, and `skipped_properties` ones have items that
+      are no property, which readers skip as 4.9.3 does. `unqueued` records are
+      prepared or rolled back, `unnameable` records have a topic that is not a valid directory name,
+      and `repeated` records have the queue offset of a later record.
     - Of the `units`, `expired` ones refer to deleted records and `pre_blank` ones to no record.
     - `missing_units` and `missing_keys` have a record in the log. `not_indexed` records have keys
       in a part of the log that no index file covers: 4.9.3 left them out after a crash, or a file
@@ -103,6 +104,7 @@ class VerifyReport(Verdict):
     damaged_bytes: int = 0
     undispatched_bytes: int = 0
     bad_properties: int = 0
+    skipped_properties: int = 0
     keys: int = 0
     unqueued: int = 0
     unnameable: int = 0
@@ -200,7 +202,7 @@ class VerifyReport(Verdict):
             )
         if self.bad_properties:
             yield (
-                f"{self.bad_properties} messages have properties that are not valid, and nothing"
+                f"{self.bad_properties} messages have properties that are not complete, and nothing"
                 " else in the store has these: restore the log from a copy, or put the messages"
                 " again; what can be parsed is given as it is"
             )

@@ -373,6 +373,7 @@ class _Verifier:
             walk.column("tags_code"),
             walk.column("store_timestamp"),
         )
+        report.skipped_properties += walk.skipped_properties
         report.bad_properties += len(walk.bad_properties)
         for row in report.kept(walk.bad_properties):  # a record's checksum covers the body alone
             path, position = self.log.position_of(int(rows.phy_offset[row]))

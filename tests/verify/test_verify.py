@@ -295,11 +295,25 @@ def test_a_missing_blank_is_found(store_path):
         (b"\x02TAGS\x01", b"\x02\x02AGS\x01"),  # no property
     ],
 )
-def test_properties_that_cannot_be_parsed_are_found(store_path, old, new):
+def test_a_changed_separator_is_found_by_the_unit(store_path, old, new):
+    """4.9.3 skips such an item, which is counted; the tags code of the unit shows the damage."""
     path = log_file(store_path, 1)
     raw = bytearray(path.read_bytes())
     at = raw.index(old, 4000)
     raw[at : at + len(new)] = new
+    path.write_bytes(raw)
+    report = verify(store_path)
+    assert report.skipped_properties == 1 and report.bad_properties == 0 and not report.ok
+    assert [p.kind for p in report.problems] == ["queue"]
+    assert "has the tags code" in report.problems[0].text
+
+
+def test_properties_that_were_not_written_are_found(store_path):
+    path = log_file(store_path, 1)
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"\x02TAGS\x01", 4000)
+    end = raw.index(bytes.fromhex("DAA320A7"), at) - 4
+    raw[end - 3 : end] = bytes(3)
     path.write_bytes(raw)
     report = verify(store_path)
     found = [p for p in report.problems if p.kind == "log"]

@@ -41,8 +41,8 @@ UNITS_DDL = (
 )
 #: A key of a record, as the index hashes it.
 KEYS_DDL = "brokerName string, commitLogOffset bigint, keyHash int, storeTimestamp bigint"
-#: Facts of a log file: `kind` is records, keys, unqueued or unnameable; or, with a position and a
-#: reason, bad_properties or problem. For problem, `count` is bytes.
+#: Facts of a log file: `kind` is records, keys, skipped_properties, unqueued or unnameable; or,
+#: with a position and a reason, bad_properties or problem. For problem, `count` is bytes.
 LOG_DDL = "brokerName string, kind string, path string, position bigint, text string, count bigint"
 
 Int64s = npt.NDArray[np.int64]
@@ -129,7 +129,8 @@ def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     """Yield batches of LOG_DDL. Raises StoreIOError."""
     rows: list[tuple[str, str, str, int, str, int]] = []
     path = encodable(task.file.path)
-    counts = dict.fromkeys(("records", "keys", "unqueued", "unnameable"), 0)
+    kinds = ("records", "keys", "skipped_properties", "unqueued", "unnameable")
+    counts = dict.fromkeys(kinds, 0)
 
     def note(position: int, text: str, count: int) -> None:
         rows.append((task.broker_name, "problem", path, position, text, count))
@@ -147,6 +148,7 @@ def log_facts(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
         unusable = np.array([not is_queue_name(*name) for name in names] or [False], np.bool_)
         counts["records"] += walk.count
         counts["keys"] += walk.key_count
+        counts["skipped_properties"] += walk.skipped_properties
         counts["unqueued"] += int(np.count_nonzero(queue < 0))
         counts["unnameable"] += int(np.count_nonzero((queue >= 0) & unusable[queue]))
     rows += [(task.broker_name, kind, "", -1, "", count) for kind, count in counts.items()]

@@ -19,6 +19,7 @@ from pyrocketstore.errors import StoreCorruptionError, StoreIOError
 from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.reading._messages import gather_records
 from pyrocketstore.record._record import record_size_max
+from pyrocketstore.record._text import string_to_properties
 from pyrocketstore.record.message import LMQ_PREFIX, PROPERTY_INNER_MULTI_DISPATCH, java_split
 from pyrocketstore.spark.options import SourceOptions
 from pyrocketstore.spark.task_types import DataLossError, LogFile, QueueRange
@@ -343,8 +344,5 @@ def is_dispatched_to(chunk: Chunk, row: int) -> bool:
     """Whether a record names the chunk's queue in its multi-dispatch properties."""
     one = chunk.take(slice(row, row + 1))
     columns = decode_records(one.data, one.positions, one.sizes, ["properties"], path=one.path)
-    for pair in str(columns["properties"][0]).split("\2"):
-        name, _, value = pair.partition("\1")
-        if name == PROPERTY_INNER_MULTI_DISPATCH:
-            return chunk.topic in java_split(value)
-    return False
+    properties = string_to_properties(str(columns["properties"][0]))
+    return chunk.topic in java_split(properties.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
