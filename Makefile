@@ -249,6 +249,10 @@ lint-c:
 	@for source in $(C_SOURCES); do \
 		echo "$(CC) $(WARNINGS) $$source"; $(CC) $(WARNINGS) -Icsrc $$source || exit 1; done
 
+.PHONY: damage-page
+damage-page: build ## write the table of docs/damage.md again
+	ROCKETSTORE_WRITE_DAMAGE_PAGE=1 $(BIN)/pytest -n0 -q tests/verify/test_damage_table.py
+
 graph: $(VENV)/.ready ## print which folder imports which, with the counts of imports
 	$(BIN)/python tools/folder_graph.py
 

@@ -12,6 +12,7 @@ from pyrocketstore.cli.inspect import (
     FILE_COLUMNS,
     PROBLEM_COLUMNS,
     QUEUE_COLUMNS,
+    derived_damage,
     file_rows,
     has_lost_end,
     has_wrong_files,
@@ -94,9 +95,10 @@ def info(target: Target, files: bool) -> None:
         output.facts("store", store_facts(target.path, log_paths, store))
         output.table("queue", QUEUE_COLUMNS, queue_rows(store))
         gaps = missing_files(store.message_store)
-        for text in gaps:
+        derived = derived_damage(store)
+        for text in (*gaps, *derived):
             output.warn(text)
-        is_damaged = bool(gaps) or has_lost_end(store) or has_wrong_files(store)
+        is_damaged = bool(gaps or derived) or has_lost_end(store) or has_wrong_files(store)
     if files:
         output.table("file", FILE_COLUMNS, file_rows(target.path, log_paths))
     if is_damaged:  # the opening has reported the rest

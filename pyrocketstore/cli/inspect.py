@@ -6,9 +6,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pyrocketstore.files.store_checkpoint import CHECKPOINT_SIZE, checkpoint_damage
 from pyrocketstore.message_store.lost_ends import lost_end
+from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged
 from pyrocketstore.store.key_gaps import find_key_gaps
 from pyrocketstore.system.env import Env
+from pyrocketstore.verify.index_check import HEADER_DAMAGE, damaged_headers
 
 QUEUE_COLUMNS = (
     "topic",
@@ -27,11 +30,12 @@ _CHECKPOINT_NAMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_
 
 
 def checkpoint_facts(root: str) -> dict[str, int | None]:
-    """The three times of `checkpoint` in Unix ms, None where the file is missing or short."""
+    """The three times of `checkpoint` in Unix ms, None where the file is missing, short or
+    damaged."""
     env = Env()
     path = f"{root}/checkpoint"
-    data = env.read_file(path, size=_CHECKPOINT.size) if env.exists(path) else b""
-    if len(data) < _CHECKPOINT.size:
+    data = env.read_part(path, 0, CHECKPOINT_SIZE)
+    if len(data) < _CHECKPOINT.size or checkpoint_damage(data):
         return dict.fromkeys(_CHECKPOINT_NAMES)
     return dict(zip(_CHECKPOINT_NAMES, _CHECKPOINT.unpack_from(data), strict=True))
 
@@ -83,6 +87,9 @@ def index_state(store: Any) -> str:
         return "not enabled"
     if engine.index_service.geometry_error is not None:
         return f"not readable: {engine.index_service.geometry_error}"
+    damaged = damaged_headers(engine)
+    if damaged:
+        return f"not complete: {len(damaged)} file(s) have a damaged header"
     gaps = find_key_gaps(engine)
     if gaps is not None:
         gaps.search()
@@ -113,6 +120,16 @@ def has_wrong_files(store: Any) -> bool:
     length or name."""
     engine = store.message_store
     return bool(engine.plan.mismatched or engine.index_service.wrong)
+
+
+def derived_damage(store: Any) -> list[str]:
+    """The texts for a damaged `checkpoint`, and for index files with a damaged header."""
+    engine = store.message_store
+    found = []
+    damage = why_checkpoint_is_damaged(engine.env, engine.config)
+    if damage:
+        found.append(f"{store.path}/checkpoint: damaged: {damage}")
+    return found + [f"{path}: {HEADER_DAMAGE}" for path in damaged_headers(engine)]
 
 
 def queue_rows(store: Any) -> Iterator[tuple[Any, ...]]:

@@ -9,16 +9,47 @@ from collections.abc import Sequence
 from typing import overload
 
 from pyrocketstore.arguments.scalars import INT64_MAX, INT64_MIN, exact_int, exact_int64
+from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreIOError
 from pyrocketstore.system.env import O_RDONLY, O_RDWR, Env, check_env, parent_directory
 
-__all__ = ["CHECKPOINT_SIZE", "StoreCheckpoint"]
+__all__ = ["CHECKPOINT_SIZE", "StoreCheckpoint", "checkpoint_damage", "offsets_of_5x"]
+
+LOG = logger(__name__)
 
 CHECKPOINT_SIZE = 4096
 #: The fields of 4.9.3. The bytes after them, which 5.x uses, are never changed.
 LONGS = struct.Struct(">qqq")
+#: The fields of 5.x: physical offsets of its replication, -1 for none.
+LONGS_OF_5X = struct.Struct(">qq")
+#: Bytes that some version writes; the rest of the file is zeros.
+_USED_SIZE = 64
+#: The year 2100, Unix ms.
+_TIME_END_MS = 4_102_444_800_000
+_FIELDS = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
 #: Recovery starts this much before the times of the checkpoint (ms).
 MIN_TIMESTAMP_MARGIN_MS = 3000
+
+
+def checkpoint_damage(data: bytes) -> str:
+    """Return the reason why the bytes of a checkpoint were not written by a store; "" if they may
+    have been. No checksum covers them: a time must be a time, and the rest zeros.
+    """
+    times = LONGS.unpack(data[: LONGS.size].ljust(LONGS.size, b"\0"))
+    for name, time_ms in zip(_FIELDS, times, strict=True):
+        if not 0 <= time_ms < _TIME_END_MS:
+            return f"{name} is {time_ms}, which is no time in ms from 1970 to 2100"
+    if min(offsets_of_5x(data)) < -1:
+        return f"bytes {LONGS.size} to 39 are {offsets_of_5x(data)}, which are no offsets of 5.x"
+    if any(data[_USED_SIZE:]):
+        return f"bytes after {_USED_SIZE} are not zero"
+    return ""
+
+
+def offsets_of_5x(data: bytes) -> tuple[int, int]:
+    """Return the two offsets that 5.x keeps behind the times, zeros where 4.9.3 wrote the file."""
+    first, second = LONGS_OF_5X.unpack(data[LONGS.size : 40].ljust(LONGS_OF_5X.size, b"\0"))
+    return first, second
 
 
 class _StoreTime:
@@ -49,6 +80,8 @@ class StoreCheckpoint:
     path : str, the file; made with its full length when missing, and extended when short
     read_only : bool; a missing or short file counts as zeros and nothing is written
 
+    A damaged file, which `damage` describes, counts as zeros. The next write replaces all of it.
+
     A time that is set must be an int64. Raises StoreIOError. Threads: any.
     Durability: values are durable after `flush`.
     Source: RocketMQ 4.9.3 StoreCheckpoint.
@@ -67,7 +100,12 @@ class StoreCheckpoint:
         self._lock = threading.Lock()
         if not read_only:
             self._prepare()
-        header = self._read_header()
+        data = self._read()
+        #: the reason why the file counts as zeros; "": it is valid
+        self.damage = checkpoint_damage(data)
+        if self.damage:
+            LOG.warning("%s: damaged, and not used: %s", path, self.damage)
+        header = bytes(LONGS.size) if self.damage else data[: LONGS.size].ljust(LONGS.size, b"\0")
         self._physic_msg_timestamp, self._logics_msg_timestamp, self._index_msg_timestamp = (
             LONGS.unpack(header)
         )
@@ -101,18 +139,17 @@ class StoreCheckpoint:
             env.close(fd, self._path)
         env.fsync_directory(parent_directory(self._path))
 
-    def _read_header(self) -> bytes:
+    def _read(self) -> bytes:
         try:
             fd = self._env.open(self._path, O_RDONLY)
         except StoreIOError as error:
             if self._read_only and error.errno == errno.ENOENT:
-                return bytes(LONGS.size)
+                return b""
             raise
         try:
-            header = self._env.pread(fd, LONGS.size, 0, self._path)
+            return self._env.pread(fd, CHECKPOINT_SIZE, 0, self._path)
         finally:
             self._env.close(fd, self._path)
-        return header.ljust(LONGS.size, b"\0")
 
     def get_min_timestamp(self) -> int:
         """Return the time (Unix ms) before which messages are durable in the log and the queues."""
@@ -184,12 +221,15 @@ class StoreCheckpoint:
         if earliest is not None and earliest <= self.get_min_timestamp():
             physic, logics = min(physic, earliest - 1), min(logics, earliest - 1)
         header = LONGS.pack(physic, logics, self.index_msg_timestamp)
+        if self.damage:
+            header = header.ljust(CHECKPOINT_SIZE, b"\0")
         fd = self._env.open(self._path, O_RDWR)
         try:
             self._env.pwrite_all(fd, header, 0, self._path)
             self._env.fdatasync(fd, self._path)
         finally:
             self._env.close(fd, self._path)
+        self.damage = ""
         self._written_limit = max(0, min(physic, logics) - MIN_TIMESTAMP_MARGIN_MS)
         self._written_end = end
 

@@ -113,7 +113,11 @@ from pyrocketstore.recovery.flushed import read_flushed
 from pyrocketstore.recovery.index_gaps import uncovered
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.loss_notices import LossNotices
-from pyrocketstore.recovery.other_formats import check_checkpoint, check_format
+from pyrocketstore.recovery.other_formats import (
+    check_checkpoint,
+    check_format,
+    why_checkpoint_is_damaged,
+)
 from pyrocketstore.recovery.owner_trace import owner_of
 from pyrocketstore.recovery.plan import RecoveryPlan, make_plan
 from pyrocketstore.recovery.refresh import Follower
@@ -356,7 +360,7 @@ class DefaultMessageStore(StoreContext):
             if self.read_only:
                 self._load_unchanged()
             else:
-                check_checkpoint(self.env, self.root)
+                check_checkpoint(self.env, self.config)
                 self._load()
         except BaseException:
             self._give_up()
@@ -428,6 +432,7 @@ class DefaultMessageStore(StoreContext):
         self.checkpoint = StoreCheckpoint(
             self.env, os.path.join(self.root, "checkpoint"), read_only=self.read_only
         )
+        self.checkpoint.damage = why_checkpoint_is_damaged(self.env, self.config)
         self.index_service = IndexService(
             self.env,
             os.path.join(self.root, "index"),

@@ -148,6 +148,7 @@ def find_log_end(
     stop = min(files[-1].file_from_offset + files[-1].file_size, limit)
     if stop <= start:
         return found  # nothing is committed
+    proven = proven_file(store) if store.checkpoint.damage else -1
     complete = True
     while True:
         keeps = keep_from <= start
@@ -192,8 +193,9 @@ def find_log_end(
         if found.status == Status.OK and found.phy_offset >= limit:
             found.status = Status.END  # of the committed entries
             return found
-        if found.status in (Status.OK, Status.BLANK) or not _continues_after(
-            store, files, found.at_file
+        if found.status in (Status.OK, Status.BLANK) or not (
+            _continues_after(store, files, found.at_file)
+            or files[found.at_file].file_from_offset < proven
         ):
             return found
         found.at_file += 1
@@ -212,6 +214,30 @@ def committed_limit(store: StoreContext) -> int:
         return NO_LIMIT
     ends = [queue.covered_phy_offset for queue in store.consume_queues()]
     return max(committed, *ends, 0)
+
+
+def proven_file(store: StoreContext) -> int:
+    """Return where the last log file begins that a queue proves: its last unit names a record
+    there. -1 without one.
+
+    A damaged checkpoint does not say up to where the log was durable, so that the scan begins at
+    its first file. Old damage before that file does not end the log.
+    """
+    found = -1
+    for queue in store.consume_queues():
+        unit = queue.reader.unit(queue.core.unit_count - 1)
+        file = (
+            None
+            if unit is None
+            else store.commit_log.mapped_file_queue.find_mapped_file_by_offset(unit[0], False)
+        )
+        if unit is None or file is None:
+            continue
+        position = unit[0] - file.file_from_offset
+        header = RecordHeader(file.read(position, min(HEADER_SIZE, file.wrote - position)))
+        if header.is_message and header.phy_offset == unit[0] and header.total_size == unit[1]:
+            found = max(found, file.file_from_offset)
+    return found
 
 
 def _warn_of_gap(before: MappedFile, file: MappedFile) -> None:

@@ -6,21 +6,34 @@ import os
 from typing import TYPE_CHECKING
 
 from pyrocketstore.config.dledger import DLEDGER_PREFIX, dledger_directories, dledger_log_of
+from pyrocketstore.config.file_sizes import is_store_file
 from pyrocketstore.errors import StoreFormatError
+from pyrocketstore.files.store_checkpoint import (
+    CHECKPOINT_SIZE,
+    checkpoint_damage,
+    offsets_of_5x,
+)
+from pyrocketstore.record._record import (
+    BLANK_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    RecordHeader,
+)
 from pyrocketstore.record.message import MAX_TOPIC_SIZE
 
 if TYPE_CHECKING:
     from pyrocketstore.config.message_store_config import MessageStoreConfig
     from pyrocketstore.system.env import Env
 
+_MAGIC_CODES = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, BLANK_MAGIC_CODE)
+#: Bytes of the shortest record: before the log's end one of so many is not zero, after it all are.
+_END_SIZE = 91
 _BATCH_QUEUES = "batchconsumequeue"
 #: Files and directories that a broker of 5.x makes, and 4.9.3 does not know.
 _OF_5X = (
     *("timerwheel", "timerlog", "compaction", "compactionLog", "consumequeue_r", "rocksdbstore"),
     "abort.bak",
 )
-#: Bytes of the checkpoint that 5.x writes, and 4.9.3 leaves zero.
-_CHECKPOINT_OF_5X = (24, 16)
 
 
 def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> None:
@@ -56,14 +69,56 @@ def check_format(env: Env, config: MessageStoreConfig, *, read_only: bool) -> No
             raise _of_5x(mark)
 
 
-def check_checkpoint(env: Env, root: str) -> None:
+def check_checkpoint(env: Env, config: MessageStoreConfig) -> None:
     """Refuse to write to a store whose checkpoint 5.x has written; once its lock is taken.
 
+    A damaged checkpoint refuses nothing: it is derived from the log.
     Raises StoreFormatError, StoreIOError.
     """
-    checkpoint = os.path.join(root, "checkpoint")
-    if env.exists(checkpoint) and any(env.read_part(checkpoint, *_CHECKPOINT_OF_5X)):
-        raise _of_5x(checkpoint)
+    path, data = _read_checkpoint(env, config)
+    if any(offsets_of_5x(data)) and not why_checkpoint_is_damaged(env, config):
+        raise _of_5x(path)
+
+
+def why_checkpoint_is_damaged(env: Env, config: MessageStoreConfig) -> str:
+    """Return the reason why no store has written the checkpoint; "" if it is valid or missing.
+
+    Raises StoreIOError.
+    """
+    _, data = _read_checkpoint(env, config)
+    damage = checkpoint_damage(data)
+    if damage or not data:
+        return damage
+    if len(data) < CHECKPOINT_SIZE:
+        return f"the file has {len(data)} bytes and must have {CHECKPOINT_SIZE}"
+    for offset in offsets_of_5x(data):
+        if offset > 0 and not _is_place_in_log(env, config, offset):
+            return f"a field of 5.x names byte {offset} of the log, where no record begins or ends"
+    return ""
+
+
+def _read_checkpoint(env: Env, config: MessageStoreConfig) -> tuple[str, bytes]:
+    path = os.path.join(config.store_path_root_dir, "checkpoint")
+    return path, env.read_part(path, 0, CHECKPOINT_SIZE) if env.exists(path) else b""
+
+
+def _is_place_in_log(env: Env, config: MessageStoreConfig, phy_offset: int) -> bool:
+    """Return whether a record of the log begins at `phy_offset`, or the log ends there."""
+    files = (
+        (f"{directory}/{name}", phy_offset - int(name), size)
+        for directory in config.all_commit_log_paths
+        for name, size in env.files_named(directory, is_store_file, follow=True)
+    )
+    for path, position, size in files:
+        if position == size > 0:
+            return True
+        if 0 <= position < size:
+            data = env.read_part(path, position, _END_SIZE)
+            if RecordHeader(data).magic_code in _MAGIC_CODES:
+                return True
+            before = max(0, position - _END_SIZE)
+            return not any(data) and any(env.read_part(path, before, position - before))
+    return False
 
 
 def _of_5x(mark: str) -> StoreFormatError:
@@ -76,7 +131,7 @@ def _of_5x(mark: str) -> StoreFormatError:
 def check_writable(env: Env, config: MessageStoreConfig) -> None:
     """Refuse to write to a store as `check_format` and `check_checkpoint` do."""
     check_format(env, config, read_only=False)
-    check_checkpoint(env, config.store_path_root_dir)
+    check_checkpoint(env, config)
 
 
 def why_only_read(env: Env, config: MessageStoreConfig) -> str:

@@ -15,7 +15,13 @@ from pyrocketstore.index._file import (
     INDEX_SIZE,
     IndexFile,
 )
-from pyrocketstore.index.directory import INDEX_HEADER, entry_position
+from pyrocketstore.index.directory import (
+    INDEX_HEADER,
+    entry_position,
+    find_index_files,
+    has_lost_header,
+)
+from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.system.env import Env
 from pyrocketstore.verify._chains import ChainWalk
 from pyrocketstore.verify.report import Problem, VerifyReport
@@ -32,6 +38,11 @@ _ENTRY = np.dtype(
     [("key_hash", ">i4"), ("phy_offset", ">i8"), ("time_diff", ">i4"), ("prev_index", ">i4")]
 )
 MAX_TIME_DIFF = 2**31 - 1
+
+HEADER_DAMAGE = (
+    "the header contradicts the entries, so that 4.9.3 would miss keys; opening the store for"
+    " writing writes it again"
+)
 
 Int64s = NDArray[np.int64]
 
@@ -65,6 +76,34 @@ def _read_header(env: Env, path: str) -> bytes:
         return env.pread(fd, INDEX_HEADER_SIZE, 0, path).ljust(INDEX_HEADER_SIZE, b"\0")
     finally:
         env.close(fd)
+
+
+def damaged_headers(store: DefaultMessageStore) -> list[str]:
+    """Return the index files on disk whose header contradicts their entries, though the store was
+    stopped cleanly: a read-only opening has built it again in memory, and 4.9.3 would not.
+
+    Raises StoreIOError.
+    """
+    plan = store.plan
+    if not store.read_only or plan is None or not plan.clean or not store.index_enabled:
+        return []
+    if store.env.exists(f"{store.root}/abort"):
+        return []
+    index = store.index_service
+    if index.geometry_error is not None:
+        return []
+    found = []
+    for file in index.files:
+        if file.mode == "memory" and file.path is not None:
+            on_disk = _read_header(store.env, file.path)
+            if on_disk != file.read(0, INDEX_HEADER_SIZE):
+                found.append(file.path)
+    loaded = {file.path for file in index.files} | set(index.wrong)
+    for item in find_index_files(store.env, f"{store.root}/index"):
+        is_whole = item.path not in loaded and item.size == index.file_size
+        if is_whole and has_lost_header(store.env, item.path, index.geometry[0]):
+            found.append(item.path)
+    return sorted(found)
 
 
 class _Block(NamedTuple):

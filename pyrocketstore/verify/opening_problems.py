@@ -9,7 +9,7 @@ from pyrocketstore.errors import StoreCorruptionError
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.message_store.lost_ends import lost_end
 from pyrocketstore.message_store.topic_config import TopicConfigFile
-from pyrocketstore.recovery.other_formats import why_only_read
+from pyrocketstore.recovery.other_formats import why_checkpoint_is_damaged, why_only_read
 from pyrocketstore.recovery.plan import COMMITTED_END, RecoveryPlan
 from pyrocketstore.results import Status
 from pyrocketstore.schedule.delay_offsets import DelayOffsets
@@ -39,13 +39,17 @@ def opening_problems(store: DefaultMessageStore) -> Iterator[Problem]:
     if plan is None or not store.read_only:
         return
     yield from _config_problems(store)
+    damage = why_checkpoint_is_damaged(store.env, store.config)
+    if damage:
+        text = f"{damage}; it counts as missing, and opening the store for writing makes it again"
+        yield Problem("checkpoint", f"{store.root}/checkpoint", -1, text)
     for path, reason in plan.mismatched:
         yield Problem(_kind_of(store, path), path, -1, reason)
     if plan.broken:
         return
-    damage = damaged_end(store, plan)
-    if damage is not None:
-        yield damage
+    end = damaged_end(store, plan)
+    if end is not None:
+        yield end
         return
     lost = lost_end(store, plan, plan.beyond)
     if lost is not None:

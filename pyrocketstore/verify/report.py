@@ -19,7 +19,7 @@ class Problem:
 
     Parameters
     ----------
-    kind : "log", "queue", "ext", "index" or "config"
+    kind : "log", "queue", "ext", "index", "checkpoint" or "config"
     path : the file
     position : bytes into the file; -1: no position
     text : the reason
@@ -159,6 +159,11 @@ class VerifyReport(Verdict):
         if self.only_read:
             return [*self._log_advice(), self._only_read_advice]
         found = [*self._log_advice(), *self._index_advice(), *self._unit_advice()]
+        if any(problem.kind == "checkpoint" for problem in self.problems):
+            found.append(
+                f"`checkpoint` is damaged: it is derived from the log; {self._once}, which makes it"
+                " again"
+            )
         found += [
             f"{problem}; until then an opening for writing is refused, but messages can be read"
             f"{self._log_first}"

@@ -27,7 +27,7 @@ from pyrocketstore.recovery.other_formats import why_only_read
 from pyrocketstore.results import Status
 from pyrocketstore.system.live_stores import Attempts, was_removed
 from pyrocketstore.verify._chains import differing_units
-from pyrocketstore.verify.index_check import IndexCheck, Keys
+from pyrocketstore.verify.index_check import HEADER_DAMAGE, IndexCheck, Keys, damaged_headers
 from pyrocketstore.verify.opening_problems import damaged_end, opening_problems
 from pyrocketstore.verify.other_offsets import OffsetSearch
 from pyrocketstore.verify.report import Problem, VerifyReport
@@ -287,6 +287,8 @@ class _Verifier:
                 self._finish_queue(state)
                 self._compare_with_disk(state)
         self.index.finish()
+        for path in damaged_headers(self.store):
+            report.add(Problem("index", path, 0, HEADER_DAMAGE))
         return report
 
     # ---- the opening ----------------------------------------------------------------------------

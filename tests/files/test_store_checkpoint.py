@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def test_a_missing_checkpoint_is_made_at_full_length(env, tmp_path):
 @pytest.mark.parametrize("size", [0, 1, 23, 24, 4095, 4096, 5000])
 def test_checkpoint_keeps_what_is_there(env, tmp_path, size):
     path = tmp_path / "checkpoint"
-    content = bytes(i % 101 for i in range(size))
+    whole = struct.pack(">qqqqq", 1_700_000_000_123, 1_700_000_000_099, 1_699_999, 4711, -1)
+    content = whole.ljust(size, b"\0")[:size]
     path.write_bytes(content)
     checkpoint = StoreCheckpoint(env, str(path))
     want = content.ljust(CHECKPOINT_SIZE, b"\0")
@@ -302,3 +304,33 @@ def test_the_checkpoint_stays_behind_a_lost_queue_entry(tmp_path: Path) -> None:
         assert store.message_store.checkpoint.logics_msg_timestamp == before
         with pytest.raises(PutError, match="the reason"):
             store.put("t", b"")
+
+
+JUNK = {
+    "noise": random.Random(3).randbytes(CHECKPOINT_SIZE),
+    "ones": b"\xff" * CHECKPOINT_SIZE,
+    "a negative time": struct.pack(">qqq", 1_700_000_000_000, -5, 0),
+    "a time after 2100": struct.pack(">qqq", 1_700_000_000_000, 0, 4_102_444_800_000),
+    "a text": b"a text in place of the file\n",
+    "plausible times before noise": struct.pack(">qqq", *[1_700_000_000_000] * 3) + b"noise" * 50,
+    "an offset": struct.pack(">qqqqq", *[1_700_000_000_000] * 3, -2, 0),
+}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("kind", JUNK)
+def test_a_damaged_checkpoint_counts_as_zeros(env, tmp_path, kind, read_only):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(JUNK[kind].ljust(CHECKPOINT_SIZE, b"\0"))
+    before = path.read_bytes()
+    checkpoint = StoreCheckpoint(env, str(path), read_only=read_only)
+    assert checkpoint.damage and checkpoint.physic_msg_timestamp == 0
+    assert checkpoint.get_min_timestamp() == checkpoint.get_min_timestamp_index() == 0
+    checkpoint.physic_msg_timestamp = 1_700_000_000_000
+    checkpoint.flush()
+    if read_only:
+        assert path.read_bytes() == before
+    else:
+        times = struct.pack(">qqq", 1_700_000_000_000, 0, 0)
+        assert path.read_bytes() == times.ljust(CHECKPOINT_SIZE, b"\0")
+        assert StoreCheckpoint(env, str(path)).damage == ""

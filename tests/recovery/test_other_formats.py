@@ -138,9 +138,21 @@ MARKS: dict[str, Any] = {
     "abort.bak": b"4711",
     "consumequeue_r": None,
     "batchconsumequeue": None,
-    "checkpoint": (24, b"\0\0\0\0\0\0\0\1"),
-    "checkpoint 2": (32, b"\0\0\0\0\0\0\0\1"),
+    "checkpoint": (24, "end"),
+    "checkpoint 2": (32, "end"),
+    "checkpoint 3": (32, "record"),
+    "checkpoint 4": (24, "none"),
 }
+
+
+def place_in_log(root: Path, place: str) -> int:
+    """Return the end of the log, the begin of a record, or the -1 of 5.x."""
+    with pyrocketstore.open(root, read_only=True, **SIZES) as store:
+        if place == "none":
+            return -1
+        if place == "end":
+            return store.message_store.get_max_phy_offset()
+        return next(iter(store.read("b"))).phy_offset
 
 
 @pytest.mark.parametrize("mark", MARKS)
@@ -156,13 +168,30 @@ def test_a_directory_of_5x_is_only_read(tmp_path: Path, mark: str) -> None:
     else:
         with path.open("r+b") as file:
             file.seek(content[0])
-            file.write(content[1])
+            file.write(struct.pack(">q", place_in_log(tmp_path, content[1])))
     before = digest(tmp_path)
     with pytest.raises(StoreFormatError, match=r"5\.x.*read_only"):
         pyrocketstore.open(tmp_path, **SIZES)
     assert digest(tmp_path) == before
     with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
         assert answers(store) == wanted
+
+
+@pytest.mark.parametrize("bit", [0, 3, 7, 12, 20, 33, 62, 63, 64, 68, 127])
+def test_a_flipped_bit_of_the_checkpoint_refuses_no_opening(tmp_path: Path, bit: int) -> None:
+    """In the fields of 5.x: a byte of the log where no record begins or ends is no sign of it."""
+    fill(tmp_path)
+    with (tmp_path / "checkpoint").open("r+b") as file:
+        file.seek(24)
+        value = int.from_bytes(file.read(16), "big") ^ 1 << bit
+        file.seek(24)
+        file.write(value.to_bytes(16, "big"))
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+        assert [problem.kind for problem in store.verify().problems] == ["checkpoint"]
+    with pyrocketstore.open(tmp_path, **SIZES) as store:
+        assert sum(1 for topic in "ab" for _ in store.read(topic, None)) == COUNT
+    with pyrocketstore.open(tmp_path, read_only=True, **SIZES) as store:
+        assert store.verify().ok
 
 
 @pytest.mark.parametrize("read_only", [False, True])
