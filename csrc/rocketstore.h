@@ -170,6 +170,8 @@ typedef struct rs_mapped_file {
     rs_lock *fill_lock;   /* held while filling; NULL: only the file's one writer fills */
     int32_t zero_fill;    /* RS_FILL_... */
     int32_t by_write;     /* 1: bytes reach the file by pwrite; the mapping is read-only */
+    uint64_t device;      /* of the file; valid once `inode` is not 0 */
+    uint64_t inode;       /* of the file; 0 before its first open for writing */
 } rs_mapped_file;
 
 /* The write side of one consume queue: one dispatch thread writes, any thread reads. */

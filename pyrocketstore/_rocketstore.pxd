@@ -313,3 +313,7 @@ cdef inline int check_io(int64_t result, str operation, object path, int64_t pos
         return 0
     from pyrocketstore.errors import StoreIOError
     raise StoreIOError(<int>-result, operation, path, position)
+
+
+cdef extern from "open_file.h" nogil:
+    int rs_open_for_writing(rs_mapped_file *f) noexcept

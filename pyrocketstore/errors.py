@@ -15,6 +15,8 @@ _OPEN_REASONS = {
     _errno.ELOOP: "a symbolic link (a store follows none when it writes), or a loop of links",
     _errno.EISDIR: "a directory, and must be a regular file",
     NOT_REGULAR: "not a regular file",
+    _errno.ESTALE: "its directory was moved or replaced while the store was open; close the store"
+    " and open it again",
 }
 
 
@@ -86,7 +88,7 @@ class StoreIOError(StoreError, OSError):
     def _text(self) -> str:
         where = f" at byte {self.position}" if self.position >= 0 else ""
         reason = self.strerror
-        if self.operation == "open" and self.errno is not None:
+        if self.operation in ("open", "mkdir") and self.errno is not None:
             reason = _OPEN_REASONS.get(self.errno, reason)
         return f"{self.operation} failed: {self.path}{where}: {reason} (errno {self.errno})"
 

@@ -8,7 +8,6 @@ cimport cython
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport confirm_room, write_all
 from pyrocketstore.files._mapped_file cimport MappedFile, confirm
@@ -25,6 +24,7 @@ from pyrocketstore._rocketstore cimport (
     rs_load_be32,
     rs_load_be64,
     rs_mapped_file,
+    rs_open_for_writing,
     rs_queue,
     rs_store_be32,
     rs_store_be64,
@@ -281,7 +281,7 @@ cdef int64_t write_run(rs_mapped_file *file, bint whole, const int64_t *phy_offs
     buffer = <uint8_t *>malloc(CHUNK_SIZE)
     if buffer == NULL:
         return -ENOMEM if whole else 0
-    fd = file.env.open(file.path, O_RDWR, 0)
+    fd = rs_open_for_writing(file)
     while fd >= 0 and done < count:
         part = min(count - done, (CHUNK_SIZE - position % CHUNK_SIZE) // UNIT)
         encode(buffer, part, phy_offset + done, size + done, tags_code + done)

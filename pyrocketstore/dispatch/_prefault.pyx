@@ -5,7 +5,6 @@ write of zeros creates large folios at a tenth of that cost, and mapping those c
 """
 from libc.stdint cimport int64_t
 from libc.string cimport memset
-from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport (
     HUGE_PAGE,
@@ -22,6 +21,7 @@ from pyrocketstore._rocketstore cimport (
     rs_index_file,
     rs_load_acquire,
     rs_mapped_file,
+    rs_open_for_writing,
     rs_queue,
 )
 
@@ -34,7 +34,7 @@ cdef enum:
 
 cdef void fill(rs_mapped_file *f, int64_t position, int64_t end) noexcept nogil:
     # The range is allocated, and nothing in it is valid data.
-    cdef int fd = f.env.open(f.path, O_RDWR, 0)
+    cdef int fd = rs_open_for_writing(f)
     if fd < 0:
         return
     end = write_zeros(f.env, fd, position, end, HUGE_PAGE)

@@ -10,11 +10,11 @@ from cpython.tuple cimport PyTuple_GET_SIZE
 from libc.errno cimport EEXIST, ENOENT
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
-from posix.fcntl cimport O_RDONLY, O_RDWR
+from posix.fcntl cimport O_RDONLY
 
 from pyrocketstore.arguments._numbers_and_bodies cimport int_in
 from pyrocketstore.system._allocation cimport (
-    ADVICE_RANDOM, PAGE_SIZE, append_position, confirm, fill_room_ahead, keep_room_ahead, map_path,
+    ADVICE_RANDOM, PAGE_SIZE, append_position, confirm, fill_room_ahead, keep_room_ahead, map_file,
     pread_path, zero_memory, zero_range,
 )
 from pyrocketstore.system._env cimport EnvTable, Event, path_bytes, path_text
@@ -24,7 +24,7 @@ from pyrocketstore.system._kept_files cimport (
 from pyrocketstore.files._new_file cimport make_file
 from pyrocketstore._rocketstore cimport (
     check_io, rs_compare_and_swap, rs_env, rs_event, rs_fsync_directory, rs_fsync_error,
-    rs_load_acquire, rs_lock_free, rs_lock_new, rs_store_release,
+    rs_load_acquire, rs_lock_free, rs_lock_new, rs_open_for_writing, rs_store_release,
 )
 from pyrocketstore.files._writes cimport WriterBuffer, commit_appended, sync_range, store_bytes
 from pyrocketstore.errors import (
@@ -153,7 +153,8 @@ cdef class MappedFile:
         if create_now and mapped and self.create_file(False, True):
             return 0
         with nogil:
-            fd = env.open(path, O_RDWR if self.kind == SHARED else O_RDONLY, 0)
+            fd = rs_open_for_writing(&self.file) if self.kind == SHARED else env.open(
+                path, O_RDONLY, 0)
         if fd == -ENOENT and create_now:
             return check_io(0 if self.create_file(False, False) else -EEXIST, "link", self.path, -1)
         if fd == -ENOENT and self.kind == MEMORY:
@@ -365,7 +366,7 @@ cdef class MappedFile:
         if path == NULL:
             fill = min(self.source_size, rs_load_acquire(&self.file.wrote))
         with nogil:
-            error = map_path(env, path, size, not self.file.by_write, &base, &length, &step)
+            error = map_file(&self.file, path, size, not self.file.by_write, &base, &length, &step)
             if error >= 0 and fill > 0:
                 got = pread_path(env, self._path_text, base, fill, 0)
                 if got < fill:
@@ -447,6 +448,7 @@ cdef class MappedFile:
         """Delete the name only; after a StoreIOError the file remains usable."""
         cdef int error
         if self.kind == SHARED and not self.unlinked:
+            self.env.check_pinned(self.path)
             self.unlinked = True    # first: other threads may miss the name before unlink returns
             with nogil:
                 error = self.file.env.unlink(self._path_text)
@@ -733,7 +735,7 @@ cdef class MappedFile:
                 zero_memory(self.file.env, self.file.base, begin, size)
             return
         with nogil:
-            error = zero_range(self.file.env, self._path_text, begin, size)
+            error = zero_range(&self.file, begin, size)
         self.env.check(error, "punch", self.path, begin)
         self.sync_name()
 

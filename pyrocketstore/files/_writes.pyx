@@ -8,14 +8,13 @@ from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from posix.fcntl cimport O_RDWR
 
 from pyrocketstore.system._allocation cimport (
     ADVICE_DONTNEED,
     FILL_CHUNK,
     PAGE_SIZE,
     page_down,
-    sync_path,
+    sync_file,
     write_all,
     write_part,
     write_zeros,
@@ -28,6 +27,7 @@ from pyrocketstore._rocketstore cimport (
     rs_env,
     rs_load_be32,
     rs_msync,
+    rs_open_for_writing,
     rs_opened,
     rs_store_record,
     rs_store_release,
@@ -50,7 +50,7 @@ cdef int store_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
 cdef int write_bytes(rs_mapped_file *f, int64_t position, const uint8_t *data,
                      int64_t size) noexcept nogil:
     cdef int fd, error, closed
-    fd = f.env.open(f.path, O_RDWR, 0)
+    fd = rs_open_for_writing(f)
     if fd < 0:
         return fd
     error = write_all(f.env, fd, data, size, position)
@@ -167,7 +167,7 @@ cdef int write_records(rs_mapped_file *f, int fd, int64_t position, const uint8_
 cdef int sync_range(rs_mapped_file *f, int64_t start, int64_t end) noexcept nogil:
     cdef uint8_t *base = f.base
     if base == NULL:
-        return sync_path(f.env, f.path)
+        return sync_file(f)
     start = page_down(start)
     if page_down(end) - start >= UNMAP_BEFORE_SYNC:
         # The kernel makes each page read-only before it writes it, with an interrupt on all
@@ -189,7 +189,7 @@ cdef int commit_appended(rs_mapped_file *f) noexcept nogil:
     if f.buffer == NULL or appended <= start:
         return 0
     if start < stop:
-        fd = rs_opened(f.env.open(f.path, O_RDWR, 0))
+        fd = rs_opened(rs_open_for_writing(f))
         if fd < 0:
             return fd
         put = write_whole_records(f.env, fd, start, f.buffer + start, stop - start, &touched)

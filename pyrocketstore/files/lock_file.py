@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import weakref
@@ -103,7 +102,7 @@ class LockFile:
         Waits shortly for the end of an interrupted opening of this process.
         """
         if self.is_held:
-            raise StoreStateError(f"{self._directories[0]} is already open by this process")
+            raise self._in_use(self._directories[0], by_this=True)
         self._env.make_directories(self._directories[0])
         self._process_id = self._env.process_id()
         self._owner.is_abandoned = abandonment()
@@ -117,6 +116,7 @@ class LockFile:
             self._release_all()
             raise
         self._env.guard(self._guarded)
+        self._env.pin({path: identity for identity, path in self._folders.items()})
         if self._watcher is not None:
             self._env.watch_fsyncs(self._watcher)
 
@@ -124,6 +124,7 @@ class LockFile:
         """Release the lock; no-op without it, and in a forked child."""
         if self.is_held:
             self._env.unguard(self._guarded)
+            self._env.unpin(self._folders.values())
             if self._watcher is not None:
                 self._env.unwatch_fsyncs(self._watcher)
             self._release_all()
@@ -138,36 +139,27 @@ class LockFile:
         deleted, moved or replaced, and another process may have taken its lock."""
         if not self.is_held:
             return
-        if self._env.identity_of(self._file_fds[0], self.path) != self._identity_at(self.path):
+        if self._env.identity_of(self._file_fds[0], self.path) != self._env.identity_at(self.path):
             raise StoreStateError(
                 f"{self.path} was deleted or replaced while the store was open: another process may"
                 " be writing to the store; close it and open it again"
             )
         for identity, directory in list(self._folders.items()):
-            if self._identity_at(f"{directory}/.") != identity:
+            if self._env.identity_at(f"{directory}/.") != identity:
                 raise StoreStateError(
                     f"{directory} was moved or replaced while the store was open; close the store"
                     " and open it again"
                 )
 
-    def _identity_at(self, path: str) -> _Identity | None:
-        """Return the identity of the file or directory at a path, None without one."""
-        try:
-            return self._env.identity(path, follow=False)
-        except StoreIOError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return None
-            raise
-
     def _lock_directories(self) -> None:
         for directory in self._directories:
-            identity = self._identity_at(f"{directory}/.")
+            identity = self._env.identity_at(f"{directory}/.")
             if identity is None or identity in self._folders:
                 continue  # missing, or a second name of a directory
             self._folders[identity] = directory
             self._register(identity, directory)
             if not self._env.lock_directory(directory, self._folder_fds):
-                raise StoreStateError(f"{directory} is already open by another process")
+                raise self._in_use(directory)
 
     def _register(self, identity: _Identity, directory: str) -> None:
         collected = False
@@ -179,10 +171,20 @@ class LockFile:
                 check_abandoned()
                 self._env.sleep(PAUSE_S)
             elif collected:
-                raise StoreStateError(f"{directory} is already open by this process")
+                raise self._in_use(directory, by_this=True)
             else:  # only a reference cycle or an exception may refer to that store
                 gc.collect()
                 collected = True
+
+    def _in_use(self, directory: str, *, by_this: bool = False) -> StoreStateError:
+        """Return the error for a directory that has an owner; it names the owner's process id."""
+        owners = {self._env.process_id()} if by_this else set()
+        for path in () if by_this else (f"{directory}/.", self.path):
+            identity = self._env.identity_at(path)
+            owners |= set() if identity is None else self._env.lock_owners(identity[1])
+        owner = "this process" if by_this else "another process"
+        number = f" (process id {owners.pop()})" if len(owners) == 1 else ""
+        return StoreStateError(f"{directory} is already open by {owner}{number}")
 
     def _lock_file(self) -> None:
         env = self._env
@@ -190,8 +192,8 @@ class LockFile:
             env.open(self.path, O_RDWR | O_CREAT, into=self._file_fds)
             fd = self._file_fds[0]
             if not env.lock(fd, self.path):
-                raise StoreStateError(f"{self._directories[0]} is already open by another process")
-            if env.identity_of(fd, self.path) == self._identity_at(self.path):
+                raise self._in_use(self._directories[0])
+            if env.identity_of(fd, self.path) == self._env.identity_at(self.path):
                 return
             env.close(self._file_fds.pop(), self.path)
         raise StoreStateError(f"{self.path}: another process keeps replacing the lock file")

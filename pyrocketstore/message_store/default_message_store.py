@@ -251,6 +251,7 @@ class DefaultMessageStore(StoreContext):
         self.root = config.store_path_root_dir
         self.running_flags = RunningFlags()
         self.shutdown_flag, self.pid = True, os.getpid()
+        self._root_identity: tuple[int, int] | None = None  # of a read-only store
         self.plan: RecoveryPlan | None = None
         self.appended, self.moved = Event(), Event()
         self.allocate_service = None if read_only else make_allocate_service(self.env, config)
@@ -358,6 +359,7 @@ class DefaultMessageStore(StoreContext):
             self._lock_file.release_on_demand(self.is_dropped, self.end_dropped)
         try:
             if self.read_only:
+                self._root_identity = self._identity_of_root()
                 self._load_unchanged()
             else:
                 check_checkpoint(self.env, self.config)
@@ -553,10 +555,18 @@ class DefaultMessageStore(StoreContext):
         with self.life_lock:
             if not self._loaded:
                 raise StoreStateError(f"{self.root}: the store is closed")
+            if self._identity_of_root() != self._root_identity:
+                raise StoreStateError(
+                    f"{self.root} was moved or replaced while the store was open; close the store"
+                    " and open it again"
+                )
             before = self.commit_log.get_max_offset()
             if not self.follower.follow():
                 self._reload()
             return self.commit_log.get_max_offset() - before
+
+    def _identity_of_root(self) -> tuple[int, int] | None:
+        return self.env.identity_at(f"{self.root}/.")
 
     def _reload(self) -> None:
         """Load the store again beside the readers, and replace its parts at once.

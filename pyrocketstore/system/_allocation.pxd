@@ -71,14 +71,15 @@ cdef int64_t write_part(const rs_env *env, int fd, const uint8_t *data, int64_t 
 cdef int write_all(const rs_env *env, int fd, const uint8_t *data, int64_t size,
                    int64_t position) noexcept nogil
 
-# Maps `size` bytes of a file that is not open, or anonymous memory if `path` is NULL. `length`
+# Maps `size` bytes of a file that is not open, or anonymous memory if `path` is NULL (else it is
+# the path of `f`). `length`
 # receives the length of the file; a file shorter than `size` is not mapped. `step` receives the
 # number of the call that failed: 0 open, 1 fstat, 2 mmap.
-cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,
+cdef int map_file(rs_mapped_file *f, const char *path, int64_t size, bint writable, void **base,
                   int64_t *length, int *step) noexcept nogil
 
 # Opens a new file that has one writer, maps it and allocates its first bytes. An error is left to
-# `map_path` and `confirm`, which do what was not done here.
+# `map_file` and `confirm`, which do what was not done here.
 cdef void map_new_file(rs_mapped_file *f) noexcept nogil
 
 # Faults in the pages of [position, position + size) ahead of a writer, best effort. The caller
@@ -94,11 +95,10 @@ cdef void zero_memory(const rs_env *env, uint8_t *base, int64_t position,
                       int64_t size) noexcept nogil
 
 # Flushes a file that is not open (fdatasync).
-cdef int sync_path(const rs_env *env, const char *path) noexcept nogil
+cdef int sync_file(rs_mapped_file *f) noexcept nogil
 
 # Makes [position, position + size) of the file read as zeros, durably.
-cdef int zero_range(const rs_env *env, const char *path, int64_t position,
-                    int64_t size) noexcept nogil
+cdef int zero_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil
 
 # Reads from a file that is not open; returns the bytes read, fewer only at the end of the file.
 cdef int64_t pread_path(const rs_env *env, const char *path, void *target, int64_t size,

@@ -7,7 +7,7 @@ from libc.errno cimport EINVAL, EIO, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EROFS, e
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
-from posix.fcntl cimport O_RDONLY, O_RDWR
+from posix.fcntl cimport O_RDONLY
 from posix.unistd cimport lseek
 
 from pyrocketstore._rocketstore cimport (
@@ -26,6 +26,7 @@ from pyrocketstore._rocketstore cimport (
     rs_lock_release,
     rs_lock_take,
     rs_mapped_file,
+    rs_open_for_writing,
     rs_opened,
 )
 
@@ -286,7 +287,7 @@ cdef int confirm_room(rs_mapped_file *f, int64_t end, bint zero_fill) noexcept n
             return -EROFS
         publish(&f.confirmed, seen, f.file_size)
         return 0
-    fd = f.env.open(f.path, O_RDWR, 0)
+    fd = rs_open_for_writing(f)
     if fd < 0:
         return fd
     if f.fill_lock != NULL:
@@ -362,7 +363,7 @@ cdef int keep_room_ahead(rs_mapped_file *f, int64_t ahead, int64_t populate, int
     if rs_load_acquire(&f.confirmed) < target:
         error = confirm(f, target)
         if error == 0 and f.zero_fill == RS_FILL_PAGES:
-            error = sync_path(f.env, f.path)
+            error = sync_file(f)
     while error == 0 and wanted[0]:
         # In chunks, so that the loop notices a writer that has come nearer.
         start = max(populated[0], page_down(append_position(f)))
@@ -384,7 +385,7 @@ cdef int confirm_range(rs_mapped_file *f, int64_t position, int64_t size,
         return -EROFS if f.base == NULL else 0
     if size == 0:
         return 0
-    fd = f.env.open(f.path, O_RDWR, 0)
+    fd = rs_open_for_writing(f)
     if fd < 0:
         return fd
     error = f.env.fallocate(fd, position, size)
@@ -429,14 +430,15 @@ cdef void populate_filled(rs_mapped_file *f, int64_t start, int64_t end) noexcep
         populate_range(f, start, end - start)
 
 
-cdef int map_path(const rs_env *env, const char *path, int64_t size, bint writable, void **base,
+cdef int map_file(rs_mapped_file *f, const char *path, int64_t size, bint writable, void **base,
                   int64_t *length, int *step) noexcept nogil:
+    cdef const rs_env *env = f.env
     cdef int fd = -1
     cdef int error = 0
     step[0] = 0
     length[0] = size
     if path != NULL:
-        fd = env.open(path, O_RDWR, 0)
+        fd = rs_open_for_writing(f)
         if fd < 0:
             return fd
         step[0] = 1
@@ -454,7 +456,7 @@ cdef void map_new_file(rs_mapped_file *f) noexcept nogil:
     # By its name: the kernel shows a mapping of a file without one as that of a deleted file.
     cdef int64_t end = min(f.file_size, page_up(target_of(f, 1)))
     cdef void *base = NULL
-    cdef int fd = f.env.open(f.path, O_RDWR, 0)
+    cdef int fd = rs_open_for_writing(f)
     if fd < 0:
         return
     if f.env.mmap(fd, f.file_size, not f.by_write, &base) >= 0:
@@ -486,19 +488,19 @@ cdef void zero_memory(const rs_env *env, uint8_t *base, int64_t position,
         memset(base + whole, 0, <size_t>(end - whole))
 
 
-cdef int sync_path(const rs_env *env, const char *path) noexcept nogil:
-    cdef int fd = rs_opened(env.open(path, O_RDWR, 0))
+cdef int sync_file(rs_mapped_file *f) noexcept nogil:
+    cdef int fd = rs_opened(rs_open_for_writing(f))
     cdef int error, closed
     if fd < 0:
         return fd
-    error = rs_fdatasync(env, fd)
-    closed = env.close(fd)
+    error = rs_fdatasync(f.env, fd)
+    closed = f.env.close(fd)
     return error if error < 0 else closed
 
 
-cdef int zero_range(const rs_env *env, const char *path, int64_t position,
-                    int64_t size) noexcept nogil:
-    cdef int fd = rs_opened(env.open(path, O_RDWR, 0))
+cdef int zero_range(rs_mapped_file *f, int64_t position, int64_t size) noexcept nogil:
+    cdef const rs_env *env = f.env
+    cdef int fd = rs_opened(rs_open_for_writing(f))
     cdef int error = 0
     if fd < 0:
         return fd

@@ -343,6 +343,9 @@ cdef class EnvTable:
             result = self.table.mkdir(p, mode)
         check_io(result, "mkdir", path, -1)
 
+    def check_pinned(self, str path):
+        """Do nothing: `Env` has pinned directories."""
+
     def rmdir(self, path):
         """Remove one empty directory."""
         cdef bytes encoded = path_bytes(path)

@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from pyrocketstore.errors import NOT_REGULAR, StoreCorruptionError, StoreIOError, StoreTypeError
@@ -21,6 +22,7 @@ O_NOFOLLOW = os.O_NOFOLLOW
 O_RDONLY = os.O_RDONLY
 O_RDWR = os.O_RDWR
 O_WRONLY = os.O_WRONLY
+_WRITES = O_CREAT | O_RDWR | O_WRONLY
 
 TEMPORARY_SUFFIX = ".tmp"
 READ_SIZE = 1 << 20
@@ -34,6 +36,7 @@ _UNUSUAL_PATH = re.compile(r"/(?:\.?/|\.?\Z)")
 #: Numbers for new names, ascending over all threads.
 _name_numbers = itertools.count(1)
 
+_AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
@@ -49,6 +52,8 @@ class Env(EnvTable):
     _guarded: frozenset[str] = frozenset()
     #: Directories that were no symbolic links, and all directories above them below a guarded one.
     _checked: set[str]
+    #: {path: (device, inode)} of directories that no call may make again or replace by another.
+    _pinned: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     def guard(self, directories: Iterable[str]) -> None:
         """Refuse symbolic links to directories below `directories` from now on.
@@ -63,6 +68,65 @@ class Env(EnvTable):
         """Undo `guard` for these directories."""
         self._guarded -= frozenset(directories)
         self._checked = set()
+
+    def pin(self, directories: Mapping[str, tuple[int, int]]) -> None:
+        """Refuse changes of names below `directories` once another directory has their path.
+
+        The directories of an open store are pinned: if one is moved away, no call makes it again,
+        and no call changes the store that has taken its place. Values are (device, inode).
+        """
+        self._pinned = {**self._pinned, **directories}
+
+    def unpin(self, directories: Iterable[str]) -> None:
+        """Undo `pin` for these directories."""
+        gone = set(directories)
+        self._pinned = {path: one for path, one in self._pinned.items() if path not in gone}
+
+    def check_pinned(self, path: str) -> None:
+        """Raise StoreIOError (ESTALE) if a pinned directory above `path` was moved or replaced."""
+        for top, identity in self._pinned.items():
+            if path != top and not path.startswith(f"{top}/"):
+                continue
+            if self.identity_at(f"{top}/.") != identity:
+                raise StoreIOError(errno.ESTALE, "open", path)
+
+    def open(
+        self,
+        path: _AnyPath,
+        flags: int,
+        mode: int = 0o644,
+        *,
+        into: list[int] | None = None,
+    ) -> int:
+        """As `EnvTable.open`; an open for writing is refused where `check_pinned` refuses it."""
+        if not self._pinned or not flags & _WRITES:
+            return super().open(path, flags, mode, into=into)
+        self.check_pinned(os.fsdecode(path))
+        fd = super().open(path, flags, mode, into=into)
+        try:
+            self.check_pinned(os.fsdecode(path))  # the directory may have been moved meanwhile
+        except StoreIOError:
+            if into is not None:
+                into.remove(fd)
+            self.close(fd, path)
+            raise
+        return fd
+
+    def rmdir(self, path: _AnyPath) -> None:
+        """Remove one empty directory, unless `check_pinned` refuses the path."""
+        self.check_pinned(os.fsdecode(path))
+        super().rmdir(path)
+
+    def unlink(self, path: _AnyPath) -> None:
+        """Remove the name of a file, unless `check_pinned` refuses the path."""
+        self.check_pinned(os.fsdecode(path))
+        super().unlink(path)
+
+    def rename(self, source: _AnyPath, target: _AnyPath) -> None:
+        """Rename `source` to `target`, replacing it, unless `check_pinned` refuses a path."""
+        self.check_pinned(os.fsdecode(source))
+        self.check_pinned(os.fsdecode(target))
+        super().rename(source, target)
 
     def check_directory(self, path: str) -> None:
         """Raise StoreIOError (ELOOP) if a symbolic link leads out of a guarded directory."""
@@ -198,6 +262,15 @@ class Env(EnvTable):
         status = _called("stat", path, os.stat if follow else os.lstat, path)
         return status.st_dev, status.st_ino
 
+    def identity_at(self, path: str) -> tuple[int, int] | None:
+        """Return (device, inode) of a name, which is not followed; None if nothing is there."""
+        try:
+            return self.identity(path, follow=False)
+        except StoreIOError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+
     def is_link(self, path: str) -> bool:
         """Return True for a symbolic link."""
         return os.path.islink(path)
@@ -218,6 +291,7 @@ class Env(EnvTable):
         `fsync_new_names` has returned.
         """
         path = _absolute(path)
+        self.check_pinned(path)
         if not self._make_in_checked(path):
             self.check_directory(path)
             self._make_missing(path)
@@ -254,6 +328,8 @@ class Env(EnvTable):
     def _make_missing(self, path: str) -> None:
         if os.path.isdir(path):
             return
+        if path in self._pinned:  # moved away since `check_pinned`
+            raise StoreIOError(errno.ESTALE, "mkdir", path)
         parent = os.path.dirname(path)
         if parent != path:
             self._make_missing(parent)
@@ -489,6 +565,20 @@ class Env(EnvTable):
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
         return os.cpu_count() or 1
+
+    def lock_owners(self, inode: int) -> set[int]:
+        """Return the ids of the processes that lock files or directories with this inode number.
+
+        The list of the kernel (/proc/locks) is read: open file description locks have no owner in
+        it, and devices are not compared, because an overlay shows others. Empty if it is unknown.
+        """
+        found = set()
+        with contextlib.suppress(OSError, ValueError), open("/proc/locks") as file:
+            for line in file:
+                words = line.split()
+                if "->" not in words and words[5].endswith(f":{inode}"):
+                    found.add(int(words[4]))
+        return {process_id for process_id in found if process_id > 0}
 
     def process_id(self) -> int:
         """Return the id of this process, which differs in a forked child."""

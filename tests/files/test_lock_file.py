@@ -260,7 +260,8 @@ def test_another_process_cannot_share_a_log(tmp_path: Path, paths: str) -> None:
     last = text.split(",")[-1]
     with pyrocketstore.open(tmp_path / "a", **given, **SMALL) as store:
         store.put("T", b"1")
-        assert child(SHARE, tmp_path / "b", last) == f"{last} is already open by another process"
+        owner = f"another process (process id {os.getpid()})"
+        assert child(SHARE, tmp_path / "b", last) == f"{last} is already open by {owner}"
     assert child(SHARE, tmp_path / "b", last) == "in"
 
 
