@@ -445,7 +445,7 @@ class DefaultMessageStore(StoreContext):
             self.read_only,
             SyncPointFile(self.env, self.root),
         )
-        self.index_service.load(clean, self._has_record)
+        self.index_service.load(clean, self.has_record)
         self.queue_table.checkpoint = self.checkpoint
         self.commit_log.begin_file = self.checkpoint.begin_log_file
         self.dispatcher = Dispatcher(
@@ -613,7 +613,7 @@ class DefaultMessageStore(StoreContext):
         found.__dict__ = self.__dict__.copy()
         return found
 
-    def _has_record(self, point: SyncPoint) -> bool:
+    def has_record(self, point: SyncPoint) -> bool:
         """Return True if the log has the record of a sync point, and the record of its last index
         entry with the time of that entry.
 

@@ -4,6 +4,8 @@ many files; files are compared byte for byte, and 4.9.3 opens one of the results
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
 import tarfile
@@ -25,6 +27,8 @@ from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.spark.jobs import rebuild as rebuild_job
 from pyrocketstore.spark.jobs import rebuild_log
+from pyrocketstore.spark.options import BATCH, read_options
+from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.rebuild import RebuildReport, rebuild
 from pyrocketstore.system.env import Env
 from support.deliveries import no_deliveries
@@ -314,6 +318,103 @@ def test_topics_and_sizes_come_along(spark, store, tmp_path):
     rebuild(spark, tmp_path / "out", tmp_path / "again", broker_conf=None)
     for name in ("consumequeue", "commitlog", "config"):
         assert files(tmp_path / "again" / name) == files(tmp_path / "out" / name)
+
+
+def index_cut(store: Path) -> None:
+    path = index_files(store)[-1]
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 20)
+
+
+def index_first_cut(store: Path) -> None:
+    os.truncate(index_files(store)[0], 100)
+
+
+def index_empty(store: Path) -> None:
+    os.truncate(index_files(store)[-1], 0)
+
+
+def index_garbage(store: Path) -> None:
+    for path in index_files(store)[:1]:
+        path.write_bytes(random.Random(1).randbytes(path.stat().st_size))
+
+
+def index_gone(store: Path) -> None:
+    for path in index_files(store):
+        path.unlink()
+
+
+def index_of_another_size(store: Path) -> None:
+    first = index_files(store)[0]
+    with first.open("r+b") as file:
+        file.truncate(first.stat().st_size + 400)
+
+
+def no_sync_point(store: Path) -> None:
+    (store / "sync_point").unlink(missing_ok=True)
+
+
+def killed(store: Path) -> None:
+    (store / "abort").touch()
+
+
+def index_files(store: Path) -> list[Path]:
+    return sorted((store / "index").iterdir())
+
+
+INDEX_CHANGES = (
+    index_cut,
+    index_first_cut,
+    index_empty,
+    index_garbage,
+    index_gone,
+    index_of_another_size,
+)
+INDEX_CONFS = ["", "maxHashSlotNum=20", "maxIndexNum=80", "maxHashSlotNum=20\nmaxIndexNum=80"]
+INDEX_CONFS += ["maxHashSlotNum=21", "maxIndexNum=81", "messageIndexEnable=false"]
+
+
+@pytest.mark.parametrize("change", [None, *INDEX_CHANGES])
+@pytest.mark.parametrize("sizes", [(20, 80), (100, 500)], ids=str)
+def test_sizes_of_the_index_are_those_of_an_opening(tmp_path, change, sizes):
+    """Verify checks an index of these sizes, or says that it does not know them."""
+    store = tmp_path / "store"
+    with pyrocketstore.open(
+        store,
+        mapped_file_size_commit_log=LOG_SIZE,
+        mapped_file_size_consume_queue=200,
+        max_hash_slot_num=sizes[0],
+        max_index_num=sizes[1],
+    ) as opened:
+        for number in range(5 * sizes[1] // 2):
+            opened.put("t", b"body", keys=f"k{number}")
+    if change is not None:
+        change(store)
+    for state in [(), (killed,), (no_sync_point,), (killed, no_sync_point)]:
+        root = tmp_path / "-".join(["state", *(each.__name__ for each in state)])
+        shutil.copytree(store, root)
+        for each in state:
+            each(root)
+        for text in INDEX_CONFS:
+            conf = tmp_path / "broker.conf"
+            conf.write_text(f"{text}\nmappedFileSizeCommitLog={LOG_SIZE}\n")
+            expected = sizes_of_opening(root, conf)
+            try:
+                source = rebuild_job._source_of(Env(), str(root), str(tmp_path / "x"), str(conf))
+            except StoreFormatError as error:
+                assert expected is None, f"{state} {text}: {error}"
+                assert "broker_conf" in str(error)
+            else:
+                is_free = text.count("max") == 2 or "false" in text  # for new files
+                assert source.geometry == expected or is_free, f"{state} {text}"
+
+
+def sizes_of_opening(root: Path, conf: Path) -> tuple[int, int] | None:
+    """The sizes by which verify reads an index; None where it does not know them."""
+    options = read_options({"path": str(root), "brokerConf": str(conf)}, BATCH)
+    with contextlib.closing(StoreSnapshot(options.places[0], str(conf), "skip")) as snapshot:
+        service = snapshot.index_service
+        return None if service.geometry_error is not None else service.geometry
 
 
 def test_what_is_refused(spark, store, tmp_path):

@@ -6,6 +6,7 @@ Spark."""
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from direct_reads import (
     read_directly,
 )
 from pyrocketstore.spark.source.stream import StoreStreamReader
-from streams import live, next_batch
+from streams import live, next_batch, reader
+from streams import rows as batch_rows
 from support.deliveries import no_deliveries
 from support.golden_stores import GOLDEN, KEPT
 from support.golden_stores import NAMES as STORES
@@ -99,6 +101,29 @@ def test_rows_are_the_golden_answers(name: str, golden: Any) -> None:
     batch = read_directly(root, *names, **options)
     by_place = {(row.topic, row.queueId, row.commitLogOffset): row for row in batch}
     assert by_place == found
+
+
+def test_equal_offsets_are_an_empty_range(tmp_path: Path) -> None:
+    """The offsets of a first batch, of a later one, and of one with a queue that is new or begins
+    again: each has its rows once, from the offset before it."""
+    root = tmp_path / "s"
+    start: dict[str, Any] = INITIAL
+    counts = []
+    for topics in (["t"], ["t"], ["t", "u"], []):
+        if not topics:
+            shutil.rmtree(root)  # another store follows
+        with pyrocketstore.open(root, preset="small") as store:
+            for topic in topics or ["t"]:
+                store.put(topic, b"x")
+            store.wait_dispatched()
+        stream = reader(root, startingOffsets="earliest", failOnDataLoss="false")
+        end = next_batch(stream, start)
+        counts.append(len(batch_rows(stream, start, end)))
+        assert batch_rows(stream, end, end) == []
+        assert batch_rows(stream, end, json.loads(json.dumps(end))) == []
+        start = end
+    assert counts == [1, 1, 2, 1]
+    assert batch_rows(stream, INITIAL, INITIAL) == []
 
 
 @pytest.mark.parametrize("name", ["mixed", "x-hosts"])

@@ -4,6 +4,7 @@ Method: real writes, read back by the engine and by the data source; each refusa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -17,7 +18,7 @@ import pytest
 
 import pyrocketstore
 from pyrocketstore import MessageExt, StoreError, StoreFormatError
-from pyrocketstore.errors import StoreCorruptionError
+from pyrocketstore.errors import StoreCorruptionError, StoreStateError
 from pyrocketstore.record.message import RESERVED_NAMES
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -26,6 +27,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
+from pyrocketstore.spark.source import writer as writer_module
 from pyrocketstore.spark.source.writer import (
     STAGING,
     StagedRows,
@@ -37,6 +39,7 @@ from pyrocketstore.spark.source.writer import (
     rows_of,
     write_options,
 )
+from pyrocketstore.system.env import Env
 
 FORMAT = "rocketmq-store"
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -73,7 +76,16 @@ def bodies(root: Path) -> list[bytes]:
 
 
 def assert_staging_is_gone(root: Path) -> None:
-    assert not list((root / STAGING).glob("*"))
+    assert not (root / STAGING).exists()
+
+
+def markers(root: Path) -> dict[str, dict[str, int]]:
+    """Checkpoint -> query id -> its last batch, of all files of one query."""
+    found: dict[str, dict[str, int]] = {}
+    for path in (root / "config").glob("sparkBatches-*.json"):
+        marker = json.loads(path.read_text())
+        found.setdefault(marker["checkpoint"], {})[marker["queryId"]] = marker["batch"]
+    return found
 
 
 # ---- what comes back -----------------------------------------------------------------------------
@@ -413,17 +425,7 @@ def test_a_batch_that_is_there_is_not_appended_again(root: Path) -> None:
     expected = [b"batch 0", b"batch 1", b"another query", b"a new checkpoint"]
     assert bodies(root) == [*expected, b"the old one, copied"]
     assert_staging_is_gone(root)
-    marker = root / "config" / "sparkBatches.json"
-    assert json.loads(marker.read_text()) == {
-        "/c": {"x": 1, "z": 0},
-        "/copy": {"x": 1},
-        "/other": {"y": 0},
-    }
-    for text in ("[", '{"/c": 1}'):
-        marker.write_text(text)
-        with pytest.raises(StoreCorruptionError, match="not a list of batches"):
-            commit(2, "x", "more")
-    assert len(bodies(root)) == 5
+    assert markers(root) == {"/c": {"x": 1, "z": 0}, "/copy": {"x": 1}, "/other": {"y": 0}}
 
 
 def test_a_checkpoint_is_known_however_it_is_spelled(
@@ -444,7 +446,8 @@ def test_a_checkpoint_is_known_however_it_is_spelled(
         for other in same:
             commit(other, number, "again")
     assert bodies(root) == [f"{n} under {s}".encode() for n, s in enumerate(same)]
-    assert json.loads(marker.read_text()) == {here: {"x": len(same) - 1}}
+    assert markers(root) == {here: {"x": len(same) - 1}}
+    assert not marker.exists()
     # The markers of an earlier version are found.
     old = {
         f"file:{here}": {"x": 20, "y": 3},
@@ -452,14 +455,190 @@ def test_a_checkpoint_is_known_however_it_is_spelled(
         "hdfs://N/c/": {"x": 7},
     }
     marker.write_text(json.dumps(old))
+    for path in marker.parent.glob("sparkBatches-*.json"):
+        path.unlink()
     commit(here, 21, "again")
     commit("hdfs://n//c", 7, "again")
     assert len(bodies(root)) == len(same)
     commit(here, 22, "more")
-    assert json.loads(marker.read_text()) == {**old, here: {"x": 22}}
+    assert json.loads(marker.read_text()) == old
+    assert markers(root) == {here: {"x": 22}}
     for number, other in enumerate(["s3a://b/c", f"{here}2", f"{here}/d", "hdfs://n/d", "hdfs:/c"]):
         commit(other, 0, f"other {number}")
     assert bodies(root)[-6:] == [b"more", *(b"other %d" % n for n in range(5))]
+
+
+def test_a_damaged_marker_appends_nothing(root: Path) -> None:
+    """Neither the batch nor the marker is guessed; another query is not refused by one's marker."""
+
+    def commit(batch_id: int, query_id: str = "x") -> None:
+        writer = StoreStreamWriter(options_of(root, checkpointLocation="/c"))
+        staged = [stage(writer, 0, f"{query_id}{batch_id}", query_id=query_id)]
+        try:
+            writer.commit(staged, batch_id)
+        finally:
+            writer.abort(staged, batch_id)
+
+    commit(0)
+    (own,) = (root / "config").glob("sparkBatches-*.json")
+    valid = json.loads(own.read_text())
+    wrong = ["", "\0" * 80, "[", "[]", "{}", "null", "7", "[" * 100_000, own.read_text()[:-2]]
+    wrong += [
+        json.dumps({**valid, name: value})
+        for name, value in [
+            *(("batch", value) for value in (None, -1, 1.5, "1", True, [0])),
+            *(("queryId", "y"), ("checkpoint", "/d"), ("checkpoint", None)),
+        ]
+    ]
+    for text in [*map(str.encode, wrong), b"\xff\xfe"]:
+        own.write_bytes(text)
+        for batch_id in (0, 1):
+            with pytest.raises(StoreCorruptionError, match=r"marker of Spark.*nothing was") as said:
+                commit(batch_id)
+            assert said.value.path == str(own) and own.read_bytes() == text
+    commit(0, "y")
+    own.write_text(json.dumps(valid))
+    old = root / "config" / "sparkBatches.json"  # of an earlier version
+    for text in ("", "[", "[]", '{"/c": 1}', '{"/c": {"x": "a"}}', '{"/c": {"x": null}}'):
+        old.write_text(text)
+        with pytest.raises(StoreCorruptionError, match=r"marker of Spark.*nothing was appended"):
+            commit(1)
+    old.unlink()
+    assert bodies(root) == [b"x0", b"y0"]
+    commit(1)
+    assert bodies(root) == [b"x0", b"y0", b"x1"]
+
+
+#: Calls of a commit at which another driver may run: before the store is opened, while rows are
+#: put, and around each write of a file.
+STEPS = ["open_store", "put_rows", "before write_file", "after write_file", "read_file"]
+#: A second query; and a second driver of the first query, which repeats its batch.
+OTHERS = {"query": ("/d", "y", 7, "other"), "driver": ("/c", "x", 3, "text")}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("old", [False, True], ids=["first", "upgraded"])
+def test_a_commit_beside_another_one_appends_each_batch_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step: str, other: str, old: bool
+) -> None:
+    """Both drivers die after that, and Spark repeats both batches."""
+    if old:
+        earlier = {"/c": {"x": 2}, "/d": {"y": 6}}
+        (root / "config").mkdir()
+        (root / "config" / "sparkBatches.json").write_text(json.dumps(earlier))
+
+    def commit(checkpoint: str, query_id: str, batch_id: int, text: str) -> None:
+        writer = StoreStreamWriter(options_of(root, checkpointLocation=checkpoint))
+        staged = [stage(writer, 0, text, query_id=query_id)]
+        try:
+            writer.commit(staged, batch_id)
+        except StoreStateError:
+            writer.abort(staged, batch_id)
+            raise
+
+    ran: list[str] = []
+
+    def beside(name: str) -> None:
+        if step.split()[-1] != name or ran:
+            return
+        ran.append(name)
+        # The store is open in another driver: Spark fails this query, and repeats its batch.
+        with contextlib.suppress(StoreStateError):
+            commit(*OTHERS[other])
+
+    def hook(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def hooked(*arguments: Any, **named: Any) -> Any:
+            is_marker = name.endswith("_file") and "sparkBatches" in arguments[1]
+            if name.endswith("_file") and not is_marker:
+                return original(*arguments, **named)
+            if step != "after write_file":
+                beside(name)
+            found = original(*arguments, **named)
+            beside(name)
+            return found
+
+        monkeypatch.setattr(owner, name, hooked)
+
+    for name in ("open_store", "put_rows"):
+        hook(writer_module, name)
+    for name in ("write_file", "read_file"):
+        hook(Env, name)
+    first = ("/c", "x", 3, "text")
+    commit(*first)
+    assert ran or step == "read_file"
+    for again in (OTHERS[other], first, OTHERS[other]):
+        commit(*again)
+    assert sorted(bodies(root)) == sorted({b"text", OTHERS[other][3].encode()})
+    last = {"/c": {"x": 3}} | ({"/d": {"y": 7}} if other == "query" else {})
+    assert markers(root) == last
+    assert_staging_is_gone(root)
+
+
+def test_a_batch_without_its_marker_is_appended_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that dies before the marker repeats its batch: no row is lost."""
+
+    def commit() -> None:
+        writer = StoreStreamWriter(options_of(root, checkpointLocation="/c"))
+        writer.commit([stage(writer, 0, "a", query_id="x")], 0)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Env, "write_file", dies)
+        commit()
+    assert markers(root) == {}
+    commit()
+    commit()
+    assert bodies(root) == [b"a", b"a"]
+    assert markers(root) == {"/c": {"x": 0}}
+
+
+def test_a_task_stages_its_rows_while_another_writer_removes_the_directory(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, left = Env.make_directories, [2]
+
+    def removed(env: Env, path: str, **named: Any) -> None:
+        original(env, path, **named)
+        if STAGING in path and left[0]:
+            left[0] -= 1
+            shutil.rmtree(root / STAGING)
+
+    monkeypatch.setattr(Env, "make_directories", removed)
+    monkeypatch.setattr("pyrocketstore.spark.source.writer.TaskContext", TaskOfStream)
+    writer = StoreStreamWriter(options_of(root, checkpointLocation="/c"))
+    rows = pa.RecordBatch.from_pydict({"topic": ["t"], "body": ["a"]})
+    other = StoreWriter(options_of(root))
+    staged, beside = writer.write(iter([rows])), stage(other, 0, "b")
+    assert left == [0]
+    other.commit([beside])
+    assert (root / STAGING).exists()  # the stream's rows are there
+    writer.commit([staged], 0)
+    assert bodies(root) == [b"b", b"a"]
+    assert_staging_is_gone(root)
+
+
+class TaskOfStream:
+    """The context of a task, without Spark."""
+
+    @classmethod
+    def get(cls) -> TaskOfStream:
+        return cls()
+
+    def getLocalProperty(self, _: str) -> str:
+        return "x"
+
+    def partitionId(self) -> int:
+        return 0
+
+    def taskAttemptId(self) -> int:
+        return 0
 
 
 def test_a_stream_without_an_id_appends_nothing(

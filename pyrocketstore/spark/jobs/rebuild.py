@@ -23,12 +23,11 @@ from pyrocketstore.commit_log.parallel_scan import LogScan
 from pyrocketstore.config.message_store_config import MessageStoreConfig, detect_sizes
 from pyrocketstore.consume_queue.queue import ConsumeQueue
 from pyrocketstore.display import logger
-from pyrocketstore.errors import StoreStateError
+from pyrocketstore.errors import StoreFormatError, StoreStateError
 from pyrocketstore.files.abort_file import AbortFile
 from pyrocketstore.files.store_checkpoint import StoreCheckpoint
-from pyrocketstore.index.directory import find_index_files
-from pyrocketstore.index.geometry import infer_geometry
 from pyrocketstore.index.index_service import IndexService
+from pyrocketstore.index.sync_point import SyncPointFile
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
 from pyrocketstore.recovery.log_end import check_not_newer, scan_start
 from pyrocketstore.recovery.other_formats import check_writable
@@ -231,7 +230,6 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
     place = StorePlace(os.path.basename(root), root)
     settings = detect_sizes(env, root, place_settings(env, place, broker_conf))
     check_writable(env, settings)
-    geometry = _geometry(env, root, settings)
     store = DefaultMessageStore(settings, env=env, read_only=True)
     log = store.commit_log
     try:
@@ -239,6 +237,7 @@ def _source_of(env: Env, root: str, target: str, broker_conf: str | None) -> _So
         files = log.mapped_file_queue.mapped_files
         clean = not AbortFile(env, f"{root}/abort").exists()
         store.checkpoint = StoreCheckpoint(env, f"{root}/checkpoint", read_only=True)
+        geometry = _geometry(store, clean)
         begin = 0
         if files and clean:
             begin = files[max(0, len(files) - LAST_FILES)].file_from_offset
@@ -306,16 +305,36 @@ def _load_log(store: DefaultMessageStore) -> None:
     store.topic_minimums.load(store.commit_log, writes=False)
 
 
-def _geometry(env: Env, root: str, settings: MessageStoreConfig) -> tuple[int, int]:
-    """Return slots and entries of the new index files: those of the existing ones."""
-    names = ("max_hash_slot_num", "max_index_num")
+def _geometry(store: DefaultMessageStore, clean: bool) -> tuple[int, int]:
+    """Return slots and entries of the new index files: those of the existing ones, as an opening
+    of the store reads them.
+
+    Raises StoreFormatError where they are unknown.
+    """
+    settings = store.config
     slots, entries = (
-        int(getattr(settings, name)) if name in settings.given else None for name in names
+        int(getattr(settings, name)) if name in settings.given else None
+        for name in ("max_hash_slot_num", "max_index_num")
     )
     if slots is not None and entries is not None:
         return slots, entries
-    paths = [file.path for file in find_index_files(env, f"{root}/index")]
-    return infer_geometry(env, paths, (slots, entries))
+    index = IndexService(
+        store.env,
+        f"{settings.store_path_root_dir}/index",
+        slots,
+        entries,
+        store.checkpoint,
+        store.running_flags,
+        read_only=True,
+        sync_point_file=SyncPointFile(store.env, settings.store_path_root_dir),
+    )
+    try:
+        index.load(clean, store.has_record)
+        if index.geometry_error is not None and settings.message_index_enable:
+            raise StoreFormatError(f"{index.geometry_error}, by broker_conf")
+        return index.geometry
+    finally:
+        index.shutdown()
 
 
 def _read_log(spark: SparkSession, tasks: tuple[FileTask, ...]) -> list[Any]:

@@ -119,7 +119,8 @@ class StreamPlan:
         """Return the tasks of a batch, which depend on `start` and `end` alone."""
         begins = decode_offset(start)
         known = decode_offset(end)
-        if known is None:
+        # Equal offsets are one moment; the start of the batch that ended there is not repeated.
+        if known is None or dict(start) == dict(end):
             return []
         ends, moved = known
         starts = {**(begins[0] if begins is not None else {}), **moved}

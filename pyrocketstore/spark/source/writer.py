@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import hashlib
 import json
 import posixpath
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -29,7 +31,13 @@ from pyrocketstore.config.message_store_config import (
     MessageStoreConfig,
     detect_sizes,
 )
-from pyrocketstore.errors import PutError, StoreCorruptionError, StoreError, StoreFormatError
+from pyrocketstore.errors import (
+    PutError,
+    StoreCorruptionError,
+    StoreError,
+    StoreFormatError,
+    StoreIOError,
+)
 from pyrocketstore.record.message import RESERVED_NAMES, MessageRefused, check_topic
 from pyrocketstore.spark.encodable_errors import guarded_class
 from pyrocketstore.spark.local_paths import local_path
@@ -56,8 +64,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 #: Columns of the view messages that the store fills itself.
 IGNORED = tuple(name for name in MESSAGES if name not in COLUMNS)
 STAGING = ".spark-staging"
-#: Next to topics.json: the last batch of each query that the store has.
-MARKERS = "config/sparkBatches.json"
+#: Directories that other writers may remove are made again so often.
+TRIES_MAX = 20
+#: Next to topics.json: the last batches of all queries, which earlier versions wrote. It is only
+#: read.
+OLD_MARKERS = "config/sparkBatches.json"
+#: The last batch of one query, by a hash of its checkpoint and its id.
+MARKER = "config/sparkBatches-{}.json"
 #: Spark's property with the id that a query keeps in its checkpoint over restarts.
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -288,8 +301,7 @@ class _Writing:
             for batch in map(written_columns, iterator):
                 check_rows(rows_of(batch, self.options.topic), self.options.limits)
                 if sink is None:
-                    env.make_directories(self.directory)
-                    sink = _StagedFile(env, path, O_WRONLY | O_CREAT)
+                    sink = _new_staged_file(env, path)
                     stream = pa.ipc.new_stream(sink, batch.schema)
                 assert stream is not None
                 stream.write_batch(batch)
@@ -301,35 +313,51 @@ class _Writing:
                 sink.close()
         return StagedRows(partition, path if sink is not None else "", count)
 
-    def append(self, messages: Sequence[WriterCommitMessage | None]) -> int:
-        """Put the staged rows in the order of the partitions; return their count."""
+    def append(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        is_there: Callable[[], bool] = lambda: False,
+        note: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Put the staged rows in the order of the partitions; return their count.
+
+        The store's lock is held from `is_there`, which states that nothing is to be put, to `note`,
+        which is called once all rows are on the device.
+        """
         staged = sorted(
             (m for m in messages if isinstance(m, StagedRows) and m.rows),
             key=lambda message: message.partition,
         )
-        env = Env()
         for message in staged:
-            if not env.exists(message.path):
+            if not Env().exists(message.path):
                 raise StoreError(
                     f"{message.path}: a task staged {message.rows} rows there, and it is not here: "
                     "stagingDir must be a directory that driver and executors share; nothing was "
                     "appended"
                 )
+        with open_store(self.options) as store:
+            if is_there():
+                return 0
+            done = self._put_staged(store, staged)
+            store.flush()
+            note()
+        return done
+
+    def _put_staged(self, store: Store, staged: Sequence[StagedRows]) -> int:
+        env = Env()
         total = sum(message.rows for message in staged)
         done = 0
-        with open_store(self.options) as store:
-            for message in staged:
-                for batch in _staged_batches(env, message.path):
-                    try:
-                        for count in put_rows(store, list(rows_of(batch, self.options.topic))):
-                            done += count
-                    except StoreError as error:
-                        done += error.count if isinstance(error, PutError) else 0
-                        raise StoreError(
-                            f"{self.options.root}: {done} of {total} rows are in the store, by "
-                            f"partition and topic; the next one failed: {error}"
-                        ) from error
-            store.flush()
+        for message in staged:
+            for batch in _staged_batches(env, message.path):
+                try:
+                    for count in put_rows(store, list(rows_of(batch, self.options.topic))):
+                        done += count
+                except StoreError as error:
+                    done += error.count if isinstance(error, PutError) else 0
+                    raise StoreError(
+                        f"{self.options.root}: {done} of {total} rows are in the store, by "
+                        f"partition and topic; the next one failed: {error}"
+                    ) from error
         return done
 
     def remove_staging(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -339,8 +367,9 @@ class _Writing:
         for directory in {self.directory, *map(parent_directory, paths)}:
             for name in env.listdir(directory):
                 env.unlink(f"{directory}/{name}")
-            if env.is_dir(directory):
-                env.rmdir(directory)
+            _remove_if_empty(env, directory)
+        if self.options.staging == f"{self.options.root}/{STAGING}":  # not stagingDir
+            _remove_if_empty(env, self.options.staging)
 
 
 @guarded_class
@@ -385,7 +414,8 @@ class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
         """Append a batch, unless the store's marker says that it is there.
 
         A marker is of a checkpoint and the query's id, which is another one when the checkpoint is
-        recreated: batches are then counted from 0 again.
+        recreated: batches are then counted from 0 again. It is read and written under the store's
+        lock, so that a second driver of the query finds what the first one wrote.
 
         Durability: the rows are on the device before the marker is written. A driver that dies
         between the first row and the marker appends that batch again: some or all of its rows are
@@ -393,9 +423,11 @@ class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
         """
         env = Env()
         query_ids = [m.query_id for m in messages if isinstance(m, StagedRows)]
-        if query_ids and batchId > self._last_batch(env, query_ids[0]):
-            self.append(messages)
-            self._note(env, query_ids[0], batchId)
+        if query_ids:
+            marker = _Marker(env, self.options, query_ids[0])
+            # A batch that is there needs no store that this process may write to.
+            if batchId > max(marker.read(), self._old_marker(env, marker)):
+                self.append(messages, lambda: batchId <= marker.read(), lambda: marker.set(batchId))
         self.remove_staging(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -403,38 +435,78 @@ class StoreStreamWriter(_Writing, DataSourceStreamArrowWriter):
         self.remove_staging(messages)
 
     def _markers(self, env: Env) -> dict[str, dict[str, int]]:
-        """Return checkpoint -> query id -> its last batch."""
-        path = f"{self.options.root}/{MARKERS}"
+        """Return checkpoint -> query id -> its last batch, as an earlier version wrote them."""
+        path = f"{self.options.root}/{OLD_MARKERS}"
         if not env.exists(path):
             return {}
-        try:
+        with _as_damaged_marker(path):
             found = json.loads(env.read_file(path))
             return {
                 str(checkpoint): {str(query_id): int(batch) for query_id, batch in queries.items()}
                 for checkpoint, queries in found.items()
             }
-        except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
-            raise StoreCorruptionError(path, -1, f"not a list of batches: {error}") from error
 
-    def _last_batch(self, env: Env, query_id: str) -> int:
-        name = checkpoint_name(env, self.options.checkpoint or "")
+    def _old_marker(self, env: Env, marker: _Marker) -> int:
         # Earlier versions wrote checkpoints as they were spelled.
         return max(
             (
-                queries.get(query_id, -1)
+                queries.get(marker.query_id, -1)
                 for checkpoint, queries in self._markers(env).items()
-                if checkpoint_name(env, checkpoint) == name
+                if checkpoint_name(env, checkpoint) == marker.checkpoint
             ),
             default=-1,
         )
 
-    def _note(self, env: Env, query_id: str, batch_id: int) -> None:
-        markers = self._markers(env)
-        name = checkpoint_name(env, self.options.checkpoint or "")
-        markers.setdefault(name, {})[query_id] = batch_id
-        path = f"{self.options.root}/{MARKERS}"
-        env.make_directories(parent_directory(path))
-        env.write_file(path, json.dumps(markers, indent=1, sort_keys=True).encode())
+
+class _Marker:
+    """The last batch of a query that the store has, in a file of its own."""
+
+    def __init__(self, env: Env, options: WriteOptions, query_id: str) -> None:
+        self._env = env
+        self.checkpoint = checkpoint_name(env, options.checkpoint or "")
+        self.query_id = query_id
+        name = json.dumps([self.checkpoint, query_id]).encode()
+        self.path = f"{options.root}/{MARKER.format(hashlib.sha256(name).hexdigest()[:32])}"
+
+    def read(self) -> int:
+        """Return the last batch; -1 before the first one. Raises StoreCorruptionError."""
+        if not self._env.exists(self.path):
+            return -1
+        with _as_damaged_marker(self.path):
+            found = json.loads(self._env.read_file(self.path))
+            if (found["checkpoint"], found["queryId"]) != (self.checkpoint, self.query_id):
+                raise ValueError(f"it is of the query {found['queryId']!r:.60}")
+            batch = found["batch"]
+            if type(batch) is not int or batch < 0:
+                raise ValueError(f"batch is {batch!r:.40}: it must be 0 or more")
+            return batch
+
+    def set(self, batch_id: int) -> None:
+        """Write the last batch durably."""
+        found = {"checkpoint": self.checkpoint, "queryId": self.query_id, "batch": batch_id}
+        self._env.make_directories(parent_directory(self.path))
+        self._env.write_file(self.path, json.dumps(found, indent=1).encode())
+
+
+@contextlib.contextmanager
+def _as_damaged_marker(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise StoreCorruptionError(
+            path,
+            -1,
+            f"not a marker of Spark's batches ({error!r:.200}): nothing was appended. Restore the "
+            "file. Or compare the last rows of the query with the store, and write the last batch "
+            "that the store has into it; without the file, the query's next batch is appended",
+        ) from error
 
 
 def checkpoint_name(env: Env, location: str) -> str:
@@ -542,6 +614,28 @@ class _StagedFile:
         if not self.closed:
             self.closed = True
             self.env.close(self.fd, self.path)
+
+
+def _new_staged_file(env: Env, path: str) -> _StagedFile:
+    """Open a new file, and make its directory. Another writer may remove an empty directory above
+    it meanwhile."""
+    for left in reversed(range(TRIES_MAX)):
+        try:
+            env.make_directories(parent_directory(path))
+            return _StagedFile(env, path, O_WRONLY | O_CREAT)
+        except StoreIOError as error:
+            if error.errno != errno.ENOENT or not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _remove_if_empty(env: Env, directory: str) -> None:
+    """Remove a directory, unless other writers use it or have removed it."""
+    try:
+        env.rmdir(directory)
+    except StoreIOError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _staged_batches(env: Env, path: str) -> Iterator[pyarrow.RecordBatch]:
