@@ -7,12 +7,14 @@ ranges of one moment, and none holds an open file or a reference to a store.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from pyrocketstore.consume_queue.units import CQ_STORE_UNIT_SIZE
 from pyrocketstore.errors import StoreError
 from pyrocketstore.index.directory import entry_position
+
+_Item = TypeVar("_Item")
 
 #: No record begins before LOG_BEGIN or after LOG_END (bytes of the log).
 LOG_BEGIN, LOG_END = -1, 1 << 62
@@ -96,6 +98,8 @@ class LogTask:
     own_begin: int = LOG_BEGIN
     own_stop: int = LOG_END
     log_files: tuple[LogFile, ...] = ()
+    #: about how many records begin there, where maxRecordsPerPartition limits them; else 0
+    records: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +119,38 @@ class IndexTask:
         return entry_position(self.hash_slot_num, self.first + at)
 
 
-Task = QueueTask | LogTask | IndexTask
+@dataclasses.dataclass(frozen=True)
+class TaskGroup:
+    """Ranges of small files, read one after the other. A LogTask among `tasks` leaves out `ranges`
+    and `log_files`, which all of them share."""
+
+    tasks: tuple[LogTask | IndexTask, ...]
+    ranges: tuple[QueueRange, ...] | None = None
+    log_files: tuple[LogFile, ...] = ()
+
+    @classmethod
+    def of(cls, tasks: Sequence[LogTask | IndexTask]) -> TaskGroup:
+        """Combine tasks that have the fields `ranges` and `log_files` in common."""
+        first = tasks[0]
+        if isinstance(first, IndexTask):
+            return cls(tuple(tasks))
+        rest = [
+            dataclasses.replace(task, ranges=None, log_files=())
+            for task in tasks
+            if isinstance(task, LogTask)
+        ]
+        return cls(tuple(rest), first.ranges, first.log_files)
+
+    def whole_tasks(self) -> Iterator[LogTask | IndexTask]:
+        """Yield the tasks with all their fields."""
+        for task in self.tasks:
+            if isinstance(task, LogTask):
+                yield dataclasses.replace(task, ranges=self.ranges, log_files=self.log_files)
+            else:
+                yield task
+
+
+Task = QueueTask | LogTask | IndexTask | TaskGroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,3 +187,17 @@ class Mark(NamedTuple):
     size: int
     store_timestamp: int | None
     body_crc: int | None
+
+
+def grouped(items: Iterable[tuple[_Item, float]], limit: float) -> list[list[_Item]]:
+    """Divide items, each with its weight, into runs of at most `limit`; a heavier item has a run of
+    its own."""
+    runs: list[list[_Item]] = []
+    room = 0.0
+    for item, weight in items:
+        if not runs or weight > room:
+            runs.append([])
+            room = limit
+        runs[-1].append(item)
+        room -= weight
+    return runs

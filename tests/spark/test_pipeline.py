@@ -33,8 +33,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyrocketstore.errors import StoreError, StoreFormatError, StoreStateError
 from pyrocketstore.spark import register
 from pyrocketstore.spark.lake import export as pipeline
+from pyrocketstore.spark.lake import manifest as manifest_module
 from pyrocketstore.spark.lake import writer as lake_writer
-from pyrocketstore.spark.lake.manifest import DONE, NO_DATE, RUNNING, Manifest, Split, escaped
+from pyrocketstore.spark.lake.manifest import (
+    DONE,
+    NO_DATE,
+    RUNNING,
+    Manifest,
+    Run,
+    Split,
+    SplitResult,
+    escaped,
+    write_note,
+)
 from pyrocketstore.spark.pipeline import export, is_lake, read_lake, read_manifest
 from pyrocketstore.spark.read.decode import NO_BODY, reason_of
 from pyrocketstore.spark.task_types import DataLossError
@@ -470,6 +481,56 @@ def test_a_driver_that_ends_anywhere(spark, tmp_path, monkeypatch, place):
     assert bodies(spark, out) == numbered(40)
     assert [run.state for run in read_manifest(out)] == [DONE] * len(read_manifest(out))
     assert not list(out.glob("_manifest/*.tasks"))
+
+
+def test_a_run_reads_no_more_of_a_lake_with_more_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With news and without them, finished, killed and taken over: the manifest alone."""
+    out, read, original = tmp_path / "lake", [], manifest_module._read_text
+    monkeypatch.setattr(
+        manifest_module, "_read_text", lambda path: read.append(path.name) or original(path)
+    )
+
+    def run_of(number: int) -> Run:
+        split = Split(0, "b", "t", 0, number, number + 1, 10)
+        following = {"b": {"t": {0: number + 1}}}
+        return Run(number, RUNNING, 0, 0.0, {}, following, [split], [], [])
+
+    counts: dict[str, list[list[str]]] = {}
+    for number in range(1, 31):
+        with Manifest(out) as manifest:
+            assert getattr(manifest.last(), "number", 0) == number - 1
+            run = run_of(number)
+            notes = manifest.begin(run)
+            result = SplitResult(run.splits[0], 1, 1, 1, (), 0, ())
+            write_note(notes, 0, [result])
+            if number % 3:  # else killed before it was finished
+                manifest.finish(run)
+                assert not notes.exists()
+        counts.setdefault("new" if number % 3 else "killed", []).append(read[:])
+        read.clear()
+        with Manifest(out) as manifest:
+            last = manifest.last()
+            assert last is not None and (last.state == RUNNING) == (number % 3 == 0)
+            if last.state == RUNNING:
+                manifest.resume(last)
+                assert last.results == [result]
+                manifest.finish(last)
+        counts.setdefault("same" if number % 3 else "resumed", []).append(read[:])
+        read.clear()
+    assert not list(out.glob("_manifest/*.t*"))
+    for kind, runs in counts.items():
+        assert {len(names) for names in runs[1:]} == {len(runs[1])}, kind
+        assert len(runs[1]) <= 3, kind
+    # A driver that is killed between the last write and the removal leaves a directory.
+    left = out / f"_manifest/000007.abcd{manifest_module.NOTES}"
+    left.mkdir()
+    (out / f"_manifest/000099.abcd{manifest_module.TAKEN}").mkdir()  # of no run
+    with Manifest(out):
+        assert not left.exists()
+    assert read == ["000007.jsonl"]
+    assert [run.number for run in Manifest(out).runs()] == list(range(1, 31))
 
 
 @pytest.mark.parametrize("place", ["_carry_out", "_run_tasks"])

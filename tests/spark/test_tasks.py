@@ -7,11 +7,13 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import shutil
 import time
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
@@ -30,7 +32,7 @@ from pyrocketstore.spark.lake.manifest import Split
 from pyrocketstore.spark.lake.writer import SplitReader
 from pyrocketstore.spark.options import read_options
 from pyrocketstore.spark.plan.batch import plan
-from pyrocketstore.spark.read import decode
+from pyrocketstore.spark.read import decode, worker
 from pyrocketstore.spark.schemas import columns_of
 from pyrocketstore.spark.source.batch import StoreReader
 from pyrocketstore.spark.task_types import DataLossError
@@ -316,6 +318,124 @@ def test_data_loss_names_the_file_of_the_log(tmp_path: Path) -> None:
         tasks(root, "body", readMode="queue", snapshot="load")
     place = f"{root}/commitlog/{5 * size:020d} at byte {offsets[lost[0]] % size}"
     assert f"{place} (T/0, queue offset {lost[0]}): gone, with {len(lost)} " in str(caught.value)
+
+
+SMALL_FILE = 1 << 14
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 messages in almost 40 log files, and as many index files."""
+    root = tmp_path_factory.mktemp("files") / "s"
+    sizes = {"mapped_file_size_consume_queue": 400, "max_hash_slot_num": 10}
+    sizes |= {"mapped_file_size_commit_log": SMALL_FILE, "max_index_num": 30}
+    with pyrocketstore.open(root, **sizes) as store:
+        for number in range(1000):
+            store.put(f"T{number % 3}", bytes(500), keys=f"k{number}")
+    assert len(list((root / "commitlog").iterdir())) > 30
+    assert len(list((root / "index").iterdir())) > 30
+    return root
+
+
+class TestSmallFiles:
+    """A store of many small files is read by few tasks."""
+
+    @pytest.mark.parametrize(("view", "options"), QUERIES)
+    def test_count(self, many: Path, view: str, options: dict[str, object]) -> None:
+        found = tasks(many, view=view, **options)
+        assert len(found) == 1
+        once = [row for task in found for batch in task for row in batch.to_pylist()]
+        for limit in (700, 2000, 5000, 40_000, 100_000, 1 << 40):
+            again = tasks(many, view=view, partitionBytes=limit, **options)
+            assert [r for task in again for batch in task for r in batch.to_pylist()] == once
+            total = sum(path.stat().st_size for path in (many / "commitlog").iterdir())
+            assert len(again) <= max(4, 2.2 * total // limit + 1)
+            if limit == 40_000 and view in ("commitlog", "messages"):
+                assert len(again) >= total // limit
+
+    @pytest.mark.parametrize(("view", "options"), QUERIES)
+    def test_records(self, many: Path, view: str, options: dict[str, object]) -> None:
+        counts = [
+            rows(task) for task in tasks(many, view=view, maxRecordsPerPartition=100, **options)
+        ]
+        # A file of the log ends with a row of its own in the view of the log.
+        assert max(counts) <= 100 + (4 if view == "commitlog" else 0)
+        assert len(counts) <= 2 * sum(counts) // 100 + 1
+
+    def test_minimum_of_tasks(self, many: Path) -> None:
+        for view in ("messages", "commitlog", "index"):
+            assert 8 <= len(tasks(many, view=view, minPartitions=8)) <= 17
+
+    @pytest.mark.parametrize("view", ["messages", "commitlog"])
+    def test_a_task_of_a_file_that_is_gone(
+        self, many: Path, tmp_path: Path, view: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        copy = tmp_path / "s"
+        shutil.copytree(many, copy)
+        options = {"view": view, "readMode": "sequential"} if view == "messages" else {"view": view}
+        texts = {"path": str(copy), "onCorrupt": "skip", **options}
+        gone = copy / f"commitlog/{5 * SMALL_FILE:020d}"
+        for lost in ("true", "false"):
+            requested = read_options({**texts, "failOnDataLoss": lost})
+            planned = StoreReader(requested, {"topic": "string"}, None)
+            parts = planned.partitions()
+            assert len(parts) == 1
+            before = gone.read_bytes()
+            gone.unlink()
+            try:
+                if lost == "true":
+                    with pytest.raises(DataLossError, match=gone.name):
+                        list(planned.read(parts[0]))
+                else:
+                    assert 950 < rows(list(planned.read(parts[0]))) < 1040
+                    assert gone.name in caplog.text
+            finally:
+                gone.write_bytes(before)
+
+    def test_an_error_names_file_and_position(self, many: Path, tmp_path: Path) -> None:
+        copy = tmp_path / "s"
+        shutil.copytree(many, copy)
+        path = copy / f"commitlog/{7 * SMALL_FILE:020d}"
+        data = path.read_bytes()
+        second = int.from_bytes(data[:4], "big")
+        with path.open("r+b") as file:
+            file.seek(second + 4)
+            file.write(b"\1\2\3\4")
+        with pytest.raises(StoreCorruptionError) as caught:
+            tasks(copy, view="commitlog", onCorrupt="fail", snapshot="load")
+        assert (caught.value.path, caught.value.position) == (str(path), second)
+
+    def test_jobs(self) -> None:
+        """Small tasks of a job are run one after the other, in their order."""
+        ran: list[int] = []
+
+        class Session:
+            def range(self, begin: int, end: int, step: int, parts: int) -> Session:
+                assert end == parts
+                self.count = end
+                return self
+
+            def mapInArrow(self, run: Any, ddl: str) -> list[Any]:
+                numbers = pyarrow.RecordBatch.from_pydict({"id": list(range(self.count))})
+                return list(run(iter([numbers])))
+
+        def work(task: int) -> Iterator[int]:
+            ran.append(task)
+            yield task
+
+        session: Any = Session()
+        for sizes, count in (
+            ([1] * 1000, 1),
+            ([worker.JOB_BYTES] * 5, 5),
+            ([1 << 30, 1, 1, 1 << 30, 1], 4),
+            ([worker.JOB_BYTES // 4] * 9, 3),
+        ):
+            ran.clear()
+            every = list(range(len(sizes)))
+            assert worker.map_tasks(session, every, work, "", sizes.__getitem__) == every  # type: ignore
+            assert ran == every and session.count == count
+        assert worker.map_tasks(session, [7, 8, 9], work, "") == [7, 8, 9]  # type: ignore
+        assert session.count == 3
 
 
 class TestVanishingFile:

@@ -339,7 +339,7 @@ def _geometry(store: DefaultMessageStore, clean: bool) -> tuple[int, int]:
 
 def _read_log(spark: SparkSession, tasks: tuple[FileTask, ...]) -> list[Any]:
     """Return a row of PART_DDL for each file, in the log's order."""
-    rows = map_tasks(spark, tasks, read_file, PART_DDL).collect()
+    rows = map_tasks(spark, tasks, read_file, PART_DDL, lambda task: task.log.stop).collect()
     return sorted(rows, key=lambda row: row["number"])
 
 

@@ -48,7 +48,7 @@ from pyrocketstore.spark.packages import require_packages
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.plan.task_splitting import plan_index
 from pyrocketstore.spark.read.worker import map_tasks
-from pyrocketstore.spark.task_types import QueueRange
+from pyrocketstore.spark.task_types import IndexTask, QueueRange
 from pyrocketstore.verify._chains import differing_units
 from pyrocketstore.verify.opening_problems import opening_problems
 from pyrocketstore.verify.report import Problem, Verdict
@@ -351,8 +351,20 @@ def _log_tasks(stores: Sequence[_Store]) -> list[LogFileTask]:
     return [task for store in stores for task in store.log_tasks]
 
 
+def _log_bytes(task: LogFileTask) -> int:
+    return task.stop
+
+
+def _unit_bytes(task: UnitsTask) -> int:
+    return (task.range.stop - task.range.start) * CQ_STORE_UNIT_SIZE
+
+
+def _index_bytes(task: tuple[str, IndexTask]) -> int:
+    return task[1].count * INDEX_SIZE
+
+
 def _log_verdicts(spark: SparkSession, stores: Sequence[_Store]) -> DataFrame:
-    return map_tasks(spark, _log_tasks(stores), log_facts, LOG_DDL).selectExpr(
+    return map_tasks(spark, _log_tasks(stores), log_facts, LOG_DDL, _log_bytes).selectExpr(
         "kind AS verdict",
         "'log' AS kind",
         "brokerName",
@@ -368,7 +380,8 @@ def _damaged(spark: SparkSession, stores: Sequence[_Store]) -> list[tuple[str, i
     """Return ranges of the logs without a valid record: label, begin, end."""
     tasks = _log_tasks(stores)
     starts = {encodable(task.file.path): task.file.from_offset for task in tasks}
-    rows = map_tasks(spark, tasks, log_facts, LOG_DDL).where("kind = 'problem' AND count > 0")
+    facts = map_tasks(spark, tasks, log_facts, LOG_DDL, _log_bytes)
+    rows = facts.where("kind = 'problem' AND count > 0")
     return [
         (row["brokerName"], starts[row["path"]] + row["position"],
          starts[row["path"]] + row["position"] + row["count"])
@@ -436,11 +449,12 @@ def _queue_verdicts(
         "isExtThere, path)"
     )
     place = ["brokerName", "topic", "queueId", "queueOffset"]
-    wanted = map_tasks(spark, _log_tasks(stores), expected_units, EXPECTED_DDL).selectExpr(
+    logs = _log_tasks(stores)
+    wanted = map_tasks(spark, logs, expected_units, EXPECTED_DDL, _log_bytes).selectExpr(
         *place, f"{record} AS w", "cast(null AS struct<phy bigint, size int, tagsCode bigint, "
         "ts bigint, isExt boolean, isExtThere boolean, path string>) AS u",
     )  # fmt: skip
-    actual = map_tasks(spark, units, actual_units, UNITS_DDL).selectExpr(
+    actual = map_tasks(spark, units, actual_units, UNITS_DDL, _unit_bytes).selectExpr(
         *place, "cast(null AS struct<phy bigint, size int, tagsCode bigint, ts bigint, "
         "required boolean>) AS w", f"{unit} AS u",
     )  # fmt: skip
@@ -549,11 +563,11 @@ def _index_verdicts(
     tasks = [(store.broker_name, task) for store in stores for task in store.index_tasks]
     place = ["brokerName", "commitLogOffset", "keyHash"]
     entry = "struct<no int, diff int, path string, begin bigint>"
-    keys = map_tasks(spark, _log_tasks(stores), record_keys, KEYS_DDL).selectExpr(
+    keys = map_tasks(spark, _log_tasks(stores), record_keys, KEYS_DDL, _log_bytes).selectExpr(
         *place, "storeTimestamp AS ts", f"cast(null AS {entry}) AS e"
     )
     columns = ", ".join(f"`{name}` {kind}" for name, kind in INDEX_COLUMNS.items())
-    entries = map_tasks(spark, tasks, index_entries, columns).selectExpr(
+    entries = map_tasks(spark, tasks, index_entries, columns, _index_bytes).selectExpr(
         *place, "cast(null AS bigint) AS ts",
         "struct(indexNo AS no, timeDiffSec AS diff, fileName AS path, "
         "unix_millis(beginTimestamp) AS begin) AS e",

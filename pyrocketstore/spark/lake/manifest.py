@@ -182,10 +182,23 @@ class Manifest:
     def _tidy(self) -> None:
         for path in self.directory.glob(f"{TEMPORARY}*"):
             path.unlink(missing_ok=True)
-        done = {run.number for run in self.runs() if run.state == DONE}
-        for path in [*self.directory.glob(f"*{NOTES}"), *self.directory.glob(f"*{TAKEN}")]:
-            if int(path.name.partition(".")[0]) in done:
-                shutil.rmtree(path)
+        # Only a run that was killed has left them: the others are not read.
+        for number in {int(path.name.partition(".")[0]) for path in self._notes("*")}:
+            path = self._path_of(number)
+            if path.exists() and self._read(path).state == DONE:
+                self._remove_notes(number)
+
+    def _notes(self, number: str) -> list[Path]:
+        """Return the directories with results of the tasks of a run."""
+        patterns = (f"{number}.*{suffix}" for suffix in (NOTES, TAKEN))
+        return [path for pattern in patterns for path in self.directory.glob(pattern)]
+
+    def _remove_notes(self, number: int) -> None:
+        for path in self._notes(f"{number:06d}"):
+            shutil.rmtree(path)
+
+    def _path_of(self, number: int) -> Path:
+        return self.directory / f"{number:06d}.jsonl"
 
     # ---- runs ----------------------------------------------------------------------------------
 
@@ -237,7 +250,7 @@ class Manifest:
             result = results.get(split)
             lines.append(dataclasses.asdict(split) if result is None else _result_object(result))
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        write_whole(self.directory / f"{run.number:06d}.jsonl", text.encode())
+        write_whole(self._path_of(run.number), text.encode())
 
     def begin(self, run: Run) -> Path:
         """Write a run's plan; return the new directory for its tasks' results."""
@@ -267,7 +280,7 @@ class Manifest:
         """Write a finished run, and remove its tasks' results."""
         run.state = DONE
         self.save(run)
-        self._tidy()
+        self._remove_notes(run.number)
 
     def sweep(self, splits: Iterable[Split], *, temporary_only: bool = False) -> int:
         """Remove the files of unfinished splits, and temporary files; return the count.

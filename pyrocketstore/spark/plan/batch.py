@@ -13,6 +13,7 @@ from pyrocketstore.spark.plan.open_snapshot import open_snapshot, retried
 from pyrocketstore.spark.plan.snapshot import StoreSnapshot
 from pyrocketstore.spark.plan.task_splitting import (
     check_selection,
+    combined,
     plan_commit_log,
     plan_consume_queues,
     plan_index,
@@ -59,7 +60,7 @@ def _plan_once(options: SourceOptions) -> Plan:
                     "consumequeue": plan_consume_queues,
                     "index": plan_index,
                 }[options.view]
-                tasks = planner(snapshot, options)
+                tasks = combined(planner(snapshot, options), options)
             found += [(name, task) for task in tasks]
     finally:
         for snapshot in snapshots:

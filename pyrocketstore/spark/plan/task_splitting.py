@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +31,8 @@ from pyrocketstore.spark.task_types import (
     QueueRange,
     QueueTask,
     Task,
+    TaskGroup,
+    grouped,
 )
 from pyrocketstore.system.env import Env
 
@@ -132,6 +136,38 @@ def plan_index(snapshot: StoreSnapshot, options: SourceOptions) -> list[Task]:
             name = file.path or file.name
             _add(tasks, IndexTask(name, header, file.hash_slot_num, first, count, data))
     return tasks
+
+
+def combined(tasks: Sequence[Task], options: SourceOptions) -> list[Task]:
+    """Combine consecutive ranges of small log or index files, up to the bytes and records of one
+    task."""
+    sizes = [_size_of(task) for task in tasks]
+    bytes_max = _task_bytes(options, sum(size for size, _ in sizes))
+    records_max = options.max_records_per_partition or 1 << 62
+    found: list[Task] = []
+    together = itertools.groupby(
+        zip(tasks, sizes, strict=True), lambda each: isinstance(each[0], QueueTask)
+    )
+    for is_whole, some in together:
+        if is_whole:
+            found += [task for task, _ in some]
+            continue
+        weighed = [
+            (task, max(size / bytes_max, records / records_max)) for task, (size, records) in some
+        ]
+        for run in grouped(weighed, 1.0 + 1e-9):  # weights are rounded
+            files = [task for task in run if isinstance(task, LogTask | IndexTask)]
+            found.append(TaskGroup.of(files) if len(files) > 1 else run[0])
+    return found
+
+
+def _size_of(task: Task) -> tuple[int, int]:
+    """Return the bytes and records of a range of a file; 0 for any other task."""
+    if isinstance(task, LogTask):
+        return task.stop - task.begin, task.records
+    if isinstance(task, IndexTask):
+        return task.count * INDEX_SIZE, task.count
+    return 0, 0
 
 
 def check_selection(snapshots: Sequence[StoreSnapshot], options: SourceOptions) -> None:
@@ -270,6 +306,7 @@ def _log_tasks(
         density = Density.of(env, counted, span, apart) or Density.of_log(env, files, span)
         samples = samples[:0]  # a task ends after its count of records, not at the next sample
     tasks: list[LogTask] = []
+    broker_name = snapshot.place.broker_name
     for file in files:
         first = max(0, begin - file.from_offset)
         last = min(file.size, end - file.from_offset)
@@ -284,8 +321,11 @@ def _log_tasks(
                 cut, stop_known = _cut(samples, file.from_offset + stop, until)
                 stop = cut - file.from_offset
                 stop_known = stop_known and _is_record(env, file, stop)
-            name = snapshot.place.broker_name
-            _add(tasks, LogTask(name, file, at, stop, last, known, stop_known, ranges))
+            task = LogTask(broker_name, file, at, stop, last, known, stop_known, ranges)
+            if density is not None:
+                count = density.count_of(file.from_offset + at, file.from_offset + stop)
+                task = dataclasses.replace(task, records=count)
+            _add(tasks, task)
             at, known = stop, stop_known
     return [*_owners(tasks, files)] if ranges is not None else [*tasks]
 
@@ -339,6 +379,11 @@ class Density:
             counts.append(counts[-1] + (end - positions[-1]) / mean)
             positions.append(float(end))
         return cls(span[0], np.array(positions), np.array(counts))
+
+    def count_of(self, begin: int, stop: int) -> int:
+        """Return how many records begin in bytes [begin, stop) of the log."""
+        ends = np.interp((begin - self.begin, stop - self.begin), self.positions, self.counts)
+        return math.ceil(float(ends[1] - ends[0]))
 
     def bytes_of(self, begin: int, count: int) -> int:
         """Return the bytes that `count` records take from byte `begin` on; at least 1."""
