@@ -16,6 +16,7 @@ from pyrocketstore.cleaning.expired_files import (
 from pyrocketstore.cleaning.retention import LogRetention, RetentionService, Trimmed
 from pyrocketstore.display import logger
 from pyrocketstore.errors import StoreError, StoreStateError, without_frames
+from pyrocketstore.files._mapped_file import MappedFile
 from pyrocketstore.flush.async_put import (
     COMPLETE_SECONDS,
     FlushDiskWatcher,
@@ -105,10 +106,7 @@ class StoreServices:
             store.index_flush,
             lambda: not store.running_flags.is_logics_queue_error(),
         )
-        size = commit_log.mapped_file_queue.mapped_file_size
-        commit_log.mapped_file_queue.before_deletion = lambda file: self.flush_up_to(
-            file.file_from_offset + size
-        )
+        commit_log.mapped_file_queue.before_deletion = self._flush_file
         store.queue_table.flush_up_to = self.flush_up_to
         self.reput_service = store.reput_service
         if isinstance(self.flush_service, GroupCommitService):
@@ -139,6 +137,9 @@ class StoreServices:
             raise without_frames(flags.write_error)
         self.log_flush.check_fsyncs()
         flush.do_flush(True)
+
+    def _flush_file(self, file: MappedFile) -> None:
+        self.flush_up_to(file.file_from_offset + file.file_size)
 
     def _may_wait_from(self) -> int:
         """As _dispatched, but records that are not confirmed do not count as late."""
