@@ -159,7 +159,9 @@ def _check_queue(store: Store, topic: str, queue_id: int | None) -> None:
     if queue_id is None or queue_id in queue_ids:
         return
     store.read(topic)
-    known = ", ".join(map(str, queue_ids[:REPORTED_QUEUES])) or "none"
+    if not queue_ids:
+        return  # somebody has put to the topic, and it has no message yet
+    known = ", ".join(map(str, queue_ids[:REPORTED_QUEUES]))
     more = ", ..." if len(queue_ids) > REPORTED_QUEUES else ""
     raise click.ClickException(
         f"{store.path}: the topic {topic!r} has no queue {queue_id}; its queues: {known}{more}"
@@ -173,7 +175,7 @@ def _warn_of_no_units(output: Output, store: Store, topic: str, queue_id: int | 
     if not any(store.max_offset(topic, each) for each in queue_ids):
         which = f"the topic {topic!r}" if queue_id is None else f"the queue {topic}/{queue_id}"
         output.warn(
-            f"{store.path}: {which} has no units below `consumequeue`: it never had a message, or"
+            f"{store.path}: {which} has no units below `consumequeue`: it has no message yet, or"
             " its files were lost; `verify` reports messages of the log without a unit"
         )
 

@@ -1,43 +1,76 @@
-"""Check that a topic without queues is known to a store, before it is read."""
+"""Check that a topic is known to a store, before it is read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
-from pyrocketstore.errors import StoreCorruptionError, StoreIOError, UnknownTopicError
+from pyrocketstore.errors import (
+    StoreCorruptionError,
+    StoreError,
+    StoreIOError,
+    UnknownTopicError,
+)
 from pyrocketstore.message_store.topic_config import TopicConfigFile
 from pyrocketstore.record.message import SYSTEM_TOPICS
+from pyrocketstore.schedule.pending import is_awaited
 from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import imported
+
+if TYPE_CHECKING:
+    from pyrocketstore.message_store.default_message_store import DefaultMessageStore
+    from pyrocketstore.reading.rocketmq_reads import StoreReads
 
 #: At most this many names are compared: each takes about 10 µs.
 _COMPARED = 2000
 
 
-def check_known(env: Env, root: str, topic: str, with_queues: Collection[str]) -> None:
-    """Accept a topic without queues if it is a system topic, has a directory, or is in topics.json.
+def check_known(engine: DefaultMessageStore, topic: str, half_offset: Callable[[], int]) -> None:
+    """Accept a topic that somebody has put to: one with a queue, a system topic, one that is in
+    topics.json or has a directory, and the real topic of a delayed or half message that waits.
 
     Parameters
     ----------
-    env : Env
-    root : the store's root directory
+    engine : DefaultMessageStore
     topic : str
-    with_queues : topics that have queues
+    half_offset : callable(), the queue offset of the first half message that counts
 
-    Raises UnknownTopicError, which names the nearest topic.
+    Only a topic that is known by nothing else costs a look at each message that waits: topics.json
+    may lack it where no such file is kept, or since its owner has not written it yet.
+
+    Raises UnknownTopicError, which names the nearest topic. StoreIOError.
     """
-    if topic in SYSTEM_TOPICS:
+    reads = engine.reads
+    if reads.queues.of_topic(topic) or topic in SYSTEM_TOPICS:
         return
-    configured = _configured(env, root)
-    if topic in configured or _has_directory(env, root, topic):
+    root = engine.config.store_path_root_dir
+    configured = _configured(engine, root)
+    if topic in configured or _has_directory(engine.env, root, topic):
         return
-    raise UnknownTopicError(root, topic, _nearest(topic, {*with_queues, *configured}))
+    if _is_awaited(engine, reads, topic, half_offset):
+        return
+    raise UnknownTopicError(root, topic, _nearest(topic, {*reads.queues.topics(), *configured}))
 
 
-def _configured(env: Env, root: str) -> Collection[str]:
-    """Return the topics of topics.json; none when it cannot be read: readers do not need it."""
-    file = TopicConfigFile(env, os.path.join(root, "config", "topics.json"))
+def _is_awaited(
+    engine: DefaultMessageStore, reads: StoreReads, topic: str, half_offset: Callable[[], int]
+) -> bool:
+    try:
+        if engine.read_only:
+            engine.delay_offsets.load()
+        delay_offsets = engine.delay_offsets.offsets()
+    except StoreError:
+        delay_offsets = {}  # all that the log still has
+    return is_awaited(reads.commit_log, reads.queues, topic, delay_offsets, half_offset())
+
+
+def _configured(engine: DefaultMessageStore, root: str) -> Collection[str]:
+    """Return the topics of topics.json, also those that a store will add to it with its next write;
+    none when it cannot be read: readers do not need it."""
+    if engine.topics is not None:
+        return engine.topics.topics()
+    file = TopicConfigFile(engine.env, os.path.join(root, "config", "topics.json"))
     try:
         file.load()
     except (StoreCorruptionError, StoreIOError):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyrocketstore.commit_log.log import CommitLog
 from pyrocketstore.consume_queue.table import ConsumeQueueTable
 from pyrocketstore.record.message import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, real_queue
 from pyrocketstore.schedule.delivery import due_time
+
+if TYPE_CHECKING:
+    from pyrocketstore.consume_queue.queue import ConsumeQueue
 
 
 class DelayedMessages(NamedTuple):
@@ -31,17 +35,51 @@ def real_queues(log: CommitLog, table: ConsumeQueueTable, phy_offset: int) -> se
 
     Raises StoreIOError.
     """
-    found: set[tuple[str, int]] = set()
-    queues = [*table.of_topic(SCHEDULE_TOPIC).values(), *table.of_topic(TRANS_HALF_TOPIC).values()]
-    for queue in queues:
-        low = queue.first_readable_offset(max(0, log.get_min_offset()))
-        for at in range(max(low, queue.units_before(phy_offset)), queue.get_max_offset_in_queue()):
-            unit = queue.reader.unit(at)
-            message = None if unit is None else log.look_message(unit[0], unit[1])
-            real = None if message is None else real_queue(message.properties)
-            if real is not None:
-                found.add(real)
-    return found
+    return {
+        real
+        for queue in _waiting_queues(table)
+        for real in _real_queues(log, queue, queue.units_before(phy_offset))
+    }
+
+
+def is_awaited(
+    log: CommitLog,
+    table: ConsumeQueueTable,
+    topic: str,
+    delay_offsets: Mapping[int, int],
+    half_offset: int,
+) -> bool:
+    """Return whether a delayed message or a half message of a topic waits.
+
+    Parameters
+    ----------
+    delay_offsets : {level: queue offset to deliver next}
+    half_offset : queue offset of the first half message that counts
+
+    Those before the topic's minimum are of its removed messages. Raises StoreIOError.
+    """
+    phy_offset = log.min_offsets.of(topic)
+    for queue in _waiting_queues(table):
+        is_half = queue.topic == TRANS_HALF_TOPIC
+        first = half_offset if is_half else delay_offsets.get(queue.queue_id + 1, 0)
+        first = max(first, queue.units_before(phy_offset))
+        if any(real[0] == topic for real in _real_queues(log, queue, first)):
+            return True
+    return False
+
+
+def _waiting_queues(table: ConsumeQueueTable) -> list[ConsumeQueue]:
+    return [*table.of_topic(SCHEDULE_TOPIC).values(), *table.of_topic(TRANS_HALF_TOPIC).values()]
+
+
+def _real_queues(log: CommitLog, queue: ConsumeQueue, first: int) -> Iterator[tuple[str, int]]:
+    low = queue.first_readable_offset(max(0, log.get_min_offset()))
+    for at in range(max(low, first), queue.get_max_offset_in_queue()):
+        unit = queue.reader.unit(at)
+        message = None if unit is None else log.look_message(unit[0], unit[1])
+        real = None if message is None else real_queue(message.properties)
+        if real is not None:
+            yield real
 
 
 def delayed_messages(

@@ -697,10 +697,15 @@ class Store(StoreCalls):
         warnings.warn(printable(f"{text}: {reason}"), StoreWarning, stacklevel=5)
 
     def _check_topic(self, topic: str) -> None:
-        """Raise UnknownTopicError for a topic without a queue that nothing else names."""
-        table = self.message_store.queue_table
-        if not table.of_topic(topic):
-            check_known(self.message_store.env, self.path, topic, table.topics())
+        """Raise UnknownTopicError for a topic to which nobody has put."""
+        check_known(self.message_store, topic, self._half_offset)
+
+    def _half_offset(self) -> int:
+        """Return the queue offset of the first half message that counts; 0 if that is unknown."""
+        try:
+            return self._all_consumers().half_offset()
+        except StoreError:
+            return 0  # a damaged file of positions
 
     def read_batch(
         self,

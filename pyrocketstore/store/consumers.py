@@ -17,7 +17,7 @@ from pyrocketstore.consumer.subscription_groups import SubscriptionGroups
 from pyrocketstore.consumer.waiters import LoopWaiters
 from pyrocketstore.errors import StoreFormatError, StoreTypeError
 from pyrocketstore.record._message import MessageExt
-from pyrocketstore.record.message import MessageExtBrokerInner, check_topic
+from pyrocketstore.record.message import TRANS_HALF_TOPIC, MessageExtBrokerInner, check_topic
 from pyrocketstore.system.signal_shield import shielded
 from pyrocketstore.transaction.positions import TRANSACTION_GROUP
 
@@ -109,6 +109,14 @@ class StoreConsumers:
             lag = max(0, end - max(position, 0))
             found.append(ConsumerPosition(group, topic, queue_id, position, end, lag))
         return sorted(found)
+
+    def half_offset(self) -> int:
+        """Return the queue offset of the first half message that may be undecided; 0 without a
+        position. Raises StoreError."""
+        self.load()
+        if self._engine.read_only:
+            shielded(self.offsets.load)
+        return max(0, self.offsets.query_offset(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0))
 
     def consumer(
         self,
