@@ -34,6 +34,7 @@ from pyrocketstore.cli.store_command import (
     tags_option,
     where_option,
 )
+from pyrocketstore.cli.verdict import verdict_lines
 from pyrocketstore.errors import DamagedMessageError
 from pyrocketstore.message_store.lost_ends import missing_files
 from pyrocketstore.reading.skipped import SkippedMessages
@@ -265,8 +266,11 @@ def _with_dashes(facts: dict[str, Any]) -> dict[str, Any]:
 @app.command()
 @store_command
 @json_option
-def verify(target: Target) -> None:
+@click.option("--details", is_flag=True, help="Also print all counts and the recovery.")
+def verify(target: Target, details: bool) -> None:
     """Check log, queues and index against each other.
+
+    Three lines have the verdict, what is lost or wrong, and what to do.
 
     The verdict is on the store as the recovery of the next opening leaves it. The exit code is 1 if
     anything is then missing or damaged.
@@ -279,6 +283,7 @@ def verify(target: Target) -> None:
     output = target.output
     with target.open() as store, output.progress("checking the log") as advance:
         report = store.verify(advance)
+        lines = verdict_lines(store, report)
     facts = report.to_dict()
     problems, rebuilt = facts.pop("problems"), facts.pop("rebuilt")
     recovery = facts.pop("recovery")
@@ -288,8 +293,10 @@ def verify(target: Target) -> None:
         facts, recovery = _with_dashes(facts), _with_dashes(recovery)
         for item in (*problems, *rebuilt):
             item["position"] = None if item["position"] < 0 else item["position"]
-    output.facts("verify", facts)
-    output.facts("recovery", recovery)
+        output.facts("verdict", lines)
+    if output.as_json or details:
+        output.facts("verify", facts)
+        output.facts("recovery", recovery)
     for kind, found in (("problem", problems), ("rebuilt", rebuilt)):
         if found:
             output.table(kind, PROBLEM_COLUMNS, [tuple(item.values()) for item in found])

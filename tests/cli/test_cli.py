@@ -113,7 +113,11 @@ def test_a_query_never_guesses_the_geometry(store: Path) -> None:
 
 
 def test_verify(store: Path, tmp_path: Path) -> None:
-    assert run("verify", store, *conf(store)).stdout.startswith("ok\tyes")
+    told = run("verify", store, *conf(store)).stdout.splitlines()
+    assert [line.split("\t")[0] for line in told] == ["verdict", "lost or wrong", "to do"]
+    assert told[0].startswith("verdict\tthe store is ok: ")
+    assert told[1:] == ["lost or wrong\tnothing", "to do\tnothing"]
+    assert "\nok\tyes\n" in run("verify", store, *conf(store), "--details").stdout
     damaged = tmp_path / "store"
     subprocess.run(["cp", "-a", str(store), str(damaged)], check=True)
     log = damaged / "commitlog" / f"{0:020d}"
@@ -121,7 +125,11 @@ def test_verify(store: Path, tmp_path: Path) -> None:
     data[90] ^= 1
     log.write_bytes(data)
     done = run("verify", damaged, *conf(store), code=1)
-    assert done.stdout.startswith("ok\tno")
+    told = done.stdout.splitlines()
+    assert told[0].startswith("verdict\tthe store is damaged: ")
+    assert told[1].startswith(f"lost or wrong\tlog files {log.name} (messages from 20")
+    assert told[2].startswith("to do\tthe log is damaged")
+    assert "\nok\t" not in done.stdout
     assert str(log) in done.stdout
 
 

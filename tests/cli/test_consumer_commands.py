@@ -185,7 +185,7 @@ def test_a_damaged_file_is_one_line(store: Path, command: str, name: str) -> Non
 def test_other_commands_read_a_store_with_damaged_config_files(store: Path) -> None:
     for file in (store / "config").iterdir():
         file.write_text("{")
-    checked = run("verify", store, *conf(store), code=1).stdout
+    checked = run("verify", "--details", store, *conf(store), code=1).stdout
     kinds = [line.split("\t")[0] for line in checked.splitlines() if "config/" in line]
     assert kinds == ["config"] * 2, "what an opening for writing refuses, and nothing else"
     assert "complete\tyes" in checked

@@ -279,7 +279,7 @@ def test_a_query_that_lacks_the_geometry_names_the_option(root: Path) -> None:
 
 def test_verify_prints_each_row_once_and_a_dash_for_no_value(root: Path) -> None:
     cut(queue_file(root, 2))
-    rows = [line.split("\t") for line in run(root, "verify").stdout.splitlines()]
+    rows = [line.split("\t") for line in run(root, "verify", "--details").stdout.splitlines()]
     names = [row[0] for row in rows if len(row) == 2]
     assert len(names) == len(set(names))
     facts = {row[0]: row[1] for row in rows if len(row) == 2}
@@ -296,7 +296,7 @@ def test_verify_prints_lists_as_text(root: Path) -> None:
         cut(queue_file(root, number))
     queue_file(root, 0).with_name("0" * 20).unlink()
     flip(log_file(root, 10), 100)
-    rows = [line.split("\t") for line in run(root, "verify").stdout.splitlines()]
+    rows = [line.split("\t") for line in run(root, "verify", "--details").stdout.splitlines()]
     reason = f"the file has 260 bytes and must have {QUEUE_SIZE}"
     assert [row[1] for row in rows if row[0] == "mismatched"] == [
         f"{queue_file(root, number)}: {reason}" for number in (2, 4)
@@ -353,11 +353,11 @@ def test_the_advice_for_a_truncated_log_file_is_true(
 def test_verify_names_files_that_are_missing(root: Path) -> None:
     """Of the log, of a queue, and index entries without a record."""
     lose_last(root)
-    text = run(root, "verify").stdout
+    text = run(root, "verify", "--details").stdout
     assert "the header's end offset " in text and " is behind the end of the log; rec" in text
     shutil.rmtree(root / "commitlog")
     (root / "commitlog").mkdir()
-    text = run(root, "verify").stdout
+    text = run(root, "verify", "--details").stdout
     assert "entry 1 refers to physical offset 0, where the log has no record" in text
 
 

@@ -1,0 +1,74 @@
+"""The lines of `verify` for people: the verdict, what is lost or wrong, and what to do."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+from pyrocketstore.cli.output import time_text
+from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
+from pyrocketstore.verify.report import VerifyReport
+
+#: Topics and files that the second line names, at most.
+NAMED_MAX = 5
+
+
+def verdict_lines(store: Any, report: VerifyReport) -> dict[str, str]:
+    """Return the three lines, by name; `store` is the open store."""
+    return {
+        "verdict": _verdict(report),
+        "lost or wrong": "; ".join(_wrong(store, report)) or "nothing",
+        "to do": _remedy(report),
+    }
+
+
+def _verdict(report: VerifyReport) -> str:
+    what = f"{report.records} messages, {report.units} units, {report.keys} keys checked"
+    if report.ok:
+        return f"the store is ok: {what}"
+    if report.consistent:
+        return f"the store is not complete: {what}"
+    return f"the store is damaged: {report.problem_count} problems; {what}"
+
+
+def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
+    """Yield what is wrong: of the log by file and time, of queues by topic, then the rest."""
+    env = store.message_store.env
+    damaged = sorted({p.path for p in report.problems if p.kind == "log"})
+    headers = [RecordHeader(env.read_part(path, 0, HEADER_SIZE)) for path in damaged]
+    times = [header.store_timestamp if header.is_message else 0 for header in headers]
+    named = [
+        f"{path.rpartition('/')[2]} (messages from {time_text(time_ms)} on)"
+        for path, time_ms in zip(damaged, times, strict=True)
+    ]
+    if named:
+        yield f"log files {_few(named)}"
+    root = f"{store.message_store.queue_table.path}/"
+    topics: collections.Counter[str] = collections.Counter()
+    for problem in report.problems:
+        if problem.kind in ("queue", "ext") and problem.path.startswith(root):
+            topics[problem.path.removeprefix(root).split("/")[0]] += problem.count
+    if topics:
+        yield f"units of {_few([f'{topic} ({count})' for topic, count in topics.most_common()])}"
+    if report.missing_keys or report.not_indexed:
+        yield f"{report.missing_keys + report.not_indexed} keys or messages are not in the index"
+    for kind in ("index", "checkpoint", "config"):
+        count = sum(problem.kind == kind for problem in report.problems)
+        if count:
+            yield f"{kind}: {count} problem{'' if count == 1 else 's'}"
+    if report.index_unchecked:
+        yield "the index was not checked"
+
+
+def _few(names: list[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _remedy(report: VerifyReport) -> str:
+    advice = report.advice
+    if not advice:
+        return "nothing"
+    more = len(advice) - 1
+    return advice[0] + (f" (and {more} more, on standard error)" if more else "")
