@@ -253,7 +253,7 @@ def test_skipped_properties_are_counted(spark, store):
     change(path, path.read_bytes().index(b"KEYS\1k40"), b"KEYS=")
     result = verify(spark, {"b": str(store)}, broker_conf=conf_of(store))
     result.close()
-    assert result.counts["skipped_properties"] == 1 and result.counts["bad_properties"] == 0
+    assert result.counts["skipped_properties"] == 1 and "bad_properties" not in result.counts
     assert not result.ok
 
 
