@@ -55,6 +55,14 @@ def shown(value: object) -> str:
     return _named(value)
 
 
+def beginning(value: str | bytes | None, size: int = 40) -> str:
+    """Return the first `size` characters or bytes of a value for a `repr`, escaped; "..." follows
+    if there are more."""
+    if value is None or len(value) <= size:
+        return repr(value)
+    return f"{value[:size]!r}..."
+
+
 def _named(value: object) -> str:
     return f"<{type(value).__name__}>"
 

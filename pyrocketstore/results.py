@@ -35,7 +35,14 @@ class Status(enum.IntEnum):
     BUSY = 30
 
 
-class PutMessageStatus(enum.IntEnum):
+class _Outcome(enum.IntEnum):
+    """A status of RocketMQ whose text is its name."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PutMessageStatus(_Outcome):
     """Outcome of a put. Source: RocketMQ 4.9.3 PutMessageStatus."""
 
     PUT_OK = 0
@@ -62,7 +69,7 @@ STORED_STATUSES = frozenset(
 )
 
 
-class AppendMessageStatus(enum.IntEnum):
+class AppendMessageStatus(_Outcome):
     """Outcome of an append to the log. Source: RocketMQ 4.9.3 AppendMessageStatus."""
 
     PUT_OK = 0
@@ -72,7 +79,7 @@ class AppendMessageStatus(enum.IntEnum):
     UNKNOWN_ERROR = 4
 
 
-class GetMessageStatus(enum.IntEnum):
+class GetMessageStatus(_Outcome):
     """Outcome of a pull. Source: RocketMQ 4.9.3 GetMessageStatus."""
 
     FOUND = 0

@@ -14,6 +14,7 @@ from pyrocketstore.arguments.scalars import (
     exact_int32,
     exact_int64,
     exact_text,
+    time_of,
     whole_number,
 )
 from pyrocketstore.display import shown
@@ -68,6 +69,23 @@ def start_of(what: str, value: Any, number: str) -> Literal["earliest", "latest"
         if exact_text(what, value) == word:
             return word
     raise StoreFormatError(f'{what} {shown(value)}: must be "earliest", "latest" or {number}')
+
+
+def start_time_of(what: str, value: Any) -> Literal["earliest", "latest"] | int:
+    """Return "earliest", "latest" or the Unix ms of a time, called `what`.
+
+    Raises StoreTypeError, StoreFormatError.
+    """
+    if isinstance(value, str):
+        text = exact_text(what, value)
+        if text == "earliest" or text == "latest":
+            return "earliest" if text == "earliest" else "latest"
+        if not text[:1].isdigit():
+            raise StoreFormatError(
+                f'{what} {shown(value)}: must be "earliest", "latest", Unix ms, a datetime with a'
+                " zone or ISO 8601 text"
+            )
+    return time_of(what, value)
 
 
 def loss_word_of(value: Any) -> str:

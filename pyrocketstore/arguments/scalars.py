@@ -1,10 +1,10 @@
 """Arguments that are numbers, flags or texts, converted to the exact type that the store keeps.
 
 One function for each kind of value: `exact_int` (with `exact_int32`, `exact_int64`,
-`exact_queue_id`, `whole_number`), `exact_flag` and `exact_text`. `_numbers_and_bodies.pyx` has
-bodies. A subclass of str or int counts as the characters or the number that it holds, not as its
-methods return. A value of another type is a StoreTypeError; one that the store cannot keep is a
-StoreFormatError.
+`exact_queue_id`, `whole_number`), `time_of`, `exact_flag` and `exact_text`.
+`_numbers_and_bodies.pyx` has bodies. A subclass of str or int counts as the characters or the
+number that it holds, not as its methods return. A value of another type is a StoreTypeError; one
+that the store cannot keep is a StoreFormatError.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+#: The least time in Unix ms, 1973-03-03: a smaller number, except for 0, is a time in seconds.
+TIME_MIN_MS = 10**11
+#: A time to search by: see `time_of`.
+Time = int | str | datetime.datetime
 #: The number of a topic's queues is a Java int in topics.json, so the last id is one less.
 QUEUE_ID_MAX = INT32_MAX - 1
 
@@ -88,21 +92,56 @@ def whole_number(what: str, value: Any) -> int:
     return number
 
 
-def unix_ms_of(what: str, value: Any) -> int:
-    """A time, an int64 in Unix ms or a datetime, as the first ms that is not before it.
+def time_of(what: str, value: Any) -> int:
+    """A time to search by, called `what`, as the first Unix ms that is not before it.
 
-    A datetime without a zone is a local time. Raises as `exact_int`.
+    Parameters
+    ----------
+    value : an int, Unix ms: 0, or from TIME_MIN_MS on; a datetime with a zone; or such a time as
+        ISO 8601 text
+
+    Raises
+    ------
+    StoreTypeError: a value of another type. StoreFormatError: a time without a zone, before 1970 or
+    after the int64 range, and a number that can only be a time in seconds.
     """
-    if not isinstance(value, datetime.datetime):
-        if _number_of(value) is None:
-            kind = type(value).__name__
-            raise StoreTypeError(f"{what} must be an int (Unix ms) or a datetime, not {kind}")
-        return exact_int64(what, value)
-    try:
-        since = value.astimezone(datetime.UTC) - _EPOCH
-    except (OverflowError, ValueError, OSError) as error:
-        raise StoreFormatError(f"{what} {shown(value)}: not a time in UTC: {error}") from None
-    return -(-(since // _MICROSECOND) // 1000)
+    if isinstance(value, str):
+        text = exact_text(what, value)
+        try:
+            value = datetime.datetime.fromisoformat(text)
+        except ValueError:
+            reason = 'not ISO 8601 with a zone, as "2026-01-31T12:00:00Z"'
+            raise StoreFormatError(f"{what} {shown(text)}: {reason}") from None
+    if isinstance(value, datetime.datetime):
+        number = _ms_of_datetime(what, value)
+        if number < 0:
+            raise StoreFormatError(f"{what} {shown(str(value))}: must not be before 1970")
+        return number
+    if _number_of(value) is None:
+        hint = ""
+        if isinstance(value, float):
+            hint = "; of a time in seconds, pass int(seconds * 1000)"
+        raise StoreTypeError(
+            f"{what} must be an int (Unix ms), a datetime with a zone or ISO 8601 text, not"
+            f" {type(value).__name__}{hint}"
+        )
+    number = exact_int(what, value, 0, INT64_MAX)
+    if 0 < number < TIME_MIN_MS:
+        raise StoreFormatError(
+            f"{what} {number}: times are in ms since 1970, so this one is in January 1970 or a few"
+            f" years later: must be 0 or from {TIME_MIN_MS} (1973) on; multiply seconds by 1000"
+        )
+    return number
+
+
+def _ms_of_datetime(what: str, value: datetime.datetime) -> int:
+    if value.utcoffset() is None:
+        raise StoreFormatError(
+            f"{what} {shown(str(value))}: has no zone: pass datetime.now(UTC), or call"
+            " astimezone() on a local time"
+        )
+    since = (value - _EPOCH) // _MICROSECOND
+    return -(-since // 1000)
 
 
 def exact_flag(what: str, value: Any) -> bool:

@@ -20,7 +20,7 @@ from pyrocketstore.cli.inspect import (
     queue_rows,
     store_facts,
 )
-from pyrocketstore.cli.output import WRONG_CRC, Output
+from pyrocketstore.cli.output import WRONG_CRC, Output, time_text
 from pyrocketstore.cli.store_command import (
     Target,
     TimeMs,
@@ -35,7 +35,8 @@ from pyrocketstore.cli.store_command import (
     where_option,
 )
 from pyrocketstore.cli.verdict import verdict_lines
-from pyrocketstore.errors import DamagedMessageError
+from pyrocketstore.display import shown
+from pyrocketstore.errors import DamagedMessageError, StoreFormatError, UnknownTopicError
 from pyrocketstore.message_store.lost_ends import missing_files
 from pyrocketstore.reading.skipped import SkippedMessages
 from pyrocketstore.verify.dump import dump_lines
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from pyrocketstore.filter.sql92 import Sql92Filter
     from pyrocketstore.store.api import Store
 
+#: Characters of an offset message id, with an IPv4 and with an IPv6 host.
+_MSG_ID_LENGTHS = (32, 56)
 #: Ranges of skipped messages that are printed; the count is of all.
 REPORTED_RANGES = 100
 #: Queue ids that an error names.
@@ -220,24 +223,39 @@ def query(target: Target, topic: str, key: str, begin: int, end: int | None, max
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
         found = target.output.messages(messages)
         end_with(target.output)
+        if found == 0 and not target.has_unreadable_hits:
+            target.output.warn(_why_nothing(store, topic, key, begin, end))
         if found == 0 or target.has_unreadable_hits:
             sys.exit(1)
+
+
+def _why_nothing(store: Any, topic: str, key: str, begin: int, end: int | None) -> str:
+    """Say that no message was found: the topic is unknown, or where the key was looked for."""
+    try:
+        store.read(topic)
+    except UnknownTopicError as error:
+        return str(error)
+    first = max(begin, store.stats().earliest_message_timestamp)
+    last = "the end" if end is None else time_text(end)
+    where = f"store times from {time_text(first)} to {last}"
+    return f"no message of topic {shown(topic)} has the key {shown(key)}; searched: {where}"
 
 
 @app.command()
 @store_command
 @json_option
-@click.argument("which", metavar="PHY_OFFSET|MSG_ID")
+@click.argument("which", metavar="PHY_OFFSET|MSG_ID|UNIQ_KEY")
 @click.option("--raw", is_flag=True, help="Print only the bytes of the body.")
 def get(target: Target, which: str, raw: bool) -> None:
     """Print one message with all its fields.
 
+    A UNIQ_KEY, the message id that a producer has made, is looked up in all topics; of several
+    messages, the newest is printed.
+
     The exit code is 1 if there is no such message or if its body is damaged.
     """
     with target.open() as store:
-        message = store.get(_phy_offset_or_msg_id(which))
-        if message is None:
-            raise click.ClickException(f"there is no message at {which}")
+        message = _message_of(store, which)
         if raw:
             sys.stdout.buffer.write(message.body)
             if not message.is_crc_valid:
@@ -248,14 +266,44 @@ def get(target: Target, which: str, raw: bool) -> None:
             end_with(target.output)
 
 
-def _phy_offset_or_msg_id(text: str) -> int | str:
-    """A message id is 16 bytes (IPv4) or 28 bytes (IPv6) in hexadecimal."""
-    if len(text) in {32, 56}:
-        return text
-    number = number_of(text)
-    if number is None:
-        raise click.UsageError(f"{text!r} is neither an offset nor a message id")
-    return number
+def _message_of(store: Any, which: str) -> Any:
+    """Return the message at a physical offset, with an offset message id, or with a UNIQ_KEY.
+
+    An offset message id is 16 bytes (IPv4) or 28 bytes (IPv6) in hexadecimal; a UNIQ_KEY of Java's
+    clients is 16 bytes too.
+    """
+    number = number_of(which)
+    if number is not None and len(which) not in _MSG_ID_LENGTHS:
+        message = store.get(number)
+        if message is None:
+            raise click.ClickException(f"there is no message at {which}")
+        return message
+    is_id = len(which) in _MSG_ID_LENGTHS
+    refused: StoreFormatError | None = None
+    try:
+        message = store.get(which) if is_id else None
+    except StoreFormatError as error:
+        message, refused = None, error
+    found = [message] if message is not None else _with_unique_key(store, which)
+    if found:
+        return found[-1]
+    if refused is not None:
+        raise refused
+    if not is_id:
+        reason = "neither an offset nor a message id, and no message has it as its UNIQ_KEY"
+        raise click.UsageError(f"{which!r} is {reason}")
+    raise click.ClickException(f"there is no message at {which}, and none has it as its UNIQ_KEY")
+
+
+def _with_unique_key(store: Any, key: str) -> list[Any]:
+    """Return the newest message of each topic that has this UNIQ_KEY, ascending."""
+    found = [
+        message
+        for topic in store.topics()
+        for message in store.query(topic, key, max_num=1)
+        if message.uniq_key == key
+    ]
+    return sorted(found, key=lambda message: message.phy_offset)
 
 
 def _with_dashes(facts: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import pyrocketstore
+from pyrocketstore.arguments.scalars import Time, time_of
 from pyrocketstore.cli.output import Output
 from pyrocketstore.config.dledger import dledger_directories
 from pyrocketstore.config.message_store_config import MessageStoreConfig, absolute_path
@@ -116,18 +117,17 @@ class TimeMs(IntType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Milliseconds since 1970."""
-        if isinstance(value, int):
-            time_ms = value
-        elif (number := number_of(value)) is not None:
-            time_ms = number
-        else:
+        time: Time | None = value if isinstance(value, int) else number_of(value)
+        if time is None:
             try:
-                time_ms = round(datetime.datetime.fromisoformat(value).timestamp() * 1000)
+                moment = datetime.datetime.fromisoformat(value)
+                time = moment if moment.utcoffset() is not None else moment.astimezone()
             except (OSError, OverflowError, ValueError):
                 self.fail(f"{value!r} is neither Unix ms nor ISO 8601", param, ctx)
-        if not -(1 << 63) <= time_ms < 1 << 63:
-            self.fail(f"{value!r} is not a time in Unix ms of 64 bits", param, ctx)
-        return time_ms
+        try:
+            return time_of("the time", time)
+        except StoreFormatError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Target:

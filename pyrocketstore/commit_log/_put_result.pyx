@@ -1,5 +1,6 @@
 """What became of a put."""
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
@@ -56,6 +57,12 @@ cdef class PutMessageResult:
         offsets = [self.phy_offset] if self.positions is None else self.positions
         return ",".join((host + int(at).to_bytes(8, "big")).hex().upper() for at in offsets)
 
+    def __reduce__(self):
+        cdef bytes host = (<char *>self.host)[:self.host_size]
+        numbers = (self.status_code, self.append_status_code, self.phy_offset, self.queue_offset,
+                   self.wrote_bytes, self.store_timestamp, self.message_count)
+        return _restored, (numbers, self.positions, host, self.error)
+
     def __repr__(self):
         return (f"PutMessageResult(status={self.status.name}, queue_offset={self.queue_offset}, "
                 f"phy_offset={self.phy_offset})")
@@ -106,6 +113,16 @@ def make_result(int status, int append_status=-1, int64_t phy_offset=0, int64_t 
     result.positions = positions
     if store_host is not None:
         result.host_size = fill_outgoing_host(store_host, result.host, "store_host")
+    return result
+
+
+def _restored(tuple numbers not None, object positions, bytes host not None, object error):
+    # For pickle and copy.
+    cdef PutMessageResult result = make_result(*numbers, positions, None, error)
+    if len(host) > <Py_ssize_t>sizeof(result.host):
+        raise ValueError(f"{len(host)} bytes: more than a host has")
+    result.host_size = <int32_t>len(host)
+    memcpy(result.host, PyBytes_AS_STRING(host), len(host))
     return result
 
 

@@ -37,7 +37,7 @@ from pyrocketstore.record._text import (
     string_to_properties,
     tags_code,
 )
-from pyrocketstore.display import shown
+from pyrocketstore.display import beginning, shown
 from pyrocketstore.errors import StoreCorruptionError, StoreFormatError, StoreTypeError
 from pyrocketstore.arguments.scalars import entries_of, exact_flag, exact_int32, exact_text
 from pyrocketstore.record.message import PROPERTIES_TOO_LONG as _TOO_LONG
@@ -302,9 +302,12 @@ cdef class MessageExt:
         return hash(self.record)
 
     def __repr__(self):
+        # Not inflated: that may fail, and takes time.
+        body = "stored_body" if self.fields.sys_flag & RS_COMPRESSED_FLAG else "body"
         return (
             f"<MessageExt {self.topic!r} queue_id={self.queue_id} queue_offset={self.queue_offset}"
-            f" phy_offset={self.phy_offset} size={self.size}>"
+            f" phy_offset={self.phy_offset} size={self.size} tags={beginning(self.tags)}"
+            f" keys={beginning(self.keys)} {body}={beginning(self._stored)}>"
         )
 
 
@@ -484,7 +487,7 @@ cdef int fill_outgoing(
     out.properties = NULL
     if text is not None:
         out.properties = <const uint8_t *>utf8_of(text, &size)
-        if size > 0 and out.properties[size - 1] == 0:
+        if 0 < size < RS_MAX_PROPERTIES_SIZE and out.properties[size - 1] == 0:
             text += "\x02"  # as `end_of_text` adds it
             out.properties = <const uint8_t *>utf8_of(text, &size)
         if size > RS_MAX_PROPERTIES_SIZE:

@@ -147,7 +147,8 @@ cdef rs_status check_record(
 
 
 cdef bint properties_torn(const uint8_t *p, int64_t size) noexcept nogil:
-    return size > 0 and p[size - 1] == 0
+    # The longest text has no room for the separator of `end_of_text`: its end proves nothing.
+    return 0 < size != RS_MAX_PROPERTIES_SIZE and p[size - 1] == 0
 
 
 cdef void scan_properties(const uint8_t *p, int64_t size, rs_properties *out) noexcept nogil:

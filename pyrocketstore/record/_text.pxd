@@ -1,6 +1,8 @@
 """Java's text: strings from UTF-8, hosts, hashes, and the properties of a message."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from pyrocketstore._rocketstore cimport RS_MAX_PROPERTIES_SIZE
+
 # UTF-8 as Java decodes it: malformed bytes become U+FFFD.
 cdef str java_text(const uint8_t *p, Py_ssize_t size)
 # As java_text, for text that repeats (topics, tags, names): often returns a cached str.
@@ -18,10 +20,10 @@ cdef int64_t build_properties(
     object tags, object keys, object properties, uint8_t *out, int64_t capacity
 ) except -2
 # Zero bytes at the end of a text are sectors that were not written. Add the separator U+0002 after
-# a value that ends in one: every reader accepts it. Returns the size, or -1 if `capacity` bytes are
-# not enough.
+# a value that ends in one: every reader accepts it. The longest text stays as it is. Returns the
+# size, or -1 if `capacity` bytes are not enough.
 cdef inline int64_t end_of_text(uint8_t *text, int64_t size, int64_t capacity) noexcept nogil:
-    if size <= 0 or text[size - 1] != 0:
+    if size <= 0 or text[size - 1] != 0 or size == RS_MAX_PROPERTIES_SIZE:
         return size
     if size == capacity:
         return -1

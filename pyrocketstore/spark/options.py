@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from pyrocketstore.arguments.scalars import time_of
 from pyrocketstore.errors import StoreFormatError
 from pyrocketstore.record.message import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from pyrocketstore.record.tags import TagsExpression, tags_filter
@@ -463,12 +464,23 @@ class _Taker:
         return Bound(
             offset=offset,
             offsets=offsets,
-            timestamps=self.positions(by_time_name, 0) if by_time_name in self.named else {},
-            timestamp=self.number(time_name, None, 0),
+            timestamps=self.positions(by_time_name, None) if by_time_name in self.named else {},
+            timestamp=self.time(time_name, self.named[time_name].strip())
+            if time_name in self.named
+            else None,
         )
 
-    def positions(self, name: str, least: int) -> dict[str, dict[str, dict[int, int]]]:
-        """JSON topic -> [broker ->] queue -> number."""
+    def time(self, name: str, value: object) -> int:
+        """Return Unix ms of a time: Unix ms in digits, or ISO 8601 text with a zone."""
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value, re.ASCII):
+            value = int(value)
+        try:
+            return time_of(name, value)
+        except StoreFormatError as error:
+            raise StoreFormatError(f"rocketmq-store: option {error}") from None
+
+    def positions(self, name: str, least: int | None) -> dict[str, dict[str, dict[int, int]]]:
+        """JSON topic -> [broker ->] queue -> number; without `least` it is a time."""
         shape = 'must be like {"topic": {"0": 23}} or {"topic": {"broker": {"0": 23}}}'
         found = self.json(name)
         result: dict[str, dict[str, dict[int, int]]] = {}
@@ -483,13 +495,14 @@ class _Taker:
                     raise self.fail(name, f"names no queue of topic {topic!r}: leave it out")
                 numbers = result.setdefault(broker, {}).setdefault(topic, {})
                 for queue_id, number in queues.items():
-                    if (
-                        not re.fullmatch(r"\d{1,10}", queue_id, re.ASCII)
-                        or not _is_int(number)
-                        or number < least
-                    ):
+                    if not re.fullmatch(r"\d{1,10}", queue_id, re.ASCII):
                         raise self.fail(name, shape)
-                    numbers[int(queue_id)] = number
+                    if least is None and (_is_int(number) or isinstance(number, str)):
+                        numbers[int(queue_id)] = self.time(name, number)
+                    elif least is not None and _is_int(number) and number >= least:
+                        numbers[int(queue_id)] = number
+                    else:
+                        raise self.fail(name, shape)
         return result
 
 

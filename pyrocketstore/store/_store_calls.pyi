@@ -3,6 +3,7 @@ from typing import Final
 
 from typing_extensions import disjoint_base
 
+from pyrocketstore.arguments.scalars import Time
 from pyrocketstore.commit_log._put_result import PutMessageResult
 from pyrocketstore.filter.sql92 import Sql92Filter
 from pyrocketstore.reading._by_key import KeySearch
@@ -41,8 +42,8 @@ class StoreCalls:
         topic: str,
         key: str,
         *,
-        begin: int = 0,
-        end: int | None = None,
+        begin: Time = 0,
+        end: Time | None = None,
         max_num: int = 32,
         exact: bool = True,
     ) -> list[MessageExt]: ...

@@ -9,7 +9,7 @@ from pyrocketstore.store._put_path cimport PutPath
 from pyrocketstore.system._open_state cimport StoreState
 
 from pyrocketstore.arguments.read_arguments import queue_id_of
-from pyrocketstore.arguments.scalars import exact_flag, exact_int64, exact_text, whole_number
+from pyrocketstore.arguments.scalars import exact_flag, exact_text, time_of, whole_number
 from pyrocketstore.errors import OffsetOutOfRange, StoreCorruptionError, StoreStateError
 from pyrocketstore.reading._messages import messages_between
 from pyrocketstore.reading.by_queue import QueueRange
@@ -18,12 +18,9 @@ from pyrocketstore.record.tags import tags_filter
 
 
 cdef int64_t _time_of(str name, object value) except? -1:
-    if type(value) is int:
-        try:
-            return value
-        except OverflowError:
-            pass  # refused by the next line
-    return exact_int64(name, value)
+    if type(value) is int and (value == 0 or 100000000000 <= value <= INT64_MAX):
+        return value  # as nearly always; TIME_MIN_MS
+    return time_of(name, value)
 
 
 cdef inline str _text_of(str name, object value):
@@ -98,7 +95,8 @@ cdef class StoreCalls:
 
         Parameters
         ----------
-        begin, end : int, Unix ms of the store time, both inclusive; None: no end
+        begin, end : store times, both inclusive: an int in Unix ms, a datetime with a zone, or ISO
+            8601 text; None: no end
         max_num : int, maximum number of messages
         exact : bool, omit messages that only share the key's hash
 

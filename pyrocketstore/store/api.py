@@ -21,10 +21,10 @@ from pyrocketstore.arguments.read_arguments import (
 )
 from pyrocketstore.arguments.scalars import (
     INT64_MAX,
+    Time,
     exact_flag,
-    exact_int64,
     exact_text,
-    unix_ms_of,
+    time_of,
     whole_number,
 )
 from pyrocketstore.cleaning.topic_removal import check_removable
@@ -39,8 +39,10 @@ from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
     StoreError,
     StoreFormatError,
+    StoreStateError,
     StoreTypeError,
     StoreWarning,
+    without_frames,
 )
 from pyrocketstore.flush.flush_services import GroupCommitService
 from pyrocketstore.message_store.default_message_store import DefaultMessageStore
@@ -76,8 +78,6 @@ from pyrocketstore.system.env import Env
 from pyrocketstore.system.signal_shield import imported, shielded
 
 if TYPE_CHECKING:
-    import datetime
-
     import pyarrow
 
     from pyrocketstore.cleaning.retention import Trimmed
@@ -183,7 +183,12 @@ def open(
             Store.close,
         )
 
-    store = shielded(open_store, Store.close)
+    try:
+        store, refused = shielded(open_store, Store.close), None
+    except StoreStateError as error:
+        refused = without_frames(error)
+    if refused is not None:  # here, so that the caller's frame is the last but one
+        raise refused
     try:  # here, where the caller is known
         for notice in notices:
             try:
@@ -648,15 +653,17 @@ class Store(StoreCalls):
         with self._state:
             return self._queue(topic, queue_id).get_max_offset_in_queue()
 
-    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the first offset stored at `timestamp_ms` (Unix ms) or later, or the end.
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: Time) -> int:
+        """Return the first offset stored at a time or later, or the end.
+
+        `timestamp_ms` is an int in Unix ms, a datetime with a zone, or ISO 8601 text.
 
         This holds if the store times of the queue rise. After the clock was set back, the binary
         search can return a later message or the end. The search of 4.9.3 has this limit too.
 
         Raises StoreTypeError, StoreFormatError: an argument.
         """
-        timestamp_ms = exact_int64("timestamp_ms", timestamp_ms)
+        timestamp_ms = time_of("timestamp_ms", timestamp_ms)
         with self._state:
             return self._queue(topic, queue_id).lower_bound_by_time(
                 timestamp_ms, self.message_store.reads.commit_log.pickup_store_timestamp
@@ -773,7 +780,7 @@ class Store(StoreCalls):
         group: str,
         topics: str | Sequence[str],
         *,
-        start: Literal["earliest", "latest"] | int = "earliest",
+        start: Literal["earliest", "latest"] | Time = "earliest",
         tags: str | None = "*",
         where: str | Sql92Filter | None = None,
         on_loss: str = "raise",
@@ -789,8 +796,9 @@ class Store(StoreCalls):
         group : str, 1 to 255 of the characters ``%|a-zA-Z0-9_-``; at most 120 to `retry` messages
         topics : one or several topics, which may have no queue yet
         start : where a group begins in a queue without a position: "earliest" is the first message
-            left, "latest" the end at this call, an int the first message stored at this time (Unix
-            ms) or later. Queues that are made later are read from their first message on
+            left, "latest" the end at this call, a time the first message stored then or later. A
+            time is an int in Unix ms, a datetime with a zone, or ISO 8601 text. Queues that are
+            made later are read from their first message on
         tags, where : as in `read`; from the retry topic, all messages are read
         on_loss : the treatment of messages that were removed before they were read. "raise": `poll`
             raises MessagesRemovedError and continues behind them; "skip": it continues
@@ -1023,7 +1031,7 @@ class Store(StoreCalls):
 
     # ---- retention ----------------------------------------------------------------------------
 
-    def trim(self, topic: str | None = None, *, before: int | datetime.datetime) -> Trimmed:
+    def trim(self, topic: str | None = None, *, before: Time) -> Trimmed:
         """Delete old messages now: the files of the log whose newest message is older than a time.
 
         Only whole files are deleted, the oldest first, and never the last one; so are the files of
@@ -1035,7 +1043,7 @@ class Store(StoreCalls):
         topic : remove only the old messages of this topic. The log keeps their records until its
             files are deleted; the files of the topic's queues that name no other messages are
             deleted at once. None: all topics
-        before : the time, Unix ms or a datetime; one without a zone is a local time
+        before : the time: an int in Unix ms, a datetime with a zone, or ISO 8601 text
 
         Returns
         -------
@@ -1053,7 +1061,7 @@ class Store(StoreCalls):
         Durability: without `topic` none of the last deletion; after a power cut, that file may
         exist again. With `topic` the messages are removed durably on return.
         """
-        before_ms = unix_ms_of("before", before)
+        before_ms = time_of("before", before)
         if topic is None:
             self._state.check()
             return self.message_store.trim(before_ms)
@@ -1108,8 +1116,8 @@ class Store(StoreCalls):
         topic: str,
         keys: Iterable[str],
         *,
-        begin: int = 0,
-        end: int | None = None,
+        begin: Time = 0,
+        end: Time | None = None,
         max_num: int = 32,
     ) -> KeyHits:
         """Find messages as `query` does, for many keys; return columns instead of messages.
@@ -1117,8 +1125,8 @@ class Store(StoreCalls):
         Keys are compared, as with `exact`. One StoreWarning reports the messages that cannot be
         read, for all keys together.
         """
-        since = exact_int64("begin", begin)
-        until = INT64_MAX if end is None else exact_int64("end", end)
+        since = time_of("begin", begin)
+        until = INT64_MAX if end is None else time_of("end", end)
         topic, count = exact_text("topic", topic), whole_number("max_num", max_num)
         texts = [exact_text("a key", key) for key in column_of("keys", keys, None)]
         with self._state:

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyrocketstore.arguments.read_arguments import group_of, loss_word_of, start_of
-from pyrocketstore.arguments.scalars import entries_of, exact_int32
+from pyrocketstore.arguments.read_arguments import group_of, loss_word_of, start_time_of
+from pyrocketstore.arguments.scalars import Time, entries_of, exact_int32
 from pyrocketstore.consume_queue.unit_mark import UnitMark, mark_before, was_made_again
 from pyrocketstore.consumer.consumer import Consumer, Positions, Source, Start
 from pyrocketstore.consumer.groups import ConsumerGroups, Group, Queue
@@ -122,7 +122,7 @@ class StoreConsumers:
         self,
         group: str,
         topics: str | Sequence[str],
-        start: Start,
+        start: Start | Time,
         on_loss: str,
         messages: Callable[[str, int, int, int, bool], Iterator[MessageExt]],
         where: Sql92Filter | None = None,
@@ -137,7 +137,7 @@ class StoreConsumers:
             reason = "its positions say which transactions are decided; use another name"
             raise StoreFormatError(f"group {group}: {reason}")
         names = _topics_of(topics)
-        start = start_of("start", start, "a Unix time in ms")
+        begin = start_time_of("start", start)
         on_loss = loss_word_of(on_loss)
         self.load()
         engine = self._engine
@@ -170,7 +170,7 @@ class StoreConsumers:
         members = self._groups.group(group)
         on_close = None if filters is None else functools.partial(_end_filters, filters, members)
         return Consumer(
-            source, positions, members, engine.moved, self._waiters, names, start, on_loss, on_close
+            source, positions, members, engine.moved, self._waiters, names, begin, on_loss, on_close
         )
 
     def _add_group(

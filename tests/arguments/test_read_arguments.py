@@ -147,15 +147,16 @@ def test_a_queue_id_is_taken_once(store: pyrocketstore.Store) -> None:
 def test_numbers_that_no_clock_has(store: pyrocketstore.Store) -> None:
     for time in (2**63, -(2**63) - 1, 2**200):
         for bound in ({"begin": time}, {"end": time}):
-            with pytest.raises(StoreFormatError, match=r"(begin|end) .*: must be -92"):
+            with pytest.raises(StoreFormatError, match=r"(begin|end) .*: must be 0 to"):
                 store.query("orders", "k", **bound)
-            with pytest.raises(StoreFormatError, match=r"(begin|end) .*: must be -92"):
+            with pytest.raises(StoreFormatError, match=r"(begin|end) .*: must be 0 to"):
                 store.query_many("orders", ["k"], **bound)
         with pytest.raises(StoreFormatError, match="timestamp_ms"):
             store.offset_at("orders", 0, time)
-    for time in ("1", 1.5):
-        with pytest.raises(TypeError, match="begin must be"):
-            store.query("orders", "k", begin=time)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="begin must be"):
+        store.query("orders", "k", begin=1.5)  # type: ignore[arg-type]
+    with pytest.raises(StoreFormatError, match="begin '1': not ISO 8601"):
+        store.query("orders", "k", begin="1")
     assert len(store.query("orders", "k", begin=np.int64(0), end=2**63 - 1)) == 10
     for timeout in (float("inf"), float("nan"), 1e300, 2**64):
         with pytest.raises(StoreFormatError, match=rf"timeout {re.escape(repr(timeout))}: must be"):

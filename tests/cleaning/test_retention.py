@@ -153,7 +153,7 @@ def test_store_times_are_read_in_chunks(
                 record = store.get(store.put("t", bytes(size)).phy_offset)
                 assert record is not None
                 last = record.store_timestamp
-        assert store.trim(before=1).files == 0
+        assert store.trim(before=10**11).files == 0
         assert store.trim(before=last + 1).files == 3
         assert engine.get_min_phy_offset() == 3 * SIZES["mapped_file_size_commit_log"]
 
@@ -164,7 +164,7 @@ def test_queues_and_index_follow(tmp_path: Path) -> None:
         store.wait_dispatched()
         queue, index = tmp_path / "consumequeue" / "t" / "0", tmp_path / "index"
         before = len(list(queue.iterdir())), len(list(index.iterdir()))
-        done = store.trim(before=datetime.datetime.now() + datetime.timedelta(hours=1))
+        done = store.trim(before=datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1))
         assert done.files > 5
         assert done.size == done.files * SIZES["mapped_file_size_commit_log"]
         after = len(list(queue.iterdir())), len(list(index.iterdir()))

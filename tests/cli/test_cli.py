@@ -413,3 +413,32 @@ def test_a_log_that_ends_before_valid_records(store: Path, tmp_path: Path) -> No
     for words in (["cat", copy, "orders"], ["info", copy], ["verify", copy]):
         done = run(*words, code=1)
         assert "valid records follow" in done.stderr
+
+
+def test_a_search_that_finds_nothing_says_why(store: Path) -> None:
+    def nothing(*words: object) -> str:
+        done = run("query", store, *words, code=1)
+        return " ".join(done.stderr.split())
+
+    assert "did you mean 'orders'?" in nothing("ordrs", "k7")
+    text = nothing("orders", "no-such-key", "--end", "2026-01-31T00:00:00Z")
+    assert "no message of topic 'orders' has the key 'no-such-key'; searched: store times" in text
+    assert "to 2026-01-31T00:00:00.000Z" in text
+    assert "to the end" in nothing("orders", "no-such-key", "--json")
+
+
+def test_get_looks_up_a_unique_key(tmp_path: Path) -> None:
+    """Of Java's clients it has the length of an offset message id."""
+    key, other = "7F000001" * 4, "a-key-of-another-client"
+    with pyrocketstore.open(tmp_path, **SIZES, unique_key=True) as opened:
+        opened.put("orders", b"made here", keys=key)  # as a key, which is not a UNIQ_KEY
+        engine = opened.message_store
+        for body, name in ((b"old", key), (b"new", key), (b"other", other)):
+            message = pyrocketstore.MessageExtBrokerInner("other", body)
+            message.properties_string = f"UNIQ_KEY\x01{name}\x02"
+            assert engine.put_message(message).is_ok()
+        made = next(iter(opened.read("orders"))).uniq_key
+    assert run("get", tmp_path, key, "--raw").stdout == "new"
+    assert run("get", tmp_path, other, "--raw").stdout == "other"
+    assert run("get", tmp_path, made, "--raw").stdout == "made here"
+    assert "none has it as its UNIQ_KEY" in run("get", tmp_path, "F" * 32, code=1).stderr

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,3 +150,14 @@ def test_each_import_path_of_the_page_exists(path: str) -> None:
 def test_the_page_has_every_public_name() -> None:
     named = {path for path in api_paths() if path.count(".") == 1}
     assert named == {f"pyrocketstore.{name}" for name in pyrocketstore.__all__}
+
+
+def test_the_readme_names_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (line,) = [
+        line
+        for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+        if line.startswith("pip install . ")
+    ]
+    names = [re.split(r"[^A-Za-z0-9_-]", wanted)[0] for wanted in project["dependencies"]]
+    assert [name for name in names if name not in re.findall(r"[\w-]+", line)] == []

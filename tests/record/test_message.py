@@ -193,7 +193,9 @@ def test_messages_are_values() -> None:
     again = pickle.loads(pickle.dumps(message))
     assert again == message and hash(again) == hash(message) and again.tags == "TagA"
     assert message != decode_record(V6_RECORD) and message != V4_RECORD
-    assert repr(message) == "<MessageExt 'T' queue_id=3 queue_offset=0 phy_offset=0 size=111>"
+    assert repr(message).startswith(
+        "<MessageExt 'T' queue_id=3 queue_offset=0 phy_offset=0 size=111 tags="
+    )
     with pytest.raises(TypeError):
         MessageExt()
     hollow = MessageExt.__new__(MessageExt)  # nobody should, and nothing may break
@@ -797,3 +799,16 @@ def test_messages_are_equal_by_their_fields() -> None:
     for each in (message, inner):
         with pytest.raises(TypeError, match="unhashable"):
             hash(each)
+
+
+@pytest.mark.parametrize("text", ["\0" * 32767, "é" * 16383 + "\0", "a\x01" + "\0" * 32765])
+def test_the_longest_text_may_end_in_nul(text: str) -> None:
+    """Java's String.getBytes(UTF_8) has one byte for U+0000; no separator fits behind it."""
+    inner = MessageExtBrokerInner("T", b"x", 0, properties_string=text)
+    record = _message.encode_message(inner)
+    assert record.endswith(text.encode())
+    inner.properties_string = text + "\0"
+    with pytest.raises(StoreFormatError, match="more than 32767 bytes"):
+        _message.encode_message(inner)
+    inner.properties_string = text[:-2] + "\0"
+    assert _message.encode_message(inner).endswith(text[:-2].encode() + b"\0\x02")
