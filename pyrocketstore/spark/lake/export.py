@@ -338,7 +338,7 @@ def _plan(
     if not wanted and not news.lost:
         return None
     total = sum((stop - start) * mean for *_, start, stop, mean in wanted)
-    slots = max(1, spark.sparkContext.defaultParallelism)
+    slots = _slots(spark)
     limit = min(options.partition_bytes, max(TASK_BYTES_MIN, int(total / (2 * slots))))
     parts = []
     for label, queue, start, stop, mean in wanted:
@@ -361,6 +361,17 @@ def _plan(
         lost=news.lost,
         marks=news.marks,
     )
+
+
+def _slots(spark: SparkSession) -> int:
+    """Return how many tasks run at the same time."""
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return max(1, spark.sparkContext.defaultParallelism)
+    except PySparkAttributeError:  # Spark Connect has no context: a range has as many partitions
+        parts = spark.range(0, 1 << 16).selectExpr("spark_partition_id() AS part")
+        return max(1, parts.distinct().count())
 
 
 def _numbered(parts: Iterable[tuple[str, str, int, int, int, int]], limit: int) -> list[Split]:
