@@ -4,7 +4,6 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; 
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 VENV ?= .venv
-DEPENDENCY_GROUP = dev
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 PYTEST_ARGS ?=
@@ -35,26 +34,39 @@ WARNINGS := -std=gnu11 -Wall -Wextra -Wconversion -Werror -fsyntax-only
 help: ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.compile: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found" >&2; exit 1; }
+	@echo "Making $(VENV) and installing what compiles the modules"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --group $(DEPENDENCY_GROUP)
+	$(BIN)/python -m pip install --quiet --group compile
 	@touch $@
 
-build/release.stamp: $(VENV)/.ready $(BUILD_INPUTS)
+# $(VENV)/.dev, .demo and others: one dependency group each.
+$(VENV)/.%: pyproject.toml | $(VENV)/.compile
+	@echo "Installing dependency group $*"
+	$(BIN)/python -m pip install --quiet --group $*
+	@echo "Installed dependency group $*"
+	@touch $@
+
+build/release.stamp: $(VENV)/.compile $(BUILD_INPUTS)
 	@mkdir -p build
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 # Metadata and the `pyrocketstore` command; the extensions are there already and stay.
-build/editable.stamp: pyproject.toml $(VENV)/.ready | build/release.stamp
+build/editable.stamp: pyproject.toml $(VENV)/.compile | build/release.stamp
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
-build: build/release.stamp build/editable.stamp ## make .venv and compile in place
+# Packages are downloaded while the modules are compiled.
+WITH_GROUP = +@$(MAKE) --no-print-directory --jobs=2 build/editable.stamp $(VENV)/
 
-demo: build ## read a broker's store, kill a writer midway, recover its store, check, query in SQL
+build: ## make .venv and compile in place
+	$(WITH_GROUP).dev
+
+demo: ## read a broker's store, kill a writer midway, recover its store, check, query in SQL
+	$(WITH_GROUP).demo
 	$(BIN)/python tools/demo.py
 
 test: lint-beside-checked test-quick ## lint, damaged input on the debug build, the quick tests
@@ -73,28 +85,28 @@ test-all: build ## all tests that `make test` leaves out: Java, Spark, faults, d
 pytest: build ## every test on the release build; PYTEST_ARGS="tests/index -x" a part
 	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
-build/debug.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
+build/debug.stamp: $(VENV)/.dev $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=debug $(BIN)/python setup.py --quiet build --build-lib build/debug \
 		--build-temp build/temp-debug
 	@touch $@
 
-build/python-%.stamp: $(VENV)/.ready $(BUILD_INPUTS) \
+build/python-%.stamp: $(VENV)/.compile $(BUILD_INPUTS) \
 		$(SOURCES)
 	$(BIN)/python setup.py --quiet build --build-lib build/python-$* \
 		--build-temp build/temp-python-$*
 	@touch $@
 
-build/asan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
+build/asan.stamp: $(VENV)/.dev $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=asan $(BIN)/python setup.py --quiet build --build-lib build/asan \
 		--build-temp build/temp-asan
 	@touch $@
 
-build/cov.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
+build/cov.stamp: $(VENV)/.dev $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=cov $(BIN)/python setup.py --quiet build --build-lib build/cov \
 		--build-temp build/temp-cov
 	@touch $@
 
-build/tsan.stamp: $(VENV)/.ready $(BUILD_INPUTS) $(SOURCES)
+build/tsan.stamp: $(VENV)/.dev $(BUILD_INPUTS) $(SOURCES)
 	ROCKETSTORE_BUILD=tsan $(BIN)/python setup.py --quiet build --build-lib build/tsan \
 		--build-temp build/temp-tsan
 	@touch $@
@@ -125,13 +137,12 @@ test-debug: build/debug.stamp ## every test on the debug build
 PYTHON_VERSION = $(shell $(PYTHON) -c \
 	'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')
 .PHONY: test-python
-.PRECIOUS: build/python-%.stamp
+.PRECIOUS: build/python-%.stamp $(VENV)/.%
 test-python: ## tests without Java and Spark on another interpreter: PYTHON=python3.12
 	@test -n "$(PYTHON_VERSION)" || { echo "PYTHON=$(PYTHON) does not run" >&2; exit 1; }
-	$(MAKE) pytest-python-$(PYTHON_VERSION) VENV=build/venv-$(PYTHON_VERSION) \
-		DEPENDENCY_GROUP=test-python
+	$(MAKE) pytest-python-$(PYTHON_VERSION) VENV=build/venv-$(PYTHON_VERSION)
 
-pytest-python-%: build/python-%.stamp
+pytest-python-%: build/python-%.stamp $(VENV)/.test-local
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/python-$* $(BIN)/python -m pytest \
 		-m "not java" --ignore tests/spark $(PARALLEL) $(PYTEST_ARGS)
 
@@ -218,7 +229,7 @@ soak-interop: build ## random programs, damage and large stores beside 4.9.3, fo
 	ROCKETSTORE_SOAK=$${ROCKETSTORE_SOAK:-200} $(BIN)/python -m pytest -s tests/interop $(PYTEST_ARGS)
 
 # Those whom the benchmarks compare with, and what draws.
-build/bench.stamp: pyproject.toml $(VENV)/.ready
+build/bench.stamp: pyproject.toml $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/python -m pip install --quiet --group bench
 	@touch $@
@@ -253,10 +264,10 @@ lint-c:
 damage-page: build ## write the table of docs/damage.md again
 	ROCKETSTORE_WRITE_DAMAGE_PAGE=1 $(BIN)/pytest -n0 -q tests/verify/test_damage_table.py
 
-graph: $(VENV)/.ready ## print which folder imports which, with the counts of imports
+graph: $(VENV)/.dev ## print which folder imports which, with the counts of imports
 	$(BIN)/python tools/folder_graph.py
 
-format: $(VENV)/.ready ## let ruff format everything
+format: $(VENV)/.dev ## let ruff format everything
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -270,5 +281,5 @@ dist: build ## sdist and wheel in dist/
 
 clean: ## remove what was built, and .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)
-	rm -f pyrocketstore/*/*.so
+	rm -f pyrocketstore/*.so pyrocketstore/*/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
