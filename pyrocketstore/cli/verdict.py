@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyrocketstore.cli.output import time_text
+from pyrocketstore.errors import StoreIOError
 from pyrocketstore.record._record import HEADER_SIZE, RecordHeader
+from pyrocketstore.system.env import Env
 from pyrocketstore.verify.report import VerifyReport
 
 #: Topics and files that the second line names, at most.
@@ -34,16 +36,10 @@ def _verdict(report: VerifyReport) -> str:
 
 def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
     """Yield what is wrong: of the log by file and time, of queues by topic, then the rest."""
-    env = store.message_store.env
     damaged = sorted({p.path for p in report.problems if p.kind == "log"})
-    headers = [RecordHeader(env.read_part(path, 0, HEADER_SIZE)) for path in damaged]
-    times = [header.store_timestamp if header.is_message else 0 for header in headers]
-    named = [
-        f"{path.rpartition('/')[2]} (messages from {time_text(time_ms)} on)"
-        for path, time_ms in zip(damaged, times, strict=True)
-    ]
-    if named:
-        yield f"log files {_few(named)}"
+    if damaged:
+        env = store.message_store.env
+        yield f"log files {_few([_with_time(env, path) for path in damaged])}"
     root = f"{store.message_store.queue_table.path}/"
     topics: collections.Counter[str] = collections.Counter()
     for problem in report.problems:
@@ -59,6 +55,18 @@ def _wrong(store: Any, report: VerifyReport) -> Iterator[str]:
             yield f"{kind}: {count} problem{'' if count == 1 else 's'}"
     if report.index_unchecked:
         yield "the index was not checked"
+
+
+def _with_time(env: Env, path: str) -> str:
+    """Return the name of a log file, with the time of its first message if that can be read."""
+    name = path.rpartition("/")[2]
+    try:
+        header = RecordHeader(env.read_part(path, 0, HEADER_SIZE))
+    except StoreIOError:  # also a directory, where the log has no file: a problem of the report
+        return name
+    if not header.is_message:
+        return name
+    return f"{name} (messages from {time_text(header.store_timestamp)} on)"
 
 
 def _few(names: list[str]) -> str:

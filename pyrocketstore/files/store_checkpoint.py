@@ -24,8 +24,8 @@ LONGS = struct.Struct(">qqq")
 LONGS_OF_5X = struct.Struct(">qq")
 #: Bytes that some version writes; the rest of the file is zeros.
 _USED_SIZE = 64
-#: The year 2100, Unix ms.
-_TIME_END_MS = 4_102_444_800_000
+#: The year 2286, Unix ms.
+_TIME_END_MS = 10**13
 _FIELDS = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
 #: Recovery starts this much before the times of the checkpoint (ms).
 MIN_TIMESTAMP_MARGIN_MS = 3000
@@ -38,7 +38,7 @@ def checkpoint_damage(data: bytes) -> str:
     times = LONGS.unpack(data[: LONGS.size].ljust(LONGS.size, b"\0"))
     for name, time_ms in zip(_FIELDS, times, strict=True):
         if not 0 <= time_ms < _TIME_END_MS:
-            return f"{name} is {time_ms}, which is no time in ms from 1970 to 2100"
+            return f"{name} is {time_ms}, which is no time in ms from 1970 to 2286"
     if min(offsets_of_5x(data)) < -1:
         return f"bytes {LONGS.size} to 39 are {offsets_of_5x(data)}, which are no offsets of 5.x"
     if any(data[_USED_SIZE:]):

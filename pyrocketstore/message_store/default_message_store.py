@@ -47,7 +47,6 @@ from pyrocketstore.dispatch.observers import (
 from pyrocketstore.dispatch.reput import ReputMessageService
 from pyrocketstore.display import logger, printable, shown
 from pyrocketstore.errors import (
-    StoreCorruptionError,
     StoreError,
     StoreFormatError,
     StoreIOError,
@@ -514,7 +513,7 @@ class DefaultMessageStore(StoreContext):
         offsets = ConsumerOffsets(self.env, self.root, lmq=self.config.enable_lmq)
         try:
             offsets.load()
-        except StoreCorruptionError as error:
+        except StoreError as error:  # no group can use the positions either
             LOG.warning("positions of groups may be after the ends of queues: %s", error)
             return
 

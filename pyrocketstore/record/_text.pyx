@@ -384,9 +384,10 @@ cdef bytes properties_text(list pairs):
     for _, name, value in _hash_map_order(pairs):
         if value is not None:
             parts.append(f"{name}\x01{value}")
-    if parts and parts[len(parts) - 1].endswith("\0"):
-        parts.append("")  # a separator after the zero byte, as in `end_of_text`
-    return "\x02".join(parts).encode("utf-8")
+    cdef bytes text = "\x02".join(parts).encode("utf-8")
+    if text.endswith(b"\0") and len(text) != RS_MAX_PROPERTIES_SIZE:
+        text += b"\x02"  # as `end_of_text` adds it
+    return text
 
 
 def put_properties(tags, keys, properties, *, int64_t capacity=RS_MAX_PROPERTIES_SIZE) -> bytes:

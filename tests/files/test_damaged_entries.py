@@ -133,7 +133,7 @@ def change_minimums(env: Env, root: Path) -> None:
     file = TopicMinOffsetFile(env, str(root))
     file.read()
     file.load(EveryLog(), writes=True)
-    file.put("new", TopicMinimum(9, RecordProof(4, 5, 1), False), 0)
+    file.put("new", TopicMinimum(9, RecordProof(4, 5, 1), False), EveryLog())
 
 
 class EveryLog:
@@ -141,6 +141,9 @@ class EveryLog:
 
     def get_min_offset(self) -> int:
         return 0
+
+    def flush_deletions(self) -> None:
+        """No file is deleted."""
 
     def record_mark(self, phy_offset: int) -> tuple[int, int]:
         return 5, 1

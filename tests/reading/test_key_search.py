@@ -128,7 +128,12 @@ def test_answers_are_the_logs(store: pyrocketstore.Store, path: Path):
     assert len(log) == 500
     assert len(store.message_store.index_service.files) > 2
     times = sorted({record.store_timestamp for record in log.values()})
-    windows = [(0, FOREVER), (times[0], times[len(times) // 2]), (times[-1], FOREVER), (5, 4)]
+    windows = [
+        (0, FOREVER),
+        (times[0], times[len(times) // 2]),
+        (times[-1], FOREVER),
+        (times[-1], times[0]),
+    ]
     sizes = [0, 1, 3, 32, 64, 65, 10_000, -1]
     for topic in [*TOPICS, "none"]:
         for key in [*KEYS, "none", "", "k", "Aa BB"]:

@@ -56,7 +56,7 @@ def everything(store: pyrocketstore.Store, key: str) -> list[tuple[int, int]]:
 def windows(times: list[int], dice: random.Random) -> Iterator[tuple[int, int]]:
     low, high = min(times), max(times)
     yield from [(0, low - 1), (low - 5000, low), (high, high + 1), (high + 1, 1 << 62)]
-    yield from [(BEGAN, BEGAN), (BEGAN + 1, BEGAN + 999), (-5, BEGAN), (1, 2**63 - 1)]
+    yield from [(BEGAN, BEGAN), (BEGAN + 1, BEGAN + 999), (0, BEGAN), (10**11, 2**63 - 1)]
     for _ in range(12):
         begin = dice.choice([dice.choice(times), dice.randint(low - 1500, high + 1500)])
         yield begin, begin + dice.choice([0, 1, 999, 1000, 1001, 20_000])

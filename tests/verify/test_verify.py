@@ -384,13 +384,15 @@ def test_a_value_that_ends_in_a_zero_byte_was_not_torn(tmp_path, multi):
     assert found[0].properties == {"KEYS": "k\0"} and found[12].properties == {"a": "\0"}
 
 
-def test_the_separator_after_a_zero_byte_counts(tmp_path):
-    """The properties of a record have at most 32767 bytes."""
+def test_the_longest_properties_may_end_in_a_zero_byte(tmp_path):
+    """The properties of a record have at most 32767 bytes; the longest get no separator."""
     longest = {"a": "x" * 32765}
-    too_long = {"a": "x" * 32764 + "\0"}
+    too_long = {"a": "x" * 32765 + "\0"}
     with open_store(tmp_path / "s") as store:
         store.put("T", b"x", properties=longest)
         store.put("T", b"x", properties={"a": "x" * 32763 + "\0"})
+        store.put("T", b"x", properties={"a": "x" * 32764 + "\0"})
+        store.put_many("T", [b"x"], properties=[{"a": "x" * 32764 + "\0"}])
         with pytest.raises(pyrocketstore.PutError, match="more than 32767 bytes"):
             store.put("T", b"x", properties=too_long)
         with pytest.raises(pyrocketstore.PutError, match="more than 32767 bytes"):
@@ -398,8 +400,9 @@ def test_the_separator_after_a_zero_byte_counts(tmp_path):
         text = "a\1" + too_long["a"]
         inner = MessageExtBrokerInner("T", b"x", properties_string=text)
         result = store.message_store.put_message(inner)
-        assert result.status.name == "PROPERTIES_SIZE_EXCEEDED"
-        assert store.max_offset("T") == 2
+        assert result.status.name == "MESSAGE_ILLEGAL"
+        assert [len(m.properties["a"]) for m in store.read("T")] == [32765, 32764, 32765, 32765]
+        assert store.verify().ok
 
 
 def test_properties_as_java_accepts_them_are_valid(tmp_path):
