@@ -18,6 +18,8 @@ _SHOWN_MAX = 200
 #: A tuple or list of at most so many entries is shown with those that are plain.
 _ENTRIES_MAX = 4
 _PLAIN = (str, bytes, int, float, bool, type(None))
+#: Control characters that no text has: all of them but tab, line feed and the like.
+_NOT_TEXT = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
@@ -29,6 +31,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def is_text(data: bytes) -> bool:
+    """Return True if bytes are UTF-8 without control characters, blanks and line ends apart."""
+    try:
+        return _NOT_TEXT.search(data.decode("utf-8")) is None
+    except UnicodeDecodeError:
+        return False
 
 
 def shown(value: object) -> str:

@@ -26,6 +26,7 @@ from pyrocketstore.cli.store_command import (
     TimeMs,
     WholeNumber,
     app,
+    body_option,
     json_option,
     number_of,
     on_corrupt_option,
@@ -119,6 +120,7 @@ def info(target: Target, files: bool) -> None:
 @tags_option
 @where_option
 @on_corrupt_option
+@body_option
 def cat(
     target: Target,
     topic: str,
@@ -128,6 +130,7 @@ def cat(
     tags: str,
     where: Sql92Filter | None,
     on_corrupt: str,
+    with_body: bool,
 ) -> None:
     """Print the messages of TOPIC.
 
@@ -147,7 +150,7 @@ def cat(
             topic, queue_id, start=start, tags=tags, where=where, on_corrupt=on_corrupt
         )
         try:
-            found = target.output.messages(islice(messages, count))
+            found = target.output.messages(islice(messages, count), with_bodies=with_body)
         except DamagedMessageError as error:
             raise click.ClickException(f"{error}; --on-corrupt skip omits it") from error
         end_with(target.output, messages.skipped)
@@ -214,14 +217,23 @@ def end_with(output: Output, skipped: SkippedMessages | None = None) -> None:
     show_default=True,
     help="Maximum number of messages.",
 )
-def query(target: Target, topic: str, key: str, begin: int, end: int | None, max_num: int) -> None:
+@body_option
+def query(
+    target: Target,
+    topic: str,
+    key: str,
+    begin: int,
+    end: int | None,
+    max_num: int,
+    with_body: bool,
+) -> None:
     """Print the newest messages of TOPIC that have KEY.
 
     The exit code is 1 if no message is found, if a message cannot be read, or if a body is damaged.
     """
     with target.open() as store:
         messages = store.query(topic, key, begin=begin, end=end, max_num=max_num)
-        found = target.output.messages(messages)
+        found = target.output.messages(messages, with_bodies=with_body)
         end_with(target.output)
         if found == 0 and not target.has_unreadable_hits:
             target.output.warn(_why_nothing(store, topic, key, begin, end))
@@ -246,7 +258,8 @@ def _why_nothing(store: Any, topic: str, key: str, begin: int, end: int | None) 
 @json_option
 @click.argument("which", metavar="PHY_OFFSET|MSG_ID|UNIQ_KEY")
 @click.option("--raw", is_flag=True, help="Print only the bytes of the body.")
-def get(target: Target, which: str, raw: bool) -> None:
+@body_option
+def get(target: Target, which: str, raw: bool, with_body: bool) -> None:
     """Print one message with all its fields.
 
     A UNIQ_KEY, the message id that a producer has made, is looked up in all topics; of several
@@ -262,7 +275,7 @@ def get(target: Target, which: str, raw: bool) -> None:
                 target.output.warn(f"{WRONG_CRC}: the body is damaged")
                 sys.exit(1)
         else:
-            target.output.message(message)
+            target.output.message(message, with_body=with_body)
             end_with(target.output)
 
 

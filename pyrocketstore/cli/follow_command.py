@@ -14,6 +14,7 @@ from pyrocketstore.cli.store_command import (
     Target,
     WholeNumber,
     app,
+    body_option,
     json_option,
     on_corrupt_option,
     queue_option,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     help="Messages that expired before they were read: end with an error, or continue.",
 )
 @on_corrupt_option
+@body_option
 def follow(
     target: Target,
     topic: str,
@@ -60,6 +62,7 @@ def follow(
     timeout: float | None,
     on_loss: str,
     on_corrupt: str,
+    with_body: bool,
 ) -> None:
     """Print the messages of TOPIC, and wait for more until Ctrl-C.
 
@@ -85,7 +88,7 @@ def follow(
         )
         messages.on_wait = sys.stdout.flush
         try:
-            target.output.messages(messages)
+            target.output.messages(messages, with_bodies=with_body)
         except MessagesRemovedError as error:
             raise click.ClickException(f"{error}; --on-loss skip does so here") from error
         except DamagedMessageError as error:

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from pyrocketstore.display import REPORTED_ELSEWHERE, json_text, logger, printable
+from pyrocketstore.display import REPORTED_ELSEWHERE, is_text, json_text, logger, printable
 from pyrocketstore.errors import StoreCorruptionError
 
 #: Characters of a body that a line shows.
@@ -57,9 +57,14 @@ def time_text(time_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
-def body_text(body: bytes, count: int | None) -> str:
-    """A body, printable and on one line; its first `count` characters, None for all."""
-    if count is None:
+def body_text(body: bytes, count: int | None, *, is_requested: bool) -> str:
+    """A body, printable and on one line; its first `count` characters, None for all.
+
+    One that is no text is its size; `is_requested`: each body is printed, and as a whole.
+    """
+    if not is_requested and not is_text(body):
+        return f"<{len(body)} byte{'' if len(body) == 1 else 's'}>"
+    if is_requested or count is None:
         return printable(body.decode("utf-8", "backslashreplace"))
     text = printable(body[: 4 * count].decode("utf-8", "backslashreplace"))
     return text if len(text) <= count and len(body) <= 4 * count else text[: count - 1] + "…"
@@ -99,8 +104,8 @@ def _keys_text(keys: Any) -> str:
     return keys if isinstance(keys, str) else " ".join(keys)
 
 
-def message_cells(message: Any, count: int | None) -> list[str]:
-    """A message as the cells of one line, with so many characters of the body, None for all."""
+def message_cells(message: Any, count: int | None, *, is_requested: bool) -> list[str]:
+    """A message as the cells of one line; `count` and `is_requested` as for `body_text`."""
     body, damage = body_of(message)
     return [
         time_text(message.store_timestamp),
@@ -111,7 +116,7 @@ def message_cells(message: Any, count: int | None) -> list[str]:
         printable(message.tags or ""),
         printable(_keys_text(message.keys)),
         printable(damage or ""),
-        "" if body is None else body_text(body, count),
+        "" if body is None else body_text(body, count, is_requested=is_requested),
     ]
 
 
@@ -220,8 +225,11 @@ class Output:
             task = bar.add_task(text, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
-    def messages(self, messages: Iterable[Any]) -> int:
-        """Print messages, one a line; return their count."""
+    def messages(self, messages: Iterable[Any], *, with_bodies: bool) -> int:
+        """Print messages, one a line; return their count.
+
+        `with_bodies`: print whole bodies, also those that are no text; JSON always has them.
+        """
         count = 0
         if not self.as_json and not self.is_rich:
             self.lines(["\t".join(_LINE_COLUMNS)])
@@ -233,7 +241,8 @@ class Output:
                 self.json_line(row)
                 continue
             # A pipe receives whole bodies: its reader cannot request the rest.
-            cells = message_cells(message, PREVIEW_COUNT if self.is_rich else None)
+            size = PREVIEW_COUNT if self.is_rich else None
+            cells = message_cells(message, size, is_requested=with_bodies)
             self.damaged_count += bool(cells[_LINE_COLUMNS.index("damage")])
             if self.is_rich:
                 self.console.print(_styled(cells))
@@ -241,8 +250,8 @@ class Output:
                 self.lines(["\t".join(cells)])
         return count
 
-    def message(self, message: Any) -> None:
-        """One message with all its fields."""
+    def message(self, message: Any, *, with_body: bool) -> None:
+        """One message with all its fields; `with_body` as for `messages`."""
         row = message_object(message)
         self.damaged_count += row["damage"] is not None
         if self.as_json:
@@ -256,9 +265,8 @@ class Output:
         for name in sorted(properties):
             self.facts("property", {f"property {name}": properties[name]}, as_named=True)
         body, _ = body_of(message)
-        text = (
-            "-" if body is None else body_text(body, 10 * PREVIEW_COUNT if self.is_rich else None)
-        )
+        size = 10 * PREVIEW_COUNT if self.is_rich else None
+        text = "-" if body is None else body_text(body, size, is_requested=with_body)
         self.facts("body", {"body": text}, as_named=True)
 
 

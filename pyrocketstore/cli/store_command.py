@@ -207,6 +207,13 @@ tags_option = click.option(
 where_option = click.option(
     "--where", callback=_filter_of, help='SQL92 filter of properties, as "a > 5 AND b IS NOT NULL".'
 )
+#: For commands that print messages.
+body_option = click.option(
+    "--body",
+    "with_body",
+    is_flag=True,
+    help="Print whole bodies, escaped; default: the size of one that is no text.",
+)
 on_corrupt_option = click.option(
     "--on-corrupt",
     type=click.Choice(("raise", "skip")),
